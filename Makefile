@@ -1,0 +1,1 @@
+# Everything a person types. `make help` lists the targets.

@@ -1,0 +1,370 @@
+from . import share_types_pb2 as _share_types_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GroupState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    GROUP_STATE_UNSPECIFIED: _ClassVar[GroupState]
+    GROUP_STATE_EMPTY: _ClassVar[GroupState]
+    GROUP_STATE_STABLE: _ClassVar[GroupState]
+    GROUP_STATE_DEAD: _ClassVar[GroupState]
+
+class ConfigSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONFIG_SOURCE_UNSPECIFIED: _ClassVar[ConfigSource]
+    CONFIG_SOURCE_GROUP: _ClassVar[ConfigSource]
+    CONFIG_SOURCE_COORDINATOR: _ClassVar[ConfigSource]
+    CONFIG_SOURCE_DEFAULT: _ClassVar[ConfigSource]
+GROUP_STATE_UNSPECIFIED: GroupState
+GROUP_STATE_EMPTY: GroupState
+GROUP_STATE_STABLE: GroupState
+GROUP_STATE_DEAD: GroupState
+CONFIG_SOURCE_UNSPECIFIED: ConfigSource
+CONFIG_SOURCE_GROUP: ConfigSource
+CONFIG_SOURCE_COORDINATOR: ConfigSource
+CONFIG_SOURCE_DEFAULT: ConfigSource
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ("states",)
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    states: _containers.RepeatedScalarFieldContainer[GroupState]
+    def __init__(self, states: _Optional[_Iterable[_Union[GroupState, str]]] = ...) -> None: ...
+
+class ListedGroup(_message.Message):
+    __slots__ = ("group_id", "state")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    state: GroupState
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[_Union[GroupState, str]] = ...) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[ListedGroup]
+    def __init__(self, groups: _Optional[_Iterable[_Union[ListedGroup, _Mapping]]] = ...) -> None: ...
+
+class DescribeGroupsRequest(_message.Message):
+    __slots__ = ("group_ids", "include_members", "include_offsets")
+    GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    group_ids: _containers.RepeatedScalarFieldContainer[str]
+    include_members: bool
+    include_offsets: bool
+    def __init__(self, group_ids: _Optional[_Iterable[str]] = ..., include_members: bool = ..., include_offsets: bool = ...) -> None: ...
+
+class MemberDescription(_message.Message):
+    __slots__ = ("member_id", "member_epoch", "client_id", "host", "assignment", "acquired_records", "delivered_total", "acknowledged_total", "fair_share_ratio")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRED_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FAIR_SHARE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    member_epoch: int
+    client_id: str
+    host: str
+    assignment: _containers.RepeatedCompositeFieldContainer[AssignedPartitions]
+    acquired_records: int
+    delivered_total: int
+    acknowledged_total: int
+    fair_share_ratio: float
+    def __init__(self, member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., assignment: _Optional[_Iterable[_Union[AssignedPartitions, _Mapping]]] = ..., acquired_records: _Optional[int] = ..., delivered_total: _Optional[int] = ..., acknowledged_total: _Optional[int] = ..., fair_share_ratio: _Optional[float] = ...) -> None: ...
+
+class AssignedPartitions(_message.Message):
+    __slots__ = ("topic", "partitions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PartitionOffsets(_message.Message):
+    __slots__ = ("partition", "start_offset", "end_offset", "log_end_offset", "lag", "acquired_records", "available_records", "delayed_records", "archived_records", "leader_epoch", "window_full_at", "stopped_reason")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRED_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FULL_AT_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_REASON_FIELD_NUMBER: _ClassVar[int]
+    partition: _share_types_pb2.TopicPartition
+    start_offset: int
+    end_offset: int
+    log_end_offset: int
+    lag: int
+    acquired_records: int
+    available_records: int
+    delayed_records: int
+    archived_records: int
+    leader_epoch: int
+    window_full_at: int
+    stopped_reason: str
+    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., acquired_records: _Optional[int] = ..., available_records: _Optional[int] = ..., delayed_records: _Optional[int] = ..., archived_records: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., window_full_at: _Optional[int] = ..., stopped_reason: _Optional[str] = ...) -> None: ...
+
+class GroupDescription(_message.Message):
+    __slots__ = ("group_id", "state", "group_epoch", "members", "offsets", "error_reason", "error_message", "coordinator_id", "fairness_jain_ratio", "member_count")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    FAIRNESS_JAIN_RATIO_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    state: GroupState
+    group_epoch: int
+    members: _containers.RepeatedCompositeFieldContainer[MemberDescription]
+    offsets: _containers.RepeatedCompositeFieldContainer[PartitionOffsets]
+    error_reason: str
+    error_message: str
+    coordinator_id: str
+    fairness_jain_ratio: float
+    member_count: int
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[_Union[GroupState, str]] = ..., group_epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberDescription, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[PartitionOffsets, _Mapping]]] = ..., error_reason: _Optional[str] = ..., error_message: _Optional[str] = ..., coordinator_id: _Optional[str] = ..., fairness_jain_ratio: _Optional[float] = ..., member_count: _Optional[int] = ...) -> None: ...
+
+class DescribeGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupDescription]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupDescription, _Mapping]]] = ...) -> None: ...
+
+class ConfigEntry(_message.Message):
+    __slots__ = ("name", "value", "source", "documentation")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    source: ConfigSource
+    documentation: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[_Union[ConfigSource, str]] = ..., documentation: _Optional[str] = ...) -> None: ...
+
+class DescribeGroupConfigsRequest(_message.Message):
+    __slots__ = ("group_id",)
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+
+class DescribeGroupConfigsResponse(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[ConfigEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[ConfigEntry, _Mapping]]] = ...) -> None: ...
+
+class AlterGroupConfigsRequest(_message.Message):
+    __slots__ = ("group_id", "set", "delete", "validate_only")
+    class SetEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    DELETE_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    set: _containers.ScalarMap[str, str]
+    delete: _containers.RepeatedScalarFieldContainer[str]
+    validate_only: bool
+    def __init__(self, group_id: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., delete: _Optional[_Iterable[str]] = ..., validate_only: bool = ...) -> None: ...
+
+class AlterGroupConfigsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OffsetTarget(_message.Message):
+    __slots__ = ("topic", "partitions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PartitionOffset(_message.Message):
+    __slots__ = ("topic", "partition", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class PartitionOffsetList(_message.Message):
+    __slots__ = ("offsets",)
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    offsets: _containers.RepeatedCompositeFieldContainer[PartitionOffset]
+    def __init__(self, offsets: _Optional[_Iterable[_Union[PartitionOffset, _Mapping]]] = ...) -> None: ...
+
+class ResetOffsetsRequest(_message.Message):
+    __slots__ = ("group_id", "topics", "to_earliest", "to_latest", "to_timestamp_ms", "to_offset", "to_current", "to_offsets", "dry_run", "force")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    TO_EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    TO_LATEST_FIELD_NUMBER: _ClassVar[int]
+    TO_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TO_CURRENT_FIELD_NUMBER: _ClassVar[int]
+    TO_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    topics: _containers.RepeatedCompositeFieldContainer[OffsetTarget]
+    to_earliest: bool
+    to_latest: bool
+    to_timestamp_ms: int
+    to_offset: int
+    to_current: bool
+    to_offsets: PartitionOffsetList
+    dry_run: bool
+    force: bool
+    def __init__(self, group_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[OffsetTarget, _Mapping]]] = ..., to_earliest: bool = ..., to_latest: bool = ..., to_timestamp_ms: _Optional[int] = ..., to_offset: _Optional[int] = ..., to_current: bool = ..., to_offsets: _Optional[_Union[PartitionOffsetList, _Mapping]] = ..., dry_run: bool = ..., force: bool = ...) -> None: ...
+
+class ResetPartition(_message.Message):
+    __slots__ = ("partition", "new_offset", "old_offset", "error_reason", "error_message")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NEW_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OLD_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ERROR_REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    partition: _share_types_pb2.TopicPartition
+    new_offset: int
+    old_offset: int
+    error_reason: str
+    error_message: str
+    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., new_offset: _Optional[int] = ..., old_offset: _Optional[int] = ..., error_reason: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class ResetOffsetsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[ResetPartition]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[ResetPartition, _Mapping]]] = ...) -> None: ...
+
+class DeleteOffsetsRequest(_message.Message):
+    __slots__ = ("group_id", "topics")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TopicResult(_message.Message):
+    __slots__ = ("topic", "error_reason", "error_message")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ERROR_REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    error_reason: str
+    error_message: str
+    def __init__(self, topic: _Optional[str] = ..., error_reason: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class DeleteOffsetsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicResult]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
+
+class DeleteGroupsRequest(_message.Message):
+    __slots__ = ("group_ids",)
+    GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    group_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GroupResult(_message.Message):
+    __slots__ = ("group_id", "error_reason", "error_message")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    error_reason: str
+    error_message: str
+    def __init__(self, group_id: _Optional[str] = ..., error_reason: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class DeleteGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupResult]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupResult, _Mapping]]] = ...) -> None: ...
+
+class ListInFlightRequest(_message.Message):
+    __slots__ = ("group_id", "partition", "from_offset", "max_ranges")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_RANGES_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    partition: _share_types_pb2.TopicPartition
+    from_offset: int
+    max_ranges: int
+    def __init__(self, group_id: _Optional[str] = ..., partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., from_offset: _Optional[int] = ..., max_ranges: _Optional[int] = ...) -> None: ...
+
+class InFlightRange(_message.Message):
+    __slots__ = ("first_offset", "last_offset", "state", "delivery_count", "member_id", "lock_token", "lock_remaining_ms", "available_at_ms", "reason")
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOCK_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOCK_REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    first_offset: int
+    last_offset: int
+    state: _share_types_pb2.RecordState
+    delivery_count: int
+    member_id: str
+    lock_token: int
+    lock_remaining_ms: int
+    available_at_ms: int
+    reason: str
+    def __init__(self, first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., state: _Optional[_Union[_share_types_pb2.RecordState, str]] = ..., delivery_count: _Optional[int] = ..., member_id: _Optional[str] = ..., lock_token: _Optional[int] = ..., lock_remaining_ms: _Optional[int] = ..., available_at_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ListInFlightResponse(_message.Message):
+    __slots__ = ("ranges",)
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedCompositeFieldContainer[InFlightRange]
+    def __init__(self, ranges: _Optional[_Iterable[_Union[InFlightRange, _Mapping]]] = ...) -> None: ...
+
+class DescribeCoordinatorRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeCoordinatorResponse(_message.Message):
+    __slots__ = ("coordinator_id", "version", "kafka_cluster_id", "kafka_bootstrap_servers", "store", "uptime_ms")
+    COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_BOOTSTRAP_SERVERS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
+    coordinator_id: str
+    version: str
+    kafka_cluster_id: str
+    kafka_bootstrap_servers: str
+    store: str
+    uptime_ms: int
+    def __init__(self, coordinator_id: _Optional[str] = ..., version: _Optional[str] = ..., kafka_cluster_id: _Optional[str] = ..., kafka_bootstrap_servers: _Optional[str] = ..., store: _Optional[str] = ..., uptime_ms: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,204 @@
+"""One tree of errors. Policy is data: every class says its reason, whose fault it is, and whether
+a retry helps; `sharecoord.wire.status` maps the reasons to gRPC codes, one table for both ways.
+
+The message of an error names the thing that is wrong and the fix.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SharecoordError(Exception):
+    """Root of all errors that this package raises on purpose.
+
+    Attributes:
+        reason: Stable name for programs, UPPER_SNAKE.
+        retriable: Whether the same call can succeed later without a change by the caller.
+        retry_after_ms: How long to wait before the retry, or None.
+    """
+
+    reason: ClassVar[str] = "INTERNAL"
+    retriable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_ms: int | None = None,
+        metadata: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_ms = retry_after_ms
+        self.metadata = metadata or {}
+
+
+class InternalError(SharecoordError):
+    """A mistake of ours: an invariant did not hold."""
+
+
+# -- the caller's fault ---------------------------------------------------------------------------
+
+
+class InvalidRequestError(SharecoordError):
+    """A field of a request is missing, malformed or out of bounds."""
+
+    reason = "INVALID_REQUEST"
+
+
+class InvalidConfigError(SharecoordError):
+    """A setting is unknown, malformed or out of bounds."""
+
+    reason = "INVALID_CONFIG"
+
+
+class InvalidRecordStateError(SharecoordError):
+    """A record is not in the state that the operation needs."""
+
+    reason = "INVALID_RECORD_STATE"
+
+
+class LockLostError(SharecoordError):
+    """The lock ended or moved on before the acknowledgement came."""
+
+    reason = "LOCK_LOST"
+
+
+class UnknownMemberError(SharecoordError):
+    """The member is not known (any more): join again."""
+
+    reason = "UNKNOWN_MEMBER"
+
+
+class MemberFencedError(SharecoordError):
+    """A newer stream of the same member id exists."""
+
+    reason = "MEMBER_FENCED"
+
+
+class UnknownTopicOrPartitionError(SharecoordError):
+    """The cluster does not have this topic or partition."""
+
+    reason = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class GroupNotFoundError(SharecoordError):
+    """There is no such share group."""
+
+    reason = "GROUP_ID_NOT_FOUND"
+
+
+class GroupNotEmptyError(SharecoordError):
+    """The group has members, and the operation needs it empty."""
+
+    reason = "GROUP_NOT_EMPTY"
+
+
+class GroupPausedError(SharecoordError):
+    """An operator paused the group."""
+
+    reason = "GROUP_PAUSED"
+    retriable = True
+
+
+class UnsupportedVersionError(SharecoordError):
+    """The protocol version of the client is not served here."""
+
+    reason = "UNSUPPORTED_VERSION"
+
+
+class UnauthorizedError(SharecoordError):
+    """The principal may not do this."""
+
+    reason = "AUTHORIZATION_FAILED"
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+class LimitExceededError(SharecoordError):
+    """A named limit was reached; nothing was queued."""
+
+    reason = "LIMIT_EXCEEDED"
+    retriable = True
+
+
+class GroupMaxSizeReachedError(LimitExceededError):
+    """The group has as many members as it may have."""
+
+    reason = "GROUP_MAX_SIZE_REACHED"
+
+
+# -- the world's fault ----------------------------------------------------------------------------
+
+
+class NotOwnerError(SharecoordError):
+    """Another coordinator owns the partition now."""
+
+    reason = "NOT_OWNER"
+    retriable = True
+
+
+class DrainingError(SharecoordError):
+    """The coordinator is shutting down: go to another one."""
+
+    reason = "DRAINING"
+    retriable = True
+
+
+class StoreUnavailableError(SharecoordError):
+    """The store does not answer; nothing was changed."""
+
+    reason = "STORE_UNAVAILABLE"
+    retriable = True
+
+
+class StoreOutcomeUnknownError(StoreUnavailableError):
+    """The store broke while committing: the commit may have happened or not."""
+
+    reason = "STORE_OUTCOME_UNKNOWN"
+
+
+class StoreFencedError(SharecoordError):
+    """The rows belong to a newer owner epoch or a newer state epoch."""
+
+    reason = "STORE_FENCED"
+    retriable = True
+
+
+class StoreFatalError(SharecoordError):
+    """The store can not be trusted any more (I/O error, corruption): the process must end."""
+
+    reason = "STORE_FATAL"
+
+
+class StoreInUseError(SharecoordError):
+    """Another coordinator uses this store, and both are not a fleet."""
+
+    reason = "STORE_IN_USE"
+
+
+class StoreVersionError(SharecoordError):
+    """The schema of the store is from another release."""
+
+    reason = "STORE_VERSION"
+
+
+class StoreClusterMismatchError(SharecoordError):
+    """The store belongs to another Kafka cluster."""
+
+    reason = "STORE_CLUSTER_MISMATCH"
+
+
+class KafkaUnavailableError(SharecoordError):
+    """Kafka does not answer."""
+
+    reason = "KAFKA_UNAVAILABLE"
+    retriable = True
+
+
+class LogRegressedError(SharecoordError):
+    """The log end went back and neither topic id nor leader epoch explains it (design 5.12)."""
+
+    reason = "LOG_REGRESSED"
