@@ -1,0 +1,187 @@
+"""What is stored, and what recovery replays: the vocabulary between core, runtime and store.
+
+Between a share-partition's start offset (SPSO) and its end offset, an offset that no row covers is
+ACKNOWLEDGED. So a batch that is acquired and accepted costs one row written and one row deleted,
+and finished records cost nothing. Times in rows are milliseconds of the store's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class InFlightRow(NamedTuple):
+    """One range of records in one state; the row of table `in_flight` without its partition id.
+
+    Ranges of a share-partition never overlap. Plain integers and strings, in the column order of
+    the table, so that a row goes to the driver as it is.
+    """
+
+    first_offset: int
+    last_offset: int
+    """Inclusive."""
+    state: int
+    """AVAILABLE 0, ACQUIRED 1, ARCHIVING 3 or ARCHIVED 4; ACKNOWLEDGED ranges have no row."""
+    delivery_count: int
+    hand_outs: int
+    """Times handed out, those included whose delivery was taken back (design 5.3)."""
+    member_id: str | None
+    """The holder; ACQUIRED only."""
+    lock_token: int
+    """Current token, or the last one of an AVAILABLE range; 0 = never acquired."""
+    deadline_ms: int
+    """End of the lock, store's clock; 0 unless ACQUIRED."""
+    granted_ms: int
+    """Duration that the lock was granted for; 0 unless ACQUIRED."""
+    available_at_ms: int
+    """Not delivered before, store's clock; 0 = due."""
+    batch_base: int
+    """First offset of the batch in which this range was first acquired (poison throttling)."""
+    batch_size: int
+    """Number of records of that batch."""
+    reason: str | None
+    """Why ARCHIVING or ARCHIVED, or what the worker said at its last release."""
+    key_hashes: bytes | None
+    """8 bytes per offset, big-endian, 0 = no key; None in groups without order."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHead:
+    """The part of a share-partition's row that every commit writes."""
+
+    start_offset: int
+    """SPSO: every offset below is finished for good."""
+    end_offset: int
+    """One past the last offset that was ever acquired or skipped (SPEO + 1)."""
+    end_leader_epoch: int
+    """Leader epoch of the record before end_offset; -1 = not known."""
+    finished_count: int
+    """Final offsets inside [start_offset, end_offset): lag = log end - start - finished."""
+    change_sequence: int
+    """Number of the last change; events carry it, so that a missing one shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One record in the outbox of dead letters (design 10)."""
+
+    offset: int
+    reason: str
+    delivery_count: int
+    message: str | None
+    """The worker's words."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+    payload_known: bool = True
+    """False when the payload could not be read any more (PAYLOAD_GONE)."""
+
+
+@dataclass(slots=True)
+class PartitionCommit:
+    """All changes of one share-partition in one group commit. Applied whole or not at all.
+
+    First `deleted` rows go (keys of rows that may or may not exist), then `upserted` are written
+    (same key = replaced). No first offset stands in both.
+    """
+
+    partition_id: int
+    owner_epoch: int
+    state_epoch: int
+    """Both must equal the row's, else the partition is left out of the commit (fenced)."""
+    head: PartitionHead
+    deleted: list[int] = field(default_factory=list)
+    """First offsets."""
+    upserted: list[InFlightRow] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    """Outbox rows to add."""
+    dead_letters_done: list[int] = field(default_factory=list)
+    """Offsets whose outbox rows go."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """A member of a group (table `member`)."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    client_id: str
+    host: str
+    gateway: str
+    """Coordinator that holds the member's stream or answers its calls."""
+    topics: tuple[str, ...]
+    last_fetch_id: int = 0
+    """Newest request id of a unary Fetch (so that a retried one gets the same answer)."""
+
+
+@dataclass(slots=True)
+class CommitBatch:
+    """What one group commit writes, in one transaction."""
+
+    partitions: list[PartitionCommit] = field(default_factory=list)
+    members_saved: list[MemberRow] = field(default_factory=list)
+    members_removed: list[tuple[str, str]] = field(default_factory=list)
+    """(group id, member id)"""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What became of a commit that reached the store."""
+
+    fenced: frozenset[int]
+    """Partition ids that were left out because an epoch differed; all the rest is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A share group (table `share_group`)."""
+
+    group_id: str
+    config: dict[str, str]
+    """Overrides of settings, by Kafka's names."""
+    group_epoch: int
+    """Grows with each change of configuration, pause and reset."""
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKey:
+    """A share-partition by name."""
+
+    group_id: str
+    topic: str
+    topic_id: str
+    """Kafka's topic id as 32 hex digits; "" when the cluster has none."""
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """A share-partition's row (table `share_partition`)."""
+
+    partition_id: int
+    key: PartitionKey
+    head: PartitionHead | None
+    """None = not initialised yet: the start offset is not resolved."""
+    owner: str | None
+    owner_epoch: int
+    incarnation: int
+    state_epoch: int
+    closed: bool = False
+    """The topic was deleted or re-created; kept for its history only."""
+    stopped_reason: str = ""
+    """Not served until an operator decides (LOG_REGRESSED)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPartition:
+    """What a claim returns: the row after the claim, with its ranges in order of offset."""
+
+    row: PartitionRow
+    in_flight: tuple[InFlightRow, ...]
+    dead_letters: tuple[DeadLetter, ...]
+    store_now_ms: int
+    """The store's clock inside the claim's transaction."""

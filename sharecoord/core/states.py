@@ -1,0 +1,94 @@
+"""Record states, acknowledgement types and the one table of legal moves (KIP-932, design 5).
+
+Numbers are Kafka's. An illegal move is a mistake of ours: `check_move` asserts; what a client can
+get wrong is answered per range by `share_partition` and never reaches the table.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class RecordState(enum.IntEnum):
+    """The state of a record for one share group."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVING = 3
+    ARCHIVED = 4
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing leaves this state, except by a redrive or a reset."""
+        return self in FINAL_STATES
+
+
+FINAL_STATES = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
+
+
+class AcknowledgeType(enum.IntEnum):
+    """What a member says of a record. RETURN is ours: handed back unseen (design 5.3)."""
+
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+    RETURN = 16
+
+
+class AcquireMode(enum.IntEnum):
+    """How an acquire takes records (KIP-1206, design 5)."""
+
+    FAIR = 1
+    BATCH_OPTIMIZED = 2
+    RECORD_LIMIT = 3
+
+
+class Ordering(enum.StrEnum):
+    """The order that a group keeps (design 5.6)."""
+
+    UNORDERED = "unordered"
+    KEY = "key"
+    PARTITION = "partition"
+
+
+class ArchiveReason(enum.StrEnum):
+    """Why a record is never delivered again."""
+
+    DELIVERY_LIMIT = "DELIVERY_LIMIT"
+    REJECTED = "REJECTED"
+    GAP = "GAP"
+    LOG_START = "LOG_START"
+    TRUNCATED = "TRUNCATED"
+    ADMIN = "ADMIN"
+    PAYLOAD_GONE = "PAYLOAD_GONE"
+
+
+class AcknowledgeOutcome(enum.IntEnum):
+    """What became of one acknowledged range (design 5.2)."""
+
+    OK = 1
+    ALREADY_FINISHED = 2
+    LOCK_LOST = 3
+    UNKNOWN_OUTCOME = 4
+    INVALID_REQUEST = 5
+    RENEW_DISABLED = 6
+
+
+# From -> to. A record that was never read counts as AVAILABLE. ACQUIRED -> ACQUIRED is a renewal,
+# AVAILABLE -> AVAILABLE a change of its delay, AVAILABLE -> ARCHIVED a forced archive.
+LEGAL_MOVES: dict[RecordState, frozenset[RecordState]] = {
+    RecordState.AVAILABLE: frozenset(
+        {RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.ARCHIVING, RecordState.ARCHIVED}
+    ),
+    RecordState.ACQUIRED: frozenset(RecordState),
+    RecordState.ACKNOWLEDGED: frozenset(),
+    RecordState.ARCHIVING: frozenset({RecordState.ARCHIVED}),
+    RecordState.ARCHIVED: frozenset(),
+}
+
+
+def check_move(old: RecordState, new: RecordState) -> None:
+    """Asserts that a record may go from `old` to `new`."""
+    assert new in LEGAL_MOVES[old], f"illegal move {old.name} -> {new.name}"

@@ -1,0 +1,151 @@
+"""The seams of the coordinator: what the runtime needs of the world, as contracts in words.
+
+Adapters implement these; `sharecoord.app` alone picks them; one suite per port in tests/contract
+runs against every implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from sharecoord.core.changes import (
+    CommitBatch,
+    CommitResult,
+    GroupRow,
+    InFlightRow,
+    LoadedPartition,
+    MemberRow,
+    PartitionHead,
+    PartitionKey,
+    PartitionRow,
+)
+
+
+class Store(Protocol):
+    """Durable state. Blocking; every call is one transaction: it happens whole or not at all.
+
+    Called from one thread at a time (the committer's), except the methods under "reads for
+    people", which may run beside a commit on a connection of their own.
+
+    Errors of every method:
+        StoreUnavailableError: Nothing was changed; try again.
+        StoreOutcomeUnknownError: The connection broke while committing: it may have happened.
+        StoreFatalError: I/O error or corruption: the process must end.
+    """
+
+    def open(self, *, coordinator_id: str, cluster_id: str, address: str, version: str) -> None:
+        """Creates or checks the schema, takes the store for this coordinator.
+
+        Raises:
+            StoreVersionError: The schema is of a newer release (or an older one that needs
+                `sharecoord store migrate`; migrations that are safe run by themselves).
+            StoreClusterMismatchError: The store belongs to another Kafka cluster; both are named.
+            StoreInUseError: A live coordinator holds it (standalone mode).
+        """
+
+    def close(self) -> None:
+        """Gives up the lease and every connection. Never raises."""
+
+    def renew_lease(self, *, duration_ms: int) -> int:
+        """Keeps this coordinator's lease alive; returns the store's clock in ms."""
+
+    def now_ms(self) -> int:
+        """The store's clock, milliseconds since the epoch."""
+
+    # -- the hot path ---------------------------------------------------------------------------
+
+    def commit(self, batch: CommitBatch) -> CommitResult:
+        """Writes a group commit.
+
+        Locks the partitions' rows in order of id and reads their epochs; a partition whose
+        owner epoch or state epoch differs is left out and reported; the rest is written and
+        durable when this returns. A retry of a whole batch after StoreUnavailableError is safe.
+        """
+
+    # -- partitions -----------------------------------------------------------------------------
+
+    def open_partition(self, key: PartitionKey) -> PartitionRow:
+        """The row of a share-partition, made on first use (uninitialised, owned by nobody)."""
+
+    def claim_partition(
+        self, partition_id: int, *, incarnation: int, previous_incarnation: int | None
+    ) -> LoadedPartition | None:
+        """Makes this coordinator the owner: owner epoch + 1, `incarnation` noted; then reads.
+
+        With `previous_incarnation` (a reload) the claim succeeds only if the row still has it.
+        Without, only if the row is unowned, was owned by this coordinator's id, or its owner's
+        lease is dead. Waits for the row lock of a commit of ours whose outcome is unknown.
+
+        Returns:
+            The state after the claim, or None when the claim failed (fenced: stand down).
+        """
+
+    def initialize_partition(
+        self, partition_id: int, *, owner_epoch: int, head: PartitionHead
+    ) -> bool:
+        """Writes the resolved start offset of an uninitialised share-partition (design 5.7).
+
+        Returns:
+            False when fenced; True also when it was initialised before (the caller reloads).
+        """
+
+    def release_partition(self, partition_id: int, *, owner_epoch: int) -> None:
+        """Gives up ownership; no effect when fenced."""
+
+    def close_partition(self, partition_id: int, *, owner_epoch: int) -> None:
+        """Marks the share-partition of a deleted or re-created topic as closed."""
+
+    def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
+        """Marks a share-partition as not to be served until an operator decides."""
+
+    # -- groups and members ---------------------------------------------------------------------
+
+    def load_groups(self) -> list[GroupRow]:
+        """All groups, in order of id."""
+
+    def save_group_config(
+        self, group_id: str, *, set_values: Mapping[str, str], deleted: Sequence[str]
+    ) -> GroupRow:
+        """Changes overrides and raises the group epoch; makes the group when it is new."""
+
+    def ensure_group(self, group_id: str) -> GroupRow:
+        """The row of a group, made on first use."""
+
+    def join_member(self, member: MemberRow) -> int:
+        """Saves a member with member epoch = stored + 1 (1 when new); returns that epoch.
+
+        Compare-and-increment: a later join fences every earlier one.
+        """
+
+    def load_members(self) -> list[MemberRow]:
+        """All members of all groups."""
+
+    # -- operations under traffic (design 5.11): rows locked in order of id ---------------------
+
+    def reset_partitions(
+        self, heads: Mapping[PartitionKey, int]
+    ) -> dict[PartitionKey, PartitionRow]:
+        """Sets start offsets: state epoch + 1, in-flight rows cleared, rows made when missing.
+
+        `heads` gives the new SPSO per share-partition. Owners notice at their next commit.
+        """
+
+    def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
+        """Deletes the share-partitions of whole topics of a group; returns how many."""
+
+    def delete_group(self, group_id: str) -> bool:
+        """Deletes a group with everything under it; False = there was none."""
+
+    # -- reads for people: committed state ------------------------------------------------------
+
+    def list_partitions(self, group_id: str) -> list[PartitionRow]:
+        """The share-partitions of a group, closed ones included, by topic and partition."""
+
+    def read_in_flight(
+        self, partition_id: int, *, from_offset: int, max_rows: int
+    ) -> list[InFlightRow]:
+        """Ranges whose last offset is `from_offset` or later, in order."""
+
+    def count_in_flight(self, partition_id: int) -> dict[int, int]:
+        """Number of records (not ranges) by state number; delayed ones under -1."""
