@@ -1,7 +1,8 @@
-"""One tree of errors. Policy is data: every class says its reason, whose fault it is, and whether
-a retry helps; `sharecoord.wire.status` maps the reasons to gRPC codes, one table for both ways.
+"""One tree of errors, with policy as data.
 
-The message of an error names the thing that is wrong and the fix.
+Every class says its reason, whose fault it is, and whether a retry helps; `sharecoord.wire.status`
+maps the reasons to gRPC codes, one table for both ways. The message of an error names the thing
+that is wrong and the fix.
 """
 
 from __future__ import annotations

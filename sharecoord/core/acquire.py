@@ -1,0 +1,174 @@
+"""Which records one acquire takes: redelivery first, poison throttling, then new data.
+
+Pure: reads a window, returns a plan. The rules are KIP-932's acquire step and its throttled
+delivery (KAFKA-17541), with the differences of design 5: record limits are strict except in
+`batch_optimized`, and a last-attempt record goes only to a member that holds nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from sharecoord.core import limits
+from sharecoord.core.settings import PartitionSettings
+from sharecoord.core.states import AcquireMode, RecordState
+from sharecoord.core.window import Keys, RangeState, Window
+
+DueRange = tuple[int, int, RangeState]
+
+
+class Run(NamedTuple):
+    """Existing records at consecutive offsets, ready to be handed out."""
+
+    first: int
+    last: int
+    keys: Keys | None = None
+
+
+class Take(NamedTuple):
+    """Offsets to acquire, and their state before."""
+
+    first: int
+    last: int
+    old: RangeState
+
+
+@dataclass(slots=True)
+class AcquirePlan:
+    """What an acquire does."""
+
+    takes: list[Take] = field(default_factory=list)
+    records: int = 0
+    worn_out: list[DueRange] = field(default_factory=list)
+    """Due ranges whose count has reached a limit that was lowered since: archived."""
+    end_offset: int | None = None
+    isolate: bool = False
+    closed: bool = False
+    """Nothing more may be added to this call (throttled delivery)."""
+
+    def take(self, first: int, last: int, old: RangeState) -> None:
+        """Adds [first, last]."""
+        self.takes.append(Take(first, last, old))
+        self.records += last - first + 1
+
+
+def throttle_threshold(delivery_limit: int) -> int:
+    """Deliveries after which a batch is handed out in shrinking parts: max(2, ceil(L / 2))."""
+    return max(2, (delivery_limit + 1) // 2)
+
+
+def plan_acquire(
+    window: Window,
+    settings: PartitionSettings,
+    *,
+    member_id: str,
+    max_records: int,
+    mode: AcquireMode,
+    due: Sequence[DueRange],
+    fresh: Sequence[Run],
+    room: int,
+    isolating: str | None,
+) -> AcquirePlan:
+    """Plans one acquire; see `SharePartition.decide_acquire`."""
+    plan = AcquirePlan()
+    budget = min(max_records, limits.ACQUIRE_RECORDS_MAX)
+    if budget <= 0:
+        return plan
+    soft = mode is AcquireMode.BATCH_OPTIMIZED
+    may_isolate = isolating is None or isolating == member_id
+    for _, parts in groupby(due, key=_batch_base):
+        batch = _Batch(settings, held=window.held.get(member_id, 0), may_isolate=may_isolate)
+        batch.plan(plan, list(parts), budget, soft=soft)
+        if plan.closed or plan.records >= budget:
+            break
+    if not plan.closed and plan.records < budget and fresh and room > 0:
+        _take_fresh(plan, window, fresh, min(budget - plan.records, room), soft=soft)
+    return plan
+
+
+def _batch_base(found: DueRange) -> int:
+    return found[2].batch_base
+
+
+class _Batch:
+    """Takes from the due ranges of one batch of first acquisition."""
+
+    __slots__ = ("held", "limit", "may_isolate", "threshold")
+
+    def __init__(self, settings: PartitionSettings, *, held: int, may_isolate: bool) -> None:
+        self.limit = settings.delivery_limit
+        self.threshold = throttle_threshold(self.limit)
+        self.held = held
+        self.may_isolate = may_isolate
+
+    def plan(self, plan: AcquirePlan, parts: list[DueRange], budget: int, *, soft: bool) -> None:
+        """Adds to `plan` what may be taken from `parts`."""
+        plan.worn_out += [p for p in parts if p[2].delivery_count >= self.limit]
+        parts = [p for p in parts if p[2].delivery_count < self.limit]
+        if not parts:
+            return
+        if max(p[2].delivery_count for p in parts) < self.threshold:
+            for first, last, old in parts:
+                if plan.records >= budget and not soft:
+                    return
+                end = last if soft else min(last, first + budget - plan.records - 1)
+                plan.take(first, end, old)
+            return
+        if plan.records:
+            plan.closed = True
+            return
+        self._plan_throttled(plan, parts, budget if not soft else limits.ACQUIRE_RECORDS_MAX)
+
+    def _plan_throttled(self, plan: AcquirePlan, parts: list[DueRange], budget: int) -> None:
+        """Offset by offset, as specification 2.8 says, in steps of ranges."""
+        cap: int | None = None
+        for first, last, old in parts:
+            count = old.delivery_count
+            if self.limit > 2 and count == self.limit - 1:
+                self._plan_last_attempt(plan, first, old)
+                break
+            if cap is None and count >= self.threshold:
+                cap = max(1, old.batch_size >> (count - self.threshold + 1))
+            left = budget - plan.records if cap is None else min(budget, cap) - plan.records
+            if left <= 0:
+                break
+            plan.take(first, min(last, first + left - 1), old)
+        if plan.records:
+            plan.closed = True
+
+    def _plan_last_attempt(self, plan: AcquirePlan, first: int, old: RangeState) -> None:
+        """A record at its last attempt goes alone, to a member that holds nothing else."""
+        if plan.records:
+            return
+        if not self.held:
+            plan.take(first, first, old)
+        elif self.may_isolate:
+            plan.isolate = plan.closed = True
+
+
+def _take_fresh(
+    plan: AcquirePlan, window: Window, fresh: Sequence[Run], budget: int, *, soft: bool
+) -> None:
+    """Takes new data; what lies between the runs is a gap and stays uncovered."""
+    taken: list[tuple[Run, int]] = []
+    records = 0
+    for run in fresh:
+        if records >= budget:
+            break
+        assert run.first >= (plan.end_offset or window.end_offset), "new data inside the window"
+        last = run.last if soft else min(run.last, run.first + budget - records - 1)
+        taken.append((run, last))
+        records += last - run.first + 1
+        plan.end_offset = last + 1
+    if not taken:
+        return
+    base = taken[0][0].first
+    for run, last in taken:
+        plan.take(
+            run.first,
+            last,
+            RangeState(RecordState.AVAILABLE, batch_base=base, batch_size=records, keys=run.keys),
+        )

@@ -1,0 +1,358 @@
+"""The in-flight window of one share-partition, in memory: ranges, counts, and what must be stored.
+
+`Window.apply` is the only code that changes a window; live work and recovery both use it. An
+offset inside [start_offset, end_offset) that no range covers is finished: ACKNOWLEDGED, or a
+proven gap. Times are milliseconds of this process's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from sharecoord.core.range_map import RangeMap
+from sharecoord.core.states import LEGAL_MOVES, RecordState
+
+AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
+ARCHIVING, ARCHIVED = RecordState.ARCHIVING, RecordState.ARCHIVED
+
+
+class Keys(NamedTuple):
+    """The key hashes of a batch, shared by all ranges that were cut from it."""
+
+    base_offset: int
+    hashes: bytes
+    """8 bytes per offset from base_offset on, big-endian; all zero = no key."""
+
+    def slice(self, first: int, last: int) -> bytes:
+        """The hashes of [first, last]."""
+        start = (first - self.base_offset) * 8
+        return self.hashes[start : start + (last - first + 1) * 8]
+
+    def at(self, offset: int) -> bytes:
+        """The hash of one offset."""
+        start = (offset - self.base_offset) * 8
+        return self.hashes[start : start + 8]
+
+
+class RangeState(NamedTuple):
+    """What all records of a range have in common; shared by the pieces of a split range."""
+
+    state: RecordState
+    delivery_count: int = 0
+    hand_outs: int = 0
+    member_id: str | None = None
+    lock_token: int = 0
+    deadline_ms: int = 0
+    granted_ms: int = 0
+    available_at_ms: int = 0
+    batch_base: int = 0
+    batch_size: int = 0
+    reason: str | None = None
+    keys: Keys | None = None
+
+
+class Edit(NamedTuple):
+    """[first, last] gets `value`; None = finished (ACKNOWLEDGED or a gap).
+
+    Lies inside one existing range, or where no range is and at or beyond end_offset.
+    """
+
+    first: int
+    last: int
+    value: RangeState | None
+
+
+class Grant:
+    """One lock token: who holds what. Ranges with this token lie in [first, last]."""
+
+    __slots__ = ("first", "last", "member_id", "remaining")
+
+    def __init__(self, member_id: str, first: int, last: int) -> None:
+        self.member_id = member_id
+        self.first = first
+        self.last = last
+        self.remaining = 0
+
+
+class Window:
+    """Ranges of unfinished (and archived) records from SPSO to SPEO."""
+
+    def __init__(self, start_offset: int, end_offset: int) -> None:
+        self.ranges: RangeMap[RangeState] = RangeMap()
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.acquired = 0
+        self.due = 0
+        self.delayed = 0
+        self.archiving = 0
+        self.archived = 0
+        self.grants: dict[int, Grant] = {}
+        self.grants_of: dict[str, set[int]] = {}
+        self.held: dict[str, int] = {}
+        self.dirty: dict[int, tuple[int, RangeState] | None] = {}
+        self._due_until_ms = 0
+        self._due_heap: list[int] = []
+        self._delayed_heap: list[tuple[int, int]] = []
+        self._deadline_heap: list[tuple[int, int, int]] = []
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> int:
+        """Records in the window that are not in a final state."""
+        return self.acquired + self.due + self.delayed + self.archiving
+
+    @property
+    def finished(self) -> int:
+        """Final offsets inside [start_offset, end_offset)."""
+        return self.end_offset - self.start_offset - self.unfinished
+
+    def is_delayed(self, value: RangeState) -> bool:
+        """Whether an AVAILABLE range waits for its time."""
+        return value.available_at_ms > self._due_until_ms
+
+    def next_deadline_ms(self) -> int | None:
+        """The earliest time at which a lock may end, or None. May be early, never late."""
+        return self._deadline_heap[0][0] if self._deadline_heap else None
+
+    def next_due_ms(self) -> int | None:
+        """The earliest time at which a delayed record becomes due, or None."""
+        return self._delayed_heap[0][0] if self._delayed_heap else None
+
+    def due_ranges(self, records_max: int) -> list[tuple[int, int, RangeState]]:
+        """Ranges that may be acquired again, lowest offset first, until `records_max` is reached.
+
+        The last range is given whole, so the sum may exceed `records_max`.
+        """
+        if not self.due:
+            self._due_heap.clear()
+            return []
+        heap, found_ranges, records, seen = self._due_heap, [], 0, -1
+        while heap and records < records_max:
+            offset = heapq.heappop(heap)
+            found = self.ranges.get(offset) if offset > seen else None
+            if found is None or found[2].state is not AVAILABLE or self.is_delayed(found[2]):
+                continue
+            seen = found[1]
+            records += seen - found[0] + 1
+            found_ranges.append(found)
+        for found in found_ranges:
+            heapq.heappush(heap, found[0])
+        return found_ranges
+
+    def expired(self, now_ms: int) -> list[Edit]:
+        """The ACQUIRED pieces whose lock has ended, as (first, last, present value)."""
+        ended: list[Edit] = []
+        heap = self._deadline_heap
+        while heap and heap[0][0] <= now_ms:
+            _, first, last = heapq.heappop(heap)
+            ended.extend(
+                Edit(start, end, value)
+                for start, end, value in self.ranges.overlapping(first, last)
+                if value.state is ACQUIRED and value.deadline_ms <= now_ms
+            )
+        if len(ended) > 1:
+            ended = sorted({e.first: e for e in ended}.values())
+        return ended
+
+    def held_by(self, member_id: str) -> Iterator[tuple[int, int, RangeState]]:
+        """The ranges that a member holds, grant by grant."""
+        for token in sorted(self.grants_of.get(member_id, ())):
+            grant = self.grants[token]
+            for first, last, value in self.ranges.overlapping(grant.first, grant.last):
+                if value.lock_token == token and value.state is ACQUIRED:
+                    yield first, last, value
+
+    # -- changing -------------------------------------------------------------------------------
+
+    def advance(self, now_ms: int) -> int:
+        """Makes delayed records due whose time has come; returns how many."""
+        before = self.due
+        if now_ms > self._due_until_ms:
+            heap = self._delayed_heap
+            while heap and heap[0][0] <= now_ms:
+                at_ms, first = heapq.heappop(heap)
+                found = self.ranges.get(first)
+                if (
+                    found
+                    and found[0] == first
+                    and found[2].state is AVAILABLE
+                    and found[2].available_at_ms == at_ms
+                    and self.is_delayed(found[2])
+                ):
+                    size = found[1] - first + 1
+                    self.delayed -= size
+                    self.due += size
+                    heapq.heappush(self._due_heap, first)
+            self._due_until_ms = now_ms
+        return self.due - before
+
+    def apply(self, edits: Sequence[Edit], end_offset: int | None = None) -> None:
+        """Carries out edits (ascending, disjoint), then moves the start offset.
+
+        Args:
+            edits: What changes.
+            end_offset: New end of the window, at or beyond the present one.
+        """
+        if end_offset is not None:
+            assert end_offset >= self.end_offset, "the end of a window moved back"
+            self.end_offset = end_offset
+        at, count = 0, len(edits)
+        while at < count:
+            at = self._apply_in_range(edits, at)
+        self._advance_start()
+
+    def _apply_in_range(self, edits: Sequence[Edit], at: int) -> int:
+        """Applies the edits from `at` on that lie in one existing range; returns the next index."""
+        first, last, value = edits[at]
+        found = self.ranges.get(first)
+        if found is None:
+            if value is not None:
+                self.ranges.insert(first, last, value)
+                self._enter(first, last, value)
+                self.dirty[first] = (last, value)
+            return at + 1
+        old_first, old_last, old = found
+        pieces: list[tuple[int, int, RangeState]] = []
+        position, moved = old_first, 0
+        while at < len(edits) and edits[at].first <= old_last:
+            first, last, value = edits[at]
+            assert position <= first <= last <= old_last, "an edit crosses a range"
+            if first > position:
+                pieces.append((position, first - 1, old))
+            if value is not None:
+                assert value.state in LEGAL_MOVES[old.state]
+                self._add_piece(pieces, first, last, value)
+            moved += last - first + 1
+            position = last + 1
+            at += 1
+        if position <= old_last:
+            pieces.append((position, old_last, old))
+        self._leave(old, moved)
+        self.dirty[old_first] = None
+        for piece in pieces:
+            self.dirty[piece[0]] = piece[1:]
+            if piece[2] is not old:
+                self._enter(*piece)
+            elif old.state is AVAILABLE and piece[0] != old_first:
+                self._index_available(piece[0], old)
+        if pieces and pieces[0][2] is not old:
+            self._join_left(old_first, pieces)
+        else:
+            self.ranges.replace(old_first, pieces)
+        return at
+
+    def _join_left(self, old_first: int, pieces: list[tuple[int, int, RangeState]]) -> None:
+        """Replaces the range at `old_first`, its first piece joined to an equal left neighbour."""
+        _, last, value = pieces[0]
+        left = self.ranges.get(old_first - 1)
+        if left is None or left[2] != value:
+            self.ranges.replace(old_first, pieces)
+            return
+        self.dirty[old_first] = None
+        self.dirty[left[0]] = (last, value)
+        self.ranges.replace(old_first, pieces[1:])
+        self.ranges.replace(left[0], ((left[0], last, value),))
+
+    @staticmethod
+    def _add_piece(
+        pieces: list[tuple[int, int, RangeState]], first: int, last: int, value: RangeState
+    ) -> None:
+        """Appends a piece, joined with its left neighbour when nothing tells them apart."""
+        if pieces:
+            before_first, before_last, before = pieces[-1]
+            if before_last + 1 == first and before == value:
+                pieces[-1] = (before_first, last, before)
+                return
+        pieces.append((first, last, value))
+
+    def _leave(self, old: RangeState, size: int) -> None:
+        """Takes `size` records in state `old` out of the counts."""
+        if old.state is ACQUIRED:
+            self.acquired -= size
+            self._drop_held(old, size)
+        elif old.state is AVAILABLE:
+            if self.is_delayed(old):
+                self.delayed -= size
+            else:
+                self.due -= size
+        elif old.state is ARCHIVING:
+            self.archiving -= size
+        else:
+            self.archived -= size
+
+    def _drop_held(self, old: RangeState, size: int) -> None:
+        token, member_id = old.lock_token, old.member_id
+        assert member_id is not None, "an acquired range has a holder"
+        grant = self.grants[token]
+        grant.remaining -= size
+        if not grant.remaining:
+            del self.grants[token]
+            self.grants_of[member_id].discard(token)
+        left = self.held[member_id] - size
+        if left:
+            self.held[member_id] = left
+        else:
+            del self.held[member_id]
+            del self.grants_of[member_id]
+
+    def _enter(self, first: int, last: int, value: RangeState) -> None:
+        """Puts a piece into the counts and indexes."""
+        size = last - first + 1
+        if value.state is ACQUIRED:
+            self.acquired += size
+            self._add_held(first, last, value)
+            heapq.heappush(self._deadline_heap, (value.deadline_ms, first, last))
+        elif value.state is AVAILABLE:
+            if self.is_delayed(value):
+                self.delayed += size
+            else:
+                self.due += size
+            self._index_available(first, value)
+        elif value.state is ARCHIVING:
+            self.archiving += size
+        else:
+            self.archived += size
+
+    def _add_held(self, first: int, last: int, value: RangeState) -> None:
+        member_id = value.member_id
+        assert member_id is not None, "an acquired range has a holder"
+        grant = self.grants.get(value.lock_token)
+        if grant is None:
+            grant = self.grants[value.lock_token] = Grant(member_id, first, last)
+            self.grants_of.setdefault(member_id, set()).add(value.lock_token)
+        else:
+            grant.first = min(grant.first, first)
+            grant.last = max(grant.last, last)
+        size = last - first + 1
+        grant.remaining += size
+        self.held[member_id] = self.held.get(member_id, 0) + size
+
+    def _index_available(self, first: int, value: RangeState) -> None:
+        if self.is_delayed(value):
+            heapq.heappush(self._delayed_heap, (value.available_at_ms, first))
+        else:
+            heapq.heappush(self._due_heap, first)
+
+    def _advance_start(self) -> None:
+        """Moves the start offset over everything final (KIP-932; specification 1.4)."""
+        front = self.ranges.front()
+        while front is not None and front[2].state is ARCHIVED:
+            first, last, _ = front
+            self.archived -= last - first + 1
+            self.ranges.replace(first, ())
+            self.dirty[first] = None
+            front = self.ranges.front()
+        start = self.end_offset if front is None else front[0]
+        assert start >= self.start_offset, "the start offset moved back"
+        self.start_offset = start
+
+    def load(self, ranges: Iterable[tuple[int, int, RangeState]]) -> None:
+        """Fills an empty window with stored ranges, in order. Nothing of it is dirty."""
+        for first, last, value in ranges:
+            self.ranges.insert(first, last, value)
+            self._enter(first, last, value)
+        self._advance_start()
+        self.dirty.clear()
