@@ -199,6 +199,12 @@ class KafkaUnavailableError(SharecoordError):
     retriable = True
 
 
+class OffsetOutOfRangeError(SharecoordError):
+    """The offset is below the log start or beyond the log end."""
+
+    reason = "OFFSET_OUT_OF_RANGE"
+
+
 class LogRegressedError(SharecoordError):
     """The log end went back and neither topic id nor leader epoch explains it (design 5.12)."""
 

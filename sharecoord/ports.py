@@ -7,7 +7,7 @@ runs against every implementation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sharecoord.core.changes import (
     CommitBatch,
@@ -20,6 +20,7 @@ from sharecoord.core.changes import (
     PartitionKey,
     PartitionRow,
 )
+from sharecoord.core.records import RecordChunk
 
 
 class Store(Protocol):
@@ -149,3 +150,93 @@ class Store(Protocol):
 
     def count_in_flight(self, partition_id: int) -> dict[int, int]:
         """Number of records (not ranges) by state number; delayed ones under -1."""
+
+
+class LogSink(Protocol):
+    """Who reads one partition. All calls come on the loop, in order of offset."""
+
+    def on_chunk(self, chunk: RecordChunk) -> None:
+        """Records, with proven coverage from where the former call ended."""
+
+    def on_end(self, end_offset: int) -> None:
+        """Everything below `end_offset` was read: the log end, or the last stable offset."""
+
+    def on_out_of_range(self) -> None:
+        """The position does not exist (any more); reading stopped. Resolve and start again."""
+
+    def on_gone(self) -> None:
+        """The cluster does not have the partition; reading stopped."""
+
+
+class LogReading(Protocol):
+    """A running read of one partition."""
+
+    def want_more(self, *, wanted: bool) -> None:
+        """Back-pressure: with False, chunks already under way may still come, then none."""
+
+    def close(self) -> None:
+        """Stops; the sink is not called again."""
+
+
+class LogReader(Protocol):
+    """The only way to Kafka's records."""
+
+    def read(
+        self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
+    ) -> LogReading:
+        """Reads from `offset` on, until closed. `committed` = isolation level read_committed."""
+
+    async def reread(
+        self, topic: str, partition: int, first: int, last: int, *, committed: bool
+    ) -> list[RecordChunk]:
+        """Reads [first, last] again; together the chunks cover the range.
+
+        Raises:
+            KafkaUnavailableError: Not within the time limit; try again.
+            UnknownTopicOrPartitionError: The partition is gone.
+            OffsetOutOfRangeError: `first` is below the log start.
+        """
+
+    async def close(self) -> None:
+        """Stops every read."""
+
+
+class TopicInfo(NamedTuple):
+    """A topic as the cluster knows it."""
+
+    topic_id: str
+    """32 hex digits, "" when the cluster has none."""
+    partitions: tuple[int, ...]
+
+
+class OffsetQuery(NamedTuple):
+    """A place in a partition. `timestamp_ms` >= 0, or EARLIEST or LATEST."""
+
+    topic: str
+    partition: int
+    timestamp_ms: int
+
+
+EARLIEST = -2
+LATEST = -1
+
+
+class TopicCatalog(Protocol):
+    """What topics there are, and where their logs begin and end."""
+
+    async def cluster_id(self) -> str:
+        """Kafka's cluster id; "" when it has none."""
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
+        """The topics that exist; unknown ones are left out."""
+
+    async def offsets(
+        self, queries: Sequence[OffsetQuery], *, committed: bool = False
+    ) -> dict[OffsetQuery, int]:
+        """Offsets at places; a partition that does not answer is left out.
+
+        A timestamp beyond the last record gives the log end.
+        """
+
+    async def close(self) -> None:
+        """Ends the client."""

@@ -1,1 +1,23 @@
-"""See docs/architecture.md for what lives in `wire`."""
+"""The wire: the generated stubs, the codec between them and the core, errors as gRPC status."""
+
+from __future__ import annotations
+
+from sharecoord_sdk._proto import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    share_service_pb2,
+    share_service_pb2_grpc,
+    share_types_pb2,
+)
+
+PROTOCOL_VERSION = 1
+"""Highest protocol version that is served; the two before it are served too, once they exist."""
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "admin_service_pb2",
+    "admin_service_pb2_grpc",
+    "share_service_pb2",
+    "share_service_pb2_grpc",
+    "share_types_pb2",
+]

@@ -1,0 +1,112 @@
+"""Checks of what clients send; every refusal names the field and what is allowed."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from sharecoord.core.states import AcquireMode
+from sharecoord.errors import InvalidRequestError, UnsupportedVersionError
+from sharecoord.runtime.group_actor import JoinCommand
+from sharecoord.wire import PROTOCOL_VERSION, codec
+from sharecoord.wire import share_service_pb2 as service
+
+GROUP_ID_CHARACTERS_MAX = 249
+"""As long as a topic name, so that it fits everywhere a name fits."""
+
+MEMBER_ID_CHARACTERS_MAX = 64
+TOPICS_MAX = 1_000
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+MAX_POLL_RECORDS_MAX = 10_000
+DEFAULT_MAX_POLL_INTERVAL_MS = 300_000
+
+
+def check_group_id(group_id: str) -> str:
+    """A usable group id.
+
+    Raises:
+        InvalidRequestError: Empty, too long, or with control characters.
+    """
+    if not group_id:
+        raise InvalidRequestError("group_id is empty; give the name of the share group")
+    if len(group_id) > GROUP_ID_CHARACTERS_MAX:
+        raise InvalidRequestError(
+            f"group_id has {len(group_id)} characters; {GROUP_ID_CHARACTERS_MAX} are the most"
+        )
+    bad = next((c for c in group_id if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp"}), None)
+    if bad is not None:
+        raise InvalidRequestError(
+            f"group_id {group_id!r} contains the control character U+{ord(bad):04X}; remove it"
+        )
+    if group_id != group_id.strip():
+        raise InvalidRequestError(f"group_id {group_id!r} begins or ends with a space; remove it")
+    return group_id
+
+
+def check_topics(topics: list[str]) -> tuple[str, ...]:
+    """Usable topic names, each once.
+
+    Raises:
+        InvalidRequestError: Too many, or one that Kafka would refuse.
+    """
+    if len(topics) > TOPICS_MAX:
+        raise InvalidRequestError(
+            f"topics has {len(topics)} names; at most {TOPICS_MAX} per member"
+        )
+    for topic in topics:
+        if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
+            raise InvalidRequestError(
+                f"topics: {topic!r} is not a topic name; 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-'"
+            )
+    return tuple(dict.fromkeys(topics))
+
+
+def check_member_id(member_id: str) -> str:
+    """A usable member id.
+
+    Raises:
+        InvalidRequestError: Empty or too long.
+    """
+    if not member_id or len(member_id) > MEMBER_ID_CHARACTERS_MAX:
+        raise InvalidRequestError(
+            f"member_id has {len(member_id)} characters; make a UUID once and keep it "
+            f"(1 to {MEMBER_ID_CHARACTERS_MAX})"
+        )
+    return member_id
+
+
+def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
+    """Group id and join, checked.
+
+    Raises:
+        InvalidRequestError: A field is unusable; it is named.
+        UnsupportedVersionError: The client speaks another protocol version.
+    """
+    if join.protocol_version != PROTOCOL_VERSION:
+        raise UnsupportedVersionError(
+            f"protocol_version {join.protocol_version} (SDK {join.sdk_version or 'unknown'}) is "
+            f"not served here; this coordinator serves {PROTOCOL_VERSION}: install a "
+            "sharecoord-sdk of this release or one of the two before it"
+        )
+    topics = check_topics(list(join.topics))
+    if not topics:
+        raise InvalidRequestError("topics is empty; subscribe to one topic at least")
+    if join.max_poll_records > MAX_POLL_RECORDS_MAX:
+        raise InvalidRequestError(
+            f"max_poll_records {join.max_poll_records} is more than {MAX_POLL_RECORDS_MAX}"
+        )
+    group_id = check_group_id(join.group_id)
+    mode = AcquireMode(join.acquire_mode) if join.acquire_mode else AcquireMode.FAIR
+    command = JoinCommand(
+        member_id=check_member_id(join.member_id),
+        client_id=join.client_id,
+        host=host,
+        topics=topics,
+        mode=mode,
+        max_poll_records=join.max_poll_records,
+        max_poll_interval_ms=join.max_poll_interval_ms or DEFAULT_MAX_POLL_INTERVAL_MS,
+        credit_records=join.credit.records_total,
+        credit_bytes=join.credit.bytes_total,
+        lock_book=[codec.held_range(item) for item in join.lock_book],
+    )
+    return group_id, command

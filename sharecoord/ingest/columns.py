@@ -1,0 +1,45 @@
+"""From librdkafka's messages to columns: the only per-message code between Kafka and a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sharecoord.core.records import RecordChunk
+from sharecoord.kafka.client import Message
+
+RECORD_OVERHEAD_BYTES = 160
+"""What a record costs in memory beside its payload: two bytes objects and list slots."""
+
+
+def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
+    """Columns of messages of one partition, in order of offset, none of them an error."""
+    first, last = messages[0].offset(), messages[-1].offset()
+    assert first is not None, "a message of a log has an offset"
+    assert last is not None, "a message of a log has an offset"
+    values = [m.value() for m in messages]
+    keys: list[bytes | None] | None = [m.key() for m in messages]
+    assert keys is not None, "just made"
+    timestamps = [m.timestamp() for m in messages]
+    size = sum(map(len, filter(None, values)))
+    if any(keys):
+        size += sum(map(len, filter(None, keys)))
+    elif not any(key is not None for key in keys):
+        keys = None
+    headers = {
+        i: [(str(k), v) for k, v in found] for i, m in enumerate(messages) if (found := m.headers())
+    }
+    contiguous = last - first + 1 == len(messages)
+    epoch = messages[-1].leader_epoch()
+    return RecordChunk(
+        covers_from=covers_from,
+        first=first,
+        last=last,
+        offsets=None if contiguous else [m.offset() for m in messages],  # type: ignore[misc]
+        timestamps=[t[1] for t in timestamps],
+        timestamp_type=timestamps[0][0],
+        keys=keys,
+        values=values,
+        headers=headers,
+        size_bytes=size + RECORD_OVERHEAD_BYTES * len(values),
+        leader_epoch=-1 if epoch is None else epoch,
+    )

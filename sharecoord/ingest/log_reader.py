@@ -1,0 +1,258 @@
+"""The only reader of Kafka: a pool of consumers with partitions assigned by hand.
+
+A consumer has one position per partition, so share-partitions of several groups on one partition
+take different consumers of the pool; everything else shares one. Reading happens on the loop, in
+large batches (a thread that trades the interpreter lock with the loop costs more than the reading
+itself); only when nothing comes for a while does a thread wait in librdkafka's stead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+
+import structlog
+
+from sharecoord.core.records import RecordChunk
+from sharecoord.ingest.columns import build_chunk
+from sharecoord.ingest.rereader import Rereader
+from sharecoord.kafka.client import (
+    END_OF_PARTITION,
+    GONE,
+    OUT_OF_RANGE,
+    Consumer,
+    KafkaException,
+    Message,
+    TopicPartition,
+    make_consumer,
+)
+from sharecoord.ports import LogSink
+
+log = structlog.get_logger(__name__)
+
+CONSUME_RECORDS_MAX = 2_000
+"""Messages of one call: 1 to 3 ms of work, so that the loop stays responsive."""
+
+SPIN_S = 0.004
+"""So long after the last record the loop looks itself; then a thread waits."""
+
+WAIT_S = 0.2
+"""Longest wait of that thread: how late a change of assignment can be noticed by it."""
+
+RESTART_DELAY_S = 0.2
+"""Wait before a partition is read again after an error."""
+
+Settings = Mapping[str, str | int | float | bool]
+
+
+class Reading:
+    """One partition being read; see `ports.LogReading`."""
+
+    def __init__(self, slot: _Slot, topic: str, partition: int, offset: int, sink: LogSink) -> None:
+        self.place = (topic, partition)
+        self.position = offset
+        self.sink = sink
+        self.hungry = True
+        self.paused = False
+        self.closed = False
+        self._slot = slot
+
+    def want_more(self, *, wanted: bool) -> None:
+        """Back-pressure."""
+        if wanted != self.hungry and not self.closed:
+            self.hungry = wanted
+            self._slot.appetite_changed()
+
+    def close(self) -> None:
+        """Stops reading."""
+        if not self.closed:
+            self.closed = True
+            self._slot.remove(self)
+
+    def feed(self, messages: list[Message]) -> None:
+        """Messages of this partition, none of them an error."""
+        chunk: RecordChunk = build_chunk(messages, self.position)
+        self.position = chunk.last + 1
+        self.sink.on_chunk(chunk)
+
+    def reached_end(self, offset: int) -> None:
+        """The end-of-partition event closes the run: below `offset` nothing is missing."""
+        if offset >= self.position:
+            self.position = offset
+            self.sink.on_end(offset)
+
+
+class _Slot:
+    """One consumer with at most one position per partition."""
+
+    def __init__(self, settings: Settings, *, committed: bool) -> None:
+        self.committed = committed
+        self.readings: dict[tuple[str, int], Reading] = {}
+        self._consumer: Consumer = make_consumer(settings, committed=committed)
+        self._wake = asyncio.Event()
+        self._waiter = ThreadPoolExecutor(1, thread_name_prefix="sharecoord-read")
+        self._stopped = False
+        self._task = asyncio.create_task(self._run(), name="sharecoord-reader")
+
+    def add(self, reading: Reading) -> None:
+        """Starts to read a partition at its position."""
+        self.readings[reading.place] = reading
+        self._consumer.incremental_assign([_at(reading)])
+        self.appetite_changed()
+
+    def remove(self, reading: Reading) -> None:
+        """Stops reading a partition."""
+        if self.readings.get(reading.place) is reading:
+            del self.readings[reading.place]
+            self._consumer.incremental_unassign([_at(reading)])
+            self.appetite_changed()
+
+    def appetite_changed(self) -> None:
+        """Pauses what is full while others are hungry; without hunger nothing is consumed."""
+        if any(r.hungry for r in self.readings.values()):
+            for reading in self.readings.values():
+                if reading.paused == reading.hungry:
+                    change = self._consumer.resume if reading.hungry else self._consumer.pause
+                    change([TopicPartition(*reading.place)])
+                    reading.paused = not reading.hungry
+        self._wake.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        last_data = loop.time()
+        while not self._stopped:
+            if not any(r.hungry for r in self.readings.values()):
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            messages = self._consumer.consume(CONSUME_RECORDS_MAX, 0)
+            if messages:
+                last_data = loop.time()
+                self._dispatch(messages)
+                await asyncio.sleep(0)
+            elif loop.time() - last_data < SPIN_S:
+                await asyncio.sleep(0.001)
+            else:
+                messages = await loop.run_in_executor(
+                    self._waiter, self._consumer.consume, 1, WAIT_S
+                )
+                if messages:
+                    last_data = loop.time()
+                    self._dispatch(messages)
+
+    def _dispatch(self, messages: list[Message]) -> None:
+        """Gives each partition its run of messages, and each event its meaning."""
+        if len(self.readings) == 1 and all(m.error() is None for m in messages):
+            reading = next(iter(self.readings.values()))
+            if (messages[0].topic(), messages[0].partition()) == reading.place:
+                self._feed(reading, messages)
+            return
+        for place, run in groupby(messages, key=_place):
+            target = self.readings.get(place)
+            if target is None:
+                continue
+            for failed, part in groupby(run, key=_failed):
+                if target.closed:
+                    break
+                if failed:
+                    for message in part:
+                        self._event(target, message)
+                else:
+                    self._feed(target, list(part))
+
+    def _feed(self, reading: Reading, messages: list[Message]) -> None:
+        """Drops what an earlier assignment left behind, then feeds."""
+        first = messages[0].offset()
+        if first is not None and first < reading.position:
+            messages = [m for m in messages if (m.offset() or 0) >= reading.position]
+        if messages:
+            reading.feed(messages)
+
+    def _event(self, reading: Reading, message: Message) -> None:
+        error = message.error()
+        assert error is not None, "only events come here"
+        code = error.code()
+        if code == END_OF_PARTITION:
+            reading.reached_end(message.offset() or 0)
+        elif code in OUT_OF_RANGE:
+            reading.close()
+            reading.sink.on_out_of_range()
+        elif code in GONE:
+            reading.close()
+            reading.sink.on_gone()
+        else:
+            log.warning("read failed", place=reading.place, code=error.name(), text=error.str())
+            asyncio.get_running_loop().call_later(RESTART_DELAY_S, self._restart, reading)
+
+    def _restart(self, reading: Reading) -> None:
+        """After an error: a new uninterrupted run from the last proven position."""
+        if not reading.closed and not self._stopped:
+            self._consumer.incremental_unassign([_at(reading)])
+            reading.paused = False
+            self._consumer.incremental_assign([_at(reading)])
+            self.appetite_changed()
+
+    async def close(self) -> None:
+        """Ends the consumer."""
+        self._stopped = True
+        self._wake.set()
+        await asyncio.wait([self._task])
+        self._waiter.shutdown()
+        await asyncio.to_thread(self._consumer.close)
+
+
+def _at(reading: Reading) -> TopicPartition:
+    return TopicPartition(*reading.place, reading.position)
+
+
+def _place(message: Message) -> tuple[str, int]:
+    return message.topic() or "", message.partition() or 0
+
+
+def _failed(message: Message) -> bool:
+    return message.error() is not None
+
+
+class KafkaLogReader:
+    """The `LogReader` of a real cluster."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = dict(settings)
+        self._slots: list[_Slot] = []
+        self._rereaders: dict[bool, Rereader] = {}
+
+    def read(
+        self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
+    ) -> Reading:
+        """Reads from `offset` on, until closed."""
+        place = (topic, partition)
+        for slot in self._slots:
+            if slot.committed == committed and place not in slot.readings:
+                break
+        else:
+            slot = _Slot(self._settings, committed=committed)
+            self._slots.append(slot)
+        reading = Reading(slot, topic, partition, offset, sink)
+        slot.add(reading)
+        return reading
+
+    async def reread(
+        self, topic: str, partition: int, first: int, last: int, *, committed: bool
+    ) -> list[RecordChunk]:
+        """Reads [first, last] again."""
+        rereader = self._rereaders.get(committed)
+        if rereader is None:
+            rereader = self._rereaders[committed] = Rereader(self._settings, committed=committed)
+        return await rereader.read(topic, partition, first, last)
+
+    async def close(self) -> None:
+        """Stops every read."""
+        closing: list[_Slot | Rereader] = [*self._slots, *self._rereaders.values()]
+        self._slots, self._rereaders = [], {}
+        for part in closing:
+            try:
+                await part.close()
+            except KafkaException as error:
+                log.warning("consumer did not close cleanly", error=str(error))

@@ -1,0 +1,176 @@
+"""The coordinator: groups, the watch over topics, the lease, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from sharecoord.core.changes import GroupRow
+from sharecoord.errors import DrainingError, KafkaUnavailableError, SharecoordError
+from sharecoord.runtime.context import Context
+from sharecoord.runtime.delivery import LostRange, MemberChannel
+from sharecoord.runtime.effects import CallbackEffect
+from sharecoord.runtime.group_actor import GroupActor, JoinCommand
+from sharecoord.runtime.sessions import Session
+
+log = structlog.get_logger(__name__)
+
+LEASE_MS = 4_000
+LEASE_RENEWAL_S = 1.0
+"""A lease is renewed four times before it would end (design 9)."""
+
+UNKNOWN_TOPIC_INTERVAL_S = 0.5
+"""How often topics are looked for that members want and the cluster does not have."""
+
+KNOWN_TOPIC_INTERVAL_S = 30.0
+"""How often known topics are looked at for new partitions and new ids."""
+
+
+class Coordinator:
+    """See the module."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.groups: dict[str, GroupActor] = {}
+        self.draining = False
+        self._joining: dict[str, asyncio.Lock] = {}
+        self._watch_now = asyncio.Event()
+        self._members_loaded: list[tuple[str, str]] = []
+
+    async def start(self) -> None:
+        """Loads groups and members; begins to watch."""
+        rows = await self.context.caller.call(self.context.store.load_groups)
+        for row in rows:
+            self.groups[row.group_id] = GroupActor(self.context, row)
+        members = await self.context.caller.call(self.context.store.load_members)
+        for member in members:
+            group = self.groups.get(member.group_id)
+            if group is not None:
+                session = Session(
+                    member.group_id,
+                    member.member_id,
+                    member.member_epoch,
+                    member.client_id,
+                    member.host,
+                    frozenset(member.topics),
+                    last_poll_ms=self.context.clock.now_ms(),
+                )
+                group.sessions[member.member_id] = session
+                group.expire_later(session)
+        self.context.spawn(self._renew_lease(), "lease")
+        self.context.spawn(self._watch_topics(), "topics")
+
+    async def close(self) -> None:
+        """Stops acquiring, commits what is pending, gives up the store."""
+        self.draining = True
+        for group in self.groups.values():
+            group.paused = True
+            for session in list(group.sessions.values()):
+                if session.channel is not None:
+                    session.channel.drain()
+        await self.context.committer.flush()
+        await self.context.stop_tasks()
+        await self.context.committer.close()
+        await self.context.reader.close()
+        await self.context.catalog.close()
+        await self.context.caller.call(self.context.store.close)
+        self.context.caller.close()
+
+    async def group(self, group_id: str) -> GroupActor:
+        """The group's actor; made on first use."""
+        found = self.groups.get(group_id)
+        if found is not None:
+            return found
+        async with self._joining.setdefault(group_id, asyncio.Lock()):
+            if group_id not in self.groups:
+                row: GroupRow = await self.context.caller.call(
+                    self.context.store.ensure_group, group_id
+                )
+                self.groups[group_id] = GroupActor(self.context, row)
+        self._joining.pop(group_id, None)
+        return self.groups[group_id]
+
+    async def join(
+        self, group_id: str, command: JoinCommand, channel: MemberChannel | None
+    ) -> tuple[GroupActor, Session, list[LostRange]]:
+        """Brings a member into its group and opens the topics it wants.
+
+        Raises:
+            DrainingError: This coordinator is going down.
+            SharecoordError: As `GroupActor.join`.
+        """
+        if self.draining:
+            raise DrainingError("this coordinator is shutting down", retry_after_ms=1000)
+        group = await self.group(group_id)
+        await self._open_topics(group, command.topics)
+        session, lost = await group.join(command, channel)
+        self._watch_now.set()
+        return group, session, lost
+
+    async def _open_topics(self, group: GroupActor, topics: Sequence[str]) -> None:
+        """Starts to open topics that the group does not serve yet; waits for Kafka's answer."""
+        missing = [topic for topic in topics if topic not in group.topic_ids]
+        if not missing:
+            return
+        try:
+            found = await self.context.catalog.describe(missing)
+        except KafkaUnavailableError as error:
+            log.warning("topics not known yet", topics=missing, why=error.message)
+            return
+        for topic, info in found.items():
+            group.topic_found(topic, info)
+
+    def subscription_changed(self, group: GroupActor, session: Session) -> None:
+        """A member wants other topics: open what is new of them."""
+        self.context.spawn(self._open_topics(group, sorted(session.topics)), "subscribe")
+
+    def after_commit(self, callback: Callable[[SharecoordError | None], None]) -> None:
+        """Calls back once everything decided so far is durable."""
+        self.context.committer.add_effect(CallbackEffect(callback))
+
+    # -- background -----------------------------------------------------------------------------
+
+    async def _renew_lease(self) -> None:
+        while True:
+            try:
+                now_ms = await self.context.caller.call(
+                    self.context.store.renew_lease, duration_ms=LEASE_MS
+                )
+                self.context.clock.measured(now_ms)
+            except SharecoordError as error:
+                log.warning("lease not renewed", why=error.message)
+            await asyncio.sleep(LEASE_RENEWAL_S)
+
+    async def _watch_topics(self) -> None:
+        """Looks for topics that are wanted and missing, and for changes of the others."""
+        waited_s = 0.0
+        while True:
+            unknown = any(g.topics - g.topic_ids.keys() for g in self.groups.values())
+            interval_s = UNKNOWN_TOPIC_INTERVAL_S if unknown else KNOWN_TOPIC_INTERVAL_S
+            try:
+                async with asyncio.timeout(interval_s):
+                    await self._watch_now.wait()
+                self._watch_now.clear()
+                continue
+            except TimeoutError:
+                waited_s += interval_s
+            try:
+                await self._look_at_topics(everything=waited_s >= KNOWN_TOPIC_INTERVAL_S)
+            except KafkaUnavailableError as error:
+                log.warning("topics not read", why=error.message)
+            if waited_s >= KNOWN_TOPIC_INTERVAL_S:
+                waited_s = 0.0
+
+    async def _look_at_topics(self, *, everything: bool) -> None:
+        wanted: set[str] = set()
+        for group in self.groups.values():
+            wanted |= group.topics if everything else group.topics - group.topic_ids.keys()
+        found = await self.context.catalog.describe(sorted(wanted))
+        for group in self.groups.values():
+            for topic in sorted(group.topics & found.keys()):
+                info = found[topic]
+                have = {p for t, p in group.partitions if t == topic}
+                if have != set(info.partitions) or group.topic_ids.get(topic) != info.topic_id:
+                    group.topic_found(topic, info)

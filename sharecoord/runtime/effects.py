@@ -1,0 +1,120 @@
+"""What waits for a commit: deliveries and the answers to acknowledgements (design 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.share_partition import RangeOutcome
+from sharecoord.errors import SharecoordError
+from sharecoord.runtime.delivery import Delivery, MemberChannel, PartitionResult
+from sharecoord.runtime.sessions import Session
+
+if TYPE_CHECKING:
+    from sharecoord.runtime.partition_actor import PartitionActor
+
+
+class DeliveryEffect:
+    """Records on their way to a member; looked at again before they are sent."""
+
+    __slots__ = ("actor", "channel", "delivery", "session")
+
+    def __init__(self, actor: PartitionActor, session: Session, delivery: Delivery) -> None:
+        self.actor = actor
+        self.session = session
+        self.channel: MemberChannel | None = session.channel
+        self.delivery = delivery
+
+    def release(self) -> None:
+        """Sends, or hands back unseen what can not be sent any more."""
+        channel = self.channel
+        now_ms = self.actor.clock.now_ms()
+        alive = channel is not None and channel is self.session.channel
+        if alive and self.actor.still_granted(self.delivery, now_ms):
+            assert channel is not None, "alive"
+            channel.deliver(self.delivery, now_ms)
+            return
+        if alive:
+            self.session.refund(self.delivery.records, self.delivery.size_bytes)
+        self.actor.hand_back(self.session.member_id, self.delivery.ranges)
+
+    def abort(self, error: SharecoordError) -> None:
+        """Nobody saw them; the reload finds what became of them."""
+        if self.channel is self.session.channel:
+            self.session.refund(self.delivery.records, self.delivery.size_bytes)
+
+
+class Collector:
+    """Gathers the answers of all partitions of one request; then answers once."""
+
+    __slots__ = ("_on_done", "_open", "_results", "_sealed")
+
+    def __init__(self, on_done: Callable[[list[PartitionResult]], None]) -> None:
+        self._on_done = on_done
+        self._open = 0
+        self._sealed = False
+        self._results: list[PartitionResult] = []
+
+    def expect(self) -> None:
+        """One more partition will answer."""
+        self._open += 1
+
+    def add(self, result: PartitionResult) -> None:
+        """A partition answered."""
+        self._open -= 1
+        self._results.append(result)
+        self._finish()
+
+    def seal(self) -> None:
+        """No more partitions are asked."""
+        self._sealed = True
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._sealed and not self._open:
+            self._on_done(self._results)
+
+
+class AcknowledgeEffect:
+    """The answer for one partition."""
+
+    __slots__ = ("collector", "exceptions", "key", "lock_remaining_ms")
+
+    def __init__(
+        self,
+        collector: Collector,
+        key: PartitionKey,
+        exceptions: list[RangeOutcome],
+        lock_remaining_ms: int,
+    ) -> None:
+        collector.expect()
+        self.collector = collector
+        self.key = key
+        self.exceptions = exceptions
+        self.lock_remaining_ms = lock_remaining_ms
+
+    def release(self) -> None:
+        """Everything is durable."""
+        self.collector.add(PartitionResult(self.key, self.exceptions, None, self.lock_remaining_ms))
+
+    def abort(self, error: SharecoordError) -> None:
+        """Nobody knows, or nothing happened: the member asks again with the same tokens."""
+        self.collector.add(PartitionResult(self.key, error=error))
+
+
+class CallbackEffect:
+    """Calls back after the commit; with an error when it failed."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: Callable[[SharecoordError | None], None]) -> None:
+        self._callback = callback
+
+    def release(self) -> None:
+        """Durable."""
+        self._callback(None)
+
+    def abort(self, error: SharecoordError) -> None:
+        """Failed."""
+        self._callback(error)

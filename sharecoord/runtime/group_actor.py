@@ -1,0 +1,499 @@
+"""One share group: its members, its share-partitions, and the dispatch between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from sharecoord.config.group import GroupConfig, IsolationLevel, resolve
+from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey
+from sharecoord.core.settings import PartitionSettings
+from sharecoord.core.share_partition import AcknowledgedRange, HeldRange
+from sharecoord.core.states import AcquireMode, Ordering
+from sharecoord.errors import (
+    GroupMaxSizeReachedError,
+    KafkaUnavailableError,
+    MemberFencedError,
+    OffsetOutOfRangeError,
+    SharecoordError,
+    StoreUnavailableError,
+    UnknownMemberError,
+    UnknownTopicOrPartitionError,
+)
+from sharecoord.ports import TopicInfo
+from sharecoord.runtime import loading
+from sharecoord.runtime.context import Context
+from sharecoord.runtime.delivery import Assignment, LostRange, MemberChannel, PartitionResult
+from sharecoord.runtime.dispatch import dispatch
+from sharecoord.runtime.effects import Collector
+from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.sessions import Session
+
+log = structlog.get_logger(__name__)
+
+WINDOW_MS = 200
+"""A window that is not set by hand holds what the members work off in so long (design 5.4)."""
+
+WINDOW_PER_MEMBER = 4
+"""... and at least so many records per member with demand."""
+
+WINDOW_MAX = 100_000
+
+LOAD_WAIT_S = 5.0
+"""A join waits so long for the partitions of its lock book to be loaded."""
+
+Place = tuple[str, int]
+
+
+@dataclass(slots=True)
+class JoinCommand:
+    """Who joins, in the runtime's words."""
+
+    member_id: str
+    client_id: str
+    host: str
+    topics: tuple[str, ...]
+    mode: AcquireMode
+    max_poll_records: int
+    max_poll_interval_ms: int
+    credit_records: int
+    credit_bytes: int
+    lock_book: list[tuple[str, str, int, HeldRange]] = field(default_factory=list)
+    """(topic, topic id, partition, range)"""
+
+
+class GroupActor:
+    """See the module. Methods run on the loop; those that wait say so."""
+
+    def __init__(self, context: Context, row: GroupRow) -> None:
+        self.group_id = row.group_id
+        self.context = context
+        self.sessions: dict[str, Session] = {}
+        self.partitions: dict[Place, PartitionActor] = {}
+        self.topic_ids: dict[str, str] = {}
+        self.paused = row.paused
+        self.group_epoch = row.group_epoch
+        self.config = GroupConfig()
+        self.settings = PartitionSettings()
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._pump_scheduled = False
+        self._turn = 0
+        self._to_compare: dict[Place, dict[str, list[HeldRange]]] = {}
+        self.apply_config(row)
+
+    def apply_config(self, row: GroupRow) -> None:
+        """New overrides act at once."""
+        self.group_epoch = row.group_epoch
+        self.paused = row.paused
+        self.config = resolve(row.config, self.context.group_defaults)
+        self.settings = settings_of(self.config)
+        for actor in self.partitions.values():
+            actor.apply_settings(self.settings)
+        self.schedule_pump()
+
+    # -- members --------------------------------------------------------------------------------
+
+    async def join(
+        self, command: JoinCommand, channel: MemberChannel | None
+    ) -> tuple[Session, list[LostRange]]:
+        """Adds or takes back a member; an older stream of it is fenced.
+
+        Raises:
+            GroupMaxSizeReachedError: The group is full.
+            StoreUnavailableError: The member could not be written.
+        """
+        if (
+            command.member_id not in self.sessions
+            and len(self.sessions) >= self.config.group_max_size
+        ):
+            raise GroupMaxSizeReachedError(
+                f"group {self.group_id!r} has {len(self.sessions)} members already; "
+                "raise share.group.max.size to admit more",
+                retry_after_ms=5000,
+            )
+        epoch = await self.context.caller.call(
+            self.context.store.join_member,
+            MemberRow(
+                self.group_id,
+                command.member_id,
+                0,
+                command.client_id,
+                command.host,
+                self.context.coordinator_id,
+                command.topics,
+            ),
+        )
+        session = self._session_of(command, channel, epoch)
+        lost = await self._compare_lock_book(session, command)
+        return session, lost
+
+    def _session_of(
+        self, command: JoinCommand, channel: MemberChannel | None, epoch: int
+    ) -> Session:
+        """The member's session, with this stream as its only one."""
+        former = self.sessions.get(command.member_id)
+        session = Session(
+            group_id=self.group_id,
+            member_id=command.member_id,
+            member_epoch=epoch,
+            client_id=command.client_id,
+            host=command.host,
+            topics=frozenset(command.topics),
+            mode=command.mode,
+            max_poll_records=command.max_poll_records,
+            max_poll_interval_ms=command.max_poll_interval_ms,
+            channel=channel,
+            credit_records=command.credit_records,
+            credit_bytes=command.credit_bytes,
+            last_poll_ms=self.context.clock.now_ms(),
+        )
+        if former is not None:
+            former.cancel_timers()
+            session.pace = former.pace
+            session.delivered_total = former.delivered_total
+            session.acknowledged_total = former.acknowledged_total
+            if former.channel is not None and former.channel is not channel:
+                stale, former.channel = former.channel, None
+                stale.end(MemberFencedError("a newer stream of this member id joined"))
+        session.comparing = 1
+        self.sessions[command.member_id] = session
+        self._arm_poll_timer(session)
+        return session
+
+    async def _compare_lock_book(self, session: Session, command: JoinCommand) -> list[LostRange]:
+        """Settles what the member holds with what it is known to hold, partition by partition."""
+        book: dict[Place, list[HeldRange]] = {}
+        for topic, topic_id, partition, held in command.lock_book:
+            if topic_id in ("", self.topic_ids.get(topic, topic_id)):
+                book.setdefault((topic, partition), []).append(held)
+        await self._wait_loaded({topic for topic, _ in book})
+        lost: list[LostRange] = []
+        for place in {*book, *self.partitions}:
+            actor = self.partitions.get(place)
+            entries = book.get(place, [])
+            if actor is None:
+                unknown = PartitionKey(self.group_id, place[0], "", place[1])
+                lost += [LostRange(unknown, held) for held in entries]
+            elif actor.state is ActorState.ACTIVE:
+                gone = actor.compare_lock_book(session.member_id, entries)
+                lost += [LostRange(actor.key, held) for held in gone]
+            else:
+                self._to_compare.setdefault(place, {})[session.member_id] = entries
+        session.comparing = 0
+        self.schedule_pump()
+        return lost
+
+    async def _wait_loaded(self, topics: set[str]) -> None:
+        opening = [task for topic, task in self._opening.items() if topic in topics]
+        if opening:
+            await asyncio.wait(opening, timeout=LOAD_WAIT_S)
+
+    def session(self, member_id: str, member_epoch: int | None = None) -> Session:
+        """A member's session.
+
+        Raises:
+            UnknownMemberError: It has none: join first.
+            MemberFencedError: A later join exists.
+        """
+        session = self.sessions.get(member_id)
+        if session is None:
+            raise UnknownMemberError(
+                f"member {member_id!r} of group {self.group_id!r} is not known; join first"
+            )
+        if member_epoch is not None and member_epoch != session.member_epoch:
+            raise MemberFencedError(
+                f"member epoch {member_epoch} is not current ({session.member_epoch}); join again"
+            )
+        return session
+
+    def disconnected(self, session: Session) -> None:
+        """The stream broke: locks stay; the session ends after its timeout."""
+        if self.sessions.get(session.member_id) is not session:
+            return
+        session.channel = None
+        self.expire_later(session)
+
+    def expire_later(self, session: Session) -> None:
+        """(Re)starts the session timeout of a member without a stream."""
+        if session.expiry is not None:
+            session.expiry.cancel()
+        delay_s = self.config.session_timeout_ms / 1000
+        loop = asyncio.get_running_loop()
+        session.expiry = loop.call_later(delay_s, self._session_ended, session)
+
+    def _session_ended(self, session: Session) -> None:
+        if self.sessions.get(session.member_id) is session:
+            log.info("session timed out", group=self.group_id, member=session.member_id)
+            self.leave(session)
+
+    def polled(self, session: Session) -> None:
+        """The application is alive."""
+        session.last_poll_ms = self.context.clock.now_ms()
+
+    def _arm_poll_timer(self, session: Session) -> None:
+        idle_ms = self.context.clock.now_ms() - session.last_poll_ms
+        delay_s = max(session.max_poll_interval_ms - idle_ms, 10) / 1000
+        loop = asyncio.get_running_loop()
+        session.poll_timer = loop.call_later(delay_s, self._poll_overdue, session)
+
+    def _poll_overdue(self, session: Session) -> None:
+        if self.sessions.get(session.member_id) is not session:
+            return
+        idle_ms = self.context.clock.now_ms() - session.last_poll_ms
+        if idle_ms < session.max_poll_interval_ms:
+            self._arm_poll_timer(session)
+            return
+        log.warning("max.poll.interval.ms exceeded", group=self.group_id, member=session.member_id)
+        channel = session.channel
+        self.leave(session)
+        if channel is not None:
+            channel.end(
+                UnknownMemberError(
+                    f"no poll for {idle_ms} ms (max.poll.interval.ms="
+                    f"{session.max_poll_interval_ms}): the member was removed and its records "
+                    "released; poll more often or raise max.poll.interval.ms"
+                )
+            )
+
+    def leave(self, session: Session) -> None:
+        """Removes a member; what it holds is released and counts (KIP-932, T11)."""
+        if self.sessions.get(session.member_id) is not session:
+            return
+        session.cancel_timers()
+        session.channel = None
+        del self.sessions[session.member_id]
+        for actor in self.partitions.values():
+            actor.release_member(session.member_id)
+        self.context.committer.remove_member(self.group_id, session.member_id)
+        self.schedule_pump()
+
+    def subscribe(self, session: Session, topics: Sequence[str]) -> None:
+        """Replaces a member's topics."""
+        session.topics = frozenset(topics)
+        self.schedule_pump()
+
+    def assignment(self, session: Session) -> Assignment:
+        """What a member may receive from."""
+        topics: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for topic in sorted(session.topics & self.topic_ids.keys()):
+            partitions = tuple(sorted(p for t, p in self.partitions if t == topic))
+            topics[topic] = (self.topic_ids[topic], partitions)
+        return Assignment(topics, tuple(sorted(session.topics - topics.keys())))
+
+    # -- acknowledgements -----------------------------------------------------------------------
+
+    def acknowledge(
+        self,
+        session: Session,
+        acknowledgements: Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]],
+        collector: Collector,
+    ) -> None:
+        """Settles ranges, partition by partition; the collector answers after the commit.
+
+        Args:
+            session: Who says it.
+            acknowledgements: (topic, topic id, partition, ranges).
+            collector: Sealed by this call.
+        """
+        now_ms = self.context.clock.now_ms()
+        session.last_poll_ms = now_ms
+        settled = 0
+        for topic, topic_id, partition, ranges in acknowledgements:
+            actor = self.partitions.get((topic, partition))
+            error = self._not_served(actor, topic, topic_id, partition)
+            if error is not None or actor is None:
+                collector.expect()
+                key = PartitionKey(self.group_id, topic, topic_id, partition)
+                collector.add(PartitionResult(key, error=error))
+                continue
+            settled += actor.acknowledge(session, ranges, collector)
+        if settled:
+            session.acknowledged_total += settled
+            drained = not self.held(session.member_id)
+            session.pace.finished(settled, now_ms, drained=drained)
+            self._adjust_window()
+        collector.seal()
+        self.schedule_pump()
+
+    def _not_served(
+        self, actor: PartitionActor | None, topic: str, topic_id: str, partition: int
+    ) -> SharecoordError | None:
+        """Why acknowledgements for a partition can not be taken now."""
+        if actor is None or (topic_id and topic_id != actor.key.topic_id):
+            return UnknownTopicOrPartitionError(
+                f"group {self.group_id!r} has no share-partition {topic}[{partition}]"
+                + (f" with topic id {topic_id}" if topic_id else "")
+            )
+        if actor.state is not ActorState.ACTIVE:
+            return StoreUnavailableError(
+                f"{topic}[{partition}] is {actor.state.value} {actor.stopped_reason}".rstrip(),
+                retry_after_ms=200,
+            )
+        return None
+
+    def held(self, member_id: str) -> int:
+        """Records that a member holds in all partitions."""
+        return sum(actor.held(member_id) for actor in self.partitions.values())
+
+    # -- dispatch -------------------------------------------------------------------------------
+
+    def schedule_pump(self) -> None:
+        """Dispatches in this turn of the loop, once."""
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        if self.paused or not self.sessions:
+            return
+        if self.context.committer.behind:
+            self.context.committer.when_unblocked(self.schedule_pump)
+            return
+        held: dict[str, int] = {}
+        for actor in self.partitions.values():
+            if actor.partition is not None:
+                for member_id, count in actor.partition.window.held.items():
+                    held[member_id] = held.get(member_id, 0) + count
+        self._turn += 1
+        places = list(self.partitions.items())
+        start = self._turn % max(len(places), 1)
+        for place, actor in places[start:] + places[:start]:
+            if actor.state is ActorState.ACTIVE and actor.available():
+                members = [s for s in self.sessions.values() if self._may_receive(s, place)]
+                dispatch(actor, members, held, self._turn)
+
+    def _may_receive(self, session: Session, place: Place) -> bool:
+        return (
+            place[0] in session.topics
+            and place not in session.paused
+            and session.member_id not in self._to_compare.get(place, ())
+        )
+
+    def _adjust_window(self) -> None:
+        """Lets a window that is not set by hand follow the members' pace (design 5.4)."""
+        if "share.partition.max.record.locks" in self.config.sources:
+            return
+        pace = sum(s.pace.records_per_ms for s in self.sessions.values())
+        locks = max(
+            self.config.max_record_locks,
+            min(WINDOW_MAX, int(pace * WINDOW_MS)),
+            min(WINDOW_MAX, WINDOW_PER_MEMBER * len(self.sessions)),
+        )
+        if locks > self.settings.record_locks_max or locks * 2 < self.settings.record_locks_max:
+            self.settings = self.settings._replace(record_locks_max=locks)
+            for actor in self.partitions.values():
+                actor.apply_settings(self.settings)
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> set[str]:
+        """Topics that members want."""
+        return {topic for session in self.sessions.values() for topic in session.topics}
+
+    def topic_found(self, topic: str, info: TopicInfo) -> asyncio.Task[None]:
+        """Opens what is new of a topic; returns the running work."""
+        task = self._opening.get(topic)
+        if task is None or task.done():
+            task = self.context.spawn(self._open(topic, info), f"open-{topic}")
+            self._opening[topic] = task
+        return task
+
+    async def _open(self, topic: str, info: TopicInfo) -> None:
+        """Makes rows for all partitions first, then loads them (design 5.7)."""
+        rows = await self.context.caller.call(self.context.store.list_partitions, self.group_id)
+        known = {
+            row.key.partition: row.head is not None
+            for row in rows
+            if row.key.topic == topic and row.key.topic_id == info.topic_id and not row.closed
+        }
+        missing, in_use = loading.new_partitions(known, info)
+        self.topic_ids[topic] = info.topic_id
+        actors = [
+            await self._new_actor(topic, info.topic_id, partition)
+            for partition in info.partitions
+            if (topic, partition) not in self.partitions
+        ]
+        for actor in actors:
+            from_zero = in_use and actor.key.partition in missing
+            await loading.load(self.context, self, actor, starts_at_zero=from_zero)
+        for session in self.sessions.values():
+            if topic in session.topics and session.channel is not None and actors:
+                session.channel.assigned(self.assignment(session))
+
+    async def _new_actor(self, topic: str, topic_id: str, partition: int) -> PartitionActor:
+        key = PartitionKey(self.group_id, topic, topic_id, partition)
+        row = await self.context.caller.call(self.context.store.open_partition, key)
+        actor = PartitionActor(
+            key,
+            row.partition_id,
+            clock=self.context.clock,
+            committer=self.context.committer,
+            budget=self.context.budget,
+            pump=self.schedule_pump,
+            on_dropped=self._dropped,
+            on_missing=self._missing,
+        )
+        self.partitions[topic, partition] = actor
+        return actor
+
+    def activated(self, actor: PartitionActor) -> None:
+        """A share-partition is served from now on."""
+        place = (actor.key.topic, actor.key.partition)
+        for member_id, book in self._to_compare.pop(place, {}).items():
+            actor.compare_lock_book(member_id, book)
+        loading.start_reading(self.context, self, actor)
+        self.schedule_pump()
+
+    def _dropped(self, actor: PartitionActor, error: SharecoordError) -> None:
+        """The incarnation of a share-partition failed: claim and load it anew."""
+        log.warning("share-partition dropped", partition=actor.key, why=str(error))
+        actor.deactivate(ActorState.LOADING)
+        work = loading.load(
+            self.context, self, actor, previous_incarnation=actor.incarnation or None
+        )
+        self.context.spawn(work, f"reload-{actor.key.topic}-{actor.key.partition}")
+
+    def _missing(self, actor: PartitionActor, first: int, last: int) -> None:
+        """Payloads of due records are not in memory: read them again."""
+        self.context.spawn(self._reread(actor, first, last), "reread")
+
+    async def _reread(self, actor: PartitionActor, first: int, last: int) -> None:
+        committed = self.config.isolation_level is IsolationLevel.READ_COMMITTED
+        try:
+            chunks = await self.context.reader.reread(
+                actor.key.topic, actor.key.partition, first, last, committed=committed
+            )
+        except OffsetOutOfRangeError:
+            actor.missing_wanted = False
+            actor.on_out_of_range()
+        except (KafkaUnavailableError, UnknownTopicOrPartitionError) as error:
+            log.warning("re-read failed", partition=actor.key, why=error.message)
+            actor.missing_wanted = False
+            asyncio.get_running_loop().call_later(0.5, self.schedule_pump)
+        else:
+            actor.payload_read(first, last, chunks)
+
+
+def settings_of(config: GroupConfig) -> PartitionSettings:
+    """The settings that the state machine reads."""
+    return PartitionSettings(
+        lock_duration_ms=config.lock_duration_ms,
+        delivery_limit=config.delivery_count_limit,
+        record_locks_max=config.max_record_locks,
+        window_ranges_max=config.max_window_ranges,
+        renew_enabled=config.renew_acknowledge_enable,
+        ordering=Ordering(config.ordering),
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+        retry_backoff_multiplier=config.retry_backoff_multiplier,
+    )
+
+
+def known_topics(partitions: Mapping[Place, PartitionActor]) -> set[str]:
+    """Topics with a share-partition in memory."""
+    return {topic for topic, _ in partitions}

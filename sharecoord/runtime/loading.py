@@ -1,0 +1,180 @@
+"""Claims share-partitions and brings them to life: rows, start offsets, lock grace, reading.
+
+A reload after a failed commit is the same, as a claim that shows the former incarnation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from sharecoord.config.group import GroupConfig, IsolationLevel, ResetStrategy
+from sharecoord.core.changes import LoadedPartition, PartitionHead, PartitionKey
+from sharecoord.core.settings import PartitionSettings
+from sharecoord.core.share_partition import SharePartition
+from sharecoord.errors import KafkaUnavailableError, NotOwnerError, StoreUnavailableError
+from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
+from sharecoord.runtime.context import Context
+from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.recovery import ranges_of
+
+log = structlog.get_logger(__name__)
+
+RETRY_DELAY_S = 0.1
+"""First wait after a failed attempt; doubles."""
+
+RETRY_DELAY_MAX_S = 2.0
+
+
+class LoadingGroup(Protocol):
+    """What loading needs of a group."""
+
+    config: GroupConfig
+    settings: PartitionSettings
+
+    def activated(self, actor: PartitionActor) -> None:
+        """A share-partition is served from now on."""
+
+
+async def load(
+    context: Context,
+    group: LoadingGroup,
+    actor: PartitionActor,
+    *,
+    starts_at_zero: bool = False,
+    previous_incarnation: int | None = None,
+) -> None:
+    """Loads until it succeeds, or until another coordinator turns out to own the partition."""
+    delay_s = RETRY_DELAY_S
+    while True:
+        try:
+            await _load_once(
+                context,
+                group,
+                actor,
+                starts_at_zero=starts_at_zero,
+                previous_incarnation=previous_incarnation,
+            )
+        except NotOwnerError as error:
+            log.warning("stood down", partition=actor.key, why=error.message)
+            actor.deactivate(ActorState.CLOSED, error.message)
+            return
+        except (StoreUnavailableError, KafkaUnavailableError) as error:
+            log.warning("loading failed", partition=actor.key, why=error.message)
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, RETRY_DELAY_MAX_S)
+        else:
+            return
+
+
+async def _load_once(
+    context: Context,
+    group: LoadingGroup,
+    actor: PartitionActor,
+    *,
+    starts_at_zero: bool,
+    previous_incarnation: int | None,
+) -> None:
+    incarnation = context.new_incarnation()
+    loaded = await context.caller.call(
+        context.store.claim_partition,
+        actor.partition_id,
+        incarnation=incarnation,
+        previous_incarnation=previous_incarnation,
+    )
+    if loaded is None:
+        raise NotOwnerError("another coordinator claimed the share-partition")
+    context.clock.measured(loaded.store_now_ms)
+    if loaded.row.stopped_reason:
+        actor.deactivate(ActorState.STOPPED, loaded.row.stopped_reason)
+        return
+    log_start, log_end = await _log_bounds(context, group, actor.key)
+    head = loaded.row.head
+    if head is None:
+        start = 0 if starts_at_zero else await _resolve_start(context, group, actor.key)
+        head = PartitionHead(max(start, log_start), max(start, log_start), -1, 0, 0)
+        if not await context.caller.call(
+            context.store.initialize_partition,
+            actor.partition_id,
+            owner_epoch=loaded.row.owner_epoch,
+            head=head,
+        ):
+            raise NotOwnerError("another coordinator initialised the share-partition")
+    _activate(context, group, actor, loaded, head, incarnation)
+    actor.log_end_offset = log_end
+    actor.log_start_moved(log_start)
+    group.activated(actor)
+
+
+def _activate(
+    context: Context,
+    group: LoadingGroup,
+    actor: PartitionActor,
+    loaded: LoadedPartition,
+    head: PartitionHead,
+    incarnation: int,
+) -> None:
+    partition = SharePartition(head, owner_epoch=loaded.row.owner_epoch, settings=group.settings)
+    partition.load(ranges_of(loaded, context.clock, lock_grace_ms=context.lock_grace_ms))
+    actor.activate(partition, incarnation=incarnation, state_epoch=loaded.row.state_epoch)
+    log.info(
+        "share-partition loaded",
+        group=actor.key.group_id,
+        topic=actor.key.topic,
+        partition=actor.key.partition,
+        start=partition.window.start_offset,
+        end=partition.window.end_offset,
+        acquired=partition.window.acquired,
+        due=partition.window.due,
+        owner_epoch=partition.owner_epoch,
+    )
+
+
+def start_reading(context: Context, group: LoadingGroup, actor: PartitionActor) -> None:
+    """Reads from the window's end on."""
+    assert actor.partition is not None, "active"
+    actor.reading = context.reader.read(
+        actor.key.topic,
+        actor.key.partition,
+        actor.partition.window.end_offset,
+        committed=group.config.isolation_level is IsolationLevel.READ_COMMITTED,
+        sink=actor,
+    )
+
+
+async def _log_bounds(context: Context, group: LoadingGroup, key: PartitionKey) -> tuple[int, int]:
+    """Log start and log end (last stable offset under read_committed)."""
+    first = OffsetQuery(key.topic, key.partition, EARLIEST)
+    last = OffsetQuery(key.topic, key.partition, LATEST)
+    committed = group.config.isolation_level is IsolationLevel.READ_COMMITTED
+    found = await context.catalog.offsets([first, last], committed=committed)
+    if first not in found or last not in found:
+        raise KafkaUnavailableError(f"no offsets for {key.topic}[{key.partition}] from Kafka")
+    return found[first], found[last]
+
+
+async def _resolve_start(context: Context, group: LoadingGroup, key: PartitionKey) -> int:
+    """Applies `share.auto.offset.reset` (KIP-932, 1.7)."""
+    reset = group.config.auto_offset_reset
+    at = {ResetStrategy.EARLIEST: EARLIEST, ResetStrategy.LATEST: LATEST}.get(reset.strategy)
+    if at is None:
+        now_ms = context.clock.to_store(context.clock.now_ms())
+        at = max(0, now_ms - (reset.duration_ms or 0))
+    query = OffsetQuery(key.topic, key.partition, at)
+    found = await context.catalog.offsets([query])
+    if query not in found:
+        raise KafkaUnavailableError(f"no offsets for {key.topic}[{key.partition}] from Kafka")
+    return found[query]
+
+
+def new_partitions(known: dict[int, bool], info: TopicInfo) -> tuple[list[int], bool]:
+    """Partitions without a row, and whether they were added to a topic that is in use already.
+
+    Args:
+        known: Partition -> whether its share-partition is initialised, for this topic id.
+        info: The topic as it is now.
+    """
+    missing = [p for p in info.partitions if p not in known]
+    return missing, any(known.values())

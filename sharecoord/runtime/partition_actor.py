@@ -1,0 +1,422 @@
+"""The owner of one share-partition: core state, payloads, timers, and what waits for commits.
+
+All methods run on the loop and do not wait, so commands of a share-partition are serial by
+construction. Loading and claiming is `loading`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from sharecoord.core.acquire import Run
+from sharecoord.core.changes import PartitionCommit, PartitionKey
+from sharecoord.core.records import RecordChunk
+from sharecoord.core.settings import PartitionSettings
+from sharecoord.core.share_partition import (
+    AcknowledgedRange,
+    AcquiredRange,
+    Decision,
+    HeldRange,
+    SharePartition,
+)
+from sharecoord.core.states import AcknowledgeType
+from sharecoord.core.window import RangeState
+from sharecoord.errors import SharecoordError
+from sharecoord.ports import LogReading
+from sharecoord.runtime.clock import RuntimeClock
+from sharecoord.runtime.committer import Committer
+from sharecoord.runtime.delivery import Delivery
+from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect
+from sharecoord.runtime.record_cache import MemoryBudget, RecordCache
+from sharecoord.runtime.recovery import commit_of
+from sharecoord.runtime.sessions import Session
+
+log = structlog.get_logger(__name__)
+
+FRESH_BYTES_HIGH = 16 << 20
+"""Reading ahead stops here: 40 ms of the fastest member at 1 kB."""
+
+FRESH_RECORDS_HIGH = 60_000
+"""The same for small records."""
+
+DUE_LOOKAHEAD_RECORDS = 2_000
+"""So many due records are looked at for payloads that must be read again."""
+
+
+class ActorState(enum.Enum):
+    """Whether a share-partition is served."""
+
+    LOADING = "loading"
+    ACTIVE = "active"
+    STOPPED = "stopped"
+    CLOSED = "closed"
+
+
+class PartitionActor:
+    """See the module."""
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        partition_id: int,
+        *,
+        clock: RuntimeClock,
+        committer: Committer,
+        budget: MemoryBudget,
+        pump: Callable[[], None],
+        on_dropped: Callable[[PartitionActor, SharecoordError], None],
+        on_missing: Callable[[PartitionActor, int, int], None],
+    ) -> None:
+        self.key = key
+        self.partition_id = partition_id
+        self.clock = clock
+        self.state = ActorState.LOADING
+        self.stopped_reason = ""
+        self.incarnation = 0
+        self.state_epoch = 0
+        self.partition: SharePartition | None = None
+        self.reading: LogReading | None = None
+        self.log_end_offset: int | None = None
+        self.cache = RecordCache(budget)
+        self.fresh_records = 0
+        self.fresh_bytes = 0
+        self.proven_end = 0
+        self.missing_wanted = False
+        self._budget = budget
+        self._committer = committer
+        self._pump = pump
+        self._on_dropped = on_dropped
+        self._on_missing = on_missing
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def activate(self, partition: SharePartition, *, incarnation: int, state_epoch: int) -> None:
+        """Takes over a loaded share-partition; reading starts afterwards."""
+        self.partition = partition
+        self.incarnation = incarnation
+        self.state_epoch = state_epoch
+        self.state = ActorState.ACTIVE
+        self.fresh_records = self.fresh_bytes = 0
+        self.proven_end = partition.window.end_offset
+        self.cache.clear()
+        self._arm_timer()
+
+    def deactivate(self, state: ActorState, reason: str = "") -> None:
+        """Stops serving; nothing of the state is written."""
+        self.state = state
+        self.stopped_reason = reason
+        self.partition = None
+        if self.reading is not None:
+            self.reading.close()
+            self.reading = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.cache.clear()
+        self.fresh_records = self.fresh_bytes = 0
+
+    def drop(self, error: SharecoordError) -> None:
+        """A commit failed or was fenced: the whole incarnation goes, then a new claim."""
+        if self.state is ActorState.ACTIVE:
+            self.deactivate(ActorState.LOADING)
+            self._on_dropped(self, error)
+
+    def take_commit(self) -> PartitionCommit | None:
+        """What must be stored since the last call."""
+        if self.partition is None:
+            return None
+        return commit_of(self.partition, self.partition_id, self.state_epoch, self.clock)
+
+    def apply_settings(self, settings: PartitionSettings) -> None:
+        """New settings act on the next acquire, release or timer."""
+        if self.partition is not None:
+            self.partition.settings = settings
+
+    # -- the log (ports.LogSink) ----------------------------------------------------------------
+
+    def on_chunk(self, chunk: RecordChunk) -> None:
+        """Records arrived."""
+        if self.partition is None:
+            return
+        self.cache.add(chunk)
+        self.fresh_records += chunk.count
+        self.fresh_bytes += chunk.size_bytes
+        self.proven_end = chunk.last + 1
+        if self.log_end_offset is None or self.log_end_offset < self.proven_end:
+            self.log_end_offset = self.proven_end
+        self._adjust_appetite()
+        if self._budget.exceeded:
+            self.cache.evict(self.partition.window.end_offset)
+        self._pump()
+
+    def on_end(self, end_offset: int) -> None:
+        """The end of the log was reached; trailing gaps are proven up to it."""
+        self.log_end_offset = end_offset
+        if self.partition is not None:
+            self.proven_end = max(self.proven_end, end_offset)
+            self._skip_gap()
+
+    def on_out_of_range(self) -> None:
+        """The position is not in the log (any more): resolved by loading anew."""
+        self.reading = None
+        if self.state is ActorState.ACTIVE:
+            self._on_dropped(self, SharecoordError("position out of range"))
+
+    def on_gone(self) -> None:
+        """The partition was deleted."""
+        self.reading = None
+        log.warning("partition is gone", topic=self.key.topic, partition=self.key.partition)
+
+    def _adjust_appetite(self) -> None:
+        if self.reading is not None:
+            full = self.fresh_bytes > FRESH_BYTES_HIGH or self.fresh_records > FRESH_RECORDS_HIGH
+            low = (
+                self.fresh_bytes * 2 < FRESH_BYTES_HIGH
+                and self.fresh_records * 2 < FRESH_RECORDS_HIGH
+            )
+            if full:
+                self.reading.want_more(wanted=False)
+            elif low:
+                self.reading.want_more(wanted=True)
+
+    def _skip_gap(self) -> None:
+        """Moves the window over a proven gap when no record is left before its end."""
+        partition = self.partition
+        if partition and not self.fresh_records and partition.window.end_offset < self.proven_end:
+            self._commit(partition.decide_skip(self.proven_end))
+
+    # -- acquire --------------------------------------------------------------------------------
+
+    def available(self) -> int:
+        """How many records could be handed out now, payloads permitting."""
+        partition = self.partition
+        if partition is None:
+            return 0
+        partition.window.advance(self.clock.now_ms())
+        return partition.window.due + min(self.fresh_records, partition.room)
+
+    def acquire(self, session: Session, max_records: int) -> int:
+        """Hands up to `max_records` to a member; returns how many."""
+        partition = self.partition
+        assert partition is not None, "only an active partition hands out"
+        now_ms = self.clock.now_ms()
+        window = partition.window
+        end_before = window.end_offset
+        decision = partition.decide_acquire(
+            now_ms,
+            session.member_id,
+            max_records=max_records,
+            mode=session.mode,
+            due=self._readable_due(max_records) if window.due else (),
+            fresh=self._fresh_runs(max_records),
+        )
+        if not decision.changes_anything:
+            return 0
+        partition.apply(decision)
+        delivery = self._delivery(decision.acquired)
+        self._taken_from_fresh(end_before)
+        self._arm_timer()
+        if not delivery.records:
+            self._committer.add(self)
+            return 0
+        session.sent(delivery.records, delivery.size_bytes, now_ms)
+        self._committer.add(self, DeliveryEffect(self, session, delivery))
+        if not self.fresh_records:
+            self._skip_gap()
+        return delivery.records
+
+    def _delivery(self, acquired: list[AcquiredRange]) -> Delivery:
+        slices = self.cache.slices(acquired)
+        records = sum(s.stop - s.start for s in slices)
+        size = sum(s.chunk.size_bytes * (s.stop - s.start) // s.chunk.count for s in slices)
+        return Delivery(self.key, slices, acquired, records, size)
+
+    def _taken_from_fresh(self, end_before: int) -> None:
+        """Keeps the read-ahead counts right after the window's end moved."""
+        assert self.partition is not None, "active"
+        end = self.partition.window.end_offset
+        if end == end_before:
+            return
+        for chunk in self.cache.after(end_before):
+            if chunk.covers_from >= end:
+                break
+            start, _ = chunk.span(end_before, chunk.last)
+            stop = chunk.span(chunk.first, end - 1)[1]
+            taken = max(0, stop - start)
+            self.fresh_records -= taken
+            self.fresh_bytes -= chunk.size_bytes * taken // chunk.count
+        if not self.fresh_records:
+            self.fresh_bytes = 0
+        self._adjust_appetite()
+
+    def _fresh_runs(self, max_records: int) -> list[Run]:
+        if not self.fresh_records:
+            return []
+        assert self.partition is not None, "active"
+        end_offset = self.partition.window.end_offset
+        runs: list[Run] = []
+        records = 0
+        for chunk in self.cache.after(end_offset):
+            for first, last in chunk.runs(end_offset):
+                runs.append(Run(first, last))
+                records += last - first + 1
+                if records >= max_records:
+                    return runs
+        return runs
+
+    def _readable_due(self, max_records: int) -> list[tuple[int, int, RangeState]]:
+        """Due ranges with their payload at hand; the rest is asked for."""
+        assert self.partition is not None, "active"
+        window = self.partition.window
+        readable: list[tuple[int, int, RangeState]] = []
+        wanted: tuple[int, int] | None = None
+        for first, last, value in window.due_ranges(max(max_records, DUE_LOOKAHEAD_RECORDS)):
+            position = first
+            while position <= last:
+                chunk = self.cache.find(position)
+                if chunk is None:
+                    stop = min(last, (self.cache.next_start(position) or last + 1) - 1)
+                    if wanted is None:
+                        wanted = (position, stop)
+                    elif stop - wanted[0] < DUE_LOOKAHEAD_RECORDS:
+                        wanted = (wanted[0], stop)
+                    position = stop + 1
+                    continue
+                stop = min(last, chunk.last)
+                readable.append((position, stop, value))
+                position = stop + 1
+        if wanted is not None and not self.missing_wanted:
+            self.missing_wanted = True
+            self._on_missing(self, *wanted)
+        return readable
+
+    def payload_read(self, first: int, last: int, chunks: Sequence[RecordChunk]) -> None:
+        """A re-read came back: records go to the cache, what is not there is a gap."""
+        self.missing_wanted = False
+        partition = self.partition
+        if partition is None:
+            return
+        position = first
+        for chunk in chunks:
+            self.cache.add(chunk)
+            for run_first, run_last in chunk.runs(first):
+                if run_first > position:
+                    self._commit(partition.decide_gap(position, run_first - 1))
+                position = run_last + 1
+        if position <= last:
+            self._commit(partition.decide_gap(position, last))
+        self._pump()
+
+    # -- sending --------------------------------------------------------------------------------
+
+    def still_granted(self, delivery: Delivery, now_ms: int) -> bool:
+        """Whether a committed delivery is worth sending: tokens current, half the lock left."""
+        partition = self.partition
+        for acquired in delivery.ranges:
+            if partition is not None:
+                grant = partition.window.grants.get(acquired.lock_token)
+                if grant is None or grant.remaining != acquired.last - acquired.first + 1:
+                    return False
+                half_ms = partition.settings.lock_duration_ms // 2
+                if acquired.deadline_ms - now_ms < half_ms:
+                    return False
+        return True
+
+    def hand_back(self, member_id: str, ranges: Sequence[AcquiredRange]) -> None:
+        """Takes back unseen what never reached the member."""
+        if self.partition is None:
+            return
+        returned = [
+            AcknowledgedRange(r.first, r.last, AcknowledgeType.RETURN, r.lock_token) for r in ranges
+        ]
+        now_ms = self.clock.now_ms()
+        self._commit(self.partition.decide_acknowledge(now_ms, member_id, returned))
+        self._pump()
+
+    # -- acknowledge, leave, time ---------------------------------------------------------------
+
+    def acknowledge(
+        self, session: Session, ranges: Sequence[AcknowledgedRange], collector: Collector
+    ) -> int:
+        """Settles what a member says; returns how many records it holds no longer."""
+        partition = self.partition
+        assert partition is not None, "only an active partition is asked"
+        now_ms = self.clock.now_ms()
+        held = partition.window.held
+        before = held.get(session.member_id, 0)
+        decision = partition.decide_acknowledge(now_ms, session.member_id, ranges)
+        partition.apply(decision)
+        renewed = any(r.type is AcknowledgeType.RENEW for r in ranges)
+        effect = AcknowledgeEffect(
+            collector,
+            self.key,
+            decision.exceptions,
+            partition.settings.lock_duration_ms if renewed else 0,
+        )
+        self._committer.add(self, effect)
+        self.cache.drop_below(partition.window.start_offset)
+        self._arm_timer()
+        return before - held.get(session.member_id, 0)
+
+    def release_member(self, member_id: str) -> None:
+        """A member left or its session ended: its locks end, its deliveries count."""
+        if self.partition is not None:
+            now_ms = self.clock.now_ms()
+            self._commit(self.partition.decide_release_member(now_ms, member_id))
+
+    def compare_lock_book(self, member_id: str, book: Sequence[HeldRange]) -> list[HeldRange]:
+        """Settles the difference between a member's lock book and ours; returns what it lost."""
+        assert self.partition is not None, "only an active partition compares"
+        decision = self.partition.decide_lock_book(self.clock.now_ms(), member_id, book)
+        self._commit(decision)
+        return decision.lost
+
+    def log_start_moved(self, log_start_offset: int) -> None:
+        """Records below the log start are gone."""
+        if self.partition is not None:
+            self.partition.log_start_offset = log_start_offset
+            self._commit(self.partition.decide_log_start(log_start_offset))
+
+    def held(self, member_id: str) -> int:
+        """Records that a member holds here."""
+        return self.partition.window.held.get(member_id, 0) if self.partition else 0
+
+    def _commit(self, decision: Decision) -> None:
+        if decision.changes_anything:
+            assert self.partition is not None, "decided by it"
+            self.partition.apply(decision)
+            self.cache.drop_below(self.partition.window.start_offset)
+            self._committer.add(self)
+            self._arm_timer()
+
+    def _arm_timer(self) -> None:
+        """One timer for the earliest lock end or due time."""
+        assert self.partition is not None, "active"
+        window = self.partition.window
+        times = [t for t in (window.next_deadline_ms(), window.next_due_ms()) if t is not None]
+        if not times:
+            return
+        at_ms = min(times)
+        if self._timer is not None:
+            if self._timer_at_ms <= at_ms:
+                return
+            self._timer.cancel()
+        delay_s = max(at_ms - self.clock.now_ms(), 0) / 1000 + 0.001
+        self._timer_at_ms = at_ms
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self.partition is None:
+            return
+        now_ms = self.clock.now_ms()
+        self.partition.window.advance(now_ms)
+        self._commit(self.partition.decide_expire(now_ms))
+        self._arm_timer()
+        self._pump()

@@ -1,0 +1,114 @@
+"""Payloads of one share-partition in memory: read ahead, and kept for redelivery.
+
+Bounded in bytes over the whole coordinator; what was evicted is read again from Kafka.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from sharecoord.core.records import RecordChunk
+from sharecoord.core.share_partition import AcquiredRange
+from sharecoord.runtime.delivery import Slice
+
+
+class MemoryBudget:
+    """Bytes of all caches of a coordinator against their limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether caches must give something up."""
+        return self.used_bytes > self.limit_bytes
+
+
+class RecordCache:
+    """Chunks in order of offset; their covered spans [covers_from, last] never overlap."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._starts: list[int] = []
+        self._chunks: list[RecordChunk] = []
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def add(self, chunk: RecordChunk) -> None:
+        """Adds a chunk; one whose span is covered already (in part) is refused silently."""
+        at = bisect_left(self._starts, chunk.covers_from)
+        if at < len(self._starts) and self._starts[at] <= chunk.last:
+            return
+        if at and self._chunks[at - 1].last >= chunk.covers_from:
+            return
+        self._starts.insert(at, chunk.covers_from)
+        self._chunks.insert(at, chunk)
+        self.size_bytes += chunk.size_bytes
+        self._budget.used_bytes += chunk.size_bytes
+
+    def find(self, offset: int) -> RecordChunk | None:
+        """The chunk that covers `offset` (as a record or as a proven gap)."""
+        at = bisect_right(self._starts, offset) - 1
+        if at < 0 or self._chunks[at].last < offset:
+            return None
+        return self._chunks[at]
+
+    def next_start(self, offset: int) -> int | None:
+        """Where the first span beyond `offset` begins."""
+        at = bisect_right(self._starts, offset)
+        return self._starts[at] if at < len(self._starts) else None
+
+    def after(self, offset: int) -> list[RecordChunk]:
+        """The chunks that reach to `offset` or beyond, in order."""
+        at = max(bisect_right(self._starts, offset) - 1, 0)
+        if at < len(self._chunks) and self._chunks[at].last < offset:
+            at += 1
+        return self._chunks[at:]
+
+    def slices(self, ranges: list[AcquiredRange]) -> list[Slice]:
+        """The records of acquired ranges; every one of them must be here."""
+        found: list[Slice] = []
+        for acquired in ranges:
+            position = acquired.first
+            while position <= acquired.last:
+                chunk = self.find(position)
+                assert chunk is not None, f"offset {position} was acquired without its payload"
+                start, stop = chunk.span(position, acquired.last)
+                if found and found[-1].chunk is chunk and found[-1].stop == start:
+                    found[-1] = Slice(chunk, found[-1].start, stop)
+                elif stop > start:
+                    found.append(Slice(chunk, start, stop))
+                position = chunk.last + 1
+        return found
+
+    def drop_below(self, offset: int) -> None:
+        """Forgets chunks that end below `offset`."""
+        count = 0
+        while count < len(self._chunks) and self._chunks[count].last < offset:
+            count += 1
+        if count:
+            self._forget(0, count)
+
+    def evict(self, below: int) -> None:
+        """Gives up the lowest chunks that end below `below` until the budget holds."""
+        count, freed = 0, 0
+        over = self._budget.used_bytes - self._budget.limit_bytes
+        while count < len(self._chunks) and self._chunks[count].last < below and freed < over:
+            freed += self._chunks[count].size_bytes
+            count += 1
+        if count:
+            self._forget(0, count)
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._forget(0, len(self._chunks))
+
+    def _forget(self, start: int, stop: int) -> None:
+        freed = sum(chunk.size_bytes for chunk in self._chunks[start:stop])
+        del self._chunks[start:stop]
+        del self._starts[start:stop]
+        self.size_bytes -= freed
+        self._budget.used_bytes -= freed

@@ -1,0 +1,89 @@
+"""From rows to memory and back: what a claim loads, what a commit writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sharecoord.core.changes import InFlightRow, LoadedPartition, PartitionCommit
+from sharecoord.core.share_partition import SharePartition
+from sharecoord.core.states import RecordState
+from sharecoord.core.window import Keys, RangeState
+from sharecoord.runtime.clock import RuntimeClock
+
+
+def ranges_of(
+    loaded: LoadedPartition, clock: RuntimeClock, *, lock_grace_ms: int
+) -> Iterator[tuple[int, int, RangeState]]:
+    """Stored ranges with times of this process.
+
+    Workers get `lock_grace_ms` to come back, at most one more lock duration beyond the stored
+    deadline (design 5, Time). No row is rewritten.
+    """
+    now_ms = clock.to_store(clock.now_ms())
+    for row in loaded.in_flight:
+        state = RecordState(row.state)
+        deadline_ms = 0
+        if state is RecordState.ACQUIRED:
+            grace_ms = min(now_ms + lock_grace_ms, row.deadline_ms + row.granted_ms)
+            deadline_ms = clock.from_store(max(row.deadline_ms, grace_ms))
+        keys = None if row.key_hashes is None else Keys(row.first_offset, row.key_hashes)
+        yield (
+            row.first_offset,
+            row.last_offset,
+            RangeState(
+                state=state,
+                delivery_count=row.delivery_count,
+                hand_outs=row.hand_outs,
+                member_id=row.member_id,
+                lock_token=row.lock_token,
+                deadline_ms=deadline_ms,
+                granted_ms=row.granted_ms,
+                available_at_ms=clock.from_store(row.available_at_ms),
+                batch_base=row.batch_base,
+                batch_size=row.batch_size,
+                reason=row.reason,
+                keys=keys,
+            ),
+        )
+
+
+def commit_of(
+    partition: SharePartition, partition_id: int, state_epoch: int, clock: RuntimeClock
+) -> PartitionCommit:
+    """What a share-partition has to store since the last call; takes it from the window."""
+    window = partition.window
+    dirty, window.dirty = window.dirty, {}
+    deleted: list[int] = []
+    upserted: list[InFlightRow] = []
+    to_store = clock.to_store
+    for first, entry in dirty.items():
+        if entry is None:
+            deleted.append(first)
+            continue
+        last, value = entry
+        upserted.append(
+            InFlightRow(
+                first,
+                last,
+                int(value.state),
+                value.delivery_count,
+                value.hand_outs,
+                value.member_id,
+                value.lock_token,
+                to_store(value.deadline_ms),
+                value.granted_ms,
+                to_store(value.available_at_ms),
+                value.batch_base,
+                value.batch_size,
+                value.reason,
+                None if value.keys is None else value.keys.slice(first, last),
+            )
+        )
+    return PartitionCommit(
+        partition_id=partition_id,
+        owner_epoch=partition.owner_epoch,
+        state_epoch=state_epoch,
+        head=partition.head,
+        deleted=deleted,
+        upserted=upserted,
+    )

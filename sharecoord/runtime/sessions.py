@@ -1,0 +1,128 @@
+"""A member of a group as this coordinator knows it: credit, pace, and the way to it.
+
+A broken stream is not a departure: the session stays until its timeout, locks until they end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from sharecoord.core.states import AcquireMode
+from sharecoord.runtime.delivery import MemberChannel
+
+PREFETCH_MS = 200
+"""A member holds what it works off in so long (design 5, fair dispatch)."""
+
+PACE_SLICE_MS = 50
+"""Length of one measurement of a busy member's pace."""
+
+PACE_WEIGHT = 0.3
+"""Weight of a slower measurement; a faster one counts at once."""
+
+UNSENT_BYTES_MAX = 16 << 20
+"""A stream with more than this unsent gets nothing more (design 12)."""
+
+DEFAULT_MAX_POLL_RECORDS = 500
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast a member works, learnt from its own acknowledgements."""
+
+    records_per_ms: float = 0.0
+    slice_start_ms: int = 0
+    settled: int = 0
+    busy: bool = False
+
+    def started(self, now_ms: int) -> None:
+        """The member got something to do."""
+        if not self.busy:
+            self.busy = True
+            self.slice_start_ms = now_ms
+            self.settled = 0
+
+    def finished(self, records: int, now_ms: int, *, drained: bool) -> None:
+        """The member settled records; `drained` = it holds nothing more."""
+        self.settled += records
+        elapsed = now_ms - self.slice_start_ms
+        if drained or elapsed >= PACE_SLICE_MS:
+            pace = self.settled / max(elapsed, 1)
+            if pace > self.records_per_ms:
+                self.records_per_ms = pace
+            else:
+                self.records_per_ms += PACE_WEIGHT * (pace - self.records_per_ms)
+            self.slice_start_ms = now_ms
+            self.settled = 0
+        if drained:
+            self.busy = False
+
+    @property
+    def prefetch(self) -> int:
+        """Records that it works off in PREFETCH_MS, 1 at least."""
+        return max(1, int(self.records_per_ms * PREFETCH_MS))
+
+
+@dataclass(eq=False)
+class Session:
+    """One member's session."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    client_id: str
+    host: str
+    topics: frozenset[str]
+    mode: AcquireMode = AcquireMode.FAIR
+    max_poll_records: int = 0
+    """0 = not given: 500 per batch, and prefetch as learnt."""
+    max_poll_interval_ms: int = 300_000
+    channel: MemberChannel | None = None
+    credit_records: int = 0
+    credit_bytes: int = 0
+    delivered_records: int = 0
+    """On this stream, like the credit."""
+    delivered_bytes: int = 0
+    delivered_total: int = 0
+    acknowledged_total: int = 0
+    paused: frozenset[tuple[str, int]] = frozenset()
+    pace: Pace = field(default_factory=Pace)
+    expiry: asyncio.TimerHandle | None = None
+    poll_timer: asyncio.TimerHandle | None = None
+    last_poll_ms: int = 0
+    comparing: int = 0
+    """Partitions whose lock book is not compared yet: nothing is dispatched meanwhile."""
+
+    @property
+    def batch_records_max(self) -> int:
+        """Most records of one batch."""
+        return self.max_poll_records or DEFAULT_MAX_POLL_RECORDS
+
+    def wants(self, held: int) -> int:
+        """How many records it may get now, given what it holds in all partitions."""
+        if self.channel is None or self.comparing or self.channel.unsent_bytes > UNSENT_BYTES_MAX:
+            return 0
+        if self.credit_bytes <= self.delivered_bytes:
+            return 0
+        ceiling = max(self.pace.prefetch, self.max_poll_records)
+        return min(self.credit_records - self.delivered_records, ceiling - held)
+
+    def sent(self, records: int, size_bytes: int, now_ms: int) -> None:
+        """Takes a delivery from the credit."""
+        self.delivered_records += records
+        self.delivered_bytes += size_bytes
+        self.delivered_total += records
+        self.pace.started(now_ms)
+
+    def refund(self, records: int, size_bytes: int) -> None:
+        """Gives the credit of a delivery back that was never sent."""
+        self.delivered_records -= records
+        self.delivered_bytes -= size_bytes
+        self.delivered_total -= records
+
+    def cancel_timers(self) -> None:
+        """No timer of this session fires after this."""
+        for timer in (self.expiry, self.poll_timer):
+            if timer is not None:
+                timer.cancel()
+        self.expiry = self.poll_timer = None

@@ -1,0 +1,212 @@
+"""Between proto messages and core values. The only code that knows the columns of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sharecoord.core import limits
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.records import RecordChunk
+from sharecoord.core.share_partition import AcknowledgedRange, HeldRange, RangeOutcome
+from sharecoord.core.states import AcknowledgeType
+from sharecoord.errors import InvalidRequestError
+from sharecoord.runtime.delivery import Assignment, Delivery, LostRange, PartitionResult
+from sharecoord.wire import share_service_pb2 as service
+from sharecoord.wire import share_types_pb2 as types
+
+_TYPES = {int(kind): kind for kind in AcknowledgeType}
+
+
+def topic_partition(key: PartitionKey) -> types.TopicPartition:
+    """A share-partition's place on the wire."""
+    return types.TopicPartition(
+        topic=key.topic, partition=key.partition, topic_id=bytes.fromhex(key.topic_id)
+    )
+
+
+def record_batch(delivery: Delivery, now_ms: int) -> types.RecordBatch:
+    """A delivery as columns."""
+    slices = delivery.slices
+    head, start, stop = slices[0]
+    whole = len(slices) == 1
+    base = _first_offset(head, start)
+    batch = types.RecordBatch(
+        partition=topic_partition(delivery.key),
+        base_offset=base,
+        record_count=delivery.records,
+        timestamp_type=head.timestamp_type,
+        ranges=[
+            types.AcquiredRange(
+                first_offset=r.first,
+                last_offset=r.last,
+                delivery_count=r.delivery_count,
+                lock_token=r.lock_token,
+                lock_remaining_ms=max(r.deadline_ms - now_ms, 0),
+            )
+            for r in delivery.ranges
+        ],
+    )
+    if whole and head.offsets is None:
+        values: list[bytes | None] = head.values[start:stop]
+        batch.timestamps_ms.extend(head.timestamps[start:stop])
+        keys = None if head.keys is None else head.keys[start:stop]
+    else:
+        values, keys = _join_columns(batch, delivery, base)
+    _add_column(batch, "values", values)
+    if keys is not None:
+        _add_column(batch, "keys", keys)
+    _add_headers(batch, delivery)
+    return batch
+
+
+def _first_offset(chunk: RecordChunk, index: int) -> int:
+    return chunk.first + index if chunk.offsets is None else chunk.offsets[index]
+
+
+def _join_columns(
+    batch: types.RecordBatch, delivery: Delivery, base: int
+) -> tuple[list[bytes | None], list[bytes | None] | None]:
+    """Columns out of several slices, or of one with gaps between its offsets."""
+    values: list[bytes | None] = []
+    keys: list[bytes | None] = []
+    any_keys = any(chunk.keys is not None for chunk, _, _ in delivery.slices)
+    for chunk, start, stop in delivery.slices:
+        values += chunk.values[start:stop]
+        batch.timestamps_ms.extend(chunk.timestamps[start:stop])
+        if chunk.offsets is None:
+            first = chunk.first + start - base
+            batch.offset_deltas.extend(range(first, first + stop - start))
+        else:
+            batch.offset_deltas.extend([o - base for o in chunk.offsets[start:stop]])
+        if any_keys:
+            keys += chunk.keys[start:stop] if chunk.keys is not None else [None] * (stop - start)
+    return values, keys if any_keys else None
+
+
+def _add_column(batch: types.RecordBatch, name: str, column: list[bytes | None]) -> None:
+    """Adds values or keys, nulls as empty entries with their bit set."""
+    target = batch.values if name == "values" else batch.keys
+    if None in column:
+        bits = bytearray((len(column) + 7) // 8)
+        for i, entry in enumerate(column):
+            if entry is None:
+                bits[i >> 3] |= 1 << (i & 7)
+        if name == "values":
+            batch.null_values = bytes(bits)
+        else:
+            batch.null_keys = bytes(bits)
+        target.extend([entry or b"" for entry in column])
+    else:
+        target.extend(column)  # type: ignore[arg-type]
+
+
+def _add_headers(batch: types.RecordBatch, delivery: Delivery) -> None:
+    position = 0
+    for chunk, start, stop in delivery.slices:
+        if chunk.headers:
+            for index in range(start, stop):
+                found = chunk.headers.get(index)
+                if found:
+                    entry = batch.headers.add(index=position + index - start)
+                    for key, value in found:
+                        entry.headers.add(key=key, value=value)
+        position += stop - start
+
+
+def acknowledged_ranges(
+    ranges: Iterable[types.AcknowledgedRange],
+) -> list[AcknowledgedRange]:
+    """What a member says, checked as far as a message can be checked by itself.
+
+    Raises:
+        InvalidRequestError: A type that does not exist, or a reason that is too long.
+    """
+    found: list[AcknowledgedRange] = []
+    for item in ranges:
+        kind = _TYPES.get(item.type)
+        if kind is None:
+            raise InvalidRequestError(
+                f"acknowledgements.ranges.type {item.type} for offsets {item.first_offset} to "
+                f"{item.last_offset} is not one of ACCEPT, RELEASE, REJECT, RENEW, RETURN"
+            )
+        reason: str | None = item.reason or None
+        if reason is not None and len(reason.encode()) > limits.REASON_BYTES_MAX:
+            raise InvalidRequestError(
+                f"acknowledgements.ranges.reason has more than {limits.REASON_BYTES_MAX} bytes"
+            )
+        found.append(
+            AcknowledgedRange(
+                item.first_offset, item.last_offset, kind, item.lock_token, item.delay_ms, reason
+            )
+        )
+    return found
+
+
+Acknowledgements = list[tuple[str, str, int, Sequence[AcknowledgedRange]]]
+
+
+def acknowledgements(items: Iterable[types.PartitionAcknowledgements]) -> Acknowledgements:
+    """Acknowledgements by place; see `GroupActor.acknowledge`."""
+    return [
+        (
+            item.partition.topic,
+            item.partition.topic_id.hex(),
+            item.partition.partition,
+            acknowledged_ranges(item.ranges),
+        )
+        for item in items
+    ]
+
+
+def held_range(item: types.HeldRange) -> tuple[str, str, int, HeldRange]:
+    """An entry of a lock book."""
+    place = item.partition
+    held = HeldRange(item.first_offset, item.last_offset, item.lock_token)
+    return place.topic, place.topic_id.hex(), place.partition, held
+
+
+def lost_range(lost: LostRange) -> types.HeldRange:
+    """A lock-book entry that is no longer the member's."""
+    return types.HeldRange(
+        partition=topic_partition(lost.key),
+        first_offset=lost.held.first,
+        last_offset=lost.held.last,
+        lock_token=lost.held.lock_token,
+    )
+
+
+def range_outcome(outcome: RangeOutcome) -> types.RangeOutcome:
+    """An answer other than OK."""
+    return types.RangeOutcome(
+        first_offset=outcome.first,
+        last_offset=outcome.last,
+        outcome=int(outcome.outcome),  # type: ignore[arg-type]
+        final_state=None if outcome.final_state is None else int(outcome.final_state),  # type: ignore[arg-type]
+    )
+
+
+def partition_outcome(result: PartitionResult) -> types.PartitionOutcome:
+    """The answer for one partition."""
+    message = types.PartitionOutcome(
+        partition=topic_partition(result.key),
+        exceptions=[range_outcome(e) for e in result.exceptions],
+        lock_remaining_ms=result.lock_remaining_ms,
+    )
+    if result.error is not None:
+        message.error_reason = result.error.reason
+        message.error_message = result.error.message
+        message.error_retriable = result.error.retriable
+    return message
+
+
+def assignment(found: Assignment) -> service.Assignment:
+    """What a member may receive."""
+    return service.Assignment(
+        topics=[
+            service.AssignedTopic(
+                topic=topic, topic_id=bytes.fromhex(topic_id), partitions=partitions
+            )
+            for topic, (topic_id, partitions) in found.topics.items()
+        ],
+        unknown_topics=found.unknown_topics,
+    )

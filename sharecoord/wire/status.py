@@ -1,0 +1,75 @@
+"""Errors as gRPC status: one table, both ways, with google.rpc details and plain metadata."""
+
+from __future__ import annotations
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from sharecoord.errors import SharecoordError
+
+DOMAIN = "sharecoord"
+REASON_KEY = "sharecoord-reason"
+RETRY_KEY = "sharecoord-retry-after-ms"
+DETAILS_KEY = "grpc-status-details-bin"
+
+CODES: dict[str, grpc.StatusCode] = {
+    "INTERNAL": grpc.StatusCode.INTERNAL,
+    "INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
+    "INVALID_CONFIG": grpc.StatusCode.INVALID_ARGUMENT,
+    "INVALID_RECORD_STATE": grpc.StatusCode.FAILED_PRECONDITION,
+    "LOCK_LOST": grpc.StatusCode.FAILED_PRECONDITION,
+    "UNKNOWN_MEMBER": grpc.StatusCode.NOT_FOUND,
+    "MEMBER_FENCED": grpc.StatusCode.FAILED_PRECONDITION,
+    "UNKNOWN_TOPIC_OR_PARTITION": grpc.StatusCode.NOT_FOUND,
+    "GROUP_ID_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
+    "GROUP_NOT_EMPTY": grpc.StatusCode.FAILED_PRECONDITION,
+    "GROUP_PAUSED": grpc.StatusCode.UNAVAILABLE,
+    "UNSUPPORTED_VERSION": grpc.StatusCode.FAILED_PRECONDITION,
+    "AUTHORIZATION_FAILED": grpc.StatusCode.PERMISSION_DENIED,
+    "LIMIT_EXCEEDED": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "GROUP_MAX_SIZE_REACHED": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "NOT_OWNER": grpc.StatusCode.UNAVAILABLE,
+    "DRAINING": grpc.StatusCode.UNAVAILABLE,
+    "STORE_UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
+    "STORE_OUTCOME_UNKNOWN": grpc.StatusCode.UNAVAILABLE,
+    "STORE_FENCED": grpc.StatusCode.UNAVAILABLE,
+    "STORE_FATAL": grpc.StatusCode.INTERNAL,
+    "STORE_IN_USE": grpc.StatusCode.FAILED_PRECONDITION,
+    "STORE_VERSION": grpc.StatusCode.FAILED_PRECONDITION,
+    "STORE_CLUSTER_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
+    "KAFKA_UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
+    "OFFSET_OUT_OF_RANGE": grpc.StatusCode.OUT_OF_RANGE,
+    "LOG_REGRESSED": grpc.StatusCode.FAILED_PRECONDITION,
+}
+"""Every reason of `sharecoord.errors`; a test holds the two complete."""
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+def code_of(error: SharecoordError) -> grpc.StatusCode:
+    """The gRPC code of an error."""
+    return CODES[error.reason]
+
+
+def trailing_metadata(error: SharecoordError) -> Metadata:
+    """Reason and retry delay, once as google.rpc details and once as plain text."""
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
+    details = [_packed(info)]
+    plain: list[tuple[str, str | bytes]] = [(REASON_KEY, error.reason)]
+    if error.retriable:
+        delay_ms = 100 if error.retry_after_ms is None else error.retry_after_ms
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(delay_ms)
+        details.append(_packed(error_details_pb2.RetryInfo(retry_delay=delay)))
+        plain.append((RETRY_KEY, str(delay_ms)))
+    status = status_pb2.Status(
+        code=code_pb2.Code.Value(code_of(error).name), message=error.message, details=details
+    )
+    return (*plain, (DETAILS_KEY, status.SerializeToString()))
+
+
+def _packed(message: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(message)
+    return packed
