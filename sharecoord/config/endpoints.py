@@ -1,0 +1,310 @@
+"""Where a process listens, keeps its state and writes its events: texts to typed values.
+
+The `parse_*` functions raise ValueError whose text ends the sentence "it must be …"; the settings
+table turns it into an error that names the setting.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from sharecoord.config.group import check_topic_name
+from sharecoord.errors import InvalidConfigError
+
+_HOST_NAME: Final = re.compile(
+    r"(?=.{1,253}\Z)([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)"
+    r"(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?",
+    re.ASCII,
+)
+_LOOKS_LIKE_IPV4: Final = re.compile(r"[0-9.]+", re.ASCII)
+_URL_PASSWORD: Final = re.compile(r"(?<=://)([^/?#]*?):([^/?#]*)@", re.ASCII)
+_URL_QUERY_PASSWORD: Final = re.compile(r"(?i)(?<=[?&])(password|sslpassword)=([^&#]*)")
+_MAX_PORT: Final = 65_535
+# sun_path of Linux holds 108 bytes with the closing NUL.
+_MAX_UNIX_PATH_BYTES: Final = 107
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """A TCP address; the host has no brackets; port 0 = any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """`host:port`, an IPv6 address in brackets; also what gRPC takes."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        try:
+            address = ipaddress.ip_address(self.host)
+        except ValueError:
+            return self.host.lower().rstrip(".") == "localhost"
+        mapped = getattr(address, "ipv4_mapped", None)
+        return bool((mapped or address).is_loopback)
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAddress:
+    """A Unix domain socket."""
+
+    path: str
+
+    def __str__(self) -> str:
+        """`unix:` and the path; also what gRPC takes."""
+        return f"unix:{self.path}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Always: a socket file is not reachable over the network."""
+        return True
+
+
+ListenAddress = TcpAddress | UnixAddress
+
+
+def parse_listen_address(text: str) -> ListenAddress:
+    """Reads `HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`.
+
+    Raises:
+        ValueError: Anything else; its text ends the sentence "it must be …".
+    """
+    word = text.strip()
+    if word.startswith("unix:"):
+        return _parse_unix(word.removeprefix("unix:"))
+    host, separator, port = word.rpartition(":")
+    if not separator or not re.fullmatch("[0-9]{1,5}", port, re.ASCII) or int(port) > _MAX_PORT:
+        raise ValueError(
+            "HOST:PORT with a port from 0 (any free one) to 65535, such as localhost:7070, "
+            "or unix:PATH"
+        )
+    return TcpAddress(_parse_host(host), int(port))
+
+
+def _parse_unix(path: str) -> UnixAddress:
+    # gRPC also writes unix:///absolute/path.
+    path = path.removeprefix("//") if path.startswith("///") else path
+    if not path or path.endswith("/") or "\0" in path:
+        raise ValueError("unix: followed by the path of a socket file")
+    if len(os.fsencode(path)) > _MAX_UNIX_PATH_BYTES:
+        raise ValueError(
+            f"a socket path of at most {_MAX_UNIX_PATH_BYTES} bytes: use a shorter one"
+        )
+    return UnixAddress(path)
+
+
+def _parse_host(host: str) -> str:
+    if host in ("", "*"):
+        raise ValueError("HOST:PORT with a host: 0.0.0.0 or [::] for all interfaces, or localhost")
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            return str(ipaddress.IPv6Address(host[1:-1]))
+        except ValueError:
+            raise ValueError("a valid IPv6 address between the brackets") from None
+    if ":" in host:
+        raise ValueError("[ADDRESS]:PORT for an IPv6 address, such as [::1]:7070")
+    if _LOOKS_LIKE_IPV4.fullmatch(host):
+        try:
+            return str(ipaddress.IPv4Address(host))
+        except ValueError:
+            raise ValueError("a valid IPv4 address before the port") from None
+    if not _HOST_NAME.fullmatch(host):
+        raise ValueError("a valid host name before the port")
+    return host
+
+
+def check_listen_security(address: ListenAddress, *, tls: bool, insecure: bool) -> None:
+    """Refuses to serve other machines in clear text, unless it was asked for.
+
+    Args:
+        address: Where the process is about to listen.
+        tls: Whether the listener has a certificate.
+        insecure: Whether clear text was asked for by name.
+
+    Raises:
+        InvalidConfigError: The address is not a loopback one, and neither is true.
+    """
+    if tls or insecure or address.is_loopback:
+        return
+    raise InvalidConfigError(
+        f'listen.address="{address}" is open to other machines, and there is no TLS: set '
+        "tls.cert.file and tls.key.file, or listen on localhost or unix:PATH, or accept clear "
+        "text with --insecure (listen.insecure: true).",
+        metadata={"key": "listen.address", "value": str(address)},
+    )
+
+
+class StoreKind(StrEnum):
+    """Where the state is kept."""
+
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+    MYSQL = "mysql"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrl:
+    """A parsed store URL.
+
+    Attributes:
+        kind: Which store.
+        url: What SQLAlchemy takes, with the driver (`postgresql+psycopg://…`); `memory:` for the
+            in-memory store.
+        path: The absolute database file of SQLite, else None.
+    """
+
+    kind: StoreKind
+    url: str
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        """The URL with its password, as the parser reads it back."""
+        return self.url
+
+    @property
+    def shared(self) -> bool:
+        """Whether more than one process may use the store (a fleet needs that)."""
+        return self.kind in (StoreKind.POSTGRESQL, StoreKind.MYSQL)
+
+    @property
+    def masked(self) -> str:
+        """The URL as it may be shown."""
+        return mask_url(self.url)
+
+
+_STORE_EXAMPLES: Final = (
+    "sqlite:///PATH (sqlite:////PATH when absolute), "
+    "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, "
+    "mysql://USER:PASSWORD@HOST:PORT/DATABASE or memory:"
+)
+# Scheme as users write it -> the store and the scheme with the driver that is installed for it.
+_SERVER_SCHEMES: Final = {
+    "postgresql": (StoreKind.POSTGRESQL, "postgresql+psycopg"),
+    "postgres": (StoreKind.POSTGRESQL, "postgresql+psycopg"),
+    "postgresql+psycopg": (StoreKind.POSTGRESQL, "postgresql+psycopg"),
+    "mysql": (StoreKind.MYSQL, "mysql+pymysql"),
+    "mariadb": (StoreKind.MYSQL, "mysql+pymysql"),
+    "mysql+pymysql": (StoreKind.MYSQL, "mysql+pymysql"),
+    "mariadb+pymysql": (StoreKind.MYSQL, "mysql+pymysql"),
+}
+
+
+def parse_store_url(text: str) -> StoreUrl:
+    """Reads the address of the store.
+
+    Raises:
+        ValueError: Not one of the known forms; its text ends the sentence "it must be …" and never
+            quotes a password.
+    """
+    word = text.strip()
+    if word in ("memory:", "memory://"):
+        return StoreUrl(StoreKind.MEMORY, "memory:")
+    scheme, separator, rest = word.partition("://")
+    if separator and scheme == "sqlite":
+        return _sqlite_url(rest)
+    known = _SERVER_SCHEMES.get(scheme) if separator else None
+    if known is None:
+        raise ValueError(_STORE_EXAMPLES)
+    kind, full_scheme = known
+    try:
+        parts = urlsplit(word)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError(f"a valid URL: {_STORE_EXAMPLES}") from None
+    if len(parts.path) < 2 or not (host or "host=" in parts.query):
+        raise ValueError(f"a URL with a host and a database: {_STORE_EXAMPLES}")
+    if "@" in parts.path:
+        # Read on, a part of the password would become the database's name and be shown.
+        raise ValueError('a URL in which "/", "@" and ":" of the password are percent-encoded')
+    return StoreUrl(kind, f"{full_scheme}://{rest}")
+
+
+def _sqlite_url(rest: str) -> StoreUrl:
+    path_text = rest.removeprefix("/")
+    if path_text == rest or not path_text or path_text.startswith(":memory:"):
+        raise ValueError(
+            "sqlite:/// followed by a file path, or memory: for a store without a file"
+        )
+    if "?" in path_text or path_text.startswith("file:"):
+        raise ValueError("sqlite:/// followed by a plain file path without options")
+    if path_text.endswith("/"):
+        raise ValueError("sqlite:/// followed by the path of a file, not of a directory")
+    return sqlite_store_url(Path(path_text))
+
+
+def sqlite_store_url(path: Path) -> StoreUrl:
+    """The URL of a SQLite file; `~` and relative paths are made absolute."""
+    absolute = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 (resolve() follows links)
+    return StoreUrl(StoreKind.SQLITE, f"sqlite:///{absolute}", absolute)
+
+
+def default_store_url(environ: Mapping[str, str]) -> StoreUrl:
+    """The SQLite file that is used when nobody named a store.
+
+    It lies in `$XDG_STATE_HOME/sharecoord/`, else in `~/.local/state/sharecoord/`. Nothing is
+    created here.
+    """
+    state_home = environ.get("XDG_STATE_HOME", "")
+    # The XDG specification says to ignore a relative path.
+    if not state_home.startswith("/"):
+        home = environ.get("HOME") or str(Path.home())
+        state_home = f"{home}/.local/state"
+    return sqlite_store_url(Path(state_home) / "sharecoord" / "sharecoord.db")
+
+
+def mask_url(text: str) -> str:
+    """The URL with every password in it replaced by `***`."""
+    masked = _URL_PASSWORD.sub(r"\1:***@", text)
+    return _URL_QUERY_PASSWORD.sub(r"\1=***", masked)
+
+
+class EventsSinkKind(StrEnum):
+    """Where events are written."""
+
+    OFF = "off"
+    PARQUET = "parquet"
+    KAFKA = "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class EventsSink:
+    """A parsed events sink.
+
+    Attributes:
+        kind: Where events are written.
+        target: Directory of PARQUET, topic of KAFKA, empty for OFF.
+    """
+
+    kind: EventsSinkKind = EventsSinkKind.OFF
+    target: str = ""
+
+    def __str__(self) -> str:
+        """The text that the parser reads back."""
+        return f"{self.kind.value}:{self.target}" if self.target else self.kind.value
+
+
+def parse_events_sink(text: str) -> EventsSink:
+    """Reads `off`, `parquet:DIR` or `kafka:TOPIC`.
+
+    Raises:
+        ValueError: Anything else; its text ends the sentence "it must be …".
+    """
+    kind, _, target = text.strip().partition(":")
+    if kind in ("", "off") and not target:
+        return EventsSink()
+    if kind == "parquet" and target:
+        return EventsSink(EventsSinkKind.PARQUET, target)
+    if kind == "kafka" and target:
+        return EventsSink(EventsSinkKind.KAFKA, check_topic_name(target))
+    raise ValueError("off, parquet:DIRECTORY or kafka:TOPIC")

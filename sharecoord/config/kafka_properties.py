@@ -1,0 +1,343 @@
+"""Reads `--kafka-config FILE`: librdkafka's own format or a Java client.properties.
+
+A Java file is translated to librdkafka's keys, so that the file that a Kafka tool takes works
+here too:
+
+* `sasl.jaas.config` of PLAIN and SCRAM becomes `sasl.username` and `sasl.password`;
+* PEM truststores and keystores become `ssl.ca.*`, `ssl.certificate.*` and `ssl.key.*`;
+* a JKS truststore or keystore, or a PKCS#12 truststore, is refused with the command that converts
+  it (librdkafka reads a PKCS#12 keystore itself);
+* keys that only mean something to a Java program are left out and reported.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sharecoord.config.java_properties import (
+    JaasEntry,
+    PropertiesSyntaxError,
+    Property,
+    parse_jaas_config,
+    parse_java_properties,
+    parse_plain_properties,
+)
+from sharecoord.config.kafka_keys import check_kafka_key, is_secret_kafka_key
+from sharecoord.errors import InvalidConfigError
+
+KafkaKeysValidator = Callable[[Mapping[str, str]], None]
+"""Asks librdkafka about the keys and raises InvalidConfigError (see `unknown_kafka_key`)."""
+
+# Only these make sense in a program that runs in a Java virtual machine, or steer a part of the
+# Java client that has no counterpart; leaving them out changes nothing about which cluster is
+# reached, as whom, or what is read.
+_JAVA_ONLY_NAMES: Final = """
+    auto.include.jmx.reporter buffer.memory compression.gzip.level compression.lz4.level
+    compression.zstd.level default.api.timeout.ms exclude.internal.topics
+    fetch.max.wait.ms interceptor.classes internal.leave.group.on.close
+    internal.throw.on.fetch.stable.offset.unsupported key.deserializer key.serializer max.block.ms
+    max.poll.records max.request.size metadata.max.idle.ms metric.reporters metrics.num.samples
+    metrics.recording.level metrics.sample.window.ms partitioner.adaptive.partitioning.enable
+    partitioner.availability.timeout.ms partitioner.class partitioner.ignore.keys
+    receive.buffer.bytes sasl.kerberos.ticket.renew.jitter
+    sasl.kerberos.ticket.renew.window.factor sasl.login.connect.timeout.ms
+    sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+    sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor
+    sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms
+    send.buffer.bytes share.acknowledgement.mode share.acquire.mode
+    socket.connection.setup.timeout.max.ms ssl.enabled.protocols ssl.keymanager.algorithm
+    ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
+    transaction.two.phase.commit.enable value.deserializer value.serializer
+"""
+_JAVA_ONLY: Final = frozenset(_JAVA_ONLY_NAMES.split())
+# Leaving these out would change who the client is or whom it trusts: refused.
+_JAVA_CLASSES: Final = {
+    "config.providers": "write the values themselves, or set them as SHARECOORD_KAFKA__… variables",
+    "sasl.client.callback.handler.class": "use a mechanism that librdkafka has",
+    "sasl.login.callback.handler.class": "use librdkafka's sasl.oauthbearer.method=oidc",
+    "sasl.login.class": "use a mechanism that librdkafka has",
+    "security.providers": "use PEM files with ssl.ca.location, ssl.certificate.location",
+    "ssl.engine.factory.class": "use PEM files with ssl.ca.location, ssl.certificate.location",
+}
+_JAVA_MARKS: Final = ("sasl.jaas.config", "ssl.truststore.", "ssl.keystore.type")
+_PLAIN_SUFFIXES: Final = frozenset({".conf", ".cfg", ".config", ".librdkafka"})
+_SCRAM_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaProperties:
+    """What a file says about the connection to Kafka.
+
+    Attributes:
+        properties: librdkafka's keys and values.
+        lines: Line of the file that each key came from, from 1.
+        warnings: One sentence for each key that was left out.
+    """
+
+    properties: Mapping[str, str]
+    lines: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def read_kafka_config(path: Path, *, validate: KafkaKeysValidator | None = None) -> KafkaProperties:
+    """Reads a file of Kafka client keys.
+
+    A file named `*.properties`, or one with keys of the Java client, is read by Java's rules
+    (escapes, continued lines), any other by librdkafka's (none).
+
+    Args:
+        path: The file, UTF-8 (or Latin-1, as Java wrote it for long).
+        validate: Asks librdkafka whether the keys exist.
+
+    Returns:
+        Translated keys, and warnings about those left out.
+
+    Raises:
+        InvalidConfigError: Unreadable, malformed, a duplicate or a key that must not be set; names
+            file and line.
+    """
+    text = _read_text(path)
+    try:
+        entries = _parse(path, text)
+    except PropertiesSyntaxError as error:
+        raise InvalidConfigError(f"{path}:{error.line}: {error}.") from None
+    _refuse_duplicates(path, entries)
+    translated = _Translation(path, entries).run()
+    if validate is not None:
+        validate(translated.properties)
+    return translated
+
+
+def _read_text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidConfigError(
+            f'cannot read the Kafka configuration "{path}": {error.strerror or error}. '
+            "Check --kafka-config."
+        ) from None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def _parse(path: Path, text: str) -> list[Property]:
+    java = parse_java_properties if path.suffix.lower() == ".properties" else None
+    if java is None:
+        plain_keys = [
+            line.strip().partition("=")[0].strip() for line in text.splitlines() if line.strip()
+        ]
+        if any(_is_java_mark(key) for key in plain_keys):
+            java = parse_java_properties
+    if java is not None:
+        return [entry._replace(value=entry.value.strip()) for entry in java(text)]
+    entries = parse_plain_properties(text)
+    for entry in entries:
+        # Read wrongly, an escape would become a wrong password that nobody can see.
+        if "\\" in entry.value and path.suffix.lower() not in _PLAIN_SUFFIXES:
+            raise PropertiesSyntaxError(
+                entry.line,
+                f'"{entry.key}" has a backslash: name the file *.properties if it is an escape of '
+                "Java's format, or *.conf if it belongs to the value",
+            )
+    return entries
+
+
+def _is_java_mark(key: str) -> bool:
+    return key.startswith(_JAVA_MARKS) or key.endswith((".deserializer", ".serializer"))
+
+
+def _refuse_duplicates(path: Path, entries: list[Property]) -> None:
+    seen: dict[str, int] = {}
+    for entry in entries:
+        if entry.key in seen:
+            raise InvalidConfigError(
+                f'{path}:{entry.line}: "{entry.key}" is already set in line {seen[entry.key]}. '
+                "Keep one of them."
+            )
+        seen[entry.key] = entry.line
+
+
+class _Translation:
+    """Turns the entries of one file into librdkafka's keys, step by step."""
+
+    def __init__(self, path: Path, entries: list[Property]) -> None:
+        self._path = path
+        self._lines = {entry.key: entry.line for entry in entries}
+        self._left = {entry.key: entry.value for entry in entries}
+        self._out: dict[str, str] = {}
+        self._out_lines: dict[str, int] = {}
+        self._warnings: list[str] = []
+
+    def run(self) -> KafkaProperties:
+        """Translates everything.
+
+        Raises:
+            InvalidConfigError: Something cannot be translated; names file and line.
+        """
+        for key in self._left:
+            check_kafka_key(key, where=self._where(key))
+            if key in _JAVA_CLASSES:
+                raise self._error(key, f"needs a Java program: {_JAVA_CLASSES[key]}")
+        self._translate_jaas()
+        self._refuse_java_stores()
+        self._translate_truststore()
+        self._translate_keystore()
+        # Java says "do not check the host name" with an empty text, librdkafka with "none".
+        if self._left.get("ssl.endpoint.identification.algorithm") == "":
+            self._move(
+                "ssl.endpoint.identification.algorithm",
+                "ssl.endpoint.identification.algorithm",
+                "none",
+            )
+        for key in list(self._left):
+            if key in _JAVA_ONLY:
+                self._drop(key, "it has no effect outside Java clients")
+            else:
+                self._move(key, key)
+        return KafkaProperties(self._out, self._out_lines, tuple(self._warnings))
+
+    def _translate_jaas(self) -> None:
+        key = "sasl.jaas.config"
+        if key not in self._left:
+            return
+        for rival in ("sasl.username", "sasl.password"):
+            if rival in self._left:
+                raise self._error(key, f"and {rival} are both set. Keep one of them")
+        try:
+            entry = parse_jaas_config(self._left[key])
+        except ValueError as error:
+            raise self._error(key, f"cannot be read: {error}") from None
+        self._check_mechanism(key, entry)
+        for option, target in (("username", "sasl.username"), ("password", "sasl.password")):
+            if not entry.options.get(option):
+                raise self._error(key, f'has no {option}="…"')
+            self._out[target] = entry.options[option]
+            self._out_lines[target] = self._lines[key]
+        del self._left[key]
+
+    def _check_mechanism(self, key: str, entry: JaasEntry) -> None:
+        mechanism = (
+            self._left.get("sasl.mechanism") or self._left.get("sasl.mechanisms") or ""
+        ).upper()
+        if entry.login_module == "PlainLoginModule":
+            allowed: tuple[str, ...] = ("PLAIN",)
+        elif entry.login_module == "ScramLoginModule":
+            allowed = _SCRAM_MECHANISMS
+        else:
+            raise self._error(
+                key,
+                f"has the login module {entry.login_module}; only PlainLoginModule and "
+                "ScramLoginModule are translated. For others set librdkafka's own keys "
+                "(sasl.kerberos.*, sasl.oauthbearer.*)",
+            )
+        if mechanism not in allowed:
+            raise self._error(
+                key,
+                f'has the login module {entry.login_module}, but sasl.mechanism is "{mechanism}". '
+                f"Set sasl.mechanism={' or '.join(allowed)}",
+            )
+        if entry.options.get("tokenauth", "").lower() == "true":
+            raise self._error(key, "has tokenauth=true: librdkafka has no delegation tokens")
+
+    def _refuse_java_stores(self) -> None:
+        """One error for all stores that librdkafka cannot read, with all commands."""
+        commands: list[str] = []
+        remedies: list[str] = []
+        culprit = ""
+        if "ssl.truststore.location" in self._left and self._type("truststore") != "PEM":
+            culprit = "ssl.truststore.location"
+            commands.append(_truststore_command(self._left[culprit], self._type("truststore")))
+            remedies.append("ssl.ca.location=ca.pem")
+        if "ssl.keystore.location" in self._left and self._type("keystore") == "JKS":
+            culprit = culprit or "ssl.keystore.location"
+            commands.append(_keystore_command(self._left["ssl.keystore.location"]))
+            remedies.append("ssl.keystore.location=client.p12 with ssl.keystore.type=PKCS12")
+        if commands:
+            raise self._error(
+                culprit,
+                "is a Java store, which librdkafka cannot read. Convert it once:\n  "
+                + "\n  ".join(commands)
+                + f"\nand write {' and '.join(remedies)} instead of the Java keys",
+            )
+
+    def _type(self, store: str) -> str:
+        """The declared type of a store, else what its file name says, else Java's default."""
+        declared = self._left.get(f"ssl.{store}.type", "").upper()
+        if declared:
+            return declared
+        location = self._left.get(f"ssl.{store}.location", "").lower()
+        if location.endswith((".p12", ".pfx", ".pkcs12")):
+            return "PKCS12"
+        # Without a type the file is not Java's but librdkafka's own, whose keystore is PKCS#12.
+        java = any(_is_java_mark(key) for key in self._lines)
+        java = java or self._path.suffix.lower() == ".properties"
+        return "JKS" if java or location.endswith(".jks") else "PKCS12"
+
+    def _translate_truststore(self) -> None:
+        if "ssl.truststore.certificates" in self._left:
+            self._move("ssl.truststore.certificates", "ssl.ca.pem")
+        if "ssl.truststore.location" in self._left:
+            self._move("ssl.truststore.location", "ssl.ca.location")
+        self._drop("ssl.truststore.type", None)
+        self._drop("ssl.truststore.password", "a PEM file with certificates has no password")
+
+    def _translate_keystore(self) -> None:
+        if "ssl.keystore.certificate.chain" in self._left:
+            self._move("ssl.keystore.certificate.chain", "ssl.certificate.pem")
+        if "ssl.keystore.key" in self._left:
+            self._move("ssl.keystore.key", "ssl.key.pem")
+        if "ssl.keystore.location" in self._left and self._type("keystore") == "PEM":
+            # Java's PEM keystore holds key and chain in one file.
+            location = self._left["ssl.keystore.location"]
+            self._out["ssl.key.location"] = location
+            self._out_lines["ssl.key.location"] = self._lines["ssl.keystore.location"]
+            self._move("ssl.keystore.location", "ssl.certificate.location")
+            self._drop("ssl.keystore.password", "ssl.key.password protects a PEM key")
+        self._drop("ssl.keystore.type", None)
+
+    def _move(self, key: str, target: str, value: str | None = None) -> None:
+        if target in self._out or (target != key and target in self._left):
+            raise self._error(key, f"and {target} are both set. Keep one of them")
+        original = self._left.pop(key)
+        self._out[target] = original if value is None else value
+        self._out_lines[target] = self._lines[key]
+
+    def _drop(self, key: str, reason: str | None) -> None:
+        """Leaves a key out; without a reason it has been used up, and nobody is told."""
+        if self._left.pop(key, None) is not None and reason is not None:
+            self._warnings.append(f"{self._where(key)}: {key} is left out: {reason}.")
+
+    def _where(self, key: str) -> str:
+        return f"{self._path}:{self._lines[key]}"
+
+    def _error(self, key: str, problem: str) -> InvalidConfigError:
+        return InvalidConfigError(
+            f"{self._where(key)}: {key} {problem}.", metadata={"key": f"kafka.{key}"}
+        )
+
+
+def _truststore_command(location: str, store_type: str) -> str:
+    """The command that writes every certificate of a truststore to ca.pem."""
+    path = shlex.quote(location)
+    if store_type == "PKCS12":
+        return f"openssl pkcs12 -in {path} -nokeys -out ca.pem"
+    return f"keytool -list -rfc -keystore {path} > ca.pem"
+
+
+def _keystore_command(location: str) -> str:
+    """The command that turns a JKS keystore into PKCS#12, which librdkafka reads."""
+    return (
+        f"keytool -importkeystore -srckeystore {shlex.quote(location)} "
+        "-destkeystore client.p12 -deststoretype PKCS12"
+    )
+
+
+def masked_kafka_value(key: str, value: str) -> str:
+    """The value as it may be shown."""
+    return "********" if value and is_secret_kafka_key(key) else value

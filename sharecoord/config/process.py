@@ -1,0 +1,325 @@
+"""The configuration of one coordinator process, merged from flags, environment, files, defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from sharecoord.config.endpoints import StoreKind, UnixAddress, default_store_url
+from sharecoord.config.group import GROUP_SETTINGS, resolve, validate_group_overrides
+from sharecoord.config.kafka_keys import LIBRDKAFKA_KEYS, check_kafka_key
+from sharecoord.config.kafka_properties import (
+    KafkaKeysValidator,
+    masked_kafka_value,
+    read_kafka_config,
+)
+from sharecoord.config.process_settings import (
+    PROCESS_SETTINGS,
+    SECTIONS,
+    CommitConfig,
+    CoordinatorConfig,
+    EventsConfig,
+    LimitsConfig,
+    ListenConfig,
+    LogConfig,
+    ManagementConfig,
+    MemoryConfig,
+    Mode,
+    RecoveryConfig,
+    StoreConfig,
+    TlsConfig,
+)
+from sharecoord.config.setting import Setting, invalid_config, settings_of, unknown_name
+from sharecoord.config.sources import Raw, Source, read_environment, read_yaml
+from sharecoord.errors import InvalidConfigError
+
+_KAFKA: Final = "kafka."
+_GROUP: Final = "group."
+_BOOTSTRAP: Final = "bootstrap.servers"
+DEFAULT_BOOTSTRAP_SERVERS: Final = "localhost:9092"
+
+
+class EffectiveRow(NamedTuple):
+    """One line of `config show`.
+
+    Attributes:
+        key: Name of the setting.
+        value: Value in force as text; secrets are masked.
+        source: Where it comes from.
+        place: `file.yaml:3`, the variable's name, or empty.
+    """
+
+    key: str
+    value: str
+    source: Source
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessConfig:
+    """Typed effective settings of a process; made by `load`.
+
+    Attributes:
+        kafka: librdkafka's keys and values for every client of this process; never empty.
+        group_defaults: The operator's settings for all groups, checked, in canonical text.
+        origins: The raw value of each setting that somebody set, by its full name.
+        warnings: Sentences about settings that were left out.
+    """
+
+    kafka: Mapping[str, str] = field(
+        default_factory=lambda: {_BOOTSTRAP: DEFAULT_BOOTSTRAP_SERVERS}
+    )
+    store: StoreConfig = field(default_factory=StoreConfig)
+    listen: ListenConfig = field(default_factory=ListenConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
+    events: EventsConfig = field(default_factory=EventsConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    management: ManagementConfig = field(default_factory=ManagementConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    commit: CommitConfig = field(default_factory=CommitConfig)
+    recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
+    group_defaults: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, Raw] = field(default_factory=dict, repr=False)
+    warnings: tuple[str, ...] = ()
+
+    def source(self, name: str) -> Source:
+        """Where the value of the setting with this full name comes from."""
+        raw = self.origins.get(name)
+        return raw.source if raw is not None else Source.DEFAULT
+
+    def effective(self) -> tuple[EffectiveRow, ...]:
+        """Every setting in force: the process's, Kafka's keys, and the defaults for all groups."""
+        rows = [
+            self._row(setting.name, setting.show(setting.render(value)))
+            for setting, value in self._values()
+        ]
+        rows += [
+            self._row(_KAFKA + key, masked_kafka_value(key, self.kafka[key]))
+            for key in sorted(self.kafka)
+        ]
+        rows += [
+            self._row(_GROUP + entry.name, entry.value)
+            for entry in resolve({}, self.group_defaults).entries()
+        ]
+        return tuple(rows)
+
+    def _values(self) -> list[tuple[Setting, Any]]:
+        return [
+            (setting, getattr(getattr(self, section), attribute))
+            for section, section_class in SECTIONS.items()
+            for attribute, setting in settings_of(section_class).items()
+        ]
+
+    def _row(self, name: str, value: str) -> EffectiveRow:
+        raw = self.origins.get(name)
+        return EffectiveRow(name, value, self.source(name), raw.place if raw else "")
+
+
+def load(
+    config_file: Path | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, object],
+    *,
+    kafka_config: Path | None = None,
+    validate_kafka: KafkaKeysValidator | None = None,
+) -> ProcessConfig:
+    """Merges all sources: flags win over environment over Kafka's file over file over defaults.
+
+    Args:
+        config_file: YAML file, or None.
+        environ: All environment variables.
+        flags: Values by full setting name (`listen.address`, `kafka.bootstrap.servers`,
+            `group.share.ordering`); None = the flag was not given.
+        kafka_config: File of Kafka client keys, or None.
+        validate_kafka: Asks librdkafka whether all keys exist.
+
+    Returns:
+        The checked configuration.
+
+    Raises:
+        InvalidConfigError: Anything unknown, malformed, out of bounds or contradictory; names the
+            key, the place and the fix.
+    """
+    merged = read_yaml(config_file) if config_file is not None else {}
+    warnings: tuple[str, ...] = ()
+    if kafka_config is not None:
+        properties = read_kafka_config(kafka_config)
+        warnings = properties.warnings
+        for key, value in properties.properties.items():
+            place = f"{kafka_config}:{properties.lines[key]}"
+            merged[_KAFKA + key] = Raw(value, Source.KAFKA_FILE, place)
+    merged |= read_environment(environ, _known_names())
+    merged |= {
+        name: Raw(value, Source.FLAG, name) for name, value in flags.items() if value is not None
+    }
+    _refuse_unknown(merged)
+    kafka = _kafka_section(merged)
+    if validate_kafka is not None:
+        validate_kafka(kafka)
+    sections = {name: _section(section, merged) for name, section in SECTIONS.items()}
+    if "store.url" not in merged:
+        url = default_store_url(environ)
+        sections["store"] = dataclasses.replace(sections["store"], url=url)
+    if "memory.cache.max.bytes" not in merged:
+        # Nobody who lowers the limit should have to know its parts.
+        memory: MemoryConfig = sections["memory"]
+        fitting_bytes = min(memory.cache_max_bytes, memory.limit_bytes // 4)
+        sections["memory"] = dataclasses.replace(memory, cache_max_bytes=fitting_bytes)
+    config = ProcessConfig(
+        **sections,
+        kafka=kafka,
+        group_defaults=_group_section(merged),
+        origins=merged,
+        warnings=warnings,
+    )
+    _check_together(config)
+    return config
+
+
+def _known_names() -> list[str]:
+    return [*PROCESS_SETTINGS.names, *(_GROUP + name for name in GROUP_SETTINGS.names)]
+
+
+def _refuse_unknown(merged: Mapping[str, Raw]) -> None:
+    known = _known_names()
+    for name, raw in merged.items():
+        if name not in known and not (name.startswith(_KAFKA) and len(name) > len(_KAFKA)):
+            candidates = [*known, *(_KAFKA + key for key in LIBRDKAFKA_KEYS)]
+            raise unknown_name(name, candidates, where=raw.where)
+
+
+def _section(section_class: type, merged: Mapping[str, Raw]) -> Any:
+    fields: dict[str, Any] = {}
+    for attribute, setting in settings_of(section_class).items():
+        raw = merged.get(setting.name)
+        if raw is not None:
+            fields[attribute] = setting.coerce(raw.value, where=raw.where)
+    return section_class(**fields)
+
+
+def _plain_text(name: str, raw: Raw) -> str:
+    """The text of a key under `kafka.` or `group.`; lists are joined as Kafka writes them."""
+    if isinstance(raw.value, bool):
+        return "true" if raw.value else "false"
+    if isinstance(raw.value, (list, tuple)):
+        return ",".join(str(item) for item in raw.value)
+    if isinstance(raw.value, (str, int, float)):
+        return str(raw.value)
+    raise InvalidConfigError(
+        f"{raw.where}: {name} must be a text or a number, not {type(raw.value).__name__}.",
+        metadata={"key": name},
+    )
+
+
+def _kafka_section(merged: Mapping[str, Raw]) -> Mapping[str, str]:
+    kafka = {_BOOTSTRAP: DEFAULT_BOOTSTRAP_SERVERS}
+    for name, raw in merged.items():
+        if name.startswith(_KAFKA):
+            key = name.removeprefix(_KAFKA)
+            check_kafka_key(key, where=raw.where)
+            kafka[key] = _plain_text(name, raw)
+    # librdkafka's older name for the same thing; two lists of brokers would be a riddle.
+    if "metadata.broker.list" in kafka and _KAFKA + _BOOTSTRAP not in merged:
+        del kafka[_BOOTSTRAP]
+    elif not kafka[_BOOTSTRAP].strip():
+        raw = merged[_KAFKA + _BOOTSTRAP]
+        raise invalid_config(
+            _KAFKA + _BOOTSTRAP,
+            kafka[_BOOTSTRAP],
+            "it must be HOST:PORT[,HOST:PORT…]",
+            fix=f"The default is {DEFAULT_BOOTSTRAP_SERVERS}",
+            where=raw.where,
+        )
+    return kafka
+
+
+def _group_section(merged: Mapping[str, Raw]) -> Mapping[str, str]:
+    texts: dict[str, str] = {}
+    for name, raw in merged.items():
+        if name.startswith(_GROUP):
+            setting = GROUP_SETTINGS.find(name.removeprefix(_GROUP), where=raw.where)
+            value = setting.parse(_plain_text(name, raw), where=raw.where)
+            texts[setting.name] = setting.render(value)
+    # Checked once more together: two good values may contradict each other.
+    return validate_group_overrides(texts)
+
+
+def _check_together(config: ProcessConfig) -> None:
+    """Refuses values that are legal alone and contradict each other.
+
+    Raises:
+        InvalidConfigError: Names the settings and the fix.
+    """
+    _check_tls(config)
+    _check_fleet(config)
+    _check_memory(config)
+
+
+def _check_tls(config: ProcessConfig) -> None:
+    tls = config.tls
+    if bool(tls.cert_file) != bool(tls.key_file):
+        given, missing = "tls.cert.file", "tls.key.file"
+        if tls.key_file:
+            given, missing = missing, given
+        raise InvalidConfigError(f"{given} is set and {missing} is not. TLS needs both.")
+    if tls.client_ca_file and not tls.cert_file:
+        raise InvalidConfigError(
+            "tls.client.ca.file is set without TLS. Set tls.cert.file and tls.key.file too."
+        )
+
+
+def _check_fleet(config: ProcessConfig) -> None:
+    coordinator, store = config.coordinator, config.store.url
+    fleet = coordinator.mode is Mode.FLEET
+    if fleet and not store.shared:
+        name = "a SQLite file" if store.kind is StoreKind.SQLITE else "memory"
+        raise InvalidConfigError(
+            f"coordinator.mode=fleet cannot work on {name}: processes share the state through the "
+            "database. Set store.url to postgresql://… or mysql://…, or the mode to standalone."
+        )
+    if coordinator.processes > 1 and not fleet:
+        raise InvalidConfigError(
+            f"coordinator.processes={coordinator.processes} is a fleet on one machine. Set "
+            "coordinator.mode to fleet and store.url to postgresql://… or mysql://…."
+        )
+    if coordinator.processes > 1 and isinstance(config.listen.address, UnixAddress):
+        raise InvalidConfigError(
+            f"coordinator.processes={coordinator.processes} needs a TCP port to share. Set "
+            "listen.address to HOST:PORT, or run one process on the socket."
+        )
+    if coordinator.lease_timeout_ms < 2 * coordinator.lease_renew_interval_ms:
+        raise invalid_config(
+            "coordinator.lease.timeout.ms",
+            str(coordinator.lease_timeout_ms),
+            "it must be at least twice coordinator.lease.renew.interval.ms, which is "
+            f"{coordinator.lease_renew_interval_ms}",
+            fix="Raise it, or renew more often",
+        )
+
+
+def _check_memory(config: ProcessConfig) -> None:
+    memory = config.memory
+    if memory.read_stop_ratio > memory.acquire_stop_ratio:
+        raise invalid_config(
+            "memory.read.stop.ratio",
+            str(memory.read_stop_ratio),
+            f"it must not exceed memory.acquire.stop.ratio, which is {memory.acquire_stop_ratio}",
+            fix="Reading must stop before acquiring does",
+        )
+    parts = {
+        "memory.cache.max.bytes": memory.cache_max_bytes,
+        "commit.pending.max.bytes": config.commit.pending_max_bytes,
+    }
+    for name, size_bytes in parts.items():
+        if size_bytes >= memory.limit_bytes:
+            raise invalid_config(
+                name,
+                str(size_bytes),
+                f"it must be smaller than memory.limit, which is {memory.limit_bytes}",
+                fix="Lower it or raise the limit",
+            )

@@ -1,0 +1,397 @@
+"""Settings of a coordinator process, by section: name, meaning, unit, default and bounds.
+
+Names are `section.key`. `kafka.*` (librdkafka's keys, passed through) and `group.*` (defaults for
+all groups) stand beside these; `sharecoord.config.process` reads them all.
+"""
+
+# The fields are made by functions that return `dataclasses.field`: nothing mutable is shared.
+# ruff: noqa: RUF009
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sharecoord.config.endpoints import (
+    EventsSink,
+    ListenAddress,
+    StoreKind,
+    StoreUrl,
+    TcpAddress,
+    mask_url,
+    parse_events_sink,
+    parse_listen_address,
+    parse_store_url,
+)
+from sharecoord.config.setting import (
+    SettingsTable,
+    bool_setting,
+    choice_setting,
+    custom_setting,
+    duration_setting,
+    float_setting,
+    int_setting,
+    settings_of,
+    size_setting,
+    str_setting,
+)
+
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 60 * _MINUTE_MS
+_KIB: Final = 1 << 10
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+_TIB: Final = 1 << 40
+_COORDINATOR_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+_HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,255}", re.ASCII)
+
+DEFAULT_LISTEN: Final[ListenAddress] = TcpAddress("localhost", 7070)
+DEFAULT_STORE: Final = StoreUrl(
+    StoreKind.SQLITE, "sqlite:///$XDG_STATE_HOME/sharecoord/sharecoord.db"
+)
+"""Stands for the default file until `load` knows the environment."""
+
+
+class Mode(StrEnum):
+    """Whether other coordinators share the store."""
+
+    STANDALONE = "standalone"
+    FLEET = "fleet"
+
+
+class LogLevel(StrEnum):
+    """The least severe message that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How a log line looks."""
+
+    AUTO = "auto"
+    CONSOLE = "console"
+    JSON = "json"
+
+
+def _check_coordinator_id(text: str) -> str:
+    if text and not _COORDINATOR_ID.fullmatch(text):
+        raise ValueError('1 to 128 of a-z, A-Z, 0-9, ".", "_", "-"')
+    return text
+
+
+def _check_host(text: str) -> str:
+    if not _HOST.fullmatch(text):
+        raise ValueError("a host name or an address without a port, such as localhost or 0.0.0.0")
+    return text
+
+
+def _parse_advertised(text: str) -> ListenAddress | None:
+    if not text:
+        return None
+    address = parse_listen_address(text)
+    if isinstance(address, TcpAddress) and (address.port == 0 or address.host in ("0.0.0.0", "::")):
+        raise ValueError("an address that others can connect to: a real host and a real port")
+    return address
+
+
+def _render_optional(address: ListenAddress | None) -> str:
+    return "" if address is None else str(address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Where the state is kept."""
+
+    url: StoreUrl = custom_setting(
+        "store.url",
+        "The database: `sqlite:///PATH`, `postgresql://…`, `mysql://…`, or `memory:` (nothing "
+        "survives). By default a SQLite file below `$XDG_STATE_HOME`, else `~/.local/state`.",
+        default=DEFAULT_STORE,
+        parser=parse_store_url,
+        renderer=str,
+        masker=mask_url,
+    )
+    lock_timeout_ms: int = duration_setting(
+        "store.lock.timeout.ms",
+        "How long a transaction waits for a row that another one has locked.",
+        default_ms=2_000,
+        bounds_ms=(100, _MINUTE_MS),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenConfig:
+    """Where workers connect."""
+
+    address: ListenAddress = custom_setting(
+        "listen.address",
+        "`HOST:PORT` or `unix:PATH`; port 0 = any free one.",
+        default=DEFAULT_LISTEN,
+        parser=parse_listen_address,
+        renderer=str,
+    )
+    insecure: bool = bool_setting(
+        "listen.insecure",
+        "Accept clear text from other machines.",
+        default=False,
+    )
+    ready_file: str = str_setting(
+        "listen.ready.file",
+        "File into which the address is written once the process serves; empty = none.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """TLS of the listener."""
+
+    cert_file: str = str_setting(
+        "tls.cert.file", "PEM file with the listener's certificate chain; empty = no TLS."
+    )
+    key_file: str = str_setting("tls.key.file", "PEM file with the certificate's private key.")
+    client_ca_file: str = str_setting(
+        "tls.client.ca.file",
+        "PEM file with the authorities of client certificates; when it is set, every client must "
+        "show one.",
+    )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the listener speaks TLS."""
+        return bool(self.cert_file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorConfig:
+    """Who this process is, and what it shares with others."""
+
+    id: str = str_setting(
+        "coordinator.id",
+        "Name of this process in the store, in logs and in metrics; empty = made from host name "
+        "and process.",
+        check=_check_coordinator_id,
+    )
+    mode: Mode = choice_setting(
+        "coordinator.mode",
+        "`standalone`: this process alone uses the store. `fleet`: many do, on PostgreSQL or "
+        "MySQL.",
+        default=Mode.STANDALONE,
+    )
+    processes: int = int_setting(
+        "coordinator.processes",
+        "How many coordinators run behind one TCP port on this machine; more than 1 needs the "
+        "mode `fleet`.",
+        default=1,
+        bounds=(1, 64),
+        unit="processes",
+    )
+    advertised_address: ListenAddress | None = custom_setting(
+        "coordinator.advertised.address",
+        "Where members and other coordinators reach this process; empty = the listen address.",
+        default=None,
+        parser=_parse_advertised,
+        renderer=_render_optional,
+    )
+    lease_renew_interval_ms: int = duration_setting(
+        "coordinator.lease.renew.interval.ms",
+        "How often the lease in the store is renewed.",
+        default_ms=1_000,
+        bounds_ms=(100, _MINUTE_MS),
+    )
+    lease_timeout_ms: int = duration_setting(
+        "coordinator.lease.timeout.ms",
+        "After which silence, by the store's clock, a coordinator counts as dead.",
+        default_ms=4_000,
+        bounds_ms=(500, 10 * _MINUTE_MS),
+    )
+    drain_timeout_ms: int = duration_setting(
+        "coordinator.drain.timeout.ms",
+        "How long a shutdown may take to hand back what no handler has seen and to commit.",
+        default_ms=2_000,
+        bounds_ms=(0, 10 * _MINUTE_MS),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsConfig:
+    """The log of what happened to records."""
+
+    sink: EventsSink = custom_setting(
+        "events.sink",
+        "`off`, `parquet:DIRECTORY` or `kafka:TOPIC`.",
+        default=EventsSink(),
+        parser=parse_events_sink,
+        renderer=str,
+    )
+    sample_interval_ms: int = duration_setting(
+        "events.sample.interval.ms",
+        "How often each partition's figures are sampled.",
+        default_ms=1_000,
+        bounds_ms=(100, _HOUR_MS),
+    )
+    file_max_bytes: int = size_setting(
+        "events.file.max.bytes",
+        "At which size a Parquet file is closed and a new one begun.",
+        default_bytes=128 * _MIB,
+        bounds_bytes=(_MIB, 16 * _GIB),
+    )
+    file_max_age_ms: int = duration_setting(
+        "events.file.max.age.ms",
+        "At which age a Parquet file is closed and a new one begun.",
+        default_ms=5 * _MINUTE_MS,
+        bounds_ms=(1_000, 24 * _HOUR_MS),
+    )
+    pipe_max_bytes: int = size_setting(
+        "events.pipe.max.bytes",
+        "How many bytes of events may wait for the writer; what does not fit is dropped and "
+        "counted.",
+        default_bytes=16 * _MIB,
+        bounds_bytes=(64 * _KIB, _GIB),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """How much memory is used, and what happens near the limit."""
+
+    limit_bytes: int = size_setting(
+        "memory.limit",
+        "Limit of ranges, caches, pending batches, send buffers and key tables together.",
+        default_bytes=512 * _MIB,
+        bounds_bytes=(64 * _MIB, _TIB),
+    )
+    read_stop_ratio: float = float_setting(
+        "memory.read.stop.ratio",
+        "At which part of the limit the largest partitions stop reading.",
+        default=0.80,
+        bounds=(0.1, 1.0),
+    )
+    acquire_stop_ratio: float = float_setting(
+        "memory.acquire.stop.ratio",
+        "At which part of the limit acquiring stops.",
+        default=0.95,
+        bounds=(0.1, 1.0),
+    )
+    cache_max_bytes: int = size_setting(
+        "memory.cache.max.bytes",
+        "How much of the limit the cache of records for redelivery may take. While it is not set, "
+        "it is at most a quarter of the limit.",
+        default_bytes=128 * _MIB,
+        bounds_bytes=(_MIB, _TIB),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    """Limits of one connection."""
+
+    stream_unsent_max_bytes: int = size_setting(
+        "limits.stream.unsent.max.bytes",
+        "A stream with more unsent bytes than this gets nothing more.",
+        default_bytes=16 * _MIB,
+        bounds_bytes=(64 * _KIB, _GIB),
+    )
+    request_max_bytes: int = size_setting(
+        "limits.request.max.bytes",
+        "The largest message that is accepted from a client.",
+        default_bytes=4 * _MIB,
+        bounds_bytes=(64 * _KIB, 256 * _MIB),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagementConfig:
+    """Health, metrics and the console page."""
+
+    enable: bool = bool_setting(
+        "management.enable",
+        "Whether health, metrics and the console page are served.",
+        default=True,
+    )
+    host: str = str_setting(
+        "management.host",
+        "Where they are served; 0.0.0.0 in a container, so that probes reach it.",
+        default="localhost",
+        check=_check_host,
+    )
+    port: int = int_setting(
+        "management.port",
+        "Port of the management server; 0 = any free one.",
+        default=7071,
+        bounds=(0, 65_535),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Logging of the process."""
+
+    level: LogLevel = choice_setting(
+        "log.level", "The least severe message that is logged.", default=LogLevel.INFO
+    )
+    format: LogFormat = choice_setting(
+        "log.format",
+        "`console` for people, `json` for machines, `auto` = console on a terminal, else json.",
+        default=LogFormat.AUTO,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitConfig:
+    """Group commit."""
+
+    flush_interval_ms: int = duration_setting(
+        "commit.flush.interval.ms",
+        "After which time a batch of changes is committed when the process is not idle before.",
+        default_ms=2,
+        bounds_ms=(0, 1_000),
+    )
+    oldest_uncommitted_ms: int = duration_setting(
+        "commit.oldest.uncommitted.ms",
+        "Acquiring stops while the oldest uncommitted change is older than this.",
+        default_ms=500,
+        bounds_ms=(10, _MINUTE_MS),
+    )
+    pending_max_bytes: int = size_setting(
+        "commit.pending.max.bytes",
+        "Acquiring stops while more bytes of changes than this wait for their commit.",
+        default_bytes=16 * _MIB,
+        bounds_bytes=(64 * _KIB, 16 * _GIB),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryConfig:
+    """After a start, a change of owner, or a time without commits."""
+
+    lock_grace_ms: int = duration_setting(
+        "recovery.lock.grace.ms",
+        "How long locks that would have ended meanwhile stay valid, so that workers can come back.",
+        default_ms=10_000,
+        bounds_ms=(0, 10 * _MINUTE_MS),
+    )
+
+
+SECTIONS: Final[dict[str, type]] = {
+    "store": StoreConfig,
+    "listen": ListenConfig,
+    "tls": TlsConfig,
+    "coordinator": CoordinatorConfig,
+    "events": EventsConfig,
+    "memory": MemoryConfig,
+    "limits": LimitsConfig,
+    "management": ManagementConfig,
+    "log": LogConfig,
+    "commit": CommitConfig,
+    "recovery": RecoveryConfig,
+}
+"""Sections of the process settings by name, in the order of the documentation."""
+
+PROCESS_SETTINGS: Final = SettingsTable(
+    setting for section in SECTIONS.values() for setting in settings_of(section).values()
+)

@@ -1,0 +1,195 @@
+"""Raw settings from a YAML file and from the environment, each with its place, not yet checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from sharecoord.config.kafka_keys import kafka_key_of_variable
+from sharecoord.config.setting import unknown_name
+from sharecoord.errors import InvalidConfigError
+
+ENVIRONMENT_PREFIX: Final = "SHARECOORD_"
+FREE_VARIABLES: Final = {
+    "SHARECOORD_BOOTSTRAP_SERVER": "address of the coordinator for the admin commands",
+    "SHARECOORD_CACHE": "directory for downloaded brokers of tests, benchmarks and the demo",
+}
+"""Variables that other parts of the product read, with their meaning."""
+FREE_PREFIXES: Final = {
+    "SHARECOORD_TEST_": "addresses of brokers and databases for the tests",
+}
+"""Prefixes of variables that other parts of the product read."""
+
+# Kubernetes sets these in every pod of a namespace that has a service named sharecoord or
+# sharecoord-…; refusing them would break every pod there.
+_SERVICE_LINK: Final = re.compile(
+    r"SHARECOORD(_[A-Z0-9]+)*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?"
+    r"|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)",
+    re.ASCII,
+)
+_SERVICE_LINK_PORT: Final = re.compile(r"(tcp|udp|sctp)://", re.ASCII)
+_MAX_DEPTH: Final = 12
+
+
+class Source(StrEnum):
+    """Where a value in force comes from; later ones win over earlier ones."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    KAFKA_FILE = "kafka-config"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A value as it was written.
+
+    Attributes:
+        value: Text, or a list of texts; from flags also int, float and bool.
+        source: Where it comes from.
+        place: `file.yaml:3`, the variable's name, or empty.
+    """
+
+    value: object
+    source: Source
+    place: str = ""
+
+    @property
+    def where(self) -> str:
+        """The place as it stands before an error."""
+        return f"--{self.place}" if self.source is Source.FLAG else self.place
+
+
+def read_yaml(path: Path) -> dict[str, Raw]:
+    """Reads a YAML file into dotted names.
+
+    Sections may be nested or written with dots: `listen: {address: …}` and `listen.address: …` are
+    the same. Only plain data is read, as by `yaml.safe_load`; unlike it, this refuses duplicate
+    keys and knows the lines.
+
+    Raises:
+        InvalidConfigError: Unreadable, not YAML, a duplicate key, an empty value, or a structure
+            that settings do not have; names file and line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidConfigError(
+            f'cannot read the configuration "{path}": {reason}. Check --config.'
+        ) from None
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise _yaml_error(path, error) from None
+    found: dict[str, Raw] = {}
+    if root is not None:
+        _flatten(path, root, (), found)
+    return found
+
+
+def _yaml_error(path: Path, error: yaml.YAMLError) -> InvalidConfigError:
+    """Names the line and the problem, but not the text, in which a password may stand."""
+    mark = getattr(error, "problem_mark", None)
+    place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+    problem = getattr(error, "problem", None) or "it cannot be read"
+    return InvalidConfigError(
+        f'{place}: not valid YAML: {problem}. Put values with ": ", "[", "{{" or "#" in quotes.'
+    )
+
+
+def _flatten(path: Path, node: yaml.Node, prefix: tuple[str, ...], found: dict[str, Raw]) -> None:
+    """Adds everything below the node to `found` under dotted names."""
+    place = f"{path}:{node.start_mark.line + 1}"
+    name = ".".join(prefix)
+    if isinstance(node, yaml.MappingNode):
+        if len(prefix) > _MAX_DEPTH:
+            raise InvalidConfigError(f"{place}: settings are not nested that deep. Check aliases.")
+        for key_node, value_node in node.value:
+            _flatten(path, value_node, (*prefix, _key_text(path, key_node)), found)
+        return
+    if not prefix:
+        raise InvalidConfigError(f"{place}: the file must hold settings as `name: value`.")
+    if name in found:
+        raise InvalidConfigError(
+            f'{place}: "{name}" is already set at {found[name].place}. Keep one of them.',
+            metadata={"key": name},
+        )
+    value: str | list[str]
+    if isinstance(node, yaml.SequenceNode):
+        value = [_scalar_text(path, name, item) for item in node.value]
+    else:
+        value = _scalar_text(path, name, node)
+    found[name] = Raw(value, Source.FILE, place)
+
+
+def _key_text(path: Path, node: yaml.Node) -> str:
+    if isinstance(node, yaml.ScalarNode) and node.value:
+        return str(node.value)
+    place = f"{path}:{node.start_mark.line + 1}"
+    raise InvalidConfigError(f"{place}: the name of a setting must be a plain text.")
+
+
+def _scalar_text(path: Path, name: str, node: yaml.Node) -> str:
+    """The text as it was written: the settings table decides what it means."""
+    place = f"{path}:{node.start_mark.line + 1}"
+    if not isinstance(node, yaml.ScalarNode):
+        raise InvalidConfigError(
+            f'{place}: "{name}" must be a single value or a list of single values.',
+            metadata={"key": name},
+        )
+    if node.tag == "tag:yaml.org,2002:null":
+        raise InvalidConfigError(
+            f'{place}: "{name}" has no value. Give it one, or remove the line for the default.',
+            metadata={"key": name},
+        )
+    return str(node.value)
+
+
+def variable_of(name: str) -> str:
+    """The variable of a setting: `listen.ready.file` → `SHARECOORD_LISTEN__READY_FILE`."""
+    section, _, key = name.partition(".")
+    return f"{ENVIRONMENT_PREFIX}{section.upper()}__{key.upper().replace('.', '_')}"
+
+
+def read_environment(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, Raw]:
+    """Reads the `SHARECOORD_<SECTION>__<KEY>` variables into dotted names.
+
+    Args:
+        environ: All variables.
+        names: The known settings, `group.` ones included; `kafka.` keys are free.
+
+    Raises:
+        InvalidConfigError: A `SHARECOORD_` variable that nobody reads; names the nearest one.
+    """
+    by_variable = {variable_of(name): name for name in names}
+    found: dict[str, Raw] = {}
+    for variable, text in sorted(environ.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or _belongs_elsewhere(variable, text):
+            continue
+        section, separator, key = variable.removeprefix(ENVIRONMENT_PREFIX).partition("__")
+        name = by_variable.get(variable)
+        if section == "KAFKA" and separator and key and not {"", "_"} & {key[0], key[-1]}:
+            name = f"kafka.{kafka_key_of_variable(key)}" if "__" not in key else None
+        if name is None:
+            known = [*by_variable, *FREE_VARIABLES, "SHARECOORD_KAFKA__BOOTSTRAP_SERVERS"]
+            raise unknown_name(variable, known, what="environment variable")
+        found[name] = Raw(text, Source.ENVIRONMENT, variable)
+    return found
+
+
+def _belongs_elsewhere(variable: str, text: str) -> bool:
+    if variable in FREE_VARIABLES or variable.startswith(tuple(FREE_PREFIXES)):
+        return True
+    if "__" in variable:
+        return False
+    if _SERVICE_LINK.fullmatch(variable):
+        return True
+    return variable.endswith("_PORT") and bool(_SERVICE_LINK_PORT.match(text))
