@@ -1,0 +1,199 @@
+"""librdkafka's mock cluster in a process of its own: a broker without Java, up in 0.1 to 0.2 s.
+
+`python -m sharecoord.devenv.mock_cluster --ready-file F [--topic T ...]` serves until SIGTERM or
+SIGINT and writes `host:port` and a line break to F when it is ready.
+
+What clients can do with it was tried with librdkafka 2.16:
+
+* A topic appears with four partitions when the metadata of a client that may create topics names
+  it: producers, admin clients, `--topic`, and consumers with `allow.auto.create.topics=true`.
+  Keep to partition 0; a topic of one partition can not be had.
+* Produce works, also idempotent, compressed (gzip, snappy, lz4, zstd) and with timestamps, keys
+  and headers, which come back unchanged. Acks and offsets are those of a real log.
+* A partition keeps about 5 MiB (4,300 records of 1 kB, 47,000 of 100 B) and drops whole batches
+  from its front; the log start moves along.
+* Watermark offsets (`get_watermark_offsets`), positions by `assign` and `seek` (also into the
+  middle of a batch, the beginning and the end), re-reading, end-of-partition events and the error
+  `_AUTO_OFFSET_RESET` for an offset out of range under `auto.offset.reset=error` all work, as do
+  admin `list_offsets` for earliest and latest. Leader epochs are 0.
+* By timestamp, `offsets_for_times` and admin `list_offsets` always answer -1, also for a time that
+  has records.
+* Consumer groups work: subscribe, commit, committed. The first assignment takes 3 s.
+* A fetch that waits is not woken by new data: they come when its `fetch.wait.max.ms` (500) is
+  over. Requests behind it on the same connection, such as the consumer's own watermark queries,
+  wait as long. Tests that look at time set it to a few milliseconds.
+* Transactions end without error, but aborted records are delivered, also under read_committed;
+  offsets are skipped as by control records.
+* Everything that needs the controller runs into its time limit: create and delete topics,
+  describe cluster, describe topics (so there are no topic ids), describe and alter configs.
+  Delete records fails with `_UNSUPPORTED_FEATURE`.
+* The cluster id is `mockCluster` and an address in memory. A share consumer is given nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import KafkaException, Producer
+
+from sharecoord.devenv.errors import DevenvError
+from sharecoord.devenv.processes import GuardedProcess
+
+POLL_S = 0.01
+STOP_GRACE_S = 5.0
+METADATA_TIMEOUT_S = 10.0
+
+
+class MockCluster:
+    """The mock cluster as a child process that ends with this one.
+
+    ```
+    with MockCluster(topics=["orders"]) as cluster:
+        Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    ```
+
+    Data live in the process: `close` and `kill` lose them, and a new start has a new address.
+    """
+
+    def __init__(self, *, topics: Sequence[str] = (), start_timeout_s: float = 30.0) -> None:
+        """Nothing is started yet.
+
+        Args:
+            topics: Topics that are there from the start, with four partitions each.
+            start_timeout_s: How long `start` waits.
+        """
+        self._topics = tuple(topics)
+        self._start_timeout_s = start_timeout_s
+        self._directory: Path | None = None
+        self._process: GuardedProcess | None = None
+        self._address = ""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port` for clients; DevenvError while it does not run."""
+        if not self._address:
+            raise DevenvError("the mock cluster is not running: call start() first")
+        return self._address
+
+    @property
+    def pid(self) -> int:
+        """Process id; DevenvError while it does not run."""
+        if self._process is None:
+            raise DevenvError("the mock cluster is not running: call start() first")
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Starts the process and waits for its address.
+
+        Raises:
+            DevenvError: It runs already, ended, or was not ready in time; then the message ends
+                with the last lines of its log.
+        """
+        if self._process is not None:
+            raise DevenvError(f"the mock cluster is running already (pid {self.pid})")
+        directory = Path(tempfile.mkdtemp(prefix="sharecoord-mock-"))
+        ready = directory / "ready"
+        argv = [sys.executable, "-m", "sharecoord.devenv.mock_cluster", "--ready-file", str(ready)]
+        for topic in self._topics:
+            argv += ["--topic", topic]
+        process = GuardedProcess(
+            "mock-cluster", argv, log_path=directory / "mock.log", scratch=directory
+        )
+        self._directory, self._process = directory, process
+        atexit.register(self.close)
+        try:
+            process.start()
+            self._address = self._wait(process, ready)
+        except BaseException:
+            self.close()
+            raise
+
+    def kill(self) -> None:
+        """Ends it with kill -9: from then on connections to its address are refused."""
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> None:
+        """Ends the process and deletes its files."""
+        atexit.unregister(self.close)
+        if self._process is not None:
+            self._process.kill()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory, self._process, self._address = None, None, ""
+
+    def _wait(self, process: GuardedProcess, ready: Path) -> str:
+        deadline = time.monotonic() + self._start_timeout_s
+        while not ready.is_file():
+            if process.exit_code is not None:
+                what = f"the mock cluster ended with exit code {process.exit_code}"
+            elif time.monotonic() > deadline:
+                what = f"the mock cluster was not ready within {self._start_timeout_s:.0f} s"
+            else:
+                time.sleep(POLL_S)
+                continue
+            raise DevenvError(f"{what}; its log:\n{process.log_tail()}")
+        return ready.read_text(encoding="utf-8").strip()
+
+
+def serve(ready_file: Path, topics: Sequence[str]) -> None:
+    """Runs the mock cluster in this process until SIGTERM or SIGINT.
+
+    Args:
+        ready_file: Where the address is written; appears when everything is ready.
+        topics: Topics that are there from the start.
+
+    Raises:
+        DevenvError: The mock cluster does not answer, or the file can not be written.
+    """
+    signals = {signal.SIGTERM, signal.SIGINT}
+    # Before librdkafka starts its threads, which inherit the mask: so the signal waits for us.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    producer = Producer({"test.mock.num.brokers": 1, "log_level": 3})
+    try:
+        brokers = list(producer.list_topics(timeout=METADATA_TIMEOUT_S).brokers.values())
+        for topic in topics:
+            producer.list_topics(topic, timeout=METADATA_TIMEOUT_S)
+        fresh = ready_file.with_name(ready_file.name + ".new")
+        fresh.write_text(f"{brokers[0].host}:{brokers[0].port}\n", encoding="utf-8")
+        fresh.replace(ready_file)
+    except KafkaException as error:
+        raise DevenvError(f"the mock cluster does not answer: {error}") from error
+    except OSError as error:
+        raise DevenvError(f"--ready-file: {ready_file} can not be written: {error}") from error
+    signal.sigwait(signals)
+    ready_file.unlink(missing_ok=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m sharecoord.devenv.mock_cluster")
+    parser.add_argument("--ready-file", type=Path, required=True, help="gets host:port when ready")
+    parser.add_argument("--topic", action="append", default=[], help="created at once; repeatable")
+    options = parser.parse_args(arguments)
+    try:
+        serve(options.ready_file, options.topic)
+    except DevenvError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,238 @@
+"""Child processes that can not outlive this one, and loopback ports for them.
+
+How a child is tied to its parent. Linux' PR_SET_PDEATHSIG is no help: it fires when the *thread*
+that started the child ends, and setting it between fork and exec runs Python code in a forked
+child of a threaded process. Two pipes do the same, everywhere:
+
+* The child starts as a shell that waits for a line on a pipe and then becomes the program (same
+  process id). If we die before we send the line, the pipe closes and the shell ends.
+* Before the line is sent, a watcher is started: a shell that waits on a second pipe. It ends at
+  the word `done`; when the pipe closes without it, because this process is gone for whatever
+  reason, kill -9 included, it kills the child's whole process group and deletes the child's
+  scratch directory.
+
+The pipes are not inherited by programs that this process starts. A fork without exec does inherit
+them: then the child lives until that fork is gone as well.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sharecoord.devenv.errors import DevenvError
+
+LOOPBACK = "127.0.0.1"
+LOG_TAIL_LINES = 40
+
+_GATE = 'read -r go && exec "$@" </dev/null'
+# The pause lets the killed group write its last before its files go.
+_WATCHER = (
+    'read -r word; [ "$word" = done ] && exit; kill -s KILL -- "-$1"; '
+    '[ -z "$2" ] || { sleep 1; rm -rf -- "$2"; }'
+)
+_EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST_PORT = 15000
+_running: set[GuardedProcess] = set()
+
+
+class GuardedProcess:
+    """A program in a session of its own, whose output goes to a file and who dies with us.
+
+    A finished object can be started again; the log is appended to.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        log_path: Path,
+        env: Mapping[str, str] | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        """Describes the process; nothing is started.
+
+        Args:
+            name: What it is, for error messages.
+            argv: Program and arguments.
+            log_path: File that takes standard output and standard error.
+            env: The whole environment; None passes on ours.
+            scratch: A directory that nobody needs when this process has died without stopping
+                the program; it is deleted then, and only then.
+        """
+        self.name = name
+        self.argv = tuple(argv)
+        self.log_path = log_path
+        self._env = None if env is None else dict(env)
+        self._scratch = "" if scratch is None else str(scratch)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._parent_pid = 0
+
+    @property
+    def pid(self) -> int:
+        """Process id of the program; DevenvError when it was never started or has been stopped."""
+        if self._child is None:
+            raise DevenvError(f"{self.name} is not running: call start() first")
+        return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the program runs."""
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of a program that ended by itself (negative: the signal), else None."""
+        return None if self._child is None else self._child.poll()
+
+    def start(self) -> None:
+        """Starts the program; DevenvError when it runs already or can not be started."""
+        if self.alive:
+            raise DevenvError(f"{self.name} is running already (pid {self.pid})")
+        self._forget()
+        try:
+            with self.log_path.open("ab") as log:
+                child = self._spawn(["/bin/sh", "-c", _GATE, self.name, *self.argv], log.fileno())
+        except OSError as error:
+            raise DevenvError(f"{self.name} could not be started: {error}") from error
+        self._child = child
+        self._parent_pid = os.getpid()
+        _running.add(self)
+        try:
+            watcher = ["/bin/sh", "-c", _WATCHER, f"{self.name}-watcher"]
+            self._watcher = self._spawn(
+                [*watcher, str(child.pid), self._scratch], subprocess.DEVNULL
+            )
+        except OSError as error:
+            self.kill()
+            raise DevenvError(f"{self.name} could not be guarded: {error}") from error
+        _tell(child, b"go\n")
+
+    def signal(self, signum: signal.Signals) -> None:
+        """Sends a signal to the program; nothing happens when it has ended."""
+        if self.alive:
+            os.kill(self.pid, signum)
+
+    def stop(self, grace_s: float) -> None:
+        """SIGTERM, and kill -9 when the program still runs after `grace_s` seconds."""
+        self.signal(signal.SIGTERM)
+        if self._child is not None:
+            try:
+                self._child.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                pass
+        self.kill()
+
+    def kill(self) -> None:
+        """Kills the whole process group with kill -9 and waits until the program is gone."""
+        if self._child is not None:
+            # The group outlives its leader when the program left children behind.
+            try:
+                os.killpg(self._child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self._child.wait()
+        self._forget()
+
+    def log_tail(self, lines: int = LOG_TAIL_LINES) -> str:
+        """The last lines of the log, or a note that there is none."""
+        if not self.log_path.is_file():
+            return "(no log)"
+        text = self.log_path.read_text(encoding="utf-8", errors="replace")
+        return "\n".join(text.splitlines()[-lines:]) or "(the log is empty)"
+
+    def stop_if_ours(self) -> None:
+        """What happens at exit: kill, except in a fork, where the process is the parent's."""
+        if self._parent_pid == os.getpid():
+            self.kill()
+
+    def _spawn(self, argv: Sequence[str], output: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=self._env,
+            start_new_session=True,
+        )
+
+    def _forget(self) -> None:
+        """Dismisses the watcher and closes the pipes of a child that has ended."""
+        if self._watcher is not None:
+            _tell(self._watcher, b"done\n")
+            self._watcher.wait()
+            self._watcher = None
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.close()
+        self._child = None
+        _running.discard(self)
+
+
+def running() -> list[GuardedProcess]:
+    """The guarded processes of this process that were started and not stopped."""
+    return sorted(_running, key=lambda process: process.name)
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct loopback TCP ports that nobody listens on, below the kernel's ephemeral range.
+
+    A port from the ephemeral range (what binding port 0 gives) can not be kept over a restart: a
+    client that retries its connection while the broker is down is in time given that very port as
+    its own source port, connects to itself, and the broker can not bind it any more.
+    """
+    chooser = random.SystemRandom()  # not the seeded generator: tests reseed it
+    sockets: list[socket.socket] = []
+    try:
+        while len(sockets) < count:
+            candidate = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            sockets.append(candidate)
+            try:
+                candidate.bind((LOOPBACK, chooser.randrange(_LOWEST_PORT, _ephemeral_start())))
+            except OSError:
+                sockets.pop().close()
+        return [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def port_open(port: int) -> bool:
+    """Whether something accepts connections on this loopback port."""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def _ephemeral_start() -> int:
+    """First port of the kernel's ephemeral range; 32768 where it can not be read or is too low."""
+    try:
+        start = int(_EPHEMERAL_RANGE.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32768
+    return start if start > _LOWEST_PORT + 1000 else 32768
+
+
+def _tell(process: subprocess.Popen[bytes], line: bytes) -> None:
+    """Sends one line to a shell that waits for it; a shell that has ended needs none."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write(line)
+        process.stdin.close()
+    except BrokenPipeError:
+        pass
+
+
+@atexit.register
+def _stop_all() -> None:
+    for process in running():
+        process.stop_if_ours()

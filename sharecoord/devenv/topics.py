@@ -1,0 +1,354 @@
+"""Topics and records for tests, benchmarks and the demo, on any cluster."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from sharecoord.devenv.errors import DevenvError
+from sharecoord.errors import (
+    KafkaUnavailableError,
+    SharecoordError,
+    UnknownTopicOrPartitionError,
+)
+
+DEFAULT_TIMEOUT_S = 30.0
+POLL_S = 0.02
+# Answering delivery reports in runs of this many records: seldom enough to cost nothing, often
+# enough that the queue of reports stays short.
+SERVE_EVERY = 1024
+
+_UNAVAILABLE = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+    }
+)
+_UNKNOWN = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+
+
+class Record(NamedTuple):
+    """One record to produce; a plain `(key, value, headers)` does as well.
+
+    Attributes:
+        key: The key, or None.
+        value: The value, or None (a tombstone).
+        headers: Pairs of name and value.
+        timestamp_ms: Milliseconds since the epoch; 0 lets the client take the present.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int = 0
+
+
+RecordLike = Record | tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
+
+
+@dataclass(slots=True)
+class Produced:
+    """What was confirmed.
+
+    Attributes:
+        count: Records.
+        offsets: First and last offset by partition.
+    """
+
+    count: int = 0
+    offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+def numbered_records(count: int, value_bytes: int = 100) -> Iterator[Record]:
+    """Records without keys whose values begin with their number: `0000000007....`.
+
+    Args:
+        count: How many.
+        value_bytes: Length of each value, at least the ten digits of the number.
+    """
+    if value_bytes < 10:
+        raise DevenvError(f"value_bytes: {value_bytes} has no room for the number, use 10 or more")
+    padding = b"." * (value_bytes - 10)
+    for number in range(count):
+        yield Record(None, b"%010d" % number + padding)
+
+
+class Topics:
+    """Creates, fills, trims and deletes topics of one cluster. Every call waits for its outcome.
+
+    Keeps its clients, so one object for many calls is faster than many objects.
+
+    Errors of every method: KafkaUnavailableError when the cluster does not answer in time,
+    UnknownTopicOrPartitionError for a topic that is not there, DevenvError with Kafka's name of
+    the error for everything else.
+    """
+
+    def __init__(self, bootstrap_servers: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Makes a client; nothing is sent yet.
+
+        Args:
+            bootstrap_servers: `host:port`, several with commas between them.
+            timeout_s: Bound of each method.
+        """
+        self.bootstrap_servers = bootstrap_servers
+        self._timeout_s = timeout_s
+        self._producers: dict[tuple[str, bool], Producer] = {}
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+
+    def create(
+        self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Creates a topic with one replica and waits until every partition has a leader."""
+        topic = NewTopic(
+            name, num_partitions=partitions, replication_factor=1, config=dict(config or {})
+        )
+        futures = self._admin.create_topics([topic], request_timeout=self._timeout_s)
+        self._result(f"create topic {name}", futures[name])
+        self._wait(f"topic {name} has no leaders", lambda: self._leaders(name) == partitions)
+
+    def delete(self, *names: str) -> None:
+        """Deletes topics and waits until no broker names them any more."""
+        if not names:
+            return
+        futures = self._admin.delete_topics(list(names), request_timeout=self._timeout_s)
+        for name, future in futures.items():
+            self._result(f"delete topic {name}", future)
+        self._wait(f"{names} are still listed", lambda: not set(names) & set(self.names()))
+
+    def names(self) -> list[str]:
+        """The topics of the cluster, internal ones included, sorted."""
+        with _errors("list topics"):
+            return sorted(self._admin.list_topics(timeout=self._timeout_s).topics)
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
+        """Moves the log start: deletes the records below an offset.
+
+        Args:
+            topic: The topic.
+            before: The first offset that stays, by partition; -1 means the end of the log.
+
+        Returns:
+            The new log start by partition.
+        """
+        asked = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+        futures = self._admin.delete_records(asked, request_timeout=self._timeout_s)
+        return {
+            each.partition: int(self._result(f"delete records of {topic}", future).low_watermark)
+            for each, future in futures.items()
+        }
+
+    def produce(
+        self,
+        topic: str,
+        records: int | Iterable[RecordLike],
+        *,
+        value_bytes: int = 100,
+        partition: int | None = 0,
+        one_record_batches: bool = False,
+        compression: str = "none",
+    ) -> Produced:
+        """Produces records in order and waits until all are confirmed by all replicas.
+
+        Args:
+            topic: An existing topic.
+            records: How many `numbered_records`, or the records.
+            value_bytes: Length of the values of numbered records.
+            partition: Where to; None lets the client choose by key.
+            one_record_batches: Whether each record is a record batch of its own.
+            compression: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
+        """
+        config: dict[str, Any] = {"enable.idempotence": True, "compression.type": compression}
+        if one_record_batches:
+            config |= {"batch.num.messages": 1, "linger.ms": 0}
+        report = _Report(topic)
+        with _errors(f"produce to {topic}"):
+            # Kept, because an idempotent producer needs half a second for its first record.
+            key = (compression, one_record_batches)
+            producer = self._producers.pop(key, None) or self._producer(config)
+            _enqueue(producer, topic, _stream(records, value_bytes), partition, report)
+            self._flush(producer, report)
+            self._producers[key] = producer
+        return report.produced
+
+    def produce_transaction(
+        self,
+        topic: str,
+        records: int | Iterable[RecordLike],
+        *,
+        commit: bool,
+        value_bytes: int = 100,
+        partition: int | None = 0,
+        transactional_id: str | None = None,
+    ) -> Produced:
+        """Writes records in one transaction and commits or aborts it.
+
+        Aborted records are in the log as well, as is the control record behind either end.
+
+        Args:
+            topic: An existing topic.
+            records: How many `numbered_records`, or the records.
+            commit: False aborts, after the records were written.
+            value_bytes: Length of the values of numbered records.
+            partition: Where to; None lets the client choose by key.
+            transactional_id: None makes a new one.
+        """
+        identity = transactional_id or f"devenv-{uuid.uuid4()}"
+        report = _Report(topic)
+        with _errors(f"write a transaction to {topic}"):
+            producer = self._producer({"transactional.id": identity})
+            producer.init_transactions(self._timeout_s)
+            producer.begin_transaction()
+            _enqueue(producer, topic, _stream(records, value_bytes), partition, report)
+            self._flush(producer, report)
+            if commit:
+                producer.commit_transaction(self._timeout_s)
+            else:
+                producer.abort_transaction(self._timeout_s)
+        return report.produced
+
+    def _producer(self, config: Mapping[str, Any]) -> Producer:
+        return Producer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "log_level": 0,
+                "acks": "all",
+                "linger.ms": 5,
+                "queue.buffering.max.messages": 200_000,
+                # How long a topic may stay unknown before its records fail: 30 s by default.
+                "topic.metadata.propagation.max.ms": 1000,
+                "reconnect.backoff.max.ms": 500,
+                "message.timeout.ms": int(self._timeout_s * 1000),
+                **config,
+            }
+        )
+
+    def _flush(self, producer: Producer, report: _Report) -> None:
+        # A little longer than the records' own time limit, so that its error is the one seen.
+        unsent = producer.flush(self._timeout_s + 1.0)
+        if unsent:
+            producer.purge()
+            raise KafkaUnavailableError(
+                f"{unsent} records to {report.topic} were not confirmed within "
+                f"{self._timeout_s:.0f} s: is {self.bootstrap_servers} up?"
+            )
+        report.check()
+
+    def _leaders(self, name: str) -> int:
+        """How many partitions of the topic have a leader."""
+        with _errors(f"read metadata of {name}"):
+            metadata = self._admin.list_topics(timeout=self._timeout_s).topics.get(name)
+        partitions = metadata.partitions.values() if metadata else ()
+        return sum(1 for partition in partitions if partition.leader >= 0)
+
+    def _result(self, what: str, future: Future[Any]) -> Any:
+        with _errors(what):
+            return future.result(self._timeout_s + 1.0)
+
+    def _wait(self, problem: str, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        while not done():
+            if time.monotonic() > deadline:
+                raise KafkaUnavailableError(f"{problem} after {self._timeout_s:.0f} s")
+            time.sleep(POLL_S)
+
+
+class _Report:
+    """Takes the delivery reports of one call."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.produced = Produced()
+        self._error: KafkaError | None = None
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        partition, offset = message.partition(), message.offset()
+        if error is not None or partition is None or offset is None:
+            self._error = self._error or error
+            return
+        self.produced.count += 1
+        first = self.produced.offsets.get(partition, (offset, offset))[0]
+        self.produced.offsets[partition] = (first, offset)
+
+    def check(self) -> None:
+        """Raises for the first record that failed."""
+        if self._error is not None:
+            raise KafkaException(self._error)
+
+
+@contextmanager
+def _errors(what: str) -> Iterator[None]:
+    """Turns Kafka's exceptions inside a `with` block into ours."""
+    try:
+        yield
+    except KafkaException as error:
+        raise kafka_error(what, error) from error
+    except TimeoutError as error:
+        raise KafkaUnavailableError(f"{what}: no answer in time; is the cluster up?") from error
+
+
+def kafka_error(what: str, error: KafkaException) -> SharecoordError:
+    """Our error for one of Kafka's client.
+
+    Args:
+        what: What was tried, in words.
+        error: What the client raised.
+    """
+    cause = error.args[0]
+    if not isinstance(cause, KafkaError):
+        return DevenvError(f"{what}: {error}")
+    text = f"{what}: {cause.name()}: {cause.str()}"
+    if cause.code() in _UNAVAILABLE:
+        return KafkaUnavailableError(f"{text}; is the cluster up?")
+    if cause.code() in _UNKNOWN:
+        return UnknownTopicOrPartitionError(f"{text}; create the topic first")
+    return DevenvError(text)
+
+
+def _stream(records: int | Iterable[RecordLike], value_bytes: int) -> Iterable[RecordLike]:
+    return numbered_records(records, value_bytes) if isinstance(records, int) else records
+
+
+def _enqueue(
+    producer: Producer,
+    topic: str,
+    records: Iterable[RecordLike],
+    partition: int | None,
+    report: _Report,
+) -> None:
+    """Hands all records to the client; waits for room when its queue is full."""
+    target = -1 if partition is None else partition
+    for number, given in enumerate(records, start=1):
+        key, value, headers, timestamp_ms = given if isinstance(given, Record) else Record(*given)
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    value,
+                    key,
+                    target,
+                    on_delivery=report,
+                    timestamp=timestamp_ms,
+                    headers=list(headers) if headers else None,
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % SERVE_EVERY == 0:
+            producer.poll(0)

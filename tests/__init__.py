@@ -1,0 +1,1 @@
+"""Tests of sharecoord; one folder per suite."""

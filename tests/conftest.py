@@ -1,0 +1,227 @@
+"""Fixtures of all suites.
+
+The Kafka under test, one per run, is found in this order:
+
+1. `SHARECOORD_TEST_KAFKA=host:port[,...]`: a cluster that is there (Kafka 4.3 or newer, best with
+   the settings of `FAST_SHARE_GROUPS`).
+   `SHARECOORD_TEST_KAFKA=none` leaves out all tests that need Kafka, and says so.
+2. Docker through testcontainers, when `docker info` succeeds and the image is there or can be
+   pulled (`SHARECOORD_TEST_KAFKA_IMAGE`, by default Kafka's own). An engine that has no registry
+   needs `TESTCONTAINERS_RYUK_DISABLED=true` as well.
+3. A broker as a local process, its jars resolved by Maven (Java 17). Without Java or Maven the
+   tests fail with the line that installs them; they are never skipped in silence.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+import hypothesis
+import pytest
+
+from sharecoord.devenv import maven
+from sharecoord.devenv.broker import KafkaBroker
+from sharecoord.devenv.broker_config import FAST_SHARE_GROUPS, TEST_SETTINGS
+from sharecoord.devenv.errors import DevenvError
+from sharecoord.devenv.mock_cluster import MockCluster
+from sharecoord.devenv.processes import free_ports, running
+from sharecoord.devenv.topics import Topics
+from tests.support import KafkaUnderTest, eventually, unique_name
+
+KAFKA_VARIABLE = "SHARECOORD_TEST_KAFKA"
+IMAGE_VARIABLE = "SHARECOORD_TEST_KAFKA_IMAGE"
+PROFILE_VARIABLE = "SHARECOORD_TEST_PROFILE"
+WITHOUT_KAFKA = "none"
+DOCKER_INFO_TIMEOUT_S = 10.0
+DOCKER_PULL_TIMEOUT_S = 600.0
+
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
+hypothesis.settings.register_profile("dev", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=1000, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get(PROFILE_VARIABLE, "ci"))
+
+_notes: list[str] = []
+
+
+class TopicFactory(Protocol):
+    """Creates a topic with a name of its own and returns the name."""
+
+    def __call__(
+        self, *, partitions: int = 1, config: Mapping[str, str] | None = None, prefix: str = "t"
+    ) -> str: ...
+
+
+# -- which tests run ------------------------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what uses the broker's fixtures; leaves it out when the run is to be without Kafka."""
+    for item in items:
+        if "kafka_broker" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.kafka)
+    if os.environ.get(KAFKA_VARIABLE) != WITHOUT_KAFKA:
+        return
+    dropped = [item for item in items if item.get_closest_marker("kafka")]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if not item.get_closest_marker("kafka")]
+        _notes.append(f"{len(dropped)} tests left out: {KAFKA_VARIABLE}={WITHOUT_KAFKA}")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Downloads the broker before the first test, outside of any test's time limit."""
+    wanted = any(item.get_closest_marker("kafka") for item in session.items)
+    if not wanted or session.config.option.collectonly or os.environ.get(KAFKA_VARIABLE):
+        return
+    try:
+        if container_image() is None:
+            maven.kafka_libs()
+    except DevenvError:
+        pass  # the fixture meets the same error, and the tests that need it fail with it
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says where Kafka came from and what was left out."""
+    for note in _notes:
+        terminalreporter.write_line(f"kafka: {note}")
+
+
+# -- the cluster ----------------------------------------------------------------------------------
+
+
+def docker_succeeds(timeout_s: float, *arguments: str) -> bool:
+    """Whether a docker command ends well in time."""
+    command = ["docker", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=timeout_s)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+@functools.cache
+def container_image() -> str | None:
+    """Kafka's image when a Docker engine answers and has it or can pull it; asked once per run."""
+    if not docker_succeeds(DOCKER_INFO_TIMEOUT_S, "info"):
+        return None
+    image = os.environ.get(IMAGE_VARIABLE, f"apache/kafka:{maven.DEFAULT_VERSION}")
+    if docker_succeeds(DOCKER_INFO_TIMEOUT_S, "image", "inspect", image):
+        return image
+    if docker_succeeds(DOCKER_PULL_TIMEOUT_S, "pull", image):
+        return image
+    _notes.append(f"Docker answers but {image} can not be pulled: set {IMAGE_VARIABLE} to one")
+    return None
+
+
+def container_settings(host: str, port: int) -> dict[str, str]:
+    """The broker's settings as environment variables of Kafka's own image.
+
+    The client port is the same inside and outside, because the broker tells it to its clients.
+    """
+    settings = {
+        **TEST_SETTINGS,
+        **FAST_SHARE_GROUPS,
+        "node.id": "1",
+        "process.roles": "broker,controller",
+        "controller.quorum.voters": "1@localhost:9093",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://:{port},CONTROLLER://:9093",
+        "advertised.listeners": f"PLAINTEXT://{host}:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+    return {f"KAFKA_{name.upper().replace('.', '_')}": each for name, each in settings.items()}
+
+
+@contextmanager
+def container_broker(image: str) -> Iterator[KafkaUnderTest]:
+    """A broker in a container; any error of Docker's is passed on."""
+    from testcontainers.core.container import DockerContainer
+
+    container = DockerContainer(image)
+    (port,) = free_ports(1)
+    host = container.get_container_host_ip()
+    container.with_bind_ports(port, port).with_envs(**container_settings(host, port))
+    with container:
+        address = f"{host}:{port}"
+        tool = Topics(address, timeout_s=1.0)
+        eventually(lambda: tool.names() is not None, 60.0, f"{image} answers")
+        yield KafkaUnderTest(address, "docker")
+
+
+@contextmanager
+def local_broker() -> Iterator[KafkaUnderTest]:
+    """A broker as a child process; a missing part fails the test with the line that installs it."""
+    broker = KafkaBroker(settings=FAST_SHARE_GROUPS)
+    problem = ""
+    try:
+        broker.start()
+    except DevenvError as error:
+        problem = error.message
+    if problem:
+        # Outside of the handler, or the message would be shown twice.
+        pytest.fail(problem, pytrace=False)
+    try:
+        yield KafkaUnderTest(broker.bootstrap_servers, "local", broker)
+    finally:
+        broker.close()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[KafkaUnderTest]:
+    """The one Kafka of this run; see the head of this file for where it comes from."""
+    address = os.environ.get(KAFKA_VARIABLE)
+    if address:
+        _notes.append(f"{address} from {KAFKA_VARIABLE}")
+        yield KafkaUnderTest(address, "environment")
+        return
+    image = container_image()
+    with container_broker(image) if image is not None else local_broker() as found:
+        _notes.append(f"{found.source} at {found.bootstrap_servers}")
+        yield found
+
+
+@pytest.fixture(scope="session")
+def topics(kafka_broker: KafkaUnderTest) -> Topics:
+    """Creates, fills, trims and deletes topics of the Kafka under test."""
+    return Topics(kafka_broker.bootstrap_servers)
+
+
+@pytest.fixture
+def topic(topics: Topics) -> Iterator[TopicFactory]:
+    """Makes topics with names of their own, which are deleted when the test ends."""
+    created: list[str] = []
+
+    def make(
+        *, partitions: int = 1, config: Mapping[str, str] | None = None, prefix: str = "t"
+    ) -> str:
+        name = unique_name(prefix)
+        topics.create(name, partitions=partitions, config=config)
+        created.append(name)
+        return name
+
+    yield make
+    left = set(created) & set(topics.names())
+    topics.delete(*left)
+
+
+@pytest.fixture(scope="session")
+def mock_cluster() -> Iterator[MockCluster]:
+    """librdkafka's mock cluster, one per run: use a topic of your own, and partition 0."""
+    with MockCluster() as cluster:
+        yield cluster
+
+
+# -- nothing is left behind -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Set up first, torn down last: by then every broker has been closed."""
+    yield
+    left = [f"{process.name} (pid {process.pid})" for process in running()]
+    assert left == [], "close what the tests started"
