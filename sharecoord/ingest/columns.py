@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import Headers, RecordChunk
 from sharecoord.kafka.client import Message
 
 RECORD_OVERHEAD_BYTES = 160
@@ -25,9 +26,11 @@ def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
         size += sum(map(len, filter(None, keys)))
     elif not any(key is not None for key in keys):
         keys = None
-    headers = {
-        i: [(str(k), v) for k, v in found] for i, m in enumerate(messages) if (found := m.headers())
-    }
+    headers: dict[int, Headers] = {}
+    for i, message in enumerate(messages):
+        found: Any = message.headers()
+        if found:
+            headers[i] = found
     contiguous = last - first + 1 == len(messages)
     epoch = messages[-1].leader_epoch()
     return RecordChunk(

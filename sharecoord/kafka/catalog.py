@@ -114,7 +114,7 @@ class KafkaCatalog:
     def _list_offsets(
         self, queries: list[OffsetQuery], kind: int, *, committed: bool
     ) -> dict[OffsetQuery, int]:
-        makers = {EARLIEST: OffsetSpec.earliest, LATEST: OffsetSpec.latest}
+        makers: dict[int, Any] = {EARLIEST: OffsetSpec.earliest, LATEST: OffsetSpec.latest}
         spec = makers[kind]() if kind in makers else OffsetSpec.for_timestamp(kind)
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         wanted = {TopicPartition(q.topic, q.partition): q for q in queries}

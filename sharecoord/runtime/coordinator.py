@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from sharecoord.core.changes import GroupRow
+from sharecoord.core.delivery import LostRange
 from sharecoord.errors import DrainingError, KafkaUnavailableError, SharecoordError
+from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
-from sharecoord.runtime.delivery import LostRange, MemberChannel
 from sharecoord.runtime.effects import CallbackEffect
 from sharecoord.runtime.group_actor import GroupActor, JoinCommand
 from sharecoord.runtime.sessions import Session
@@ -35,6 +36,8 @@ class Coordinator:
         self.context = context
         self.groups: dict[str, GroupActor] = {}
         self.draining = False
+        self.store_ok = True
+        self.kafka_ok = True
         self._joining: dict[str, asyncio.Lock] = {}
         self._watch_now = asyncio.Event()
         self._members_loaded: list[tuple[str, str]] = []
@@ -62,15 +65,21 @@ class Coordinator:
         self.context.spawn(self._renew_lease(), "lease")
         self.context.spawn(self._watch_topics(), "topics")
 
-    async def close(self) -> None:
-        """Stops acquiring, commits what is pending, gives up the store."""
+    async def drain(self) -> None:
+        """Stops acquiring, asks members to go, commits what is pending (design 9, Drain)."""
         self.draining = True
         for group in self.groups.values():
-            group.paused = True
+            group.stop_dispatch()
             for session in list(group.sessions.values()):
                 if session.channel is not None:
                     session.channel.drain()
         await self.context.committer.flush()
+
+    async def close(self) -> None:
+        """Ends everything, the store last."""
+        self.draining = True
+        for group in self.groups.values():
+            group.stop_dispatch()
         await self.context.stop_tasks()
         await self.context.committer.close()
         await self.context.reader.close()
@@ -139,7 +148,9 @@ class Coordinator:
                     self.context.store.renew_lease, duration_ms=LEASE_MS
                 )
                 self.context.clock.measured(now_ms)
+                self.store_ok = True
             except SharecoordError as error:
+                self.store_ok = False
                 log.warning("lease not renewed", why=error.message)
             await asyncio.sleep(LEASE_RENEWAL_S)
 
@@ -158,7 +169,9 @@ class Coordinator:
                 waited_s += interval_s
             try:
                 await self._look_at_topics(everything=waited_s >= KNOWN_TOPIC_INTERVAL_S)
+                self.kafka_ok = True
             except KafkaUnavailableError as error:
+                self.kafka_ok = False
                 log.warning("topics not read", why=error.message)
             if waited_s >= KNOWN_TOPIC_INTERVAL_S:
                 waited_s = 0.0

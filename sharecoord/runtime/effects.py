@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sharecoord.core.changes import PartitionKey
+from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.share_partition import RangeOutcome
 from sharecoord.errors import SharecoordError
-from sharecoord.runtime.delivery import Delivery, MemberChannel, PartitionResult
+from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.sessions import Session
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import structlog
 
 from sharecoord.config.group import GroupConfig, IsolationLevel, resolve
 from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey
+from sharecoord.core.delivery import Assignment, LostRange, PartitionResult
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import AcknowledgedRange, HeldRange
 from sharecoord.core.states import AcquireMode, Ordering
@@ -25,8 +26,8 @@ from sharecoord.errors import (
 )
 from sharecoord.ports import TopicInfo
 from sharecoord.runtime import loading
+from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
-from sharecoord.runtime.delivery import Assignment, LostRange, MemberChannel, PartitionResult
 from sharecoord.runtime.dispatch import dispatch
 from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.partition_actor import ActorState, PartitionActor
@@ -81,6 +82,7 @@ class GroupActor:
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._pump_scheduled = False
         self._turn = 0
+        self._stopped = False
         self._to_compare: dict[Place, dict[str, list[HeldRange]]] = {}
         self.apply_config(row)
 
@@ -348,7 +350,7 @@ class GroupActor:
 
     def _pump(self) -> None:
         self._pump_scheduled = False
-        if self.paused or not self.sessions:
+        if self.paused or self._stopped or not self.sessions:
             return
         if self.context.committer.behind:
             self.context.committer.when_unblocked(self.schedule_pump)
@@ -365,6 +367,10 @@ class GroupActor:
             if actor.state is ActorState.ACTIVE and actor.available():
                 members = [s for s in self.sessions.values() if self._may_receive(s, place)]
                 dispatch(actor, members, held, self._turn)
+
+    def stop_dispatch(self) -> None:
+        """Nothing is acquired any more; the coordinator goes down."""
+        self._stopped = True
 
     def _may_receive(self, session: Session, place: Place) -> bool:
         return (

@@ -14,6 +14,7 @@ import structlog
 
 from sharecoord.core.acquire import Run
 from sharecoord.core.changes import PartitionCommit, PartitionKey
+from sharecoord.core.delivery import Delivery
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import (
@@ -29,7 +30,6 @@ from sharecoord.errors import SharecoordError
 from sharecoord.ports import LogReading
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
-from sharecoord.runtime.delivery import Delivery
 from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect
 from sharecoord.runtime.record_cache import MemoryBudget, RecordCache
 from sharecoord.runtime.recovery import commit_of

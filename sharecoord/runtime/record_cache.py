@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
+from sharecoord.core.delivery import Slice
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.share_partition import AcquiredRange
-from sharecoord.runtime.delivery import Slice
 
 
 class MemoryBudget:

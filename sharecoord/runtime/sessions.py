@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from sharecoord.core.states import AcquireMode
-from sharecoord.runtime.delivery import MemberChannel
+from sharecoord.runtime.channel import MemberChannel
 
 PREFETCH_MS = 200
 """A member holds what it works off in so long (design 5, fair dispatch)."""

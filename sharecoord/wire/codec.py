@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from sharecoord.core import limits
 from sharecoord.core.changes import PartitionKey
+from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.share_partition import AcknowledgedRange, HeldRange, RangeOutcome
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import InvalidRequestError
-from sharecoord.runtime.delivery import Assignment, Delivery, LostRange, PartitionResult
 from sharecoord.wire import share_service_pb2 as service
 from sharecoord.wire import share_types_pb2 as types
 
@@ -20,32 +20,34 @@ _TYPES = {int(kind): kind for kind in AcknowledgeType}
 def topic_partition(key: PartitionKey) -> types.TopicPartition:
     """A share-partition's place on the wire."""
     return types.TopicPartition(
-        topic=key.topic, partition=key.partition, topic_id=bytes.fromhex(key.topic_id)
+        topic=key.topic, partition=key.partition, topic_id=key.topic_id_bytes
     )
 
 
-def record_batch(delivery: Delivery, now_ms: int) -> types.RecordBatch:
-    """A delivery as columns."""
+def fill_record_batch(batch: types.RecordBatch, delivery: Delivery, now_ms: int) -> None:
+    """Fills an empty message with a delivery as columns.
+
+    The message is made by its parent (`batches.add()`): putting a finished one into a parent
+    would copy every payload once more.
+    """
     slices = delivery.slices
     head, start, stop = slices[0]
     whole = len(slices) == 1
     base = _first_offset(head, start)
-    batch = types.RecordBatch(
-        partition=topic_partition(delivery.key),
-        base_offset=base,
-        record_count=delivery.records,
-        timestamp_type=head.timestamp_type,
-        ranges=[
-            types.AcquiredRange(
-                first_offset=r.first,
-                last_offset=r.last,
-                delivery_count=r.delivery_count,
-                lock_token=r.lock_token,
-                lock_remaining_ms=max(r.deadline_ms - now_ms, 0),
-            )
-            for r in delivery.ranges
-        ],
-    )
+    key = delivery.key
+    place = batch.partition
+    place.topic, place.partition, place.topic_id = key.topic, key.partition, key.topic_id_bytes
+    batch.base_offset = base
+    batch.record_count = delivery.records
+    batch.timestamp_type = head.timestamp_type
+    for r in delivery.ranges:
+        batch.ranges.add(
+            first_offset=r.first,
+            last_offset=r.last,
+            delivery_count=r.delivery_count,
+            lock_token=r.lock_token,
+            lock_remaining_ms=max(r.deadline_ms - now_ms, 0),
+        )
     if whole and head.offsets is None:
         values: list[bytes | None] = head.values[start:stop]
         batch.timestamps_ms.extend(head.timestamps[start:stop])
@@ -56,7 +58,6 @@ def record_batch(delivery: Delivery, now_ms: int) -> types.RecordBatch:
     if keys is not None:
         _add_column(batch, "keys", keys)
     _add_headers(batch, delivery)
-    return batch
 
 
 def _first_offset(chunk: RecordChunk, index: int) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.errors import SharecoordError
-from sharecoord.runtime.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.wire import codec
 from sharecoord.wire import share_service_pb2 as service
 
@@ -41,7 +41,9 @@ class StreamChannel:
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         """Sends records."""
-        self.put(service.ConsumeResponse(batches=[codec.record_batch(delivery, now_ms)]))
+        message = service.ConsumeResponse()
+        codec.fill_record_batch(message.batches.add(), delivery, now_ms)
+        self.put(message)
 
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
         """Sends the outcome of acknowledgements."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
 
 from sharecoord.api.grpc.consume import ConsumeStream, ServicerContext
+from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
+from sharecoord.config.process_settings import TlsConfig
+from sharecoord.errors import InvalidConfigError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.wire import share_service_pb2 as service
 
-MESSAGE_BYTES_MAX = 64 << 20
-"""Largest message of a client: acknowledgements of a full window are far below."""
+SERVICES = ("sharecoord.v1.ShareService", "sharecoord.v1.AdminService")
 
 OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
     # Clients may ping each 5 s without calls; dead ones are noticed within 30 s.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -59,8 +64,48 @@ class ShareService:
         )
 
 
-def make_server(coordinator: Coordinator) -> grpc.aio.Server:
+def make_server(coordinator: Coordinator, *, request_bytes_max: int) -> grpc.aio.Server:
     """A server with every service, not yet listening."""
-    server = grpc.aio.server(options=OPTIONS)
+    options = [*OPTIONS, ("grpc.max_receive_message_length", request_bytes_max)]
+    server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((ShareService(coordinator).handlers(),))
+    statuses = HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(statuses, server)
+    reflection.enable_server_reflection([*SERVICES, health.SERVICE_NAME], server)
     return server
+
+
+def bind(server: grpc.aio.Server, address: ListenAddress, tls: TlsConfig) -> str:
+    """Listens; returns the address for clients.
+
+    Raises:
+        InvalidConfigError: The address can not be had, or a TLS file can not be read.
+    """
+    try:
+        if tls.cert_file:
+            port = server.add_secure_port(str(address), _server_credentials(tls))
+        else:
+            port = server.add_insecure_port(str(address))
+    except RuntimeError as error:
+        raise InvalidConfigError(
+            f"listen.address: can not listen on {address}; is another process there? Choose "
+            "another port (0 = any free one) or stop that process"
+        ) from error
+    if isinstance(address, UnixAddress):
+        return str(address)
+    return str(TcpAddress(address.host, port))
+
+
+def _server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
+    pairs = [(_pem("tls.key.file", tls.key_file), _pem("tls.cert.file", tls.cert_file))]
+    if not tls.client_ca_file:
+        return grpc.ssl_server_credentials(pairs)
+    roots = _pem("tls.client.ca.file", tls.client_ca_file)
+    return grpc.ssl_server_credentials(pairs, roots, require_client_auth=True)
+
+
+def _pem(setting: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidConfigError(f"{setting}: can not read {path!r}: {error.strerror}") from error

@@ -1,10 +1,10 @@
-"""What the runtime hands to a protocol front, and what a front is (no protocol known here)."""
+"""What goes from share-partitions to a member: records by reference, and answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.records import RecordChunk
@@ -56,27 +56,3 @@ class Assignment:
     topics: dict[str, tuple[str, tuple[int, ...]]]
     """topic -> (topic id, partitions)"""
     unknown_topics: tuple[str, ...]
-
-
-class MemberChannel(Protocol):
-    """The way to one member; its calls do not wait.
-
-    What the member can not take in time shows in `unsent_bytes`, at which the dispatcher looks.
-    """
-
-    unsent_bytes: int
-
-    def deliver(self, delivery: Delivery, now_ms: int) -> None:
-        """Sends records whose acquisition is durable."""
-
-    def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
-        """Sends the outcome of acknowledgements."""
-
-    def assigned(self, assignment: Assignment) -> None:
-        """Tells a change of what the member may receive."""
-
-    def drain(self) -> None:
-        """Asks the member to go elsewhere."""
-
-    def end(self, error: SharecoordError | None) -> None:
-        """Ends the connection; with an error, says why."""

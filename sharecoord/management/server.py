@@ -1,0 +1,168 @@
+"""Health and metrics on a thread and loop of their own, so that probes answer under load."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable
+
+import prometheus_client
+import uvicorn
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from sharecoord import __version__
+from sharecoord.errors import InvalidConfigError
+from sharecoord.runtime.status import StatusBoard
+
+START_TIMEOUT_S = 5.0
+
+
+class BoardCollector(Collector):
+    """Metrics out of the latest snapshot; nothing is counted twice."""
+
+    def __init__(self, board: StatusBoard) -> None:
+        self._board = board
+
+    def collect(self) -> Iterable[Metric]:
+        """All families (names: docs/operations.md)."""
+        build = GaugeMetricFamily(
+            "sharecoord_build_info", "Version of this process.", labels=["version"]
+        )
+        build.add_metric([__version__], 1)
+        yield build
+        snapshot = self._board.latest
+        if snapshot is None:
+            return
+        yield CounterMetricFamily(
+            "sharecoord_commits", "Group commits to the store.", value=snapshot.commits
+        )
+        yield GaugeMetricFamily(
+            "sharecoord_cache_bytes", "Record payloads in memory.", value=snapshot.cache_bytes
+        )
+        yield _by_group("sharecoord_members", "Members of the group.", snapshot.members)
+        places = ["group", "topic", "partition"]
+        families = {
+            "acquired": GaugeMetricFamily(
+                "sharecoord_acquired_records", "Records under a lock.", labels=places
+            ),
+            "due": GaugeMetricFamily(
+                "sharecoord_due_records", "Records to be delivered again.", labels=places
+            ),
+            "delayed": GaugeMetricFamily(
+                "sharecoord_delayed_records", "Records that wait for their time.", labels=places
+            ),
+            "lag": GaugeMetricFamily(
+                "sharecoord_lag_records", "Records behind the log end.", labels=places
+            ),
+            "window_ranges": GaugeMetricFamily(
+                "sharecoord_window_ranges", "Ranges in memory.", labels=places
+            ),
+        }
+        for figures in snapshot.partitions:
+            labels = [figures.group, figures.topic, str(figures.partition)]
+            for name, family in families.items():
+                value = getattr(figures, name)
+                if value is not None:
+                    family.add_metric(labels, value)
+        yield from families.values()
+
+
+def _by_group(name: str, text: str, values: dict[str, int]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=["group"])
+    for group, value in values.items():
+        family.add_metric([group], value)
+    return family
+
+
+def make_app(board: StatusBoard) -> Starlette:
+    """The routes."""
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(BoardCollector(board))
+    prometheus_client.ProcessCollector(registry=registry)
+
+    async def live(_: Request) -> Response:
+        return _answer(ok=board.alive, no="the event loop does not answer")
+
+    async def ready(_: Request) -> Response:
+        return _answer(ok=board.ready, no="not serving (starting, draining, or no store)")
+
+    async def metrics(_: Request) -> Response:
+        body = prometheus_client.generate_latest(registry)
+        return Response(body, media_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+    return Starlette(
+        routes=[
+            Route("/healthz/live", live),
+            Route("/healthz/ready", ready),
+            Route("/metrics", metrics),
+        ]
+    )
+
+
+def _answer(*, ok: bool, no: str) -> Response:
+    return PlainTextResponse("ok\n" if ok else f"{no}\n", status_code=200 if ok else 503)
+
+
+class ManagementServer:
+    """Runs the routes in a thread."""
+
+    def __init__(self, board: StatusBoard, *, host: str, port: int) -> None:
+        self._where = f"{host}:{port}"
+        config = uvicorn.Config(
+            make_app(board),
+            host=host,
+            port=port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            loop="asyncio",
+            http="h11",
+            ws="none",
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="sharecoord-management", daemon=True)
+        self._started = threading.Event()
+        self._failed = False
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except SystemExit:
+            self._failed = True
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        """As `Server.serve`, with word of the moment at which it listens."""
+        self._server.config.load()
+        self._server.lifespan = self._server.config.lifespan_class(self._server.config)
+        await self._server.startup()
+        self._started.set()
+        await self._server.main_loop()
+        await self._server.shutdown()
+
+    def start(self) -> int:
+        """Starts; returns the port.
+
+        Raises:
+            InvalidConfigError: The address can not be had.
+        """
+        self._thread.start()
+        self._started.wait(START_TIMEOUT_S)
+        if self._failed or not self._server.started:
+            raise InvalidConfigError(
+                f"management.host and management.port: can not listen on {self._where}; is another "
+                "process there? Choose another management.port (0 = any free one)"
+            )
+        port: int = self._server.servers[0].sockets[0].getsockname()[1]
+        return port
+
+    def stop(self) -> None:
+        """Stops and waits."""
+        self._server.should_exit = True
+        self._thread.join(START_TIMEOUT_S)

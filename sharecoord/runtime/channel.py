@@ -1,0 +1,32 @@
+"""What a protocol front is to the runtime; no protocol is known here."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
+from sharecoord.errors import SharecoordError
+
+
+class MemberChannel(Protocol):
+    """The way to one member; its calls do not wait.
+
+    What the member can not take in time shows in `unsent_bytes`, at which the dispatcher looks.
+    """
+
+    unsent_bytes: int
+
+    def deliver(self, delivery: Delivery, now_ms: int) -> None:
+        """Sends records whose acquisition is durable."""
+
+    def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
+        """Sends the outcome of acknowledgements."""
+
+    def assigned(self, assignment: Assignment) -> None:
+        """Tells a change of what the member may receive."""
+
+    def drain(self) -> None:
+        """Asks the member to go elsewhere."""
+
+    def end(self, error: SharecoordError | None) -> None:
+        """Ends the connection; with an error, says why."""

@@ -1,0 +1,109 @@
+"""What a running coordinator tells its watchers: read from other threads, written by the loop.
+
+A snapshot is replaced as a whole, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.partition_actor import ActorState
+
+STALL_AFTER_S = 10.0
+"""A loop that has not ticked for so long counts as dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFigures:
+    """One share-partition at the last tick."""
+
+    group: str
+    topic: str
+    partition: int
+    acquired: int
+    due: int
+    delayed: int
+    lag: int | None
+    window_ranges: int
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The coordinator at the last tick."""
+
+    ticked_at_s: float
+    serving: bool
+    store_ok: bool
+    kafka_ok: bool
+    commits: int
+    members: dict[str, int]
+    partitions: tuple[PartitionFigures, ...]
+    delivered: dict[str, int]
+    acknowledged: dict[str, int]
+    cache_bytes: int
+
+
+class StatusBoard:
+    """The latest snapshot."""
+
+    def __init__(self) -> None:
+        self.latest: Snapshot | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop ticks."""
+        latest = self.latest
+        return latest is not None and time.monotonic() - latest.ticked_at_s < STALL_AFTER_S
+
+    @property
+    def ready(self) -> bool:
+        """Whether members can be served."""
+        latest = self.latest
+        return self.alive and latest is not None and latest.serving and latest.store_ok
+
+    def update(self, coordinator: Coordinator) -> None:
+        """Called by the loop, once a second."""
+        groups = coordinator.groups.values()
+        self.latest = Snapshot(
+            ticked_at_s=time.monotonic(),
+            serving=not coordinator.draining,
+            store_ok=coordinator.store_ok,
+            kafka_ok=coordinator.kafka_ok,
+            commits=coordinator.context.committer.commits,
+            members={g.group_id: len(g.sessions) for g in groups},
+            partitions=tuple(_figures(coordinator)),
+            delivered={
+                g.group_id: sum(s.delivered_total for s in g.sessions.values()) for g in groups
+            },
+            acknowledged={
+                g.group_id: sum(s.acknowledged_total for s in g.sessions.values()) for g in groups
+            },
+            cache_bytes=coordinator.context.budget.used_bytes,
+        )
+
+
+def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
+    found: list[PartitionFigures] = []
+    for group in coordinator.groups.values():
+        for actor in group.partitions.values():
+            window = actor.partition.window if actor.partition else None
+            lag = None
+            if window is not None and actor.log_end_offset is not None:
+                lag = max(actor.log_end_offset - window.start_offset - window.finished, 0)
+            found.append(
+                PartitionFigures(
+                    group=group.group_id,
+                    topic=actor.key.topic,
+                    partition=actor.key.partition,
+                    acquired=window.acquired if window else 0,
+                    due=window.due if window else 0,
+                    delayed=window.delayed if window else 0,
+                    lag=lag,
+                    window_ranges=len(window.ranges) if window else 0,
+                    active=actor.state is ActorState.ACTIVE,
+                )
+            )
+    return found
