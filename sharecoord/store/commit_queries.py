@@ -1,0 +1,66 @@
+"""The group commit (design 4), statement by statement. Runs inside a writing transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from sharecoord.core.changes import CommitBatch, PartitionCommit
+from sharecoord.store.row_codec import encode_dead_letter, encode_head, encode_member
+from sharecoord.store.statements import Statements
+
+
+def write_batch(
+    connection: Connection, statements: Statements, batch: CommitBatch
+) -> frozenset[int]:
+    """Writes all partitions whose epochs hold, and the members; returns the fenced partitions."""
+    fenced: frozenset[int] = frozenset()
+    if batch.partitions:
+        fenced = _fenced(connection, statements, batch.partitions)
+        _write_partitions(
+            connection,
+            statements,
+            [part for part in batch.partitions if part.partition_id not in fenced]
+            if fenced
+            else batch.partitions,
+        )
+    if batch.members_removed:
+        connection.exec_driver_sql(statements.delete_member, batch.members_removed)
+    if batch.members_saved:
+        connection.exec_driver_sql(
+            statements.upsert_member, [encode_member(member) for member in batch.members_saved]
+        )
+    return fenced
+
+
+def _fenced(
+    connection: Connection, statements: Statements, parts: Sequence[PartitionCommit]
+) -> frozenset[int]:
+    wanted = {part.partition_id: (part.owner_epoch, part.state_epoch) for part in parts}
+    assert len(wanted) == len(parts), "a partition stands twice in one commit"
+    stored = {row[0]: (row[1], row[2]) for row in statements.read_epochs(connection, list(wanted))}
+    if stored == wanted:
+        return frozenset()
+    return frozenset(key for key, epochs in wanted.items() if stored.get(key) != epochs)
+
+
+def _write_partitions(
+    connection: Connection, statements: Statements, parts: Sequence[PartitionCommit]
+) -> None:
+    if not parts:
+        return
+    run = connection.exec_driver_sql
+    run(statements.update_head, [(*encode_head(part.head), part.partition_id) for part in parts])
+    if rows := [(part.partition_id, offset) for part in parts for offset in part.deleted]:
+        run(statements.delete_in_flight, rows)
+    if ranges := [(part.partition_id, *row) for part in parts for row in part.upserted]:
+        run(statements.upsert_in_flight, ranges)
+    if done := [(part.partition_id, offset) for part in parts for offset in part.dead_letters_done]:
+        run(statements.delete_dead_letter, done)
+    if letters := [
+        encode_dead_letter(part.partition_id, letter)
+        for part in parts
+        for letter in part.dead_letters
+    ]:
+        run(statements.upsert_dead_letter, letters)

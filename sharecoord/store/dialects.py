@@ -1,0 +1,235 @@
+"""What differs between databases, in one file. SQLite now; the SQL elsewhere is written for all.
+
+SQLAlchemy's SQLite compiler leaves FOR UPDATE out; there BEGIN IMMEDIATE does the same for the
+whole file, so that statements lock rows in order of id everywhere.
+"""
+
+# ruff: noqa: D102 - `Dialect` documents the methods
+
+from __future__ import annotations
+
+import abc
+import os
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, Insert, Table, create_engine, event
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.pool import NullPool
+
+from sharecoord.errors import InvalidConfigError, SharecoordError, StoreFatalError
+from sharecoord.store.errors_map import translate_sqlite
+from sharecoord.store.file_lock import FileLock
+
+READ_ONLY = "sharecoord_read_only"
+"""Execution option of connections that only read: they never wait for a writer."""
+
+LOCK_TIMEOUT_MS = 2000
+WAL_AUTOCHECKPOINT_PAGES = 4000
+"""16 MiB of WAL per checkpoint, the automatic one: it blocks the commit that triggers it."""
+WAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
+CACHE_KIB = 16 * 1024
+
+
+class Dialect(abc.ABC):
+    """One database: how to connect, to begin, to upsert, to tell the time, to read its errors."""
+
+    holder_is_alone: bool = False
+    """Whether `take` proves that no other coordinator lives, so that their leases are void."""
+
+    @abc.abstractmethod
+    def make_engine(self) -> Engine:
+        """An engine whose transactions begin as the store needs them."""
+
+    @abc.abstractmethod
+    def take(self, *, coordinator_id: str) -> None:
+        """Takes the database for this process (standalone mode), before it is touched."""
+
+    @abc.abstractmethod
+    def give_back(self) -> None:
+        """Undoes `take`; never raises."""
+
+    @abc.abstractmethod
+    def now_ms(self, connection: Connection) -> int:
+        """The store's clock, inside the connection's transaction."""
+
+    @abc.abstractmethod
+    def upsert(
+        self,
+        table: Table,
+        *,
+        keys: Sequence[str],
+        counter: str | None = None,
+        not_older_by: str | None = None,
+    ) -> Insert:
+        """An INSERT that replaces all other columns of a row with the same keys.
+
+        Args:
+            table: Where to.
+            keys: Columns of the primary key or of a unique constraint.
+            counter: A column that becomes stored + 1 instead.
+            not_older_by: A column; the stored row stays when its value is higher.
+        """
+
+    @abc.abstractmethod
+    def insert_or_ignore(self, table: Table) -> Insert:
+        """An INSERT that does nothing when a row with the same keys exists."""
+
+    @abc.abstractmethod
+    def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
+        """The error of this package for an error of the driver."""
+
+
+class SqliteDialect(Dialect):
+    """A file on a local disk, WAL, synchronous=FULL: what COMMIT says is on disk."""
+
+    holder_is_alone = True
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock_ms: Callable[[], int],
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        pragmas: Mapping[str, str | int] | None = None,
+    ) -> None:
+        """Touches nothing.
+
+        Args:
+            path: The database file.
+            clock_ms: The store's clock, milliseconds since the epoch.
+            lock_timeout_ms: How long a transaction waits for another process's.
+            pragmas: Set on every connection after ours, e.g. `max_page_count`.
+        """
+        # Two names of one file must find the same lock and the same WAL.
+        self.path = Path(os.path.realpath(path))
+        self._clock_ms = clock_ms
+        self._lock_timeout_ms = lock_timeout_ms
+        self._lock = FileLock(self.path)
+        self._identity: tuple[int, int] | None = None
+        self._pragmas: dict[str, str | int] = {
+            "synchronous": "FULL",
+            "foreign_keys": "ON",
+            "wal_autocheckpoint": WAL_AUTOCHECKPOINT_PAGES,
+            "journal_size_limit": WAL_SIZE_LIMIT_BYTES,
+            "cache_size": -CACHE_KIB,
+            **(pragmas or {}),
+        }
+
+    def make_engine(self) -> Engine:
+        self._make_file()
+        engine = create_engine(
+            URL.create("sqlite+pysqlite", database=str(self.path)),
+            poolclass=NullPool,
+            connect_args={
+                "timeout": self._lock_timeout_ms / 1000,
+                # We begin by ourselves (below); the driver would begin too late and deferred.
+                "isolation_level": None,
+                "check_same_thread": False,
+            },
+        )
+        self._identity = self._identify()
+        event.listen(engine, "do_connect", self._before_connect)
+        event.listen(engine, "connect", self._set_up)
+        event.listen(engine, "begin", self._begin)
+        return engine
+
+    def take(self, *, coordinator_id: str) -> None:
+        self._make_directory()
+        self._lock.acquire(coordinator_id=coordinator_id)
+
+    def give_back(self) -> None:
+        self._lock.release()
+
+    def now_ms(self, connection: Connection) -> int:
+        return self._clock_ms()
+
+    def upsert(
+        self,
+        table: Table,
+        *,
+        keys: Sequence[str],
+        counter: str | None = None,
+        not_older_by: str | None = None,
+    ) -> Insert:
+        insert = sqlite.insert(table)
+        replaced: dict[str, Any] = {
+            column.name: insert.excluded[column.name]
+            for column in table.columns
+            if column.name not in keys
+        }
+        if counter is not None:
+            replaced[counter] = table.c[counter] + 1
+        where = None
+        if not_older_by is not None:
+            where = table.c[not_older_by] <= insert.excluded[not_older_by]
+        return insert.on_conflict_do_update(index_elements=keys, set_=replaced, where=where)
+
+    def insert_or_ignore(self, table: Table) -> Insert:
+        return sqlite.insert(table).on_conflict_do_nothing()
+
+    def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
+        return translate_sqlite(error, path=str(self.path), committing=committing)
+
+    def _make_directory(self) -> None:
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidConfigError(
+                f"store: cannot make the directory {self.path.parent}: {error.strerror}. Give a "
+                "path that this user can write to"
+            ) from error
+
+    def _make_file(self) -> None:
+        """A new file is for this user alone: it may come to hold payloads of dead letters."""
+        self._make_directory()
+        try:
+            # Only when it is new: closing a descriptor of an open database drops its locks.
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            if not self.path.is_file():
+                raise InvalidConfigError(
+                    f"store: {self.path} is not a file. Give the path of a database file"
+                ) from None
+        except OSError as error:
+            raise InvalidConfigError(
+                f"store: cannot make {self.path}: {error.strerror}. Give a path that this user "
+                "can write to"
+            ) from error
+
+    def _set_up(self, connection: sqlite3.Connection, record: object) -> None:
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreFatalError(
+                f"the file system of {self.path} does not allow SQLite's WAL mode (it says "
+                f"{mode!r}). Put the store on a local disk"
+            )
+        for name, value in self._pragmas.items():
+            connection.execute(f"PRAGMA {name} = {value}")
+
+    def _identify(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino)
+
+    def _check_identity(self) -> None:
+        """SQLite goes on writing to a file that was deleted; a restart would not find it."""
+        if self._identify() != self._identity:
+            raise StoreFatalError(
+                f"{self.path} was moved, deleted or replaced while it was in use: what is "
+                "committed now would be lost. Put it back with its -wal file, then start again"
+            )
+
+    def _before_connect(self, *_: object) -> None:
+        self._check_identity()
+
+    def _begin(self, connection: Connection) -> None:
+        self._check_identity()
+        reading = connection.get_execution_options().get(READ_ONLY, False)
+        driver: Any = connection.connection.driver_connection
+        # What begins as a reader and then writes can fail with SQLITE_BUSY without any waiting.
+        driver.execute("BEGIN" if reading else "BEGIN IMMEDIATE")

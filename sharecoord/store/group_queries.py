@@ -1,0 +1,207 @@
+"""Groups, members and what operators do under traffic. Each runs inside one transaction.
+
+Rows are locked in one order everywhere: share-partitions by id, then group, member, store_meta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, delete, exists, select, update
+
+from sharecoord.core.changes import (
+    GroupRow,
+    MemberRow,
+    PartitionHead,
+    PartitionKey,
+    PartitionRow,
+)
+from sharecoord.store.dialects import Dialect
+from sharecoord.store.partition_queries import (
+    head_values,
+    open_partition,
+    raise_floor,
+    read_floor,
+)
+from sharecoord.store.row_codec import (
+    PARTITION_COLUMNS,
+    decode_group,
+    decode_member,
+    decode_partition,
+    encode_config,
+    encode_member,
+)
+from sharecoord.store.tables import DEAD_LETTER, IN_FLIGHT, MEMBER, SHARE_GROUP, SHARE_PARTITION
+
+_G = SHARE_GROUP.c
+_P = SHARE_PARTITION.c
+
+
+def load_groups(connection: Connection) -> list[GroupRow]:
+    """All groups by id."""
+    rows = map(decode_group, connection.execute(select(SHARE_GROUP)))
+    return sorted(rows, key=lambda group: group.group_id)
+
+
+def ensure_group(connection: Connection, dialect: Dialect, group_id: str) -> GroupRow:
+    """The group's row, locked; made when it is missing."""
+    query = select(SHARE_GROUP).where(_G.group_id == group_id).with_for_update()
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        values = {
+            "group_id": group_id,
+            "config": encode_config({}),
+            "group_epoch": read_floor(connection),
+            "paused": False,
+        }
+        connection.execute(dialect.insert_or_ignore(SHARE_GROUP), values)
+        row = connection.execute(query).one()
+    return decode_group(row)
+
+
+def save_group_config(
+    connection: Connection,
+    dialect: Dialect,
+    *,
+    group_id: str,
+    set_values: Mapping[str, str],
+    deleted: Sequence[str],
+) -> GroupRow:
+    """Merges overrides, raises the group epoch."""
+    group = ensure_group(connection, dialect, group_id)
+    config = {name: value for name, value in group.config.items() if name not in deleted}
+    config.update(set_values)
+    return _change_group(connection, group_id, {"config": encode_config(config)})
+
+
+def set_group_paused(
+    connection: Connection, dialect: Dialect, *, group_id: str, paused: bool
+) -> GroupRow:
+    """Pauses or resumes; raises the group epoch."""
+    ensure_group(connection, dialect, group_id)
+    return _change_group(connection, group_id, {"paused": paused})
+
+
+def _change_group(connection: Connection, group_id: str, values: dict[str, Any]) -> GroupRow:
+    connection.execute(
+        update(SHARE_GROUP)
+        .where(_G.group_id == group_id)
+        .values(group_epoch=_G.group_epoch + 1, **values)
+    )
+    row = connection.execute(select(SHARE_GROUP).where(_G.group_id == group_id)).one()
+    return decode_group(row)
+
+
+def join_member(connection: Connection, dialect: Dialect, member: MemberRow) -> int:
+    """Saves the member with the next epoch, and returns it."""
+    names = MEMBER.columns.keys()
+    values: dict[str, Any] = dict(zip(names, encode_member(member), strict=True))
+    values["member_epoch"] = 1
+    connection.execute(
+        dialect.upsert(MEMBER, keys=["group_id", "member_id"], counter="member_epoch"), values
+    )
+    epoch: int = connection.execute(
+        select(MEMBER.c.member_epoch).where(
+            MEMBER.c.group_id == member.group_id, MEMBER.c.member_id == member.member_id
+        )
+    ).scalar_one()
+    return epoch
+
+
+def load_members(connection: Connection) -> list[MemberRow]:
+    """All members by group and id."""
+    rows = map(decode_member, connection.execute(select(MEMBER)))
+    return sorted(rows, key=lambda member: (member.group_id, member.member_id))
+
+
+# -- operations under traffic ---------------------------------------------------------------------
+
+
+def reset_partitions(
+    connection: Connection, dialect: Dialect, heads: Mapping[PartitionKey, int]
+) -> dict[PartitionKey, PartitionRow]:
+    """New start offsets; the partitions serve again, also those that were closed or stopped."""
+    ids = {open_partition(connection, dialect, key).partition_id: key for key in heads}
+    rows: dict[PartitionKey, PartitionRow] = {}
+    for old in _lock_partitions(connection, _P.id.in_(list(ids))):
+        key = ids[old["id"]]
+        start = heads[key]
+        head = PartitionHead(
+            start_offset=start,
+            end_offset=start,
+            end_leader_epoch=-1,
+            finished_count=0,
+            change_sequence=old["change_sequence"] + 1,
+        )
+        _clear(connection, old["id"], head)
+        connection.execute(
+            update(SHARE_PARTITION)
+            .where(_P.id == old["id"])
+            .values(closed=False, stopped_reason="")
+        )
+        query = select(*(_P[name] for name in PARTITION_COLUMNS)).where(_P.id == old["id"])
+        rows[key] = decode_partition(connection.execute(query).one())
+    for group_id in sorted({key.group_id for key in heads}):
+        ensure_group(connection, dialect, group_id)
+        _change_group(connection, group_id, {})
+    return rows
+
+
+def _clear(connection: Connection, partition_id: int, head: PartitionHead | None) -> None:
+    """Ends everything in flight; the outbox stays (design 5.11)."""
+    connection.execute(delete(IN_FLIGHT).where(IN_FLIGHT.c.partition_id == partition_id))
+    connection.execute(
+        update(SHARE_PARTITION)
+        .where(_P.id == partition_id)
+        .values(state_epoch=_P.state_epoch + 1, **head_values(head))
+    )
+
+
+def _lock_partitions(connection: Connection, which: ColumnElement[bool]) -> list[Mapping[str, Any]]:
+    query = select(_P.id, _P.owner_epoch, _P.state_epoch, _P.change_sequence).where(which)
+    rows = connection.execute(query.order_by(_P.id).with_for_update())
+    return [dict(row) for row in rows.mappings()]
+
+
+def delete_topics(
+    connection: Connection, dialect: Dialect, group_id: str, topics: Sequence[str]
+) -> int:
+    """Deletes share-partitions; those with an outbox are emptied and stay until it is done."""
+    of_topics = (_P.group_id == group_id) & _P.topic.in_(list(topics))
+    locked = _lock_partitions(connection, of_topics)
+    if not locked:
+        return 0
+    with_outbox = set(
+        connection.execute(
+            select(_P.id).where(of_topics, exists().where(DEAD_LETTER.c.partition_id == _P.id))
+        ).scalars()
+    )
+    for partition_id in sorted(with_outbox):
+        _clear(connection, partition_id, None)
+    _delete_partitions(connection, dialect, [row for row in locked if row["id"] not in with_outbox])
+    ensure_group(connection, dialect, group_id)
+    _change_group(connection, group_id, {})
+    return len(locked)
+
+
+def delete_group(connection: Connection, dialect: Dialect, group_id: str) -> bool:
+    """Deletes the group, its share-partitions with their outbox, and its members."""
+    locked = _lock_partitions(connection, _P.group_id == group_id)
+    _delete_partitions(connection, dialect, locked)
+    query = select(_G.group_epoch).where(_G.group_id == group_id).with_for_update()
+    group_epoch = connection.execute(query).scalar_one_or_none()
+    if group_epoch is not None:
+        raise_floor(connection, dialect, group_epoch)
+    connection.execute(delete(SHARE_GROUP).where(_G.group_id == group_id))
+    members = connection.execute(delete(MEMBER).where(MEMBER.c.group_id == group_id))
+    return bool(locked) or group_epoch is not None or members.rowcount > 0
+
+
+def _delete_partitions(
+    connection: Connection, dialect: Dialect, rows: Iterable[Mapping[str, Any]]
+) -> None:
+    for row in rows:
+        raise_floor(connection, dialect, max(row["owner_epoch"], row["state_epoch"]))
+        # Ranges and outbox go with the row (ON DELETE CASCADE).
+        connection.execute(delete(SHARE_PARTITION).where(_P.id == row["id"]))

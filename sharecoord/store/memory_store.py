@@ -1,0 +1,506 @@
+"""The store in memory: the reference of what `sharecoord.ports.Store` means, and `--store memory:`.
+
+Several handles on one `MemoryDatabase` are several coordinators on one database. Tests make the
+next transaction fail with `fail_next`, and end a handle as kill -9 would with `crash`.
+"""
+
+# ruff: noqa: D102 - `sharecoord.ports.Store` documents the methods
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sharecoord.core.changes import (
+    CommitBatch,
+    CommitResult,
+    DeadLetter,
+    GroupRow,
+    InFlightRow,
+    LoadedPartition,
+    MemberRow,
+    PartitionCommit,
+    PartitionHead,
+    PartitionKey,
+    PartitionRow,
+)
+from sharecoord.core.states import RecordState
+from sharecoord.errors import (
+    InternalError,
+    SharecoordError,
+    StoreClusterMismatchError,
+    StoreInUseError,
+)
+from sharecoord.store.clock import wall_clock_ms
+
+FIRST_LEASE_MS = 4000
+DELAYED = -1
+
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(slots=True)
+class _Partition:
+    row: PartitionRow
+    change_sequence: int = 0
+    """Outlives the head of a partition that is uninitialised again."""
+    in_flight: dict[int, InFlightRow] = field(default_factory=dict)
+    dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
+
+    def set_head(self, head: PartitionHead | None) -> None:
+        self.row = replace(self.row, head=head)
+        if head is not None:
+            self.change_sequence = head.change_sequence
+
+    def clear(self, head: PartitionHead | None) -> None:
+        """Ends everything in flight; the outbox stays."""
+        self.in_flight.clear()
+        self.row = replace(self.row, state_epoch=self.row.state_epoch + 1)
+        self.set_head(head)
+
+
+class MemoryDatabase:
+    """What the handles share. Everything in it is guarded by `lock`."""
+
+    def __init__(self, *, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+        self.clock_ms = clock_ms
+        self.lock = threading.RLock()
+        self.cluster_id = ""
+        self.holder: str | None = None
+        """Coordinator that has the database for itself (standalone mode)."""
+        self.leases: dict[str, int] = {}
+        """Coordinator id to the end of its lease."""
+        self.partitions: dict[int, _Partition] = {}
+        self.ids: dict[PartitionKey, int] = {}
+        self.last_id = 0
+        self.epoch_floor = 0
+        """Highest epoch of deleted rows: what is made again must not repeat lock tokens."""
+        self.groups: dict[str, GroupRow] = {}
+        self.members: dict[tuple[str, str], MemberRow] = {}
+
+    def locked(self, ids: Sequence[int]) -> list[_Partition]:
+        """The partitions in order of id, those that exist."""
+        return [self.partitions[key] for key in sorted(ids) if key in self.partitions]
+
+    def delete(self, partition: _Partition) -> None:
+        """Deletes a partition with everything under it."""
+        row = partition.row
+        self.epoch_floor = max(self.epoch_floor, row.owner_epoch, row.state_epoch)
+        del self.ids[row.key]
+        del self.partitions[row.partition_id]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    error: SharecoordError
+    after_commit: bool
+    method: str
+
+
+class MemoryStore:
+    """Implements `sharecoord.ports.Store`; see there for what each method promises."""
+
+    def __init__(
+        self,
+        database: MemoryDatabase | None = None,
+        *,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+        fleet: bool = False,
+        check_ranges: bool = False,
+    ) -> None:
+        """Touches nothing; `open` does.
+
+        Args:
+            database: Shared with other handles; by default one of its own.
+            clock_ms: Clock of that own database.
+            fleet: Whether other coordinators may use the database at the same time.
+            check_ranges: Whether each commit asserts that ranges do not overlap (tests).
+        """
+        self.database = database or MemoryDatabase(clock_ms=clock_ms)
+        self._fleet = fleet
+        self._check_ranges = check_ranges
+        self._coordinator_id: str | None = None
+        self._faults: deque[_Fault] = deque()
+
+    # -- faults for tests -----------------------------------------------------------------------
+
+    def fail_next(
+        self, error: SharecoordError, *, after_commit: bool = False, method: str = ""
+    ) -> None:
+        """Makes one coming transaction raise `error`; calls queue up.
+
+        Args:
+            error: What is raised.
+            after_commit: Whether the transaction happens all the same (unknown outcome).
+            method: Name of the method that is to fail; "" = whichever comes next.
+        """
+        self._faults.append(_Fault(error=error, after_commit=after_commit, method=method))
+
+    def crash(self) -> None:
+        """Ends this handle as kill -9 does: its lease stays until it runs out."""
+        with self.database.lock:
+            if self.database.holder == self._coordinator_id:
+                self.database.holder = None
+            self._coordinator_id = None
+
+    @contextlib.contextmanager
+    def _transaction(self, method: str) -> Iterator[MemoryDatabase]:
+        with self.database.lock:
+            if self._coordinator_id is None:
+                raise InternalError("the memory store is not open")
+            fault = None
+            if self._faults and self._faults[0].method in ("", method):
+                fault = self._faults.popleft()
+            if fault is not None and not fault.after_commit:
+                raise fault.error
+            yield self.database
+            if fault is not None:
+                raise fault.error
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def open(self, *, coordinator_id: str, cluster_id: str, address: str, version: str) -> None:
+        database = self.database
+        with database.lock:
+            if self._coordinator_id is not None:
+                raise InternalError("the memory store is open already")
+            if not self._fleet and database.holder is not None:
+                raise StoreInUseError(
+                    f"the memory store is in use by coordinator {database.holder}. Close it first"
+                )
+            if cluster_id and database.cluster_id not in ("", cluster_id):
+                raise StoreClusterMismatchError(
+                    f"the memory store holds the share groups of Kafka cluster "
+                    f"{database.cluster_id}, but the brokers are cluster {cluster_id}. Connect "
+                    "to the first cluster, or give this one another --store"
+                )
+            database.cluster_id = database.cluster_id or cluster_id
+            if not self._fleet:
+                database.holder = coordinator_id
+                database.leases.clear()
+            database.leases[coordinator_id] = database.clock_ms() + FIRST_LEASE_MS
+            self._coordinator_id = coordinator_id
+
+    def close(self) -> None:
+        with self.database.lock:
+            if self._coordinator_id is not None:
+                self.database.leases.pop(self._coordinator_id, None)
+                self.crash()
+
+    def renew_lease(self, *, duration_ms: int) -> int:
+        with self._transaction("renew_lease") as database:
+            me = self._me()
+            if me not in database.leases:
+                raise StoreInUseError(
+                    f"the lease of coordinator {me} is gone: another coordinator took the store. "
+                    "Run one of them, or both in fleet mode"
+                )
+            now_ms = database.clock_ms()
+            database.leases[me] = now_ms + duration_ms
+            return now_ms
+
+    def now_ms(self) -> int:
+        with self._transaction("now_ms") as database:
+            return database.clock_ms()
+
+    def _me(self) -> str:
+        assert self._coordinator_id is not None
+        return self._coordinator_id
+
+    # -- the hot path ---------------------------------------------------------------------------
+
+    def commit(self, batch: CommitBatch) -> CommitResult:
+        with self._transaction("commit") as database:
+            ids = [part.partition_id for part in batch.partitions]
+            assert len(set(ids)) == len(ids), "a partition stands twice in one commit"
+            for part in batch.partitions:
+                _check_commit(part)
+            fenced = set()
+            for part in batch.partitions:
+                partition = database.partitions.get(part.partition_id)
+                if partition is None or _epochs(partition.row) != (
+                    part.owner_epoch,
+                    part.state_epoch,
+                ):
+                    fenced.add(part.partition_id)
+                    continue
+                self._apply(partition, part)
+            for key in batch.members_removed:
+                database.members.pop(key, None)
+            for member in batch.members_saved:
+                _save_member(database, member)
+            return CommitResult(fenced=frozenset(fenced))
+
+    def _apply(self, partition: _Partition, part: PartitionCommit) -> None:
+        partition.set_head(part.head)
+        for first_offset in part.deleted:
+            partition.in_flight.pop(first_offset, None)
+        for row in part.upserted:
+            partition.in_flight[row.first_offset] = row
+        for offset in part.dead_letters_done:
+            partition.dead_letters.pop(offset, None)
+        for letter in part.dead_letters:
+            partition.dead_letters[letter.offset] = letter
+        if self._check_ranges:
+            rows = _sorted_ranges(partition)
+            for before, after in itertools.pairwise(rows):
+                assert before.last_offset < after.first_offset, f"overlap: {before} {after}"
+
+    # -- partitions -----------------------------------------------------------------------------
+
+    def open_partition(self, key: PartitionKey) -> PartitionRow:
+        with self._transaction("open_partition") as database:
+            return _open(database, key).row
+
+    def claim_partition(
+        self, partition_id: int, *, incarnation: int, previous_incarnation: int | None
+    ) -> LoadedPartition | None:
+        with self._transaction("claim_partition") as database:
+            partition = database.partitions.get(partition_id)
+            now_ms = database.clock_ms()
+            if partition is None:
+                return None
+            row = partition.row
+            if previous_incarnation is None:
+                lease_until_ms = database.leases.get(row.owner) if row.owner else None
+                lives = lease_until_ms is not None and lease_until_ms >= now_ms
+                allowed = row.owner == self._me() or not lives
+            else:
+                # Its own new number too: the same claim again, its outcome was not known.
+                allowed = row.owner == self._me() and row.incarnation in (
+                    previous_incarnation,
+                    incarnation,
+                )
+            if not allowed:
+                return None
+            partition.row = replace(
+                row, owner=self._me(), owner_epoch=row.owner_epoch + 1, incarnation=incarnation
+            )
+            return LoadedPartition(
+                row=partition.row,
+                in_flight=tuple(_sorted_ranges(partition)),
+                dead_letters=tuple(
+                    sorted(partition.dead_letters.values(), key=lambda letter: letter.offset)
+                ),
+                store_now_ms=now_ms,
+            )
+
+    def initialize_partition(
+        self, partition_id: int, *, owner_epoch: int, head: PartitionHead
+    ) -> bool:
+        with self._transaction("initialize_partition") as database:
+            partition = database.partitions.get(partition_id)
+            if partition is None or partition.row.owner_epoch != owner_epoch:
+                return False
+            if partition.row.head is None:
+                partition.set_head(head)
+            return True
+
+    def release_partition(self, partition_id: int, *, owner_epoch: int) -> None:
+        with self._owned("release_partition", partition_id, owner_epoch) as partition:
+            if partition is not None:
+                partition.row = replace(partition.row, owner=None)
+
+    def close_partition(self, partition_id: int, *, owner_epoch: int) -> None:
+        with self._owned("close_partition", partition_id, owner_epoch) as partition:
+            if partition is not None:
+                partition.row = replace(partition.row, closed=True)
+
+    def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
+        with self._owned("stop_partition", partition_id, owner_epoch) as partition:
+            if partition is not None:
+                partition.row = replace(partition.row, stopped_reason=reason)
+
+    @contextlib.contextmanager
+    def _owned(
+        self, method: str, partition_id: int, owner_epoch: int
+    ) -> Iterator[_Partition | None]:
+        with self._transaction(method) as database:
+            partition = database.partitions.get(partition_id)
+            if partition is not None and partition.row.owner_epoch != owner_epoch:
+                partition = None
+            yield partition
+
+    # -- groups and members ---------------------------------------------------------------------
+
+    def load_groups(self) -> list[GroupRow]:
+        with self._transaction("load_groups") as database:
+            return [_copied(database.groups[name]) for name in sorted(database.groups)]
+
+    def save_group_config(
+        self, group_id: str, *, set_values: Mapping[str, str], deleted: Sequence[str]
+    ) -> GroupRow:
+        with self._transaction("save_group_config") as database:
+            old = _ensure(database, group_id)
+            config = {name: value for name, value in old.config.items() if name not in deleted}
+            config.update(set_values)
+            return _change_group(database, replace(old, config=config))
+
+    def set_group_paused(self, group_id: str, *, paused: bool) -> GroupRow:
+        """Pauses or resumes a group and raises its epoch; makes the group when it is new."""
+        with self._transaction("set_group_paused") as database:
+            return _change_group(database, replace(_ensure(database, group_id), paused=paused))
+
+    def ensure_group(self, group_id: str) -> GroupRow:
+        with self._transaction("ensure_group") as database:
+            return _copied(_ensure(database, group_id))
+
+    def join_member(self, member: MemberRow) -> int:
+        with self._transaction("join_member") as database:
+            key = (member.group_id, member.member_id)
+            old = database.members.get(key)
+            epoch = 1 if old is None else old.member_epoch + 1
+            database.members[key] = replace(member, member_epoch=epoch)
+            return epoch
+
+    def load_members(self) -> list[MemberRow]:
+        with self._transaction("load_members") as database:
+            return [database.members[key] for key in sorted(database.members)]
+
+    # -- operations under traffic ---------------------------------------------------------------
+
+    def reset_partitions(
+        self, heads: Mapping[PartitionKey, int]
+    ) -> dict[PartitionKey, PartitionRow]:
+        with self._transaction("reset_partitions") as database:
+            rows: dict[PartitionKey, PartitionRow] = {}
+            for key, start in heads.items():
+                partition = _open(database, key)
+                head = PartitionHead(
+                    start_offset=start,
+                    end_offset=start,
+                    end_leader_epoch=-1,
+                    finished_count=0,
+                    change_sequence=partition.change_sequence + 1,
+                )
+                partition.clear(head)
+                partition.row = replace(partition.row, closed=False, stopped_reason="")
+                rows[key] = partition.row
+            for group_id in {key.group_id for key in heads}:
+                _change_group(database, _ensure(database, group_id))
+            return rows
+
+    def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
+        with self._transaction("delete_topics") as database:
+            ids = [
+                partition_id
+                for key, partition_id in database.ids.items()
+                if key.group_id == group_id and key.topic in topics
+            ]
+            for partition in database.locked(ids):
+                if partition.dead_letters:
+                    # Stays, uninitialised, until its outbox is done.
+                    partition.clear(None)
+                else:
+                    database.delete(partition)
+            if ids:
+                _change_group(database, _ensure(database, group_id))
+            return len(ids)
+
+    def delete_group(self, group_id: str) -> bool:
+        with self._transaction("delete_group") as database:
+            ids = [number for key, number in database.ids.items() if key.group_id == group_id]
+            for partition in database.locked(ids):
+                database.delete(partition)
+            group = database.groups.pop(group_id, None)
+            if group is not None:
+                database.epoch_floor = max(database.epoch_floor, group.group_epoch)
+            members = [key for key in database.members if key[0] == group_id]
+            for key in members:
+                del database.members[key]
+            return bool(ids) or group is not None or bool(members)
+
+    # -- reads for people -----------------------------------------------------------------------
+
+    def list_partitions(self, group_id: str) -> list[PartitionRow]:
+        with self._transaction("list_partitions") as database:
+            rows = [part.row for part in database.partitions.values()]
+            return sorted(
+                (row for row in rows if row.key.group_id == group_id),
+                key=lambda row: (row.key.topic, row.key.partition, row.partition_id),
+            )
+
+    def read_in_flight(
+        self, partition_id: int, *, from_offset: int, max_rows: int
+    ) -> list[InFlightRow]:
+        with self._transaction("read_in_flight") as database:
+            partition = database.partitions.get(partition_id)
+            rows = _sorted_ranges(partition) if partition is not None else []
+            return [row for row in rows if row.last_offset >= from_offset][:max_rows]
+
+    def count_in_flight(self, partition_id: int) -> dict[int, int]:
+        with self._transaction("count_in_flight") as database:
+            partition = database.partitions.get(partition_id)
+            counts: dict[int, int] = {}
+            now_ms = database.clock_ms()
+            for row in partition.in_flight.values() if partition is not None else ():
+                delayed = row.state == RecordState.AVAILABLE and row.available_at_ms > now_ms
+                state = DELAYED if delayed else int(row.state)
+                counts[state] = counts.get(state, 0) + row.last_offset - row.first_offset + 1
+            return counts
+
+
+def _epochs(row: PartitionRow) -> tuple[int, int]:
+    return (row.owner_epoch, row.state_epoch)
+
+
+def _sorted_ranges(partition: _Partition) -> list[InFlightRow]:
+    return sorted(partition.in_flight.values(), key=lambda row: row.first_offset)
+
+
+def _check_commit(part: PartitionCommit) -> None:
+    """Refuses what a database would refuse, before anything is changed."""
+    overlap = set(part.deleted).intersection(row.first_offset for row in part.upserted)
+    assert not overlap, f"offsets both deleted and upserted: {sorted(overlap)}"
+    for row in part.upserted:
+        for name, value in zip(row._fields, row, strict=True):
+            if isinstance(value, int) and not -_INT64_MAX - 1 <= value <= _INT64_MAX:
+                raise InternalError(
+                    f"the memory store refused {name}={value} of partition {part.partition_id}: "
+                    "more than 64 bits; nothing was changed"
+                )
+
+
+def _open(database: MemoryDatabase, key: PartitionKey) -> _Partition:
+    partition_id = database.ids.get(key)
+    if partition_id is None:
+        database.last_id += 1
+        partition_id = database.ids[key] = database.last_id
+        row = PartitionRow(
+            partition_id=partition_id,
+            key=key,
+            head=None,
+            owner=None,
+            owner_epoch=database.epoch_floor,
+            incarnation=0,
+            state_epoch=database.epoch_floor,
+        )
+        database.partitions[partition_id] = _Partition(row)
+    return database.partitions[partition_id]
+
+
+def _ensure(database: MemoryDatabase, group_id: str) -> GroupRow:
+    return database.groups.setdefault(
+        group_id, GroupRow(group_id=group_id, config={}, group_epoch=database.epoch_floor)
+    )
+
+
+def _change_group(database: MemoryDatabase, group: GroupRow) -> GroupRow:
+    changed = replace(group, group_epoch=group.group_epoch + 1)
+    database.groups[group.group_id] = changed
+    return _copied(changed)
+
+
+def _copied(group: GroupRow) -> GroupRow:
+    return replace(group, config=dict(group.config))
+
+
+def _save_member(database: MemoryDatabase, member: MemberRow) -> None:
+    key = (member.group_id, member.member_id)
+    old = database.members.get(key)
+    if old is None or old.member_epoch <= member.member_epoch:
+        database.members[key] = member

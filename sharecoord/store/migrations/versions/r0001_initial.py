@@ -1,0 +1,146 @@
+"""The first schema.
+
+Revision: 0001. A frozen copy: it does not import `sharecoord.store.tables`, which moves on.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision: str | None = None
+needs_downtime = False
+
+_ROW_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def upgrade() -> None:
+    """Makes every table."""
+    _make_small_tables()
+    _make_share_partition()
+    _make_in_flight()
+    _make_dead_letter()
+
+
+def _make_small_tables() -> None:
+    op.create_table(
+        "store_meta",
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("value", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_store_meta"),
+    )
+    op.create_table(
+        "share_group",
+        sa.Column("group_id", sa.String(255), nullable=False),
+        sa.Column("config", sa.Text, nullable=False),
+        sa.Column("group_epoch", sa.BigInteger, nullable=False),
+        sa.Column("paused", sa.Boolean, nullable=False),
+        sa.PrimaryKeyConstraint("group_id", name="pk_share_group"),
+    )
+    op.create_table(
+        "coordinator",
+        sa.Column("id", sa.String(255), nullable=False),
+        sa.Column("address", sa.String(255), nullable=False),
+        sa.Column("version", sa.String(64), nullable=False),
+        sa.Column("lease_until_ms", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_coordinator"),
+    )
+    op.create_table(
+        "member",
+        sa.Column("group_id", sa.String(255), nullable=False),
+        sa.Column("member_id", sa.String(255), nullable=False),
+        sa.Column("member_epoch", sa.BigInteger, nullable=False),
+        sa.Column("client_id", sa.String(255), nullable=False),
+        sa.Column("host", sa.String(255), nullable=False),
+        sa.Column("gateway", sa.String(255), nullable=False),
+        sa.Column("topics", sa.Text, nullable=False),
+        sa.Column("last_fetch_id", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("group_id", "member_id", name="pk_member"),
+    )
+
+
+def _make_share_partition() -> None:
+    op.create_table(
+        "share_partition",
+        sa.Column("id", _ROW_ID, nullable=False),
+        sa.Column("group_id", sa.String(255), nullable=False),
+        sa.Column("topic", sa.String(249), nullable=False),
+        sa.Column("topic_id", sa.String(32), nullable=False),
+        sa.Column("partition_index", sa.Integer, nullable=False),
+        sa.Column("start_offset", sa.BigInteger),
+        sa.Column("end_offset", sa.BigInteger),
+        sa.Column("end_leader_epoch", sa.Integer),
+        sa.Column("finished_count", sa.BigInteger),
+        sa.Column("change_sequence", sa.BigInteger, nullable=False),
+        sa.Column("owner", sa.String(255)),
+        sa.Column("owner_epoch", sa.BigInteger, nullable=False),
+        sa.Column("incarnation", sa.BigInteger, nullable=False),
+        sa.Column("state_epoch", sa.BigInteger, nullable=False),
+        sa.Column("closed", sa.Boolean, nullable=False),
+        sa.Column("stopped_reason", sa.String(255), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_share_partition"),
+        sa.UniqueConstraint(
+            "group_id", "topic", "topic_id", "partition_index", name="uq_share_partition"
+        ),
+        sqlite_autoincrement=True,
+    )
+
+
+def _make_in_flight() -> None:
+    op.create_table(
+        "in_flight",
+        sa.Column("partition_id", _ROW_ID, nullable=False, autoincrement=False),
+        sa.Column("first_offset", sa.BigInteger, nullable=False, autoincrement=False),
+        sa.Column("last_offset", sa.BigInteger, nullable=False),
+        sa.Column("state", sa.Integer, nullable=False),
+        sa.Column("delivery_count", sa.Integer, nullable=False),
+        sa.Column("hand_outs", sa.Integer, nullable=False),
+        sa.Column("member_id", sa.String(255)),
+        sa.Column("lock_token", sa.BigInteger, nullable=False),
+        sa.Column("deadline_ms", sa.BigInteger, nullable=False),
+        sa.Column("granted_ms", sa.BigInteger, nullable=False),
+        sa.Column("available_at_ms", sa.BigInteger, nullable=False),
+        sa.Column("batch_base", sa.BigInteger, nullable=False),
+        sa.Column("batch_size", sa.Integer, nullable=False),
+        sa.Column("reason", sa.Text),
+        sa.Column("key_hashes", sa.LargeBinary),
+        sa.PrimaryKeyConstraint("partition_id", "first_offset", name="pk_in_flight"),
+        sa.ForeignKeyConstraint(
+            ["partition_id"],
+            ["share_partition.id"],
+            name="fk_in_flight_partition_id",
+            ondelete="CASCADE",
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(
+        "ix_in_flight_delayed",
+        "in_flight",
+        ["partition_id", "available_at_ms"],
+        sqlite_where=sa.text("available_at_ms > 0"),
+        postgresql_where=sa.text("available_at_ms > 0"),
+    )
+
+
+def _make_dead_letter() -> None:
+    op.create_table(
+        "dead_letter",
+        sa.Column("partition_id", _ROW_ID, nullable=False, autoincrement=False),
+        sa.Column("record_offset", sa.BigInteger, nullable=False, autoincrement=False),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("delivery_count", sa.Integer, nullable=False),
+        sa.Column("message", sa.Text),
+        sa.Column("record_key", sa.LargeBinary),
+        sa.Column("record_value", sa.LargeBinary),
+        sa.Column("headers", sa.Text, nullable=False),
+        sa.Column("timestamp_ms", sa.BigInteger, nullable=False),
+        sa.Column("payload_known", sa.Boolean, nullable=False),
+        sa.PrimaryKeyConstraint("partition_id", "record_offset", name="pk_dead_letter"),
+        sa.ForeignKeyConstraint(
+            ["partition_id"],
+            ["share_partition.id"],
+            name="fk_dead_letter_partition_id",
+            ondelete="CASCADE",
+        ),
+    )

@@ -1,0 +1,198 @@
+"""Rows of the tables to values of `sharecoord.core.changes` and back.
+
+In-flight ranges need no code: their columns are the fields. Lists and maps are JSON text, so that
+a person can read them; record headers keep every byte, their order, duplicates and nulls.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sharecoord.core.changes import (
+    DeadLetter,
+    GroupRow,
+    InFlightRow,
+    MemberRow,
+    PartitionHead,
+    PartitionKey,
+    PartitionRow,
+)
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+PARTITION_COLUMNS = (
+    "id",
+    "group_id",
+    "topic",
+    "topic_id",
+    "partition_index",
+    "start_offset",
+    "end_offset",
+    "end_leader_epoch",
+    "finished_count",
+    "change_sequence",
+    "owner",
+    "owner_epoch",
+    "incarnation",
+    "state_epoch",
+    "closed",
+    "stopped_reason",
+)
+"""The order that `decode_partition` wants."""
+
+
+def _to_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+# -- share-partitions and ranges ------------------------------------------------------------------
+
+
+def decode_partition(row: Sequence[Any]) -> PartitionRow:
+    """A row of `share_partition` in the order of `PARTITION_COLUMNS`."""
+    head = None
+    if row[5] is not None:
+        head = PartitionHead(
+            start_offset=row[5],
+            end_offset=row[6],
+            end_leader_epoch=row[7],
+            finished_count=row[8],
+            change_sequence=row[9],
+        )
+    return PartitionRow(
+        partition_id=row[0],
+        key=PartitionKey(group_id=row[1], topic=row[2], topic_id=row[3], partition=row[4]),
+        head=head,
+        owner=row[10],
+        owner_epoch=row[11],
+        incarnation=row[12],
+        state_epoch=row[13],
+        closed=bool(row[14]),
+        stopped_reason=row[15],
+    )
+
+
+def encode_head(head: PartitionHead) -> tuple[int, int, int, int, int]:
+    """The columns of a head, in the order of its fields."""
+    return (
+        head.start_offset,
+        head.end_offset,
+        head.end_leader_epoch,
+        head.finished_count,
+        head.change_sequence,
+    )
+
+
+def decode_in_flight(rows: Iterable[Iterable[Any]]) -> list[InFlightRow]:
+    """Rows of `in_flight` without their partition id, in the order of the fields."""
+    return list(map(InFlightRow._make, rows))
+
+
+# -- groups and members ---------------------------------------------------------------------------
+
+
+def encode_config(config: Mapping[str, str]) -> str:
+    """A JSON object, names in order."""
+    return _to_json(dict(sorted(config.items())))
+
+
+def decode_group(row: Sequence[Any]) -> GroupRow:
+    """A row of `share_group`, in the order of its columns."""
+    return GroupRow(
+        group_id=row[0], config=json.loads(row[1]), group_epoch=row[2], paused=bool(row[3])
+    )
+
+
+def encode_member(member: MemberRow) -> tuple[str | int, ...]:
+    """The columns of `member`, in order."""
+    return (
+        member.group_id,
+        member.member_id,
+        member.member_epoch,
+        member.client_id,
+        member.host,
+        member.gateway,
+        _to_json(member.topics),
+        member.last_fetch_id,
+    )
+
+
+def decode_member(row: Sequence[Any]) -> MemberRow:
+    """A row of `member`, in the order of its columns."""
+    return MemberRow(
+        group_id=row[0],
+        member_id=row[1],
+        member_epoch=row[2],
+        client_id=row[3],
+        host=row[4],
+        gateway=row[5],
+        topics=tuple(json.loads(row[6])),
+        last_fetch_id=row[7],
+    )
+
+
+# -- dead letters ---------------------------------------------------------------------------------
+
+
+def encode_headers(headers: Headers) -> str:
+    r"""JSON array of [name, value]: text as a string, other bytes as {"base64": ...}, or null.
+
+    `(("trace", b"abc"), ("raw", b"\xff"))` gives `[["trace","abc"],["raw",{"base64":"/w=="}]]`.
+    """
+    return _to_json([[name, _header_value(value)] for name, value in headers])
+
+
+def _header_value(value: bytes | None) -> str | dict[str, str] | None:
+    if value is None:
+        return None
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode("ascii")}
+
+
+def decode_headers(text: str) -> Headers:
+    """The inverse of `encode_headers`, byte for byte."""
+    return tuple((name, _header_bytes(value)) for name, value in json.loads(text))
+
+
+def _header_bytes(value: str | dict[str, str] | None) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode("utf-8")
+    return base64.b64decode(value["base64"], validate=True)
+
+
+def encode_dead_letter(partition_id: int, letter: DeadLetter) -> tuple[object, ...]:
+    """The columns of `dead_letter`, in order."""
+    return (
+        partition_id,
+        letter.offset,
+        letter.reason,
+        letter.delivery_count,
+        letter.message,
+        letter.key,
+        letter.value,
+        encode_headers(letter.headers),
+        letter.timestamp_ms,
+        letter.payload_known,
+    )
+
+
+def decode_dead_letter(row: Sequence[Any]) -> DeadLetter:
+    """A row of `dead_letter` without its partition id."""
+    return DeadLetter(
+        offset=row[0],
+        reason=row[1],
+        delivery_count=row[2],
+        message=row[3],
+        key=row[4],
+        value=row[5],
+        headers=decode_headers(row[6]),
+        timestamp_ms=row[7],
+        payload_known=bool(row[8]),
+    )

@@ -1,0 +1,315 @@
+"""The store in a SQL database: `sharecoord.ports.Store` over SQLAlchemy Core (design 8)."""
+
+# ruff: noqa: D102 - `sharecoord.ports.Store` documents the methods
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sqlalchemy import Connection, delete, select, update
+
+from sharecoord.core.changes import (
+    CommitBatch,
+    CommitResult,
+    GroupRow,
+    InFlightRow,
+    LoadedPartition,
+    MemberRow,
+    PartitionHead,
+    PartitionKey,
+    PartitionRow,
+)
+from sharecoord.errors import InternalError, StoreClusterMismatchError, StoreInUseError
+from sharecoord.store import commit_queries, group_queries, partition_queries
+from sharecoord.store.dialects import Dialect
+from sharecoord.store.schema import SCRIPTS, prepare_schema
+from sharecoord.store.statements import Statements
+from sharecoord.store.tables import COORDINATOR, HEAD_REVISION, STORE_META
+from sharecoord.store.transactions import Transactions
+
+FIRST_LEASE_MS = 4000
+"""The lease that `open` takes: until the first renewal."""
+
+
+class SqlStore:
+    """Implements `sharecoord.ports.Store`; see there for what each method promises.
+
+    Beyond the port's errors, a method raises InternalError for a row that the database refuses
+    (a number of more than 64 bits, text that is no Unicode): nothing was changed, and the same
+    call will fail again, so the caller has to split its batch.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        *,
+        name: str,
+        fleet: bool = False,
+        may_need_downtime: bool = False,
+        scripts: Path = SCRIPTS,
+        head_revision: str = HEAD_REVISION,
+    ) -> None:
+        """Touches nothing; `open` does.
+
+        Args:
+            dialect: The database.
+            name: How messages call the store; without password.
+            fleet: Whether other coordinators may use it at the same time.
+            may_need_downtime: Whether `open` runs migrations that need all others to be down.
+            scripts: Folder of the migrations.
+            head_revision: The revision that `scripts` leads to.
+        """
+        self._dialect = dialect
+        self.name = name
+        self._fleet = fleet
+        self._may_need_downtime = may_need_downtime
+        self._scripts = scripts
+        self._head_revision = head_revision
+        self._coordinator_id = ""
+        self._transactions: Transactions | None = None
+        self._statements: Statements | None = None
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def open(self, *, coordinator_id: str, cluster_id: str, address: str, version: str) -> None:
+        if self._transactions is not None:
+            raise InternalError(f"{self.name} is open already")
+        if not self._fleet:
+            self._dialect.take(coordinator_id=coordinator_id)
+        try:
+            self._transactions = Transactions(self._dialect)
+            self._coordinator_id = coordinator_id
+            with self._transactions.write() as connection:
+                prepare_schema(
+                    connection,
+                    where=self.name,
+                    scripts=self._scripts,
+                    head=self._head_revision,
+                    may_need_downtime=self._may_need_downtime,
+                )
+                self._check_cluster(connection, cluster_id)
+                self._set_meta(connection, "release", version)
+                self._take_lease(connection, address=address, version=version)
+                self._statements = Statements(self._dialect, connection.dialect)
+        except BaseException:
+            self._shut()
+            raise
+
+    def _check_cluster(self, connection: Connection, cluster_id: str) -> None:
+        if not cluster_id:
+            return
+        query = select(STORE_META.c.value).where(STORE_META.c.name == "cluster_id")
+        stored = connection.execute(query).scalar_one_or_none()
+        if stored is None:
+            self._set_meta(connection, "cluster_id", cluster_id)
+        elif stored != cluster_id:
+            raise StoreClusterMismatchError(
+                f"{self.name} holds the share groups of Kafka cluster {stored}, but the brokers "
+                f"are cluster {cluster_id}. Connect to the first cluster, or give this one "
+                "another --store"
+            )
+
+    def _set_meta(self, connection: Connection, name: str, value: str) -> None:
+        upsert = self._dialect.upsert(STORE_META, keys=["name"])
+        connection.execute(upsert, {"name": name, "value": value})
+
+    def _take_lease(self, connection: Connection, *, address: str, version: str) -> None:
+        now_ms = self._dialect.now_ms(connection)
+        lease = COORDINATOR.c
+        if not self._fleet:
+            others = lease.id != self._coordinator_id
+            if not self._dialect.holder_is_alone:
+                live = select(lease.id, lease.address).where(others, lease.lease_until_ms >= now_ms)
+                holder = connection.execute(live).first()
+                if holder is not None:
+                    raise StoreInUseError(
+                        f"{self.name} is in use by coordinator {holder[0]} at {holder[1]}. Stop "
+                        "it, or run all coordinators in fleet mode"
+                    )
+            connection.execute(delete(COORDINATOR).where(others))
+        connection.execute(
+            self._dialect.upsert(COORDINATOR, keys=["id"]),
+            {
+                "id": self._coordinator_id,
+                "address": address,
+                "version": version,
+                "lease_until_ms": now_ms + FIRST_LEASE_MS,
+            },
+        )
+
+    def close(self) -> None:
+        if self._statements is not None:
+            mine = COORDINATOR.c.id == self._coordinator_id
+            with contextlib.suppress(Exception), self._write() as connection:
+                connection.execute(delete(COORDINATOR).where(mine))
+        self._shut()
+
+    def _shut(self) -> None:
+        if self._transactions is not None:
+            self._transactions.close()
+        self._transactions = None
+        self._statements = None
+        self._dialect.give_back()
+
+    def renew_lease(self, *, duration_ms: int) -> int:
+        with self._write() as connection:
+            now_ms = self._dialect.now_ms(connection)
+            renewed = connection.execute(
+                update(COORDINATOR)
+                .where(COORDINATOR.c.id == self._coordinator_id)
+                .values(lease_until_ms=now_ms + duration_ms)
+            )
+            if not renewed.rowcount:
+                raise StoreInUseError(
+                    f"the lease of coordinator {self._coordinator_id} in {self.name} is gone: "
+                    "another coordinator took the store. Run one of them, or both in fleet mode"
+                )
+        return now_ms
+
+    def now_ms(self) -> int:
+        with self._read() as connection:
+            return self._dialect.now_ms(connection)
+
+    def _write(self) -> contextlib.AbstractContextManager[Connection]:
+        return self._opened().write()
+
+    def _read(self) -> contextlib.AbstractContextManager[Connection]:
+        return self._opened().read()
+
+    def _opened(self) -> Transactions:
+        if self._transactions is None:
+            raise InternalError(f"{self.name} is not open")
+        return self._transactions
+
+    # -- the hot path ---------------------------------------------------------------------------
+
+    def commit(self, batch: CommitBatch) -> CommitResult:
+        with self._write() as connection:
+            assert self._statements is not None
+            fenced = commit_queries.write_batch(connection, self._statements, batch)
+        return CommitResult(fenced=fenced)
+
+    # -- partitions -----------------------------------------------------------------------------
+
+    def open_partition(self, key: PartitionKey) -> PartitionRow:
+        with self._write() as connection:
+            return partition_queries.open_partition(connection, self._dialect, key)
+
+    def claim_partition(
+        self, partition_id: int, *, incarnation: int, previous_incarnation: int | None
+    ) -> LoadedPartition | None:
+        with self._opened().write_apart() as connection:
+            assert self._statements is not None
+            now_ms = partition_queries.claim(
+                connection,
+                self._dialect,
+                partition_id=partition_id,
+                coordinator_id=self._coordinator_id,
+                incarnation=incarnation,
+                previous_incarnation=previous_incarnation,
+            )
+            if now_ms is None:
+                return None
+            return partition_queries.load_partition(
+                connection, self._statements, partition_id=partition_id, now_ms=now_ms
+            )
+
+    def initialize_partition(
+        self, partition_id: int, *, owner_epoch: int, head: PartitionHead
+    ) -> bool:
+        with self._write() as connection:
+            return partition_queries.initialize_partition(
+                connection, partition_id=partition_id, owner_epoch=owner_epoch, head=head
+            )
+
+    def release_partition(self, partition_id: int, *, owner_epoch: int) -> None:
+        self._change_as_owner(partition_id, owner_epoch, owner=None)
+
+    def close_partition(self, partition_id: int, *, owner_epoch: int) -> None:
+        self._change_as_owner(partition_id, owner_epoch, closed=True)
+
+    def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
+        self._change_as_owner(partition_id, owner_epoch, stopped_reason=reason)
+
+    def _change_as_owner(
+        self, partition_id: int, owner_epoch: int, **values: str | bool | None
+    ) -> None:
+        with self._write() as connection:
+            partition_queries.change_as_owner(
+                connection, partition_id=partition_id, owner_epoch=owner_epoch, values=values
+            )
+
+    # -- groups and members ---------------------------------------------------------------------
+
+    def load_groups(self) -> list[GroupRow]:
+        with self._read() as connection:
+            return group_queries.load_groups(connection)
+
+    def save_group_config(
+        self, group_id: str, *, set_values: Mapping[str, str], deleted: Sequence[str]
+    ) -> GroupRow:
+        with self._write() as connection:
+            return group_queries.save_group_config(
+                connection,
+                self._dialect,
+                group_id=group_id,
+                set_values=set_values,
+                deleted=deleted,
+            )
+
+    def set_group_paused(self, group_id: str, *, paused: bool) -> GroupRow:
+        """Pauses or resumes a group and raises its epoch; makes the group when it is new."""
+        with self._write() as connection:
+            return group_queries.set_group_paused(
+                connection, self._dialect, group_id=group_id, paused=paused
+            )
+
+    def ensure_group(self, group_id: str) -> GroupRow:
+        with self._write() as connection:
+            return group_queries.ensure_group(connection, self._dialect, group_id)
+
+    def join_member(self, member: MemberRow) -> int:
+        with self._write() as connection:
+            return group_queries.join_member(connection, self._dialect, member)
+
+    def load_members(self) -> list[MemberRow]:
+        with self._read() as connection:
+            return group_queries.load_members(connection)
+
+    # -- operations under traffic ---------------------------------------------------------------
+
+    def reset_partitions(
+        self, heads: Mapping[PartitionKey, int]
+    ) -> dict[PartitionKey, PartitionRow]:
+        with self._write() as connection:
+            return group_queries.reset_partitions(connection, self._dialect, heads)
+
+    def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
+        with self._write() as connection:
+            return group_queries.delete_topics(connection, self._dialect, group_id, topics)
+
+    def delete_group(self, group_id: str) -> bool:
+        with self._write() as connection:
+            return group_queries.delete_group(connection, self._dialect, group_id)
+
+    # -- reads for people -----------------------------------------------------------------------
+
+    def list_partitions(self, group_id: str) -> list[PartitionRow]:
+        with self._read() as connection:
+            return partition_queries.list_partitions(connection, group_id)
+
+    def read_in_flight(
+        self, partition_id: int, *, from_offset: int, max_rows: int
+    ) -> list[InFlightRow]:
+        with self._read() as connection:
+            return partition_queries.read_in_flight(
+                connection, partition_id=partition_id, from_offset=from_offset, max_rows=max_rows
+            )
+
+    def count_in_flight(self, partition_id: int) -> dict[int, int]:
+        with self._read() as connection:
+            return partition_queries.count_in_flight(
+                connection, self._dialect, partition_id=partition_id
+            )

@@ -1,0 +1,101 @@
+"""The statements that are run often, compiled once per database.
+
+Built in SQLAlchemy Core, so that one text serves every dialect, and run by `exec_driver_sql`:
+compiling or even looking up a compiled statement would cost more than SQLite's own work. The order
+of their parameters is checked when they are compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy.engine import Dialect as CoreDialect
+from sqlalchemy.sql import Executable
+
+from sharecoord.core.changes import InFlightRow
+from sharecoord.store.dialects import Dialect
+from sharecoord.store.tables import DEAD_LETTER, IN_FLIGHT, MEMBER, SHARE_PARTITION
+
+IDS_PER_SELECT_MAX = 512
+"""Partitions whose epochs are read by one statement; more are read in several."""
+
+
+class Statements:
+    """SQL text in the driver's own parameter style, all parameters by position."""
+
+    def __init__(self, dialect: Dialect, core: CoreDialect) -> None:
+        self._core = core
+        self._lock_epochs: dict[int, str] = {}
+        part, flight, letter, member = SHARE_PARTITION, IN_FLIGHT, DEAD_LETTER, MEMBER
+        head = ("start_offset", "end_offset", "end_leader_epoch", "finished_count")
+        self.update_head = self._compile(
+            update(part)
+            .where(part.c.id == bindparam("the_id"))
+            .values({name: bindparam(name) for name in (*head, "change_sequence")}),
+            (*head, "change_sequence", "the_id"),
+        )
+        flight_keys = ("partition_id", "first_offset")
+        self.delete_in_flight = self._compile(
+            delete(flight).where(*(flight.c[key] == bindparam(key) for key in flight_keys)),
+            flight_keys,
+        )
+        assert flight.columns.keys() == ["partition_id", *InFlightRow._fields]
+        self.upsert_in_flight = self._compile(
+            dialect.upsert(flight, keys=flight_keys), flight.columns.keys()
+        )
+        self.select_in_flight = self._compile(
+            select(*list(flight.columns)[1:])
+            .where(flight.c.partition_id == bindparam("partition_id"))
+            .order_by(flight.c.first_offset),
+            ("partition_id",),
+        )
+        letter_keys = ("partition_id", "record_offset")
+        self.delete_dead_letter = self._compile(
+            delete(letter).where(*(letter.c[key] == bindparam(key) for key in letter_keys)),
+            letter_keys,
+        )
+        self.upsert_dead_letter = self._compile(
+            dialect.upsert(letter, keys=letter_keys), letter.columns.keys()
+        )
+        member_keys = ("group_id", "member_id")
+        self.delete_member = self._compile(
+            delete(member).where(*(member.c[key] == bindparam(key) for key in member_keys)),
+            member_keys,
+        )
+        self.upsert_member = self._compile(
+            dialect.upsert(member, keys=member_keys, not_older_by="member_epoch"),
+            member.columns.keys(),
+        )
+
+    def read_epochs(self, connection: Connection, ids: Sequence[int]) -> list[Sequence[Any]]:
+        """Locks the rows in order of id and reads (id, owner epoch, state epoch) of each."""
+        ids = sorted(ids)
+        rows: list[Sequence[Any]] = []
+        for start in range(0, len(ids), IDS_PER_SELECT_MAX):
+            some = ids[start : start + IDS_PER_SELECT_MAX]
+            # Few lengths, so few statements: filled up with the last id.
+            length = 1 << (len(some) - 1).bit_length()
+            some.extend(some[-1:] * (length - len(some)))
+            rows.extend(connection.exec_driver_sql(self._lock_epochs_of(length), tuple(some)))
+        return rows
+
+    def _lock_epochs_of(self, length: int) -> str:
+        text = self._lock_epochs.get(length)
+        if text is None:
+            names = [f"id_{index}" for index in range(length)]
+            part = SHARE_PARTITION
+            text = self._lock_epochs[length] = self._compile(
+                select(part.c.id, part.c.owner_epoch, part.c.state_epoch)
+                .where(part.c.id.in_([bindparam(name) for name in names]))
+                .order_by(part.c.id)
+                .with_for_update(),
+                names,
+            )
+        return text
+
+    def _compile(self, statement: Executable, parameters: Sequence[str]) -> str:
+        compiled: Any = statement.compile(dialect=self._core)  # type: ignore[attr-defined]
+        assert list(compiled.positiontup) == list(parameters), compiled.positiontup
+        return str(compiled)

@@ -1,0 +1,168 @@
+"""The tables of the store (design 8), readable by a person with SELECT.
+
+Between `start_offset` and `end_offset` of a share-partition, an offset that no row of `in_flight`
+covers is ACKNOWLEDGED. Times are milliseconds of the store's clock. A change here needs a revision
+in `migrations/versions`; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+HEAD_REVISION = "0001"
+"""The revision of the schema below; `store/migrations` ends there."""
+
+METADATA = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only in a column that is called INTEGER; its integers have 64 bits.
+ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
+
+STORE_META = Table(
+    "store_meta",
+    METADATA,
+    Column("name", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+SHARE_GROUP = Table(
+    "share_group",
+    METADATA,
+    Column("group_id", String(255), primary_key=True),
+    Column("config", Text, nullable=False),  # JSON object of overrides
+    Column("group_epoch", BigInteger, nullable=False),
+    Column("paused", Boolean, nullable=False),
+)
+
+COORDINATOR = Table(
+    "coordinator",
+    METADATA,
+    Column("id", String(255), primary_key=True),
+    Column("address", String(255), nullable=False),
+    Column("version", String(64), nullable=False),
+    Column("lease_until_ms", BigInteger, nullable=False),
+)
+
+SHARE_PARTITION = Table(
+    "share_partition",
+    METADATA,
+    Column("id", ROW_ID, primary_key=True),
+    Column("group_id", String(255), nullable=False),
+    Column("topic", String(249), nullable=False),
+    Column("topic_id", String(32), nullable=False),  # "" = the cluster has no topic ids
+    Column("partition_index", Integer, nullable=False),
+    Column("start_offset", BigInteger),  # NULL = not initialised
+    Column("end_offset", BigInteger),
+    Column("end_leader_epoch", Integer),
+    Column("finished_count", BigInteger),
+    Column("change_sequence", BigInteger, nullable=False),
+    Column("owner", String(255)),  # NULL = nobody
+    Column("owner_epoch", BigInteger, nullable=False),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("state_epoch", BigInteger, nullable=False),
+    Column("closed", Boolean, nullable=False),
+    Column("stopped_reason", String(255), nullable=False),
+    UniqueConstraint("group_id", "topic", "topic_id", "partition_index"),
+    # An id must never come back: a late commit of a former owner would find a stranger under it.
+    sqlite_autoincrement=True,
+)
+
+IN_FLIGHT = Table(
+    "in_flight",
+    METADATA,
+    Column(
+        "partition_id",
+        ROW_ID,
+        ForeignKey("share_partition.id", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    # From here on the columns and their order are those of `InFlightRow`.
+    Column("first_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("last_offset", BigInteger, nullable=False),
+    Column("state", Integer, nullable=False),
+    Column("delivery_count", Integer, nullable=False),
+    Column("hand_outs", Integer, nullable=False),
+    Column("member_id", String(255)),
+    Column("lock_token", BigInteger, nullable=False),
+    Column("deadline_ms", BigInteger, nullable=False),
+    Column("granted_ms", BigInteger, nullable=False),
+    Column("available_at_ms", BigInteger, nullable=False),
+    Column("batch_base", BigInteger, nullable=False),
+    Column("batch_size", Integer, nullable=False),
+    Column("reason", Text),
+    Column("key_hashes", LargeBinary),
+    # One B-tree instead of two: a commit writes half the pages.
+    sqlite_with_rowid=False,
+)
+
+Index(
+    "ix_in_flight_delayed",
+    IN_FLIGHT.c.partition_id,
+    IN_FLIGHT.c.available_at_ms,
+    # Only delayed ranges pay for it.
+    sqlite_where=IN_FLIGHT.c.available_at_ms > 0,
+    postgresql_where=IN_FLIGHT.c.available_at_ms > 0,
+)
+
+MEMBER = Table(
+    "member",
+    METADATA,
+    Column("group_id", String(255), primary_key=True),
+    Column("member_id", String(255), primary_key=True),
+    Column("member_epoch", BigInteger, nullable=False),
+    Column("client_id", String(255), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("gateway", String(255), nullable=False),
+    Column("topics", Text, nullable=False),  # JSON array of names
+    Column("last_fetch_id", BigInteger, nullable=False),
+)
+
+DEAD_LETTER = Table(
+    "dead_letter",
+    METADATA,
+    Column(
+        "partition_id",
+        ROW_ID,
+        ForeignKey("share_partition.id", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("record_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("reason", Text, nullable=False),
+    Column("delivery_count", Integer, nullable=False),
+    Column("message", Text),
+    Column("record_key", LargeBinary),
+    Column("record_value", LargeBinary),
+    Column("headers", Text, nullable=False),  # JSON, see row_codec
+    Column("timestamp_ms", BigInteger, nullable=False),
+    Column("payload_known", Boolean, nullable=False),
+)
+
+# Alembic's own table, made here so that a fresh store needs no Alembic.
+ALEMBIC_VERSION = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)

@@ -1,0 +1,95 @@
+"""One transaction per call of the store, and what an error in it means."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from sqlalchemy import Connection
+
+from sharecoord.errors import InternalError
+from sharecoord.store.dialects import READ_ONLY, Dialect
+from sharecoord.store.errors_map import is_store_error
+
+
+class Transactions:
+    """Hands out connections inside transactions, and translates the errors.
+
+    The committer's connection is kept open. Whatever goes wrong on a connection, it is closed,
+    which rolls back; the next transaction gets a new one.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._engine = dialect.make_engine()
+        self._lock = threading.Lock()
+        self._kept: Connection | None = None
+        self._closed = False
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A writing transaction on the committer's connection; durable when the block has ended."""
+        with self._lock:
+            connection = self._kept
+            self._kept = None
+            with self._transaction(connection, read_only=False) as connection:
+                yield connection
+            self._kept = connection
+
+    @contextlib.contextmanager
+    def write_apart(self) -> Iterator[Connection]:
+        """A writing transaction on a connection of its own.
+
+        It waits for the locks of a commit whose outcome is not known, wherever that one stands.
+        """
+        with self._transaction(None, read_only=False) as connection:
+            yield connection
+        _discard(connection)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A reading transaction beside the committer: one consistent, committed state."""
+        with self._transaction(None, read_only=True) as connection:
+            yield connection
+        _discard(connection)
+
+    def close(self) -> None:
+        """Closes every connection that is not inside a transaction. Never raises."""
+        with self._lock:
+            self._closed = True
+            _discard(self._kept)
+            self._kept = None
+        with contextlib.suppress(Exception):
+            self._engine.dispose()
+
+    @contextlib.contextmanager
+    def _transaction(
+        self, connection: Connection | None, *, read_only: bool
+    ) -> Iterator[Connection]:
+        if self._closed:
+            raise InternalError("the store is closed")
+        committing = False
+        try:
+            if connection is None:
+                connection = self._engine.connect()
+                if read_only:
+                    connection = connection.execution_options(**{READ_ONLY: True})
+            transaction = connection.begin()
+            yield connection
+            committing = True
+            transaction.commit()
+        except BaseException as error:
+            _discard(connection)
+            if is_store_error(error):
+                raise self._dialect.translate(error, committing=committing) from error
+            raise
+
+
+def _discard(connection: Connection | None) -> None:
+    """Closes a connection, whatever state it is in; SQLite rolls back, servers as well."""
+    if connection is not None:
+        with contextlib.suppress(Exception):
+            connection.invalidate()
+        with contextlib.suppress(Exception):
+            connection.close()

@@ -1,0 +1,243 @@
+"""Databases for the store suite: one clock, any number of coordinators on one database."""
+
+from __future__ import annotations
+
+import abc
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+
+from sharecoord.core.changes import (
+    CommitBatch,
+    DeadLetter,
+    InFlightRow,
+    LoadedPartition,
+    MemberRow,
+    PartitionCommit,
+    PartitionHead,
+    PartitionKey,
+)
+from sharecoord.errors import StoreOutcomeUnknownError
+from sharecoord.store.dialects import SqliteDialect
+from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
+from sharecoord.store.sql_store import SqlStore
+
+START_MS = 1_700_000_000_000
+
+AnyStore = MemoryStore | SqlStore
+
+
+class World(abc.ABC):
+    """One database, its clock, and the handles that were opened on it."""
+
+    def __init__(self) -> None:
+        self.time_ms = START_MS
+        self.stores: list[AnyStore] = []
+
+    @abc.abstractmethod
+    def make(self, *, fleet: bool = True) -> AnyStore:
+        """A handle that is not open yet."""
+
+    @abc.abstractmethod
+    def break_next_commit(self, store: AnyStore, *, after: bool) -> None:
+        """The connection breaks in the store's next COMMIT, after or before it has happened."""
+
+    def open(
+        self, coordinator_id: str = "one", *, cluster_id: str = "kafka-1", fleet: bool = True
+    ) -> AnyStore:
+        """An open handle."""
+        store = self.make(fleet=fleet)
+        store.open(
+            coordinator_id=coordinator_id,
+            cluster_id=cluster_id,
+            address=f"{coordinator_id}:7070",
+            version="0.1.0",
+        )
+        return store
+
+    def close(self) -> None:
+        """Closes every handle."""
+        for store in self.stores:
+            store.close()
+
+
+class MemoryWorld(World):
+    """Over the reference."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._database = MemoryDatabase(clock_ms=lambda: self.time_ms)
+
+    def make(self, *, fleet: bool = True) -> AnyStore:
+        store = MemoryStore(self._database, fleet=fleet, check_ranges=True)
+        self.stores.append(store)
+        return store
+
+    def break_next_commit(self, store: AnyStore, *, after: bool) -> None:
+        assert isinstance(store, MemoryStore)
+        if after:
+            store.fail_next(StoreOutcomeUnknownError("broken"), after_commit=True)
+        else:
+            store.fail_next(StoreOutcomeUnknownError("broken"))
+
+
+class BreakableSqlite(SqliteDialect):
+    """SQLite whose COMMIT can lose its answer."""
+
+    fault: str = ""
+
+    def make_engine(self) -> Engine:
+        engine = super().make_engine()
+        event.listen(engine, "commit", self._on_commit)
+        return engine
+
+    def _on_commit(self, connection: Connection) -> None:
+        fault, self.fault = self.fault, ""
+        if fault == "after":
+            driver: Any = connection.connection.driver_connection
+            driver.commit()
+        if fault:
+            raise sqlite3.OperationalError("connection broken")
+
+
+class SqliteWorld(World):
+    """Over a SQLite file; FULL waits for the disk, which the suite does not need."""
+
+    def __init__(self, path: Path, *, pragmas: Mapping[str, str | int] | None = None) -> None:
+        super().__init__()
+        self.path = path
+        self._pragmas = {"synchronous": "OFF", **(pragmas or {})}
+        self._dialects: dict[int, BreakableSqlite] = {}
+
+    def make(self, *, fleet: bool = True) -> AnyStore:
+        dialect = BreakableSqlite(
+            self.path, clock_ms=lambda: self.time_ms, lock_timeout_ms=50, pragmas=self._pragmas
+        )
+        store = SqlStore(dialect, name=f"store {self.path}", fleet=fleet)
+        self._dialects[id(store)] = dialect
+        self.stores.append(store)
+        return store
+
+    def break_next_commit(self, store: AnyStore, *, after: bool) -> None:
+        self._dialects[id(store)].fault = "after" if after else "before"
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def key_of(
+    partition: int = 0, *, group: str = "group", topic: str = "orders", topic_id: str = "ab" * 16
+) -> PartitionKey:
+    """A share-partition's name."""
+    return PartitionKey(group_id=group, topic=topic, topic_id=topic_id, partition=partition)
+
+
+def head_of(start: int = 0, end: int = 0, *, finished: int = 0, sequence: int = 0) -> PartitionHead:
+    """A head."""
+    return PartitionHead(
+        start_offset=start,
+        end_offset=end,
+        end_leader_epoch=3,
+        finished_count=finished,
+        change_sequence=sequence,
+    )
+
+
+def row_of(first: int, last: int, *, state: int = 1, available_at_ms: int = 0) -> InFlightRow:
+    """A range; ACQUIRED by default."""
+    return InFlightRow(
+        first_offset=first,
+        last_offset=last,
+        state=state,
+        delivery_count=1,
+        hand_outs=2,
+        member_id="member-1" if state == 1 else None,
+        lock_token=(7 << 32) + first,
+        deadline_ms=START_MS + 30_000 if state == 1 else 0,
+        granted_ms=30_000 if state == 1 else 0,
+        available_at_ms=available_at_ms,
+        batch_base=first,
+        batch_size=last - first + 1,
+        reason=None,
+        key_hashes=None,
+    )
+
+
+def letter_of(offset: int, *, reason: str = "REJECTED", value: bytes | None = b"v") -> DeadLetter:
+    """An outbox row."""
+    return DeadLetter(
+        offset=offset,
+        reason=reason,
+        delivery_count=5,
+        message="cannot parse",
+        key=b"k",
+        value=value,
+        headers=(("trace", b"1"),),
+        timestamp_ms=START_MS - 1,
+    )
+
+
+def member_of(
+    member_id: str = "m1", *, group: str = "group", epoch: int = 0, last_fetch_id: int = 0
+) -> MemberRow:
+    """A member."""
+    return MemberRow(
+        group_id=group,
+        member_id=member_id,
+        member_epoch=epoch,
+        client_id="client",
+        host="10.0.0.1",
+        gateway="one",
+        topics=("orders", "pay,ments"),
+        last_fetch_id=last_fetch_id,
+    )
+
+
+def claimed(
+    store: AnyStore, key: PartitionKey | None = None, *, incarnation: int = 1, start: int = 0
+) -> LoadedPartition:
+    """A share-partition that the store's coordinator owns, initialised at `start`."""
+    row = store.open_partition(key or key_of())
+    loaded = store.claim_partition(
+        row.partition_id, incarnation=incarnation, previous_incarnation=None
+    )
+    assert loaded is not None
+    assert store.initialize_partition(
+        row.partition_id, owner_epoch=loaded.row.owner_epoch, head=head_of(start, start)
+    )
+    return loaded
+
+
+def change_of(
+    loaded: LoadedPartition,
+    *,
+    head: PartitionHead | None = None,
+    deleted: list[int] | None = None,
+    upserted: list[InFlightRow] | None = None,
+    dead_letters: list[DeadLetter] | None = None,
+    dead_letters_done: list[int] | None = None,
+) -> PartitionCommit:
+    """One partition's part of a commit, under the epochs of its claim."""
+    return PartitionCommit(
+        partition_id=loaded.row.partition_id,
+        owner_epoch=loaded.row.owner_epoch,
+        state_epoch=loaded.row.state_epoch,
+        head=head or head_of(0, 100),
+        deleted=deleted or [],
+        upserted=upserted or [],
+        dead_letters=dead_letters or [],
+        dead_letters_done=dead_letters_done or [],
+    )
+
+
+def commit(store: AnyStore, *changes: PartitionCommit) -> frozenset[int]:
+    """Commits partitions; returns the fenced ones."""
+    return store.commit(CommitBatch(partitions=list(changes))).fenced
+
+
+def ranges(store: AnyStore, partition_id: int) -> list[InFlightRow]:
+    """All ranges of a partition as committed."""
+    return store.read_in_flight(partition_id, from_offset=0, max_rows=1_000_000)

@@ -1,0 +1,272 @@
+"""The group commit: what is written, what is fenced, what an error leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sharecoord.core.changes import CommitBatch, DeadLetter, InFlightRow, PartitionHead
+from sharecoord.errors import InternalError, StoreOutcomeUnknownError
+from tests.contract.store_worlds import (
+    START_MS,
+    World,
+    change_of,
+    claimed,
+    commit,
+    head_of,
+    key_of,
+    letter_of,
+    member_of,
+    ranges,
+    row_of,
+)
+
+BIG = 2**63 - 1
+
+
+def test_every_field_of_a_range_comes_back(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    rows = [
+        InFlightRow(0, 9, 1, 3, 4, "m-1", (5 << 32) | 1, START_MS, 30_000, 0, 0, 10, None, None),
+        InFlightRow(
+            10, 11, 0, 1, 1, None, 7, 0, 0, START_MS + 5, 10, 2, "später \U0001f600", b"\0" * 16
+        ),
+        InFlightRow(
+            BIG - 1, BIG, 4, 2**31 - 1, 2**31 - 1, None, BIG, BIG, BIG, BIG, BIG, 2, "", b""
+        ),
+    ]
+    commit(store, change_of(loaded, upserted=rows))
+    again = store.claim_partition(loaded.row.partition_id, incarnation=2, previous_incarnation=None)
+    assert again is not None
+    assert again.in_flight == tuple(rows)
+    assert all(isinstance(row, InFlightRow) for row in again.in_flight)
+
+
+def test_the_head_is_replaced(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    head = PartitionHead(
+        start_offset=5, end_offset=BIG, end_leader_epoch=-1, finished_count=17, change_sequence=99
+    )
+    commit(store, change_of(loaded, head=head))
+    (row,) = store.list_partitions("group")
+    assert row.head == head
+
+
+def test_a_range_is_split_merged_and_replaced(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    partition_id = loaded.row.partition_id
+    commit(store, change_of(loaded, upserted=[row_of(0, 9), row_of(10, 19)]))
+
+    # Same first offset = replaced; the rest of the old range gets a row of its own.
+    split = [row_of(0, 3, state=0), row_of(4, 9)]
+    commit(store, change_of(loaded, upserted=split))
+    assert ranges(store, partition_id) == [*split, row_of(10, 19)]
+
+    # What a merged range swallows is deleted in the same commit.
+    merged = [row_of(0, 19, state=4)]
+    commit(store, change_of(loaded, deleted=[4, 10], upserted=merged))
+    assert ranges(store, partition_id) == merged
+
+    commit(store, change_of(loaded, deleted=[0, 12345]))
+    assert ranges(store, partition_id) == []
+
+
+def test_partitions_do_not_touch_each_other(world: World) -> None:
+    store = world.open()
+    first, second = claimed(store, key_of(0)), claimed(store, key_of(1))
+    commit(
+        store,
+        change_of(first, upserted=[row_of(0, 4)], dead_letters=[letter_of(1)]),
+        change_of(second, upserted=[row_of(0, 8)], dead_letters=[letter_of(1, value=b"second")]),
+    )
+    commit(store, change_of(first, deleted=[0], dead_letters_done=[1]))
+    assert ranges(store, first.row.partition_id) == []
+    assert ranges(store, second.row.partition_id) == [row_of(0, 8)]
+    again = store.claim_partition(second.row.partition_id, incarnation=2, previous_incarnation=None)
+    assert again is not None
+    assert again.dead_letters == (letter_of(1, value=b"second"),)
+
+
+@pytest.mark.parametrize("field", ["owner_epoch", "state_epoch"])
+@pytest.mark.parametrize("step", [-1, 1])
+def test_a_partition_of_another_epoch_is_left_out_and_the_rest_commits(
+    world: World, field: str, step: int
+) -> None:
+    store = world.open()
+    good, bad = claimed(store, key_of(0)), claimed(store, key_of(1))
+    stale = change_of(bad, upserted=[row_of(0, 4)], dead_letters=[letter_of(0)])
+    setattr(stale, field, getattr(stale, field) + step)
+    batch = CommitBatch(
+        partitions=[stale, change_of(good, head=head_of(0, 7), upserted=[row_of(0, 6)])],
+        members_saved=[member_of("m1", epoch=1)],
+    )
+    assert store.commit(batch).fenced == {bad.row.partition_id}
+    assert ranges(store, bad.row.partition_id) == []
+    assert ranges(store, good.row.partition_id) == [row_of(0, 6)]
+    heads = {row.partition_id: row.head for row in store.list_partitions("group")}
+    assert heads == {good.row.partition_id: head_of(0, 7), bad.row.partition_id: head_of(0, 0)}
+    assert store.load_members() == [member_of("m1", epoch=1)]
+
+
+def test_a_partition_that_is_gone_is_fenced(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    gone = replace(loaded, row=replace(loaded.row, partition_id=loaded.row.partition_id + 1000))
+    assert commit(store, change_of(gone), change_of(loaded)) == {gone.row.partition_id}
+
+
+def test_many_partitions_in_one_commit(world: World) -> None:
+    store = world.open()
+    all_loaded = [claimed(store, key_of(number)) for number in range(530)]
+    changes = [change_of(loaded, upserted=[row_of(0, 1)]) for loaded in all_loaded]
+    changes[7].owner_epoch += 1
+    changes[529].state_epoch += 1
+    # Their order in the batch is of no account.
+    fenced = commit(store, *reversed(changes))
+    assert fenced == {all_loaded[7].row.partition_id, all_loaded[529].row.partition_id}
+    written = [
+        number for number, one in enumerate(all_loaded) if ranges(store, one.row.partition_id)
+    ]
+    assert written == [number for number in range(530) if number not in (7, 529)]
+
+
+def test_an_empty_commit_is_allowed(world: World) -> None:
+    assert world.open().commit(CommitBatch()).fenced == frozenset()
+
+
+def test_the_same_batch_can_be_committed_again(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    commit(store, change_of(loaded, upserted=[row_of(0, 4)], dead_letters=[letter_of(77)]))
+    change = change_of(
+        loaded,
+        head=head_of(2, 9, sequence=4),
+        deleted=[0],
+        upserted=[row_of(5, 8)],
+        dead_letters=[letter_of(3)],
+        dead_letters_done=[77],
+    )
+    for _ in range(2):
+        assert commit(store, change) == frozenset()
+    again = store.claim_partition(loaded.row.partition_id, incarnation=2, previous_incarnation=None)
+    assert again is not None
+    assert again.row.head == head_of(2, 9, sequence=4)
+    assert again.in_flight == (row_of(5, 8),)
+    assert again.dead_letters == (letter_of(3),)
+
+
+# -- dead letters ---------------------------------------------------------------------------------
+
+
+def test_dead_letters_are_byte_exact(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    letters = (
+        DeadLetter(
+            offset=0,
+            reason="DELIVERY_LIMIT",
+            delivery_count=5,
+            message=None,
+            key=None,
+            value=None,
+            headers=(),
+            timestamp_ms=-1,
+            payload_known=False,
+        ),
+        DeadLetter(
+            offset=BIG,
+            reason="REJECTED",
+            delivery_count=1,
+            message="zeile 1\nzeile 2",
+            key=b"",
+            value=bytes(range(256)),
+            headers=(
+                ("a", b"text"),
+                ("a", b"\xff\xfe\x00"),
+                ("a", None),
+                ("", b""),
+                ("größe", "10\u20ac".encode()),
+                ("nul", b"\0"),
+            ),
+            timestamp_ms=START_MS,
+        ),
+    )
+    commit(store, change_of(loaded, dead_letters=list(reversed(letters))))
+    again = store.claim_partition(loaded.row.partition_id, incarnation=2, previous_incarnation=None)
+    assert again is not None
+    assert again.dead_letters == letters
+
+
+def test_a_dead_letter_at_the_same_offset_is_replaced(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    commit(store, change_of(loaded, dead_letters=[letter_of(3, reason="REJECTED")]))
+    newer = letter_of(3, reason="DELIVERY_LIMIT", value=None)
+    commit(store, change_of(loaded, dead_letters=[newer], dead_letters_done=[3]))
+    again = store.claim_partition(loaded.row.partition_id, incarnation=2, previous_incarnation=None)
+    assert again is not None
+    assert again.dead_letters == (newer,)
+
+
+# -- members in a commit --------------------------------------------------------------------------
+
+
+def test_members_are_saved_and_removed_with_the_batch(world: World) -> None:
+    store = world.open()
+    store.join_member(member_of("old"))
+    store.commit(
+        CommitBatch(
+            members_saved=[member_of("new", epoch=4, last_fetch_id=9)],
+            members_removed=[("group", "old"), ("group", "never there")],
+        )
+    )
+    assert store.load_members() == [member_of("new", epoch=4, last_fetch_id=9)]
+
+
+def test_a_fenced_member_does_not_overwrite_the_newer_one(world: World) -> None:
+    store = world.open()
+    assert store.join_member(member_of("m1")) == 1
+    assert store.join_member(member_of("m1")) == 2
+    store.commit(CommitBatch(members_saved=[member_of("m1", epoch=1, last_fetch_id=50)]))
+    assert store.load_members() == [member_of("m1", epoch=2)]
+    store.commit(CommitBatch(members_saved=[member_of("m1", epoch=2, last_fetch_id=51)]))
+    assert store.load_members() == [member_of("m1", epoch=2, last_fetch_id=51)]
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+def test_a_row_that_is_refused_leaves_nothing_of_its_batch(world: World) -> None:
+    store = world.open()
+    first, second = claimed(store, key_of(0)), claimed(store, key_of(1))
+    bad = row_of(0, 4)._replace(lock_token=2**63)
+    with pytest.raises(InternalError, match="refused"):
+        commit(
+            store,
+            change_of(first, head=head_of(1, 9), upserted=[row_of(0, 4)]),
+            change_of(second, upserted=[bad]),
+        )
+    assert ranges(store, first.row.partition_id) == []
+    assert store.list_partitions("group")[0].head == head_of(0, 0)
+    assert commit(store, change_of(first, upserted=[row_of(0, 4)])) == frozenset()
+    assert ranges(store, first.row.partition_id) == [row_of(0, 4)]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_unknown_outcome_is_settled_by_a_claim(world: World, after: bool) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    world.break_next_commit(store, after=after)
+    with pytest.raises(StoreOutcomeUnknownError):
+        commit(store, change_of(loaded, head=head_of(0, 5), upserted=[row_of(0, 4)]))
+    again = store.claim_partition(loaded.row.partition_id, incarnation=2, previous_incarnation=1)
+    assert again is not None
+    assert again.in_flight == ((row_of(0, 4),) if after else ())
+    assert again.row.head == (head_of(0, 5) if after else head_of(0, 0))
+    # Whatever became of it: under the old epoch nothing is written any more.
+    assert commit(store, change_of(loaded)) == {loaded.row.partition_id}
+    assert commit(store, change_of(again, upserted=[row_of(5, 6)])) == frozenset()

@@ -1,0 +1,277 @@
+"""Groups, members, operations under traffic, and what people read."""
+
+from __future__ import annotations
+
+from tests.contract.store_worlds import (
+    START_MS,
+    World,
+    change_of,
+    claimed,
+    commit,
+    head_of,
+    key_of,
+    letter_of,
+    member_of,
+    ranges,
+    row_of,
+)
+
+# -- groups ---------------------------------------------------------------------------------------
+
+
+def test_a_group_is_made_on_first_use(world: World) -> None:
+    store = world.open()
+    assert store.load_groups() == []
+    group = store.ensure_group("group")
+    assert (group.group_id, group.config, group.paused) == ("group", {}, False)
+    assert store.ensure_group("group") == group
+    assert store.load_groups() == [group]
+
+
+def test_overrides_are_merged_and_deleted(world: World) -> None:
+    store = world.open()
+    first = store.save_group_config("group", set_values={"a": "1", "ü": "ä\n"}, deleted=[])
+    assert first.config == {"a": "1", "ü": "ä\n"}
+    second = store.save_group_config("group", set_values={"b": "2"}, deleted=["a", "never set"])
+    assert second.config == {"b": "2", "ü": "ä\n"}
+    assert second.group_epoch == first.group_epoch + 1
+    # A name in both ends up set.
+    third = store.save_group_config("group", set_values={"b": "3"}, deleted=["b"])
+    assert third.config == {"b": "3", "ü": "ä\n"}
+    assert store.load_groups() == [third]
+
+
+def test_an_answer_is_a_copy(world: World) -> None:
+    store = world.open()
+    store.save_group_config("group", set_values={"a": "1"}, deleted=[]).config["a"] = "changed"
+    store.ensure_group("group").config.clear()
+    store.load_groups()[0].config["b"] = "new"
+    assert store.ensure_group("group").config == {"a": "1"}
+
+
+def test_groups_come_in_order_of_id(world: World) -> None:
+    store = world.open()
+    for name in ["b", "é", "B", "a", "_"]:
+        store.ensure_group(name)
+    assert [group.group_id for group in store.load_groups()] == ["B", "_", "a", "b", "é"]
+
+
+def test_pause_and_resume(world: World) -> None:
+    store = world.open()
+    epoch = store.save_group_config("group", set_values={"a": "1"}, deleted=[]).group_epoch
+    paused = store.set_group_paused("group", paused=True)
+    assert (paused.paused, paused.group_epoch, paused.config) == (True, epoch + 1, {"a": "1"})
+    assert store.load_groups() == [paused]
+    assert not store.set_group_paused("group", paused=False).paused
+    assert store.set_group_paused("new", paused=True).paused
+
+
+# -- members --------------------------------------------------------------------------------------
+
+
+def test_a_join_fences_every_earlier_one(world: World) -> None:
+    one, two = world.open("one"), world.open("two")
+    assert one.join_member(member_of("m1", epoch=77)) == 1
+    assert two.join_member(member_of("m1", epoch=1, last_fetch_id=3)) == 2
+    assert one.join_member(member_of("m2")) == 1
+    assert one.join_member(member_of("m1", group="other")) == 1
+    assert two.load_members() == [
+        member_of("m1", epoch=2, last_fetch_id=3),
+        member_of("m2", epoch=1),
+        member_of("m1", group="other", epoch=1),
+    ]
+
+
+# -- reset ----------------------------------------------------------------------------------------
+
+
+def test_a_reset_under_traffic(world: World) -> None:
+    owner, operator = world.open("owner"), world.open("operator")
+    loaded = claimed(owner)
+    partition_id = loaded.row.partition_id
+    before = owner.ensure_group("group").group_epoch
+    commit(
+        owner,
+        change_of(
+            loaded,
+            head=head_of(2, 50, finished=9, sequence=40),
+            upserted=[row_of(10, 19)],
+            dead_letters=[letter_of(4)],
+        ),
+    )
+    rows = operator.reset_partitions({key_of(): 1000})
+    assert list(rows) == [key_of()]
+    row = rows[key_of()]
+    assert row.head is not None
+    assert (row.head.start_offset, row.head.end_offset, row.head.finished_count) == (1000, 1000, 0)
+    assert (row.head.end_leader_epoch, row.head.change_sequence) == (-1, 41)
+    assert row.state_epoch == loaded.row.state_epoch + 1
+    assert (row.owner, row.owner_epoch) == ("owner", loaded.row.owner_epoch)
+    assert operator.ensure_group("group").group_epoch == before + 1
+
+    # The owner sees it at its next commit, of which nothing is written, and reloads.
+    assert commit(owner, change_of(loaded, upserted=[row_of(20, 29)])) == {partition_id}
+    again = owner.claim_partition(partition_id, incarnation=2, previous_incarnation=1)
+    assert again is not None
+    assert again.row.head == row.head
+    assert again.in_flight == ()
+    assert again.dead_letters == (letter_of(4),)
+    assert commit(owner, change_of(again, head=head_of(1000, 1010))) == frozenset()
+
+
+def test_a_reset_makes_what_is_missing(world: World) -> None:
+    store = world.open()
+    rows = store.reset_partitions({key_of(1): 5, key_of(0): 0, key_of(0, group="new"): 7})
+    starts = {key: row.head.start_offset for key, row in rows.items() if row.head is not None}
+    assert starts == {key_of(1): 5, key_of(0): 0, key_of(0, group="new"): 7}
+    assert store.list_partitions("group") == [rows[key_of(0)], rows[key_of(1)]]
+    assert [group.group_id for group in store.load_groups()] == ["group", "new"]
+    assert store.reset_partitions({}) == {}
+
+
+def test_a_reset_opens_what_was_stopped_or_closed(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    epoch = loaded.row.owner_epoch
+    store.stop_partition(loaded.row.partition_id, owner_epoch=epoch, reason="LOG_REGRESSED")
+    store.close_partition(loaded.row.partition_id, owner_epoch=epoch)
+    row = store.reset_partitions({key_of(): 3})[key_of()]
+    assert (row.stopped_reason, row.closed) == ("", False)
+
+
+# -- delete ---------------------------------------------------------------------------------------
+
+
+def test_topics_of_a_group_are_deleted(world: World) -> None:
+    store = world.open()
+    doomed = [claimed(store, key_of(n)) for n in range(2)]
+    doomed.append(claimed(store, key_of(0, topic_id="")))
+    kept = claimed(store, key_of(0, topic="kept"))
+    other = claimed(store, key_of(0, group="other"))
+    for loaded in [*doomed, kept, other]:
+        commit(store, change_of(loaded, upserted=[row_of(0, 4)]))
+    assert store.delete_topics("group", ["orders", "no such topic"]) == 3
+    assert [row.key for row in store.list_partitions("group")] == [kept.row.key]
+    for loaded in doomed:
+        assert ranges(store, loaded.row.partition_id) == []
+        assert commit(store, change_of(loaded)) == {loaded.row.partition_id}
+    for loaded in (kept, other):
+        assert ranges(store, loaded.row.partition_id) == [row_of(0, 4)]
+    assert store.delete_topics("group", ["orders"]) == 0
+    assert store.delete_topics("group", []) == 0
+
+
+def test_an_outbox_outlives_its_topics_deletion(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    commit(
+        store,
+        change_of(
+            loaded,
+            head=head_of(0, 9, sequence=5),
+            upserted=[row_of(0, 4)],
+            dead_letters=[letter_of(7)],
+        ),
+    )
+    assert store.delete_topics("group", ["orders"]) == 1
+    assert commit(store, change_of(loaded)) == {loaded.row.partition_id}
+    row = store.open_partition(key_of())
+    assert (row.partition_id, row.head) == (loaded.row.partition_id, None)
+    again = store.claim_partition(row.partition_id, incarnation=2, previous_incarnation=1)
+    assert again is not None
+    assert (again.in_flight, again.dead_letters) == ((), (letter_of(7),))
+    assert store.initialize_partition(
+        row.partition_id, owner_epoch=again.row.owner_epoch, head=head_of(3, 3, sequence=6)
+    )
+    assert store.list_partitions("group")[0].head == head_of(3, 3, sequence=6)
+
+
+def test_a_group_is_deleted_with_everything_under_it(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    commit(store, change_of(loaded, upserted=[row_of(0, 4)], dead_letters=[letter_of(9)]))
+    store.save_group_config("group", set_values={"a": "1"}, deleted=[])
+    store.join_member(member_of("m1"))
+    other = claimed(store, key_of(group="other"))
+    store.ensure_group("other")
+    store.join_member(member_of("m1", group="other"))
+    assert store.delete_group("group")
+    assert not store.delete_group("group")
+    assert store.list_partitions("group") == []
+    assert ranges(store, loaded.row.partition_id) == []
+    assert store.count_in_flight(loaded.row.partition_id) == {}
+    assert [group.group_id for group in store.load_groups()] == ["other"]
+    assert [member.group_id for member in store.load_members()] == ["other"]
+    assert commit(store, change_of(loaded)) == {loaded.row.partition_id}
+    assert commit(store, change_of(other)) == frozenset()
+
+
+def test_what_is_made_again_repeats_no_id_and_no_epoch(world: World) -> None:
+    store = world.open()
+    old = claimed(store)
+    for incarnation in range(2, 6):
+        again = store.claim_partition(
+            old.row.partition_id, incarnation=incarnation, previous_incarnation=None
+        )
+        assert again is not None
+        old = again
+    state_epoch = store.reset_partitions({key_of(): 5})[key_of()].state_epoch
+    for value in range(20):
+        store.save_group_config("group", set_values={"a": str(value)}, deleted=[])
+    group_epoch = store.ensure_group("group").group_epoch
+    assert store.delete_group("group")
+    new = claimed(store)
+    assert new.row.partition_id != old.row.partition_id
+    assert new.row.owner_epoch > old.row.owner_epoch
+    assert new.row.state_epoch >= state_epoch
+    assert store.ensure_group("group").group_epoch >= group_epoch
+    assert new.dead_letters == ()
+
+
+# -- reads for people -----------------------------------------------------------------------------
+
+
+def test_partitions_come_by_topic_and_partition(world: World) -> None:
+    store = world.open()
+    keys = [key_of(10), key_of(2), key_of(0, topic="a"), key_of(2, topic_id="")]
+    rows = [store.open_partition(key) for key in keys]
+    assert store.list_partitions("group") == [rows[2], rows[1], rows[3], rows[0]]
+    assert store.list_partitions("nobody") == []
+
+
+def test_ranges_are_read_in_pages(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    partition_id = loaded.row.partition_id
+    rows = [row_of(first, first + 4) for first in range(0, 50, 10)]
+    commit(store, change_of(loaded, upserted=rows))
+
+    def page(from_offset: int, max_rows: int) -> list[int]:
+        read = store.read_in_flight(partition_id, from_offset=from_offset, max_rows=max_rows)
+        return [row.first_offset for row in read]
+
+    assert page(0, 2) == [0, 10]
+    assert page(14, 100) == [10, 20, 30, 40]
+    assert page(15, 2) == [20, 30]
+    assert page(45, 10) == []
+    assert store.read_in_flight(partition_id + 99, from_offset=0, max_rows=9) == []
+
+
+def test_records_are_counted_by_state(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    partition_id = loaded.row.partition_id
+    assert store.count_in_flight(partition_id) == {}
+    rows = [
+        row_of(0, 9),
+        row_of(10, 10),
+        row_of(11, 13, state=0),
+        row_of(14, 14, state=0, available_at_ms=START_MS),
+        row_of(15, 20, state=0, available_at_ms=START_MS + 1),
+        row_of(21, 21, state=3),
+        row_of(22, 26, state=4, available_at_ms=START_MS + 99),
+    ]
+    commit(store, change_of(loaded, upserted=rows))
+    assert store.count_in_flight(partition_id) == {1: 11, 0: 4, -1: 6, 3: 1, 4: 5}
+    world.time_ms += 1
+    assert store.count_in_flight(partition_id) == {1: 11, 0: 10, 3: 1, 4: 5}

@@ -1,0 +1,187 @@
+"""Migrations: a fresh store equals a migrated one, and older stores are brought up."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection
+
+from sharecoord.errors import InternalError, StoreVersionError
+from sharecoord.store.dialects import SqliteDialect
+from sharecoord.store.migrations.upgrade import upgrade_schema
+from sharecoord.store.schema import SCRIPTS, prepare_schema
+from sharecoord.store.sql_store import SqlStore
+from sharecoord.store.tables import HEAD_REVISION, METADATA
+from tests.contract.store_worlds import START_MS, SqliteWorld, change_of, claimed, commit, row_of
+
+SECOND = '''"""Adds a column, fails if asked to."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+needs_downtime = {needs_downtime}
+
+
+def upgrade() -> None:
+    op.add_column("member", sa.Column("colour", sa.Text, nullable=False, server_default="red"))
+    op.execute("{statement}")
+'''
+
+
+def run(path: Path, work: Callable[[Connection], None]) -> None:
+    """One transaction on a file."""
+    engine = SqliteDialect(path, clock_ms=lambda: START_MS).make_engine()
+    with engine.begin() as connection:
+        work(connection)
+
+
+def migrate(connection: Connection) -> None:
+    """From nothing, by the revisions alone."""
+    upgrade_schema(
+        connection,
+        where="store",
+        scripts=SCRIPTS,
+        head=HEAD_REVISION,
+        revision=None,
+        release="",
+        may_need_downtime=False,
+    )
+
+
+def schema_of(path: Path) -> list[tuple[str, ...]]:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return sorted(
+            (kind, name, table, " ".join((sql or "").split()))
+            for kind, name, table, sql in connection.execute(
+                "SELECT type, name, tbl_name, sql FROM sqlite_master"
+            )
+        )
+
+
+def test_a_fresh_store_equals_a_migrated_one(tmp_path: Path) -> None:
+    run(tmp_path / "fresh.db", lambda connection: prepare_schema(connection, where="store"))
+    run(tmp_path / "migrated.db", migrate)
+    assert schema_of(tmp_path / "fresh.db") == schema_of(tmp_path / "migrated.db")
+    for name in ("fresh.db", "migrated.db"):
+        with contextlib.closing(sqlite3.connect(tmp_path / name)) as connection:
+            stamp = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+        assert stamp == [(HEAD_REVISION,)]
+
+
+def test_the_tables_need_no_further_revision(tmp_path: Path) -> None:
+    found: list[object] = []
+
+    def compare(connection: Connection) -> None:
+        migrate(connection)
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        found.extend(compare_metadata(context, METADATA))
+
+    run(tmp_path / "s.db", compare)
+    assert found == []
+
+
+def scripts_with(tmp_path: Path, *, needs_downtime: bool = False, statement: str = "") -> Path:
+    """The migrations of a later release."""
+    scripts = tmp_path / "migrations"
+    shutil.copytree(SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    second = SECOND.format(needs_downtime=needs_downtime, statement=statement or "SELECT 1")
+    (scripts / "versions" / "r0002_colour.py").write_text(second)
+    return scripts
+
+
+def later_release(path: Path, scripts: Path, *, may_need_downtime: bool = False) -> SqlStore:
+    return SqlStore(
+        SqliteDialect(path, clock_ms=lambda: START_MS),
+        name=f"store {path}",
+        scripts=scripts,
+        head_revision="0002",
+        may_need_downtime=may_need_downtime,
+    )
+
+
+def open_it(store: SqlStore) -> None:
+    store.open(coordinator_id="one", cluster_id="kafka-1", address="one:1", version="0.2.0")
+
+
+def old_store(path: Path) -> int:
+    """A store of this release with a range in it; returns the partition's id."""
+    world = SqliteWorld(path)
+    store = world.open(fleet=False)
+    loaded = claimed(store)
+    commit(store, change_of(loaded, upserted=[row_of(0, 4)]))
+    world.close()
+    return loaded.row.partition_id
+
+
+def test_an_older_store_is_upgraded_at_open(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    partition_id = old_store(path)
+    store = later_release(path, scripts_with(tmp_path))
+    open_it(store)
+    assert store.read_in_flight(partition_id, from_offset=0, max_rows=9) == [row_of(0, 4)]
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(member)")]
+        stamp = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    assert columns[-1] == "colour"
+    assert stamp == [("0002",)]
+    # And the older release now refuses it.
+    with pytest.raises(StoreVersionError, match=r"schema 0002, written by sharecoord 0\.2\.0"):
+        SqliteWorld(path).open(fleet=False)
+
+
+def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    old_store(path)
+    before = schema_of(path)
+    store = later_release(path, scripts_with(tmp_path, statement="SELECT * FROM no_such_table"))
+    with pytest.raises(InternalError, match="no_such_table"):
+        open_it(store)
+    assert schema_of(path) == before
+    SqliteWorld(path).open(fleet=False).close()
+
+
+def test_a_migration_that_needs_downtime_waits_for_an_operator(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    old_store(path)
+    scripts = scripts_with(tmp_path, needs_downtime=True)
+    with pytest.raises(StoreVersionError, match=r"migration 0002.*sharecoord store migrate"):
+        open_it(later_release(path, scripts))
+    store = later_release(path, scripts, may_need_downtime=True)
+    open_it(store)
+    store.close()
+
+
+def test_alembic_and_sqlalchemy_are_loaded_only_when_needed(tmp_path: Path) -> None:
+    program = """
+import sys
+from sharecoord.store.factory import make_store
+make_store("memory:").open(coordinator_id="a", cluster_id="", address="a", version="1")
+print("sqlalchemy" in sys.modules)
+for _ in range(2):
+    store = make_store("sqlite:///" + sys.argv[1])
+    store.open(coordinator_id="a", cluster_id="", address="a", version="1")
+    store.ensure_group("g")
+    store.close()
+print("sqlalchemy" in sys.modules, "alembic" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "s.db")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["False", "True False"]

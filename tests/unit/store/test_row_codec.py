@@ -1,0 +1,51 @@
+"""Headers keep every byte; configurations and topics keep every character."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sharecoord.store.row_codec import (
+    Headers,
+    decode_group,
+    decode_headers,
+    decode_member,
+    encode_config,
+    encode_headers,
+    encode_member,
+)
+from tests.contract.store_worlds import member_of
+
+names = st.text(st.characters(codec="utf-8"), max_size=8)
+values = st.none() | st.binary(max_size=20) | st.text(max_size=5).map(lambda s: repr(s).encode())
+
+
+@given(st.lists(st.tuples(names, values), max_size=5).map(tuple))
+def test_headers_come_back_byte_for_byte(headers: Headers) -> None:
+    text = encode_headers(headers)
+    text.encode("utf-8")
+    assert decode_headers(text) == headers
+
+
+def test_text_headers_are_readable_and_others_are_marked() -> None:
+    headers = (("a", b'{"base64":"x"}'), ("a", b"\xc3\x28"), ("b", None), ("c", "é".encode()))
+    assert json.loads(encode_headers(headers)) == [
+        ["a", '{"base64":"x"}'],
+        ["a", {"base64": "wyg="}],
+        ["b", None],
+        ["c", "é"],
+    ]
+    assert "é" in encode_headers(headers)
+
+
+@given(st.dictionaries(names, names, max_size=4))
+def test_configurations_come_back(config: dict[str, str]) -> None:
+    assert decode_group(("g", encode_config(config), 1, 0)).config == config
+    assert list(json.loads(encode_config(config))) == sorted(config)
+
+
+def test_members_come_back() -> None:
+    member = member_of("m", epoch=3, last_fetch_id=2**63 - 1)
+    assert decode_member(encode_member(member)) == member
