@@ -1,1 +1,116 @@
 # Everything a person types. `make help` lists the targets.
+#
+# A virtual environment is made in .venv on first use. Two stamps say what is in it: the runtime
+# alone (enough for `make demo`), then the test tools on top; both follow pyproject.toml and
+# constraints.txt, so a second call does nothing.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TEST_EXTRAS := postgres,mysql,otel,events,bench
+PINS := constraints.txt
+DEFINITIONS := pyproject.toml sdk/pyproject.toml $(PINS)
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS)
+PROTO_VENV := .cache/protoc
+IMAGE ?= sharecoord:0.1.0
+
+# `python -m pytest`, so that the root of the repository is on the path (tests.*, tools.*).
+PYTEST = $(BIN)/python -m pytest -p tools.suite_minutes
+FAST_SUITES := $(wildcard tests/unit tests/property tests/golden tests/architecture tests/sdk)
+
+# Given on the command line: `make demo KAFKA=real`, `make demo KAFKA_ADDR=host:9092`,
+# `make demo DEMO_ARGS="--seed 7"`, `make test PYTEST_ARGS="-k window"`, `make bench BENCH_ARGS=...`.
+KAFKA ?=
+KAFKA_ADDR ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+PYTEST_ARGS ?=
+
+.PHONY: help venv demo test check lint format bench proto settings-doc public-names chart-example test-long image clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
+
+venv: $(VENV)/.stamp-test ## Make .venv with everything that the tests need
+
+demo: $(VENV)/.stamp-runtime ## Run the demonstration (KAFKA=real, KAFKA_ADDR=host:port, DEMO_ARGS=...)
+	@$(BIN)/sharecoord demo $(if $(filter real,$(KAFKA)),--kafka-real) \
+		$(if $(KAFKA_ADDR),--kafka $(KAFKA_ADDR)) $(DEMO_ARGS)
+
+test: $(VENV)/.stamp-test ## Run all suites but the long ones (CI's command; Java, Maven, PostgreSQL, Helm)
+	@tools/ensure_java.sh
+	@tools/ensure_postgres.sh
+	@tools/ensure_helm.sh >/dev/null
+	@$(PYTEST) tests -m "not long" $(PYTEST_ARGS)
+
+check: $(VENV)/.stamp-test ## Run the fast suites (unit, property, golden, architecture, sdk; no Java)
+	@$(PYTEST) $(FAST_SUITES) -m "not long and not kafka" $(PYTEST_ARGS)
+
+lint: $(VENV)/.stamp-test $(PROTO_VENV)/.stamp ## Check style, types, imports, and that generated files are current
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
+	@$(PROTO_VENV)/bin/python tools/make_proto.py --check
+	@$(BIN)/python -m sharecoord.config.docs --check
+
+format: $(VENV)/.stamp-test ## Rewrite the code in the project's format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.stamp-test ## Measure against peers (BENCH_ARGS=...)
+	@tools/ensure_java.sh
+	@$(BIN)/sharecoord bench $(BENCH_ARGS)
+
+proto: $(PROTO_VENV)/.stamp ## Generate the stubs from proto/
+	@$(PROTO_VENV)/bin/python tools/make_proto.py
+
+settings-doc: $(VENV)/.stamp-test ## Write docs/settings.md from the settings tables
+	@$(BIN)/python -m sharecoord.config.docs
+
+public-names: $(VENV)/.stamp-test ## Write down the public names after a wanted change
+	@$(BIN)/python -m tools.public_names --write
+
+chart-example: ## Render the chart's copyable example after a wanted change
+	@"$$(tools/ensure_helm.sh)" template shop helm/sharecoord --namespace queues \
+		--values helm/sharecoord/ci/sidecar-sqlite-values.yaml \
+		>helm/sharecoord/examples/sidecar-deployment.yaml
+
+test-long: $(VENV)/.stamp-test ## Run every suite, hours; the output goes to docs/evidence/test-long.txt
+	@tools/ensure_java.sh
+	@tools/ensure_postgres.sh
+	@tools/ensure_helm.sh >/dev/null
+	@{ date --utc +'%Y-%m-%d %H:%M UTC'; git describe --always --dirty; $(PYTEST) tests $(PYTEST_ARGS); } \
+		2>&1 | sed -u 's#$(CURDIR)#.#g; s#$(HOME)#~#g' | tee docs/evidence/test-long.txt
+
+image: ## Build the container image (IMAGE=name:tag, BASE_IMAGE=...)
+	@docker build --tag $(IMAGE) $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) .
+
+clean: ## Remove .venv and everything else that these targets made
+	@rm -rf $(VENV) .cache build dist *.egg-info sdk/build sdk/*.egg-info bench-results \
+		.pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# -- environments ---------------------------------------------------------------------------------
+
+$(VENV)/.stamp-runtime: $(DEFINITIONS)
+	@tools/make_venv.sh $(VENV) $(PYTHON)
+	@$(PIP_INSTALL) --upgrade pip
+	@$(PIP_INSTALL) --build-constraint $(PINS) --editable ./sdk --editable .
+	@touch $@
+
+$(VENV)/.stamp-test: $(VENV)/.stamp-runtime
+	@$(PIP_INSTALL) --build-constraint $(PINS) --editable ./sdk --editable '.[$(TEST_EXTRAS)]' --group test
+	@touch $@
+
+# The generator has an environment of its own: it needs an older protobuf than the runtime.
+$(PROTO_VENV)/.stamp: pyproject.toml
+	@tools/make_venv.sh $(PROTO_VENV) $(PYTHON)
+	@$(PROTO_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS) --upgrade pip
+	@$(PROTO_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --group proto
+	@touch $@

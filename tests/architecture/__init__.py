@@ -1,0 +1,1 @@
+"""Rules about the repository itself: shape of the code, imports, promises, and its house."""

@@ -1,0 +1,331 @@
+"""What the chart renders, for every supported combination of values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from sharecoord.config import process
+from tests.helm.conftest import CHART, Helm, Manifest
+
+pytestmark = pytest.mark.timeout(900)
+
+COMBINATIONS = sorted(path.stem.removesuffix("-values") for path in CHART.glob("ci/*-values.yaml"))
+KUBERNETES = ["1.29", kubernetes_validate.latest_version()]
+FOREIGN_KINDS = {"ServiceMonitor"}
+Render = Callable[..., list[Manifest]]
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    """The manifests of one kind."""
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def pod_of(manifests: list[Manifest]) -> dict[str, Any]:
+    """The pod spec of the one Deployment."""
+    (deployment,) = of_kind(manifests, "Deployment")
+    spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return spec
+
+
+def coordinator_of(manifests: list[Manifest]) -> dict[str, Any]:
+    """The coordinator's container, wherever it stands."""
+    pod = pod_of(manifests)
+    containers = [*pod.get("initContainers", []), *pod["containers"]]
+    (found,) = [container for container in containers if container["name"] == "sharecoord"]
+    coordinator: dict[str, Any] = found
+    return coordinator
+
+
+def pod_specs(manifests: list[Manifest]) -> list[dict[str, Any]]:
+    """Every pod spec, test pods included."""
+    return [pod["spec"] for pod in of_kind(manifests, "Pod")] + [pod_of(manifests)]
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_helm_lint_is_content(helm: Helm, combination: str) -> None:
+    values = str(CHART / "ci" / f"{combination}-values.yaml")
+    done = helm.run("lint", "--strict", "--values", values, str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_manifests_are_valid(render: Render, combination: str, version: str) -> None:
+    manifests = render(combination)
+    kinds = {manifest["kind"] for manifest in manifests}
+    assert {"ConfigMap", "Deployment", "ServiceAccount"} <= kinds
+    for manifest in manifests:
+        assert manifest["metadata"]["namespace"] == "queues"
+        if manifest["kind"] not in FOREIGN_KINDS:
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_pods_are_closed_by_default(render: Render, combination: str) -> None:
+    for pod in pod_specs(render(combination)):
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+        assert not any("hostPath" in volume for volume in pod.get("volumes", []))
+        for container in [*pod.get("initContainers", []), *pod["containers"]]:
+            security = container["securityContext"]
+            assert security["runAsNonRoot"] is True
+            assert security["runAsUser"] == 10001
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_the_chart_makes_no_secret(render: Render, combination: str) -> None:
+    manifests = render(combination)
+    assert of_kind(manifests, "Secret") == []
+    for account in of_kind(manifests, "ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_the_coordinator_accepts_its_configuration(
+    render: Render, combination: str, tmp_path: Path
+) -> None:
+    manifests = render(combination)
+    container = coordinator_of(manifests)
+    file = tmp_path / "config.yaml"
+    (config_map,) = of_kind(manifests, "ConfigMap")
+    file.write_text(config_map["data"]["config.yaml"])
+    environment = {
+        variable["name"]: variable["value"].replace("$(POD_IP)", "10.0.0.7")
+        for variable in container.get("env", [])
+        if variable["name"].startswith("SHARECOORD_") and "value" in variable
+    }
+    flags: dict[str, object] = {}
+    for argument in container["args"][1:]:
+        name, _, value = argument.removeprefix("--").partition("=")
+        flags |= {SETTING_OF_FLAG[name]: value or True} if name in SETTING_OF_FLAG else {}
+    if any(v["name"] == "SHARECOORD_STORE__URL" for v in container.get("env", [])):
+        environment["SHARECOORD_STORE__URL"] = "postgresql://user:pass@db/sharecoord"
+    config = process.load(file, environment, flags)
+    assert config.management.host == "0.0.0.0"
+    assert config.management.port == 7071
+    assert config.store.url.shared == ("external" in combination)
+    assert (config.coordinator.mode.value == "fleet") == ("external" in combination)
+    assert config.tls.enabled or config.listen.insecure or config.listen.address.is_loopback
+
+
+SETTING_OF_FLAG = {
+    "kafka": "kafka.bootstrap.servers",
+    "listen": "listen.address",
+    "store": "store.url",
+    "insecure": "listen.insecure",
+}
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_every_mount_has_its_volume(render: Render, combination: str) -> None:
+    pod = pod_of(render(combination))
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    for container in [*pod.get("initContainers", []), *pod["containers"]]:
+        paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+        assert len(paths) == len(set(paths))
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+
+
+def test_service_mode_on_sqlite(render: Render) -> None:
+    manifests = render("service-sqlite")
+    (deployment,) = of_kind(manifests, "Deployment")
+    assert deployment["spec"]["replicas"] == 1
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    (claim,) = of_kind(manifests, "PersistentVolumeClaim")
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    (service,) = of_kind(manifests, "Service")
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    assert ports == {"grpc": 7070, "management": 7071}
+    selector = service["spec"]["selector"].items()
+    assert selector <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert "--listen=0.0.0.0:7070" in coordinator_of(manifests)["args"]
+    assert of_kind(manifests, "PodDisruptionBudget") == []
+    assert of_kind(manifests, "NetworkPolicy") == []
+
+
+def test_service_mode_on_an_external_store(render: Render) -> None:
+    manifests = render("service-external")
+    (deployment,) = of_kind(manifests, "Deployment")
+    assert deployment["spec"]["replicas"] == 3
+    assert deployment["spec"]["strategy"]["type"] == "RollingUpdate"
+    assert of_kind(manifests, "PersistentVolumeClaim") == []
+    (budget,) = of_kind(manifests, "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert pod_of(manifests)["topologySpreadConstraints"][0]["maxSkew"] == 1
+    store = {variable["name"]: variable for variable in coordinator_of(manifests)["env"]}
+    reference = store["SHARECOORD_STORE__URL"]["valueFrom"]["secretKeyRef"]
+    assert reference == {"name": "sharecoord-store", "key": "url"}
+
+
+def test_one_coordinator_on_an_external_store_stands_alone(render: Render) -> None:
+    manifests = render("service-external", replicaCount=1)
+    assert of_kind(manifests, "Deployment")[0]["spec"]["strategy"] == {"type": "Recreate"}
+    assert of_kind(manifests, "PodDisruptionBudget") == []
+    assert "fleet" not in of_kind(manifests, "ConfigMap")[0]["data"]["config.yaml"]
+
+
+def test_probes_of_the_service(render: Render) -> None:
+    clear = coordinator_of(render("service-sqlite-clear"))
+    assert clear["readinessProbe"]["grpc"] == {"port": 7070}
+    assert clear["livenessProbe"]["httpGet"] == {"path": "/healthz/live", "port": "management"}
+    assert clear["startupProbe"]["httpGet"] == {"path": "/healthz/ready", "port": "management"}
+    # The kubelet's gRPC probe speaks no TLS.
+    encrypted = coordinator_of(render("service-sqlite"))
+    assert encrypted["readinessProbe"]["httpGet"]["path"] == "/healthz/ready"
+
+
+def test_own_probes_replace_the_charts(render: Render) -> None:
+    own = {"tcpSocket": {"port": 7070}}
+    container = coordinator_of(render("service-sqlite", readinessProbe=own, livenessProbe=own))
+    assert container["readinessProbe"] == own
+    assert container["livenessProbe"] == own
+
+
+def test_the_sidecar_is_native(render: Render) -> None:
+    manifests = render("sidecar-sqlite")
+    pod = pod_of(manifests)
+    (sidecar,) = pod["initContainers"]
+    (app,) = pod["containers"]
+    assert sidecar["restartPolicy"] == "Always"
+    assert sidecar["startupProbe"]["httpGet"]["path"] == "/healthz/ready"
+    assert "--listen=unix:/run/sharecoord/sharecoord.sock" in sidecar["args"]
+    assert app["env"][0] == {
+        "name": "SHARECOORD_BOOTSTRAP_SERVER",
+        "value": "unix:/run/sharecoord/sharecoord.sock",
+    }
+    socket = {"name": "sharecoord-socket", "mountPath": "/run/sharecoord"}
+    assert socket in sidecar["volumeMounts"]
+    assert socket in app["volumeMounts"]
+    assert of_kind(manifests, "Service") == []
+
+
+def test_sidecars_of_several_pods_are_a_fleet_on_tcp(render: Render) -> None:
+    manifests = render("sidecar-external")
+    sidecar = coordinator_of(manifests)
+    assert "--listen=0.0.0.0:7070" in sidecar["args"]
+    assert sidecar["readinessProbe"]["grpc"] == {"port": 7070}
+    names = {variable["name"] for variable in sidecar["env"]}
+    assert {"SHARECOORD_STORE__URL", "SHARECOORD_COORDINATOR__ADVERTISED_ADDRESS"} <= names
+    assert pod_of(manifests)["containers"][0]["env"][0]["value"] == "localhost:7070"
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_a_chart_of_ones_own_can_include_the_sidecar(
+    helm: Helm, parent_chart: Path, version: str
+) -> None:
+    manifests = helm.render(chart=parent_chart)
+    kinds = sorted(manifest["kind"] for manifest in manifests)
+    assert kinds == ["ConfigMap", "Deployment", "PersistentVolumeClaim"]
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, version, strict=True)
+    (config_map,) = of_kind(manifests, "ConfigMap")
+    volumes = {volume["name"]: volume for volume in pod_of(manifests)["volumes"]}
+    assert volumes["sharecoord-config"]["configMap"]["name"] == config_map["metadata"]["name"]
+    assert coordinator_of(manifests)["restartPolicy"] == "Always"
+
+
+def test_the_copyable_example_is_what_the_chart_renders(helm: Helm) -> None:
+    values = str(CHART / "ci" / "sidecar-sqlite-values.yaml")
+    rendered = helm.render("--values", values)
+    example = CHART / "examples" / "sidecar-deployment.yaml"
+    kept = list(yaml.safe_load_all(example.read_text(encoding="utf-8")))
+    assert rendered == kept, "wanted? then run: make chart-example"
+
+
+def test_a_changed_configuration_restarts_the_pods(render: Render) -> None:
+    def checksum(manifests: list[Manifest]) -> str:
+        template = of_kind(manifests, "Deployment")[0]["spec"]["template"]
+        return str(template["metadata"]["annotations"]["checksum/config"])
+
+    before, after = (
+        render("service-sqlite"),
+        render("service-sqlite", config={"log.level": "debug"}),
+    )
+    assert checksum(before) != checksum(after)
+
+
+def test_a_claim_of_ones_own_is_used(render: Render) -> None:
+    manifests = render("service-sqlite", **{"store.sqlite.existingClaim": "mine"})
+    assert of_kind(manifests, "PersistentVolumeClaim") == []
+    volumes = {volume["name"]: volume for volume in pod_of(manifests)["volumes"]}
+    assert volumes["sharecoord-state"]["persistentVolumeClaim"] == {"claimName": "mine"}
+
+
+def test_optional_objects(render: Render) -> None:
+    manifests = render("service-sqlite-clear")
+    (monitor,) = of_kind(manifests, "ServiceMonitor")
+    assert monitor["spec"]["endpoints"][0]["path"] == "/metrics"
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    (policy,) = of_kind(manifests, "NetworkPolicy")
+    ports = [rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]]
+    assert ports == ["grpc", "management"]
+    assert coordinator_of(manifests)["image"].startswith("registry.example/sharecoord@sha256:")
+
+
+def test_the_drain_fits_into_the_grace_period(render: Render) -> None:
+    manifests = render("service-sqlite")
+    sleep_s = int(coordinator_of(manifests)["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert sleep_s + 2 < pod_of(manifests)["terminationGracePeriodSeconds"]
+    assert "lifecycle" not in coordinator_of(render("service-sqlite", preStopSleepSeconds=0))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["mode=daemon"], "/mode"),
+        (["replicaCount=two"], "/replicaCount"),
+        (["kafka.bootstrapServers=kafka"], "/kafka/bootstrapServers"),
+        (["store.type=redis"], "/store/type"),
+        (["image.pullPolicy=Sometimes"], "/image/pullPolicy"),
+        (["image.digest=sha256:abc"], "/image/digest"),
+        (["service.grpcPort=70700"], "/service/grpcPort"),
+        (["sidecar.socketDir=run"], "/sidecar/socketDir"),
+        (["config.colour.blue=1"], "colour"),
+        (["replicas=2"], "replicas"),
+        (["store.external.password=x"], "password"),
+    ],
+)
+def test_the_schema_refuses_wrong_values(helm: Helm, values: list[str], message: str) -> None:
+    base = ["--values", str(CHART / "ci" / "service-sqlite-values.yaml")]
+    refusal = helm.refusal(*base, *[f"--set={value}" for value in values])
+    assert "values don't meet the specifications of the schema" in refusal
+    assert message.strip("/").replace("/", ".") in refusal.replace("/", ".")
+
+
+@pytest.mark.parametrize(
+    ("combination", "value", "message"),
+    [
+        ("service-sqlite", "kafka.bootstrapServers=", "kafka.bootstrapServers is empty: set it"),
+        ("service-sqlite", "replicaCount=2", "store.type is sqlite, which serves one coordinator"),
+        ("service-sqlite", "tls.existingSecret=", "listens on TCP and has no TLS: set"),
+        ("service-external", "store.external.existingSecret=", "store.external.existingSecret is"),
+        ("sidecar-sqlite", "sidecar.app.image=", "sidecar.app.image is empty: set it"),
+        ("sidecar-sqlite", "sidecar.replicas=2", "store.type is sqlite, which serves one"),
+        ("sidecar-external", "insecure=false", "listens on TCP and has no TLS: set"),
+    ],
+)
+def test_contradictions_are_refused_with_the_fix(
+    helm: Helm, combination: str, value: str, message: str
+) -> None:
+    base = ["--values", str(CHART / "ci" / f"{combination}-values.yaml")]
+    assert message in helm.refusal(*base, f"--set={value}")
+
+
+def test_the_chart_is_of_the_same_version_as_the_program() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    project = (CHART.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    version = re.search(r'^version = "(.+)"$', project, re.MULTILINE)
+    assert version is not None
+    assert chart["appVersion"] == version.group(1)
