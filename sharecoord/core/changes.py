@@ -8,6 +8,7 @@ and finished records cost nothing. Times in rows are milliseconds of the store's
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -99,6 +100,8 @@ class PartitionCommit:
     """Outbox rows to add."""
     dead_letters_done: list[int] = field(default_factory=list)
     """Offsets whose outbox rows go."""
+    raises_state_epoch: bool = False
+    """Whether the row's state epoch becomes `state_epoch` + 1 (a truncated log, design 5.12)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +126,8 @@ class CommitBatch:
 
     partitions: list[PartitionCommit] = field(default_factory=list)
     members_saved: list[MemberRow] = field(default_factory=list)
-    members_removed: list[tuple[str, str]] = field(default_factory=list)
-    """(group id, member id)"""
+    members_removed: list[tuple[str, str, int]] = field(default_factory=list)
+    """(group id, member id, member epoch): a row with a newer epoch stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ class GroupRow:
     paused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PartitionKey:
     """A share-partition by name."""
 
@@ -156,6 +159,11 @@ class PartitionKey:
     topic_id: str
     """Kafka's topic id as 32 hex digits; "" when the cluster has none."""
     partition: int
+
+    @cached_property
+    def topic_id_bytes(self) -> bytes:
+        """The topic id as on the wire."""
+        return bytes.fromhex(self.topic_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,8 @@ def _write_partitions(
         return
     run = connection.exec_driver_sql
     run(statements.update_head, [(*encode_head(part.head), part.partition_id) for part in parts])
+    if raised := [(part.partition_id,) for part in parts if part.raises_state_epoch]:
+        run(statements.raise_state_epoch, raised)
     if rows := [(part.partition_id, offset) for part in parts for offset in part.deleted]:
         run(statements.delete_in_flight, rows)
     if ranges := [(part.partition_id, *row) for part in parts for row in part.upserted]:

@@ -229,14 +229,18 @@ class MemoryStore:
                     fenced.add(part.partition_id)
                     continue
                 self._apply(partition, part)
-            for key in batch.members_removed:
-                database.members.pop(key, None)
+            for group_id, member_id, epoch in batch.members_removed:
+                member_row = database.members.get((group_id, member_id))
+                if member_row is not None and member_row.member_epoch <= epoch:
+                    del database.members[group_id, member_id]
             for member in batch.members_saved:
                 _save_member(database, member)
             return CommitResult(fenced=frozenset(fenced))
 
     def _apply(self, partition: _Partition, part: PartitionCommit) -> None:
         partition.set_head(part.head)
+        if part.raises_state_epoch:
+            partition.row = replace(partition.row, state_epoch=partition.row.state_epoch + 1)
         for first_offset in part.deleted:
             partition.in_flight.pop(first_offset, None)
         for row in part.upserted:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, literal_column, select, update
 from sqlalchemy.engine import Dialect as CoreDialect
 from sqlalchemy.sql import Executable
 
@@ -35,6 +35,12 @@ class Statements:
             .where(part.c.id == bindparam("the_id"))
             .values({name: bindparam(name) for name in (*head, "change_sequence")}),
             (*head, "change_sequence", "the_id"),
+        )
+        self.raise_state_epoch = self._compile(
+            update(part)
+            .where(part.c.id == bindparam("the_id"))
+            .values(state_epoch=part.c.state_epoch + literal_column("1")),
+            ("the_id",),
         )
         flight_keys = ("partition_id", "first_offset")
         self.delete_in_flight = self._compile(
@@ -61,8 +67,11 @@ class Statements:
         )
         member_keys = ("group_id", "member_id")
         self.delete_member = self._compile(
-            delete(member).where(*(member.c[key] == bindparam(key) for key in member_keys)),
-            member_keys,
+            delete(member).where(
+                *(member.c[key] == bindparam(key) for key in member_keys),
+                member.c.member_epoch <= bindparam("member_epoch"),
+            ),
+            (*member_keys, "member_epoch"),
         )
         self.upsert_member = self._compile(
             dialect.upsert(member, keys=member_keys, not_older_by="member_epoch"),

@@ -221,7 +221,7 @@ def test_members_are_saved_and_removed_with_the_batch(world: World) -> None:
     store.commit(
         CommitBatch(
             members_saved=[member_of("new", epoch=4, last_fetch_id=9)],
-            members_removed=[("group", "old"), ("group", "never there")],
+            members_removed=[("group", "old", 1), ("group", "never there", 1)],
         )
     )
     assert store.load_members() == [member_of("new", epoch=4, last_fetch_id=9)]
@@ -270,3 +270,24 @@ def test_an_unknown_outcome_is_settled_by_a_claim(world: World, after: bool) -> 
     # Whatever became of it: under the old epoch nothing is written any more.
     assert commit(store, change_of(loaded)) == {loaded.row.partition_id}
     assert commit(store, change_of(again, upserted=[row_of(5, 6)])) == frozenset()
+
+
+def test_a_late_leave_of_a_fenced_stream_does_not_remove_the_newer_member(world: World) -> None:
+    store = world.open()
+    store.join_member(member_of("m1"))
+    store.join_member(member_of("m1"))
+    store.commit(CommitBatch(members_removed=[("group", "m1", 1)]))
+    assert store.load_members() == [member_of("m1", epoch=2)]
+    store.commit(CommitBatch(members_removed=[("group", "m1", 2)]))
+    assert store.load_members() == []
+
+
+def test_a_truncation_raises_the_state_epoch_with_its_commit(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    epoch = loaded.row.state_epoch
+    change = change_of(loaded)
+    change.raises_state_epoch = True
+    assert not commit(store, change)
+    assert store.list_partitions("group")[0].state_epoch == epoch + 1
+    assert commit(store, change) == {loaded.row.partition_id}

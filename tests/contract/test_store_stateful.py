@@ -202,14 +202,16 @@ class StoresAgree(RuleBasedStateMachine):
         name=coordinators,
         data=st.data(),
         saved=st.lists(members, max_size=2),
-        removed=st.lists(st.tuples(groups, st.sampled_from(["m1", "m2"])), max_size=2),
+        removed=st.lists(
+            st.tuples(groups, st.sampled_from(["m1", "m2"]), st.integers(0, 4)), max_size=2
+        ),
     )
     def commit(
         self,
         name: str,
         data: st.DataObject,
         saved: list[MemberRow],
-        removed: list[tuple[str, str]],
+        removed: list[tuple[str, str, int]],
     ) -> None:
         mine = [key for owner, key in self.claims if owner == name]
         chosen = data.draw(st.lists(st.sampled_from(mine), unique=True)) if mine else []
