@@ -74,7 +74,7 @@ class Committer:
         self._on_fatal = on_fatal
         self._dirty: dict[Committable, None] = {}
         self._effects: list[tuple[Committable | None, Effect]] = []
-        self._members_removed: list[tuple[str, str]] = []
+        self._members_removed: list[tuple[str, str, int]] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -96,9 +96,9 @@ class Committer:
         self._effects.append((None, effect))
         self._kick()
 
-    def remove_member(self, group_id: str, member_id: str) -> None:
-        """Deletes a member's row with the next commit."""
-        self._members_removed.append((group_id, member_id))
+    def remove_member(self, group_id: str, member_id: str, member_epoch: int) -> None:
+        """Deletes a member's row with the next commit, unless it joined again meanwhile."""
+        self._members_removed.append((group_id, member_id, member_epoch))
         self._kick()
 
     def _kick(self) -> None:
@@ -127,6 +127,10 @@ class Committer:
         self._stopped = True
         self._wake.set()
         await asyncio.wait([self._task])
+
+    def abandon(self) -> None:
+        """Stops at once: what is not committed is lost, as after a crash."""
+        self._task.cancel()
 
     async def _run(self) -> None:
         while True:

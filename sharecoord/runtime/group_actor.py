@@ -269,7 +269,9 @@ class GroupActor:
         del self.sessions[session.member_id]
         for actor in self.partitions.values():
             actor.release_member(session.member_id)
-        self.context.committer.remove_member(self.group_id, session.member_id)
+        self.context.committer.remove_member(
+            self.group_id, session.member_id, session.member_epoch
+        )
         self.schedule_pump()
 
     def subscribe(self, session: Session, topics: Sequence[str]) -> None:

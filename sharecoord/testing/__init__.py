@@ -1,1 +1,1 @@
-"""See docs/architecture.md for what lives in `testing`."""
+"""Test doubles that ship: the real core and runtime over a fake log, with time under control."""

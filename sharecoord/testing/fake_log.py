@@ -1,0 +1,304 @@
+"""Kafka's logs in memory: a `LogReader` and a `TopicCatalog` whose world a test can change.
+
+Records can be appended, compacted away, deleted from the start, truncated; topics can be deleted,
+re-created and grown; the whole cluster can go away and come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sharecoord.core.records import Headers, RecordChunk
+from sharecoord.errors import (
+    KafkaUnavailableError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from sharecoord.ports import EARLIEST, LATEST, LogSink, OffsetQuery, TopicInfo
+
+CHUNK_RECORDS_MAX = 500
+
+
+@dataclass(slots=True)
+class FakeRecord:
+    """One record of a fake log."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+
+
+@dataclass
+class FakePartition:
+    """The log of one partition."""
+
+    records: list[FakeRecord] = field(default_factory=list)
+    log_start: int = 0
+    log_end: int = 0
+    stable_end: int | None = None
+    """Last stable offset while a transaction is open; None = log end."""
+    aborted: set[int] = field(default_factory=set)
+    """Offsets that read_committed leaves out."""
+
+    def end(self, *, committed: bool) -> int:
+        """Where a reader stops."""
+        return self.stable_end if committed and self.stable_end is not None else self.log_end
+
+    def visible(self, offset: int, *, committed: bool) -> list[FakeRecord]:
+        """Records from `offset` on that a reader gets."""
+        end = self.end(committed=committed)
+        return [
+            r
+            for r in self.records
+            if offset <= r.offset < end and not (committed and r.offset in self.aborted)
+        ]
+
+
+class FakeReading:
+    """A running read; see `ports.LogReading`."""
+
+    def __init__(
+        self,
+        log: FakeLog,
+        topic: str,
+        partition: int,
+        offset: int,
+        sink: LogSink,
+        *,
+        committed: bool,
+    ) -> None:
+        self.topic, self.partition, self.position = topic, partition, offset
+        self.sink, self.committed = sink, committed
+        self.wanted, self.closed = True, False
+        self._log = log
+        self._end_told = -1
+        self._scheduled = False
+        self.kick()
+
+    def want_more(self, *, wanted: bool) -> None:
+        """Back-pressure."""
+        self.wanted = wanted
+        self.kick()
+
+    def close(self) -> None:
+        """Stops."""
+        self.closed = True
+        self._log.readings.discard(self)
+
+    def kick(self) -> None:
+        """Looks for records in the next turn of the loop."""
+        if not self._scheduled and not self.closed:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._step)
+
+    def _step(self) -> None:
+        self._scheduled = False
+        if self.closed or not self.wanted or self._log.down:
+            return
+        found = self._log.find(self.topic, self.partition)
+        if found is None:
+            self.close()
+            self.sink.on_gone()
+            return
+        if not found.log_start <= self.position <= found.log_end:
+            self.close()
+            self.sink.on_out_of_range()
+            return
+        records = found.visible(self.position, committed=self.committed)[:CHUNK_RECORDS_MAX]
+        if records:
+            chunk = build_chunk(records, self.position)
+            self.position = chunk.last + 1
+            self.sink.on_chunk(chunk)
+            self.kick()
+            return
+        end = found.end(committed=self.committed)
+        if end >= self.position and end != self._end_told:
+            self._end_told = self.position = end
+            self.sink.on_end(end)
+
+
+def build_chunk(records: Sequence[FakeRecord], covers_from: int) -> RecordChunk:
+    """Columns of fake records."""
+    offsets = [r.offset for r in records]
+    contiguous = offsets[-1] - offsets[0] + 1 == len(offsets)
+    keys = [r.key for r in records]
+    return RecordChunk(
+        covers_from=covers_from,
+        first=offsets[0],
+        last=offsets[-1],
+        offsets=None if contiguous else offsets,
+        timestamps=[r.timestamp_ms for r in records],
+        timestamp_type=1,
+        keys=keys if any(k is not None for k in keys) else None,
+        values=[r.value for r in records],
+        headers={i: r.headers for i, r in enumerate(records) if r.headers},
+        size_bytes=sum(100 + len(r.value or b"") for r in records),
+        leader_epoch=0,
+    )
+
+
+class FakeLog:
+    """All topics of a fake cluster."""
+
+    def __init__(self, cluster: str = "fake-cluster") -> None:
+        self.cluster = cluster
+        self.down = False
+        self.readings: set[FakeReading] = set()
+        self._topics: dict[str, tuple[str, dict[int, FakePartition]]] = {}
+
+    # -- the world ------------------------------------------------------------------------------
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        """Makes a topic (again, with a new id), or adds partitions to it."""
+        if topic in self._topics:
+            logs = self._topics[topic][1]
+            for partition in range(len(logs), partitions):
+                logs[partition] = FakePartition()
+            return
+        logs = {partition: FakePartition() for partition in range(partitions)}
+        self._topics[topic] = (uuid.uuid4().hex, logs)
+
+    def delete(self, topic: str) -> None:
+        """Deletes a topic."""
+        del self._topics[topic]
+        self._changed()
+
+    def find(self, topic: str, partition: int) -> FakePartition | None:
+        """The log of a partition."""
+        known = self._topics.get(topic)
+        return None if known is None else known[1].get(partition)
+
+    def log(self, topic: str, partition: int = 0) -> FakePartition:
+        """The log of a partition that exists."""
+        found = self.find(topic, partition)
+        assert found is not None, f"no partition {topic}[{partition}]"
+        return found
+
+    def append(
+        self,
+        topic: str,
+        count: int = 1,
+        *,
+        partition: int = 0,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        headers: Headers | None = None,
+    ) -> int:
+        """Appends records (value: their offset as text); returns the first offset."""
+        log = self.log(topic, partition)
+        first = log.log_end
+        for offset in range(first, first + count):
+            body = value if value is not None else str(offset).encode()
+            log.records.append(FakeRecord(offset, key, body, headers or [], 1_000 + offset))
+        log.log_end += count
+        self._changed()
+        return first
+
+    def skip(self, topic: str, count: int = 1, *, partition: int = 0) -> None:
+        """Offsets without records at the end: control records."""
+        self.log(topic, partition).log_end += count
+        self._changed()
+
+    def compact(self, topic: str, offsets: Sequence[int], *, partition: int = 0) -> None:
+        """Removes records."""
+        log = self.log(topic, partition)
+        gone = set(offsets)
+        log.records = [r for r in log.records if r.offset not in gone]
+
+    def move_log_start(self, topic: str, offset: int, *, partition: int = 0) -> None:
+        """Deletes records from the start."""
+        log = self.log(topic, partition)
+        log.log_start = offset
+        log.records = [r for r in log.records if r.offset >= offset]
+        self._changed()
+
+    def truncate(self, topic: str, offset: int, *, partition: int = 0) -> None:
+        """Loses records at the end."""
+        log = self.log(topic, partition)
+        log.log_end = offset
+        log.records = [r for r in log.records if r.offset < offset]
+        self._changed()
+
+    def set_down(self, *, down: bool) -> None:
+        """Takes the cluster away, or brings it back."""
+        self.down = down
+        self._changed()
+
+    def _changed(self) -> None:
+        for reading in list(self.readings):
+            reading.kick()
+
+    # -- ports.LogReader ------------------------------------------------------------------------
+
+    def read(
+        self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
+    ) -> FakeReading:
+        """Reads from `offset` on."""
+        reading = FakeReading(self, topic, partition, offset, sink, committed=committed)
+        self.readings.add(reading)
+        return reading
+
+    async def reread(
+        self, topic: str, partition: int, first: int, last: int, *, committed: bool
+    ) -> list[RecordChunk]:
+        """Reads a range again."""
+        await asyncio.sleep(0.002)
+        self._check_up()
+        log = self.find(topic, partition)
+        if log is None:
+            raise UnknownTopicOrPartitionError(f"{topic}[{partition}] does not exist any more")
+        if first < log.log_start:
+            raise OffsetOutOfRangeError(f"{first} is below the log start {log.log_start}")
+        records = [r for r in log.visible(first, committed=committed) if r.offset <= last]
+        return [build_chunk(records, first)] if records else []
+
+    # -- ports.TopicCatalog ---------------------------------------------------------------------
+
+    def _check_up(self) -> None:
+        if self.down:
+            raise KafkaUnavailableError("the fake cluster is down", retry_after_ms=100)
+
+    async def cluster_id(self) -> str:
+        """The cluster's id."""
+        self._check_up()
+        return self.cluster
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
+        """The topics that exist."""
+        await asyncio.sleep(0.001)
+        self._check_up()
+        return {
+            topic: TopicInfo(self._topics[topic][0], tuple(sorted(self._topics[topic][1])))
+            for topic in topics
+            if topic in self._topics
+        }
+
+    async def offsets(
+        self, queries: Sequence[OffsetQuery], *, committed: bool = False
+    ) -> dict[OffsetQuery, int]:
+        """Log start, log end, or the first offset at a time."""
+        await asyncio.sleep(0.001)
+        self._check_up()
+        found: dict[OffsetQuery, int] = {}
+        for query in queries:
+            log = self.find(query.topic, query.partition)
+            if log is None:
+                continue
+            if query.timestamp_ms == EARLIEST:
+                found[query] = log.log_start
+            elif query.timestamp_ms == LATEST:
+                found[query] = log.end(committed=committed)
+            else:
+                later = (r.offset for r in log.records if r.timestamp_ms >= query.timestamp_ms)
+                found[query] = next(later, log.log_end)
+        return found
+
+    async def close(self) -> None:
+        """Stops every read."""
+        for reading in list(self.readings):
+            reading.close()
