@@ -33,6 +33,9 @@ READER_DEFAULTS: dict[str, str | int | float | bool] = {
     "queued.max.messages.kbytes": 65_536,
     "fetch.message.max.bytes": 4 << 20,
     "fetch.wait.max.ms": 100,
+    # After a full queue librdkafka looks away for a second by default: the reader then ran dry
+    # for half of the time (measured: 105,000 rec/s with 1000 ms, 290,000 with 2 ms).
+    "fetch.queue.backoff.ms": 2,
     # A quick retry after an empty or failed fetch keeps recovery under a second.
     "fetch.error.backoff.ms": 100,
     "reconnect.backoff.max.ms": 2_000,

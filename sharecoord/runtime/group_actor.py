@@ -11,6 +11,7 @@ import structlog
 from sharecoord.config.group import GroupConfig, IsolationLevel, resolve
 from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey
 from sharecoord.core.delivery import Assignment, LostRange, PartitionResult
+from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import AcknowledgedRange, HeldRange
 from sharecoord.core.states import AcquireMode, Ordering
@@ -20,6 +21,7 @@ from sharecoord.errors import (
     MemberFencedError,
     OffsetOutOfRangeError,
     SharecoordError,
+    StoreFatalError,
     StoreUnavailableError,
     UnknownMemberError,
     UnknownTopicOrPartitionError,
@@ -45,6 +47,12 @@ WINDOW_MAX = 100_000
 
 LOAD_WAIT_S = 5.0
 """A join waits so long for the partitions of its lock book to be loaded."""
+
+OPEN_AGAIN_S = 0.2
+"""Wait after a topic could not be opened."""
+
+REREAD_AGAIN_S = 0.5
+"""Wait after a re-read that failed."""
 
 Place = tuple[str, int]
 
@@ -75,6 +83,7 @@ class GroupActor:
         self.sessions: dict[str, Session] = {}
         self.partitions: dict[Place, PartitionActor] = {}
         self.topic_ids: dict[str, str] = {}
+        self._partition_ids: dict[str, tuple[int, ...]] = {}
         self.paused = row.paused
         self.group_epoch = row.group_epoch
         self.config = GroupConfig()
@@ -83,7 +92,6 @@ class GroupActor:
         self._pump_scheduled = False
         self._turn = 0
         self._stopped = False
-        self._to_compare: dict[Place, dict[str, list[HeldRange]]] = {}
         self.apply_config(row)
 
     def apply_config(self, row: GroupRow) -> None:
@@ -129,7 +137,12 @@ class GroupActor:
             ),
         )
         session = self._session_of(command, channel, epoch)
-        lost = await self._compare_lock_book(session, command)
+        try:
+            lost = await self._compare_lock_book(session, command)
+        except BaseException:
+            # The stream broke meanwhile, or a newer one joined: nobody else would end the session.
+            self.disconnected(session)
+            raise
         return session, lost
 
     def _session_of(
@@ -166,27 +179,44 @@ class GroupActor:
         return session
 
     async def _compare_lock_book(self, session: Session, command: JoinCommand) -> list[LostRange]:
-        """Settles what the member holds with what it is known to hold, partition by partition."""
+        """Settles what the member holds with what it is known to hold, partition by partition.
+
+        A partition that is not served yet is compared as soon as it is (`activated`).
+        """
         book: dict[Place, list[HeldRange]] = {}
+        lost: list[LostRange] = []
         for topic, topic_id, partition, held in command.lock_book:
             if topic_id in ("", self.topic_ids.get(topic, topic_id)):
                 book.setdefault((topic, partition), []).append(held)
-        await self._wait_loaded({topic for topic, _ in book})
-        lost: list[LostRange] = []
-        for place in {*book, *self.partitions}:
-            actor = self.partitions.get(place)
-            entries = book.get(place, [])
-            if actor is None:
-                unknown = PartitionKey(self.group_id, place[0], "", place[1])
-                lost += [LostRange(unknown, held) for held in entries]
-            elif actor.state is ActorState.ACTIVE:
-                gone = actor.compare_lock_book(session.member_id, entries)
-                lost += [LostRange(actor.key, held) for held in gone]
             else:
-                self._to_compare.setdefault(place, {})[session.member_id] = entries
+                key = PartitionKey(self.group_id, topic, topic_id, partition)
+                lost.append(LostRange(key, held))
+        session.book = book
+        await self._wait_loaded({topic for topic, _ in book})
+        if self.sessions.get(session.member_id) is not session:
+            raise MemberFencedError("a newer stream of this member id joined")
+        for place in [p for p in book if p not in self.partitions and self._is_open(p[0])]:
+            unknown = PartitionKey(self.group_id, place[0], self.topic_ids[place[0]], place[1])
+            lost += [LostRange(unknown, held) for held in book.pop(place)]
+        for place, actor in self.partitions.items():
+            lost += self._compare(session, place, actor)
         session.comparing = 0
         self.schedule_pump()
         return lost
+
+    @staticmethod
+    def _compare(session: Session, place: Place, actor: PartitionActor) -> list[LostRange]:
+        """Compares a member's book for one partition, once per join; returns what it lost."""
+        if session.book is None or place in session.compared or actor.partition is None:
+            return []
+        session.compared.add(place)
+        gone = actor.compare_lock_book(session.member_id, session.book.pop(place, []))
+        return [LostRange(actor.key, held) for held in gone]
+
+    def _is_open(self, topic: str) -> bool:
+        """Whether all share-partitions of a topic are known."""
+        task = self._opening.get(topic)
+        return topic in self.topic_ids and task is not None and task.done()
 
     async def _wait_loaded(self, topics: set[str]) -> None:
         opening = [task for topic, task in self._opening.items() if topic in topics]
@@ -227,7 +257,10 @@ class GroupActor:
         session.expiry = loop.call_later(delay_s, self._session_ended, session)
 
     def _session_ended(self, session: Session) -> None:
-        if self.sessions.get(session.member_id) is session:
+        if not self.context.store_ok:
+            # Nobody can join without the store: session timeouts stand still (design 5, Time).
+            self.expire_later(session)
+        elif self.sessions.get(session.member_id) is session:
             log.info("session timed out", group=self.group_id, member=session.member_id)
             self.leave(session)
 
@@ -283,8 +316,7 @@ class GroupActor:
         """What a member may receive from."""
         topics: dict[str, tuple[str, tuple[int, ...]]] = {}
         for topic in sorted(session.topics & self.topic_ids.keys()):
-            partitions = tuple(sorted(p for t, p in self.partitions if t == topic))
-            topics[topic] = (self.topic_ids[topic], partitions)
+            topics[topic] = (self.topic_ids[topic], self._partition_ids[topic])
         return Assignment(topics, tuple(sorted(session.topics - topics.keys())))
 
     # -- acknowledgements -----------------------------------------------------------------------
@@ -326,6 +358,8 @@ class GroupActor:
         self, actor: PartitionActor | None, topic: str, topic_id: str, partition: int
     ) -> SharecoordError | None:
         """Why acknowledgements for a partition can not be taken now."""
+        if actor is None and not self._is_open(topic) and topic in self.topics:
+            return KafkaUnavailableError(f"{topic} is not opened yet", retry_after_ms=500)
         if actor is None or (topic_id and topic_id != actor.key.topic_id):
             return UnknownTopicOrPartitionError(
                 f"group {self.group_id!r} has no share-partition {topic}[{partition}]"
@@ -374,11 +408,18 @@ class GroupActor:
         """Nothing is acquired any more; the coordinator goes down."""
         self._stopped = True
 
+    def stop_timers(self) -> None:
+        """Nothing happens by itself any more; what is not committed is forgotten."""
+        for session in self.sessions.values():
+            session.cancel_timers()
+        for actor in self.partitions.values():
+            actor.deactivate(ActorState.CLOSED, "the coordinator ended")
+
     def _may_receive(self, session: Session, place: Place) -> bool:
         return (
             place[0] in session.topics
             and place not in session.paused
-            and session.member_id not in self._to_compare.get(place, ())
+            and place in session.compared
         )
 
     def _adjust_window(self) -> None:
@@ -405,6 +446,8 @@ class GroupActor:
 
     def topic_found(self, topic: str, info: TopicInfo) -> asyncio.Task[None]:
         """Opens what is new of a topic; returns the running work."""
+        self.topic_ids[topic] = info.topic_id
+        self._partition_ids[topic] = info.partitions
         task = self._opening.get(topic)
         if task is None or task.done():
             task = self.context.spawn(self._open(topic, info), f"open-{topic}")
@@ -412,6 +455,19 @@ class GroupActor:
         return task
 
     async def _open(self, topic: str, info: TopicInfo) -> None:
+        """Opens a topic; asks again until the store lets it."""
+        while True:
+            try:
+                await self._open_once(topic, info)
+            except StoreFatalError:
+                raise
+            except SharecoordError as error:
+                log.warning("topic not opened", topic=topic, why=error.message)
+                await asyncio.sleep(OPEN_AGAIN_S)
+            else:
+                return
+
+    async def _open_once(self, topic: str, info: TopicInfo) -> None:
         """Makes rows for all partitions first, then loads them (design 5.7)."""
         rows = await self.context.caller.call(self.context.store.list_partitions, self.group_id)
         known = {
@@ -420,25 +476,32 @@ class GroupActor:
             if row.key.topic == topic and row.key.topic_id == info.topic_id and not row.closed
         }
         missing, in_use = loading.new_partitions(known, info)
-        self.topic_ids[topic] = info.topic_id
-        actors = [
-            await self._new_actor(topic, info.topic_id, partition)
-            for partition in info.partitions
-            if (topic, partition) not in self.partitions
-        ]
-        for actor in actors:
-            from_zero = in_use and actor.key.partition in missing
-            await loading.load(self.context, self, actor, starts_at_zero=from_zero)
+        opened: list[tuple[PartitionKey, int]] = []
+        for partition in info.partitions:
+            if (topic, partition) not in self.partitions:
+                key = PartitionKey(self.group_id, topic, info.topic_id, partition)
+                row = await self.context.caller.call(self.context.store.open_partition, key)
+                opened.append((key, row.partition_id))
+        actors = [self._new_actor(key, partition_id) for key, partition_id in opened]
         for session in self.sessions.values():
             if topic in session.topics and session.channel is not None and actors:
                 session.channel.assigned(self.assignment(session))
+        await asyncio.gather(
+            *(
+                loading.load(
+                    self.context,
+                    self,
+                    actor,
+                    starts_at_zero=in_use and actor.key.partition in missing,
+                )
+                for actor in actors
+            )
+        )
 
-    async def _new_actor(self, topic: str, topic_id: str, partition: int) -> PartitionActor:
-        key = PartitionKey(self.group_id, topic, topic_id, partition)
-        row = await self.context.caller.call(self.context.store.open_partition, key)
+    def _new_actor(self, key: PartitionKey, partition_id: int) -> PartitionActor:
         actor = PartitionActor(
             key,
-            row.partition_id,
+            partition_id,
             clock=self.context.clock,
             committer=self.context.committer,
             budget=self.context.budget,
@@ -446,14 +509,18 @@ class GroupActor:
             on_dropped=self._dropped,
             on_missing=self._missing,
         )
-        self.partitions[topic, partition] = actor
+        self.partitions[key.topic, key.partition] = actor
         return actor
 
     def activated(self, actor: PartitionActor) -> None:
         """A share-partition is served from now on."""
         place = (actor.key.topic, actor.key.partition)
-        for member_id, book in self._to_compare.pop(place, {}).items():
-            actor.compare_lock_book(member_id, book)
+        for session in self.sessions.values():
+            if not session.comparing:
+                self._compare(session, place, actor)
+        # Who left while this was not served left its locks behind.
+        for member_id in actor.members() - self.sessions.keys():
+            actor.release_member(member_id)
         loading.start_reading(self.context, self, actor)
         self.schedule_pump()
 
@@ -468,23 +535,31 @@ class GroupActor:
 
     def _missing(self, actor: PartitionActor, first: int, last: int) -> None:
         """Payloads of due records are not in memory: read them again."""
-        self.context.spawn(self._reread(actor, first, last), "reread")
+        self.context.spawn(self._reread(actor, first, last), f"reread-{actor.key.topic}")
 
     async def _reread(self, actor: PartitionActor, first: int, last: int) -> None:
         committed = self.config.isolation_level is IsolationLevel.READ_COMMITTED
+        generation = actor.generation
+        chunks: list[RecordChunk] | None = None
+        why: SharecoordError | None = None
         try:
             chunks = await self.context.reader.reread(
                 actor.key.topic, actor.key.partition, first, last, committed=committed
             )
-        except OffsetOutOfRangeError:
-            actor.missing_wanted = False
-            actor.on_out_of_range()
-        except (KafkaUnavailableError, UnknownTopicOrPartitionError) as error:
+        except SharecoordError as error:
             log.warning("re-read failed", partition=actor.key, why=error.message)
-            actor.missing_wanted = False
-            asyncio.get_running_loop().call_later(0.5, self.schedule_pump)
-        else:
+            why = error
+        except Exception:
+            log.exception("re-read failed", partition=actor.key)
+        if actor.generation != generation or actor.partition is None:
+            return
+        if chunks is not None:
             actor.payload_read(first, last, chunks)
+        elif isinstance(why, OffsetOutOfRangeError):
+            self._dropped(actor, why)
+        else:
+            actor.missing_wanted = False
+            asyncio.get_running_loop().call_later(REREAD_AGAIN_S, self.schedule_pump)
 
 
 def settings_of(config: GroupConfig) -> PartitionSettings:

@@ -8,11 +8,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from sharecoord.core.decisions import HeldRange
 from sharecoord.core.states import AcquireMode
 from sharecoord.runtime.channel import MemberChannel
 
 PREFETCH_MS = 200
 """A member holds what it works off in so long (design 5, fair dispatch)."""
+
+PREFETCH_BYTES_MAX = 16 << 20
+"""... but no more than this: beyond, memory traffic costs more than the deeper pipeline gives."""
+
+PREFETCH_RECORDS_MAX = 12_000
+"""The same for small records."""
 
 PACE_SLICE_MS = 50
 """Length of one measurement of a busy member's pace."""
@@ -91,7 +98,11 @@ class Session:
     poll_timer: asyncio.TimerHandle | None = None
     last_poll_ms: int = 0
     comparing: int = 0
-    """Partitions whose lock book is not compared yet: nothing is dispatched meanwhile."""
+    """1 while the lock book waits for partitions to load: nothing is dispatched meanwhile."""
+    book: dict[tuple[str, int], list[HeldRange]] | None = None
+    """The lock book of the last join, by (topic, partition); None before the first join here."""
+    compared: set[tuple[str, int]] = field(default_factory=set)
+    """Where the book was compared: only from there may the member receive."""
 
     @property
     def batch_records_max(self) -> int:
@@ -104,8 +115,15 @@ class Session:
             return 0
         if self.credit_bytes <= self.delivered_bytes:
             return 0
-        ceiling = max(self.pace.prefetch, self.max_poll_records)
+        ceiling = max(min(self.pace.prefetch, self._prefetch_max), self.max_poll_records)
         return min(self.credit_records - self.delivered_records, ceiling - held)
+
+    @property
+    def _prefetch_max(self) -> int:
+        if not self.delivered_records:
+            return PREFETCH_RECORDS_MAX
+        size = self.delivered_bytes // self.delivered_records or 1
+        return max(1, min(PREFETCH_RECORDS_MAX, PREFETCH_BYTES_MAX // size))
 
     def sent(self, records: int, size_bytes: int, now_ms: int) -> None:
         """Takes a delivery from the credit."""
