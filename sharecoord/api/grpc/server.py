@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from sharecoord.api.grpc.consume import ConsumeStream, ServicerContext
+from sharecoord.api.grpc.consume import ConsumeStream, ServicerContext, abort, host_of
+from sharecoord.api.grpc.unary import UnaryCalls
+from sharecoord.api.grpc.validation import join_command
 from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
 from sharecoord.config.process_settings import TlsConfig
-from sharecoord.errors import InvalidConfigError
+from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.wire import share_service_pb2 as service
 
@@ -37,11 +40,43 @@ def _frame(message: bytes) -> bytes:
     return message
 
 
+Call = Callable[[Any, ServicerContext], Awaitable[Message]]
+
+
+def _without_context(call: Callable[[Any], Awaitable[Message]]) -> Call:
+    async def answer(request: Any, _: ServicerContext) -> Message:
+        return await call(request)
+
+    return answer
+
+
+def unary(call: Call, request_type: type[Message]) -> grpc.RpcMethodHandler[Any, Any]:
+    """A unary method whose typed errors become a status with reason and details."""
+
+    async def guarded(request: Any, context: ServicerContext) -> Message | None:
+        try:
+            return await call(request, context)
+        except SharecoordError as error:
+            await abort(context, error)
+        return None
+
+    return grpc.unary_unary_rpc_method_handler(
+        guarded,
+        request_deserializer=request_type.FromString,
+        response_serializer=_serialize,
+    )
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
 class ShareService:
     """ShareService of share_service.proto."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
+        self._calls = UnaryCalls(coordinator)
 
     async def consume(
         self, requests: AsyncIterator[service.ConsumeRequest], context: ServicerContext
@@ -50,11 +85,30 @@ class ShareService:
         async for frame in ConsumeStream(self._coordinator, context).frames(requests):
             yield frame
 
+    def _unary_handlers(self) -> dict[str, Any]:
+        calls = self._calls
+
+        async def join(request: service.JoinRequest, context: ServicerContext) -> Message:
+            group_id, command = join_command(request.join, host_of(context))
+            return await calls.join(group_id, command)
+
+        plain: dict[str, tuple[Callable[[Any], Awaitable[Message]], type[Message]]] = {
+            "Fetch": (calls.fetch, service.FetchRequest),
+            "Acknowledge": (calls.acknowledge, service.AcknowledgeRequest),
+            "Heartbeat": (calls.heartbeat, service.HeartbeatRequest),
+            "Leave": (calls.leave, service.LeaveRequest),
+        }
+        handlers = {
+            name: unary(_without_context(call), kind) for name, (call, kind) in plain.items()
+        }
+        return {**handlers, "Join": unary(join, service.JoinRequest)}
+
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Method handlers; Consume's answers are bytes already."""
         return grpc.method_handlers_generic_handler(
             "sharecoord.v1.ShareService",
             {
+                **self._unary_handlers(),
                 "Consume": grpc.stream_stream_rpc_method_handler(
                     self.consume,
                     request_deserializer=service.ConsumeRequest.FromString,

@@ -1,0 +1,217 @@
+"""The unary calls: the same members and rules as on a stream, one question at a time.
+
+A Fetch that is asked again with its request id gets the same answer. What was acquired for a fetch
+whose caller went away is the beginning of the next answer: it was never seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from sharecoord import __version__
+from sharecoord.api.grpc.validation import check_group_id, check_member_id
+from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
+from sharecoord.errors import InvalidRequestError, SharecoordError
+from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.effects import Collector
+from sharecoord.runtime.group_actor import GroupActor, JoinCommand
+from sharecoord.runtime.sessions import Session
+from sharecoord.wire import PROTOCOL_VERSION, codec
+from sharecoord.wire import share_service_pb2 as service
+
+FETCH_RECORDS_MAX = 10_000
+FETCH_RECORDS_DEFAULT = 500
+FETCH_BYTES_DEFAULT = 50 << 20
+FETCH_WAIT_MS_MAX = 30_000
+GATHER_S = 0.005
+"""After the first records a fetch waits so long for more of the same turn."""
+
+
+@dataclass(eq=False)
+class PolledChannel:
+    """The `MemberChannel` of a member without a stream: deliveries wait for its next Fetch."""
+
+    unsent_bytes: int = 0
+    waiting: list[Delivery] = field(default_factory=list)
+    answered_id: int = 0
+    answer: service.FetchResponse | None = None
+    ended: SharecoordError | None = None
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def deliver(self, delivery: Delivery, now_ms: int) -> None:
+        """Keeps a delivery for the fetch that waits."""
+        assert now_ms >= 0, "monotonic"
+        self.waiting.append(delivery)
+        self.arrived.set()
+
+    def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
+        """Never called: unary acknowledgements have their own collector."""
+        raise AssertionError(f"no stream to answer {acknowledge_id} on ({len(results)} results)")
+
+    def assigned(self, assignment: Assignment) -> None:
+        """Heartbeats tell it."""
+
+    def drain(self) -> None:
+        """Ends a waiting fetch early, with what there is."""
+        self.arrived.set()
+
+    def end(self, error: SharecoordError | None) -> None:
+        """The session ended; the next call says why."""
+        self.ended = error
+        self.arrived.set()
+
+
+class UnaryCalls:
+    """Join, Fetch, Acknowledge, Heartbeat, Leave."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def join(self, group_id: str, command: JoinCommand) -> service.JoinResponse:
+        """Joins without a stream."""
+        command.credit_records = command.credit_bytes = 0
+        group, session, lost = await self._coordinator.join(group_id, command, PolledChannel())
+        group.expire_later(session)
+        joined = service.Joined(
+            member_epoch=session.member_epoch,
+            lock_duration_ms=group.config.lock_duration_ms,
+            session_timeout_ms=group.config.session_timeout_ms,
+            server_version=__version__,
+            protocol_version=PROTOCOL_VERSION,
+            lost=[codec.lost_range(item) for item in lost],
+            coordinator_id=self._coordinator.context.coordinator_id,
+        )
+        return service.JoinResponse(
+            joined=joined, assignment=codec.assignment(group.assignment(session))
+        )
+
+    async def _member(
+        self, group_id: str, member_id: str, member_epoch: int
+    ) -> tuple[GroupActor, Session]:
+        """The session of a call; every call is a sign of life."""
+        group = await self._coordinator.existing_group(check_group_id(group_id))
+        session = group.session(check_member_id(member_id), member_epoch)
+        group.polled(session)
+        if isinstance(session.channel, PolledChannel) or session.channel is None:
+            group.expire_later(session)
+        return group, session
+
+    async def fetch(self, request: service.FetchRequest) -> service.FetchResponse:
+        """Long poll.
+
+        Raises:
+            InvalidRequestError: No request id, or one that goes back; a bound is passed.
+            UnknownMemberError: Join first.
+        """
+        group, session = await self._member(
+            request.group_id, request.member_id, request.member_epoch
+        )
+        channel = session.channel
+        if channel is None:
+            channel = session.channel = PolledChannel()
+        if not isinstance(channel, PolledChannel):
+            raise InvalidRequestError(
+                f"member {request.member_id!r} has a Consume stream: its records go there; use "
+                "another member_id for Fetch"
+            )
+        self._check_fetch(request, channel)
+        if request.request_id == channel.answered_id and channel.answer is not None:
+            return channel.answer
+        await self._wait(group, session, channel, request)
+        deliveries, channel.waiting = channel.waiting, []
+        now_ms = self._coordinator.context.clock.now_ms()
+        answer = service.FetchResponse()
+        for delivery in deliveries:
+            codec.fill_record_batch(answer.batches.add(), delivery, now_ms)
+        channel.answered_id, channel.answer = request.request_id, answer
+        return answer
+
+    @staticmethod
+    def _check_fetch(request: service.FetchRequest, channel: PolledChannel) -> None:
+        if channel.ended is not None:
+            raise channel.ended
+        if request.request_id == 0:
+            raise InvalidRequestError("request_id is 0; number fetches from 1 on")
+        if request.request_id < channel.answered_id:
+            raise InvalidRequestError(
+                f"request_id {request.request_id} is older than {channel.answered_id}; it must grow"
+            )
+        if request.max_records > FETCH_RECORDS_MAX:
+            raise InvalidRequestError(
+                f"max_records {request.max_records} is more than {FETCH_RECORDS_MAX}"
+            )
+        if request.max_wait_ms > FETCH_WAIT_MS_MAX:
+            raise InvalidRequestError(
+                f"max_wait_ms {request.max_wait_ms} is more than {FETCH_WAIT_MS_MAX}"
+            )
+
+    @staticmethod
+    async def _wait(
+        group: GroupActor, session: Session, channel: PolledChannel, request: service.FetchRequest
+    ) -> None:
+        """Opens the credit for this fetch and waits for records."""
+        wanted = request.max_records or FETCH_RECORDS_DEFAULT
+        session.max_poll_records = wanted
+        session.credit_records = session.delivered_records + wanted
+        session.credit_bytes = session.delivered_bytes + (request.max_bytes or FETCH_BYTES_DEFAULT)
+        channel.arrived.clear()
+        group.schedule_pump()
+        try:
+            async with asyncio.timeout(request.max_wait_ms / 1000 + GATHER_S):
+                while not channel.waiting and channel.ended is None:
+                    await channel.arrived.wait()
+                    channel.arrived.clear()
+            if channel.waiting:
+                await asyncio.sleep(GATHER_S)
+        except TimeoutError:
+            pass
+        finally:
+            session.credit_records = session.delivered_records
+
+    async def acknowledge(self, request: service.AcknowledgeRequest) -> service.AcknowledgeResponse:
+        """Settles ranges; answers after the commit."""
+        group, session = await self._member(
+            request.group_id, request.member_id, request.member_epoch
+        )
+        items = codec.acknowledgements(request.acknowledgements)
+        done: asyncio.Future[list[PartitionResult]] = asyncio.get_running_loop().create_future()
+
+        def answer(results: list[PartitionResult]) -> None:
+            if not done.done():
+                done.set_result(results)
+
+        group.acknowledge(session, items, Collector(answer))
+        results = await done
+        return service.AcknowledgeResponse(
+            outcomes=[codec.partition_outcome(result) for result in results]
+        )
+
+    async def heartbeat(self, request: service.HeartbeatRequest) -> service.HeartbeatResponse:
+        """Keeps the session alive and tells the assignment."""
+        group, session = await self._member(
+            request.group_id, request.member_id, request.member_epoch
+        )
+        return service.HeartbeatResponse(assignment=codec.assignment(group.assignment(session)))
+
+    async def leave(self, request: service.LeaveRequest) -> service.LeaveResponse:
+        """Leaves; answers after the commit. Records of an unanswered fetch go back unseen."""
+        group, session = await self._member(
+            request.group_id, request.member_id, request.member_epoch
+        )
+        if isinstance(session.channel, PolledChannel):
+            for delivery in session.channel.waiting:
+                group.hand_back(session, delivery)
+            session.channel.waiting = []
+        group.leave(session)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def left(error: SharecoordError | None) -> None:
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self._coordinator.after_commit(left)
+        await done
+        return service.LeaveResponse()
