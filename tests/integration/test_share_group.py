@@ -1,0 +1,180 @@
+"""The main job on a real Kafka: records in, a share group out."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from sharecoord_sdk import AcknowledgeType, Message, ShareConsumer
+
+from sharecoord.devenv.coordinator import CoordinatorProcess
+from sharecoord.devenv.topics import Topics
+from tests.support import eventually, unique_name
+
+TopicFactory = Callable[..., str]
+
+
+@pytest.fixture
+def consumers(coordinator: CoordinatorProcess) -> Iterator[Callable[..., ShareConsumer]]:
+    with ExitStack() as stack:
+
+        def make(group: str, topic: str, **config: object) -> ShareConsumer:
+            consumer = ShareConsumer(
+                {"bootstrap.servers": coordinator.address, "group.id": group, **config}
+            )
+            stack.callback(consumer.close)
+            consumer.subscribe([topic])
+            return consumer
+
+        yield make
+
+
+def drain(consumer: ShareConsumer, count: int, deadline_s: float = 30.0) -> list[Message]:
+    """Polls until `count` messages came."""
+    found: list[Message] = []
+
+    def enough() -> bool:
+        found.extend(consumer.poll(0.2))
+        return len(found) >= count
+
+    eventually(enough, deadline_s, what=f"{count} messages")
+    return found
+
+
+def test_every_record_once_with_key_value_headers_and_time(
+    topic: TopicFactory, topics: Topics, consumers: Callable[..., ShareConsumer]
+) -> None:
+    name = topic()
+    sent = [
+        (b"k%d" % i if i % 3 else None, b"v%d" % i if i % 5 else None, [("h", b"1"), ("h", None)])
+        for i in range(500)
+    ]
+    topics.produce(name, sent)
+    consumer = consumers(unique_name("g"), name)
+    got = drain(consumer, 500)
+    assert [m.offset() for m in got] == list(range(500))
+    assert [(m.key(), m.value(), m.headers()) for m in got] == sent
+    assert {m.delivery_count() for m in got} == {1}
+    assert all(m.timestamp()[1] > 0 for m in got)
+
+
+def test_twenty_members_share_one_partition(
+    topic: TopicFactory, topics: Topics, consumers: Callable[..., ShareConsumer]
+) -> None:
+    name, group = topic(), unique_name("g")
+    members = [consumers(group, name) for _ in range(20)]
+    topics.produce(name, 2_000)
+    seen: Counter[int] = Counter()
+    shares: Counter[int] = Counter()
+
+    def all_seen() -> bool:
+        for i, member in enumerate(members):
+            batch = member.poll(0)
+            seen.update(m.offset() for m in batch)
+            shares[i] += len(batch)
+        return len(seen) >= 2_000
+
+    eventually(all_seen, 60, what="2,000 records")
+    assert set(seen) == set(range(2_000))
+    assert set(seen.values()) == {1}
+    assert min(shares[i] for i in range(20)) > 0
+
+
+def test_released_rejected_and_worn_out(
+    topic: TopicFactory,
+    topics: Topics,
+    consumers: Callable[..., ShareConsumer],
+    coordinator: CoordinatorProcess,
+) -> None:
+    name, group = topic(), unique_name("g")
+    topics.produce(name, 10)
+    consumer = consumers(group, name, **{"share.acknowledgement.mode": "explicit"})
+    counts: dict[int, list[int]] = {}
+
+    def finished() -> bool:
+        for message in consumer.poll(0.2):
+            offset = message.offset()
+            counts.setdefault(offset, []).append(message.delivery_count())
+            kind = AcknowledgeType.ACCEPT
+            if offset == 3:
+                kind = AcknowledgeType.RELEASE
+            elif offset == 5:
+                kind = AcknowledgeType.REJECT
+            consumer.acknowledge(message, kind)
+        consumer.commit_sync()
+        return len(counts.get(3, [])) == 5 and len(counts) == 10
+
+    eventually(finished, 30, what="the delivery limit")
+    assert counts[3] == [1, 2, 3, 4, 5]
+    assert all(counts[o] == [1] for o in range(10) if o != 3)
+    eventually(lambda: _start_offset(coordinator, group) == 10, 10, what="everything finished")
+
+
+def _start_offset(coordinator: CoordinatorProcess, group: str) -> int | None:
+    with sqlite3.connect(f"file:{coordinator.store_path}?mode=ro", uri=True) as db:
+        row = db.execute(
+            "select start_offset from share_partition where group_id = ?", (group,)
+        ).fetchone()
+    return None if row is None else row[0]
+
+
+def test_the_first_record_of_a_fresh_group_comes_within_half_a_second(
+    topic: TopicFactory, topics: Topics, consumers: Callable[..., ShareConsumer]
+) -> None:
+    name = topic()
+    topics.produce(name, 10)
+    times: list[float] = []
+    for _ in range(3):
+        start = time.monotonic()
+        consumer = consumers(unique_name("g"), name)
+        drain(consumer, 1)
+        times.append(time.monotonic() - start)
+    assert min(times) < 0.5
+
+
+def test_a_program_for_confluents_share_consumer_runs_here(
+    topic: TopicFactory, topics: Topics, coordinator: CoordinatorProcess
+) -> None:
+    name = topic()
+    topics.produce(name, 100)
+    program = """
+from confluent_kafka import ShareConsumer, AcknowledgeType, KafkaException, TopicPartition
+import sys
+
+confirmed = {}
+
+def on_commit(offsets, exception):
+    for place, found in offsets.items():
+        confirmed.setdefault((place.topic, place.partition), set()).update(found)
+
+consumer = ShareConsumer({
+    "bootstrap.servers": ADDRESS,
+    "group.id": GROUP,
+    "client.id": "twin",
+    "share.acknowledgement.mode": "explicit",
+    "max.poll.records": 10,
+})
+consumer.set_acknowledgement_commit_callback(on_commit)
+consumer.subscribe([TOPIC])
+seen = []
+while len(seen) < 100:
+    messages = consumer.poll(timeout=1.0)
+    assert len(messages) <= 10
+    for message in messages:
+        if message.error():
+            raise KafkaException(message.error())
+        seen.append((message.topic(), message.partition(), message.offset(), message.value()))
+        consumer.acknowledge(message, AcknowledgeType.ACCEPT)
+    result = consumer.commit_sync(timeout=10.0)
+    assert all(error is None for error in result.values()), result
+consumer.close()
+"""
+    namespace = {"ADDRESS": coordinator.address, "GROUP": unique_name("twin"), "TOPIC": name}
+    moved = program.replace("from confluent_kafka import", "from sharecoord_sdk import")
+    exec(compile(moved, "twin.py", "exec"), namespace)
+    assert [offset for _, _, offset, _ in namespace["seen"]] == list(range(100))
+    assert namespace["confirmed"] == {(name, 0): set(range(100))}
