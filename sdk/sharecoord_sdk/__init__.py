@@ -1,0 +1,63 @@
+"""sharecoord_sdk: share consumers (KIP-932) on any Apache Kafka cluster, without a Kafka client.
+
+    from sharecoord_sdk import ShareConsumer
+
+    with ShareConsumer({"bootstrap.servers": "localhost:7070", "group.id": "workers"}) as consumer:
+        consumer.subscribe(["orders"])
+        while True:
+            for message in consumer.poll(1.0):
+                handle(message.value())
+
+`ShareConsumer` is the drop-in twin of `confluent_kafka.ShareConsumer`: change the import and the
+address. Everything public is in `__all__`; `sharecoord_sdk.testing` helps to test handlers.
+"""
+
+from __future__ import annotations
+
+from ._async.consumer import AsyncShareConsumer
+from ._core.deserializing import MessageField, SerializationContext
+from ._core.errors import (
+    ConcurrentModificationException,
+    IllegalStateException,
+    KafkaError,
+    KafkaException,
+)
+from ._core.outcomes import Outcome, Reject, Retry
+from ._core.records import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    AcknowledgeType,
+    Message,
+    Messages,
+    TopicPartition,
+)
+from ._sync.consumer import ShareConsumer
+from ._sync.deserializing import DeserializingShareConsumer
+from ._version import __version__
+from .admin import AdminClient, AsyncAdminClient
+
+__all__ = [
+    "TIMESTAMP_CREATE_TIME",
+    "TIMESTAMP_LOG_APPEND_TIME",
+    "TIMESTAMP_NOT_AVAILABLE",
+    "AcknowledgeType",
+    "AdminClient",
+    "AsyncAdminClient",
+    "AsyncShareConsumer",
+    "ConcurrentModificationException",
+    "DeserializingShareConsumer",
+    "IllegalStateException",
+    "KafkaError",
+    "KafkaException",
+    "Message",
+    "MessageField",
+    "Messages",
+    "Outcome",
+    "Reject",
+    "Retry",
+    "SerializationContext",
+    "ShareConsumer",
+    "TopicPartition",
+    "__version__",
+]

@@ -1,0 +1,161 @@
+"""One stream on grpc.aio, with a task that reads it and a task that writes it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from grpc import aio
+
+from sharecoord_sdk._core.base import Arrival
+from sharecoord_sdk._core.config import TlsConfig
+from sharecoord_sdk._core.core import Connection
+from sharecoord_sdk._core.status import StreamFailure
+from sharecoord_sdk._grpc import CONSUME, decode, encode, failure_of
+from sharecoord_sdk._proto import share_service_pb2 as service_pb
+
+from .channels import ChannelLease
+
+T = TypeVar("T")
+
+
+class Mailbox(Generic[T]):
+    """A queue inside one loop, with one reader that may wait for so long."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: T) -> None:
+        """Adds an item and wakes the reader."""
+        self._items.append(item)
+        _wake(self._waiter)
+
+    def take_all(self) -> list[T]:
+        """Everything there is, without waiting."""
+        items = list(self._items)
+        self._items.clear()
+        return items
+
+    async def wait(self, wait_s: float | None) -> None:
+        """Returns when there is something, or after so many seconds."""
+        if self._items:
+            return
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        self._waiter = waiter
+        timer = None if wait_s is None else loop.call_later(wait_s, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """What the reader of a stream tells, and what it ends with."""
+
+    inbox: Mailbox[Arrival]
+    writer: asyncio.Task[None]
+    answered: asyncio.Event
+    lease: ChannelLease
+
+
+class AsyncStream:
+    """A call to the coordinator. Knows nothing of the consumer, so that it can be collected."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        tls: TlsConfig | None,
+        metadata: list[tuple[str, str]],
+        inbox: Mailbox[Arrival],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._outbox: Mailbox[service_pb.ConsumeRequest] = Mailbox()
+        self.send(connection.requests)
+        self._lease = ChannelLease(connection.address, tls)
+        method: Any = self._lease.channel.stream_stream(
+            CONSUME, request_serializer=encode, response_deserializer=decode
+        )
+        self._call: Any = method(metadata=tuple(metadata))
+        name = f"sharecoord-{connection.generation}"
+        answered = asyncio.Event()
+        self._writer = self._loop.create_task(
+            _write(self._call, self._outbox, answered), name=f"{name}-writer"
+        )
+        ends = _Ends(inbox, self._writer, answered, self._lease)
+        self._reader = self._loop.create_task(
+            _read(self._call, ends, connection.generation),
+            name=f"{name}-reader",
+        )
+
+    def send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
+        """Queues messages, in order."""
+        for request in requests:
+            self._outbox.put(request)
+
+    def cancel(self) -> None:
+        """Ends the call; the reader gives the channel up. Inside the loop."""
+        self._call.cancel()
+
+    def abandon(self) -> None:
+        """Ends the call from wherever the garbage collector runs."""
+        try:
+            self._loop.call_soon_threadsafe(self.cancel)
+        except RuntimeError:
+            # The loop is closed, and the call with it.
+            pass
+
+    async def close(self) -> None:
+        """Ends the call and waits for both tasks."""
+        self.cancel()
+        await asyncio.wait((self._reader, self._writer))
+
+
+async def _write(
+    call: Any, outbox: Mailbox[service_pb.ConsumeRequest], answered: asyncio.Event
+) -> None:
+    """Sends what is queued until the stream ends; the reader tells how it ended."""
+    try:
+        first, *others = outbox.take_all()
+        await call.write(first)
+        # grpc.aio turns a write that meets the end of the stream into INTERNAL, whatever the
+        # coordinator said. Nothing is under way while it may still refuse the join.
+        await answered.wait()
+        for request in others:
+            await call.write(request)
+        while True:
+            await outbox.wait(None)
+            for request in outbox.take_all():
+                await call.write(request)
+    except (aio.AioRpcError, asyncio.InvalidStateError):
+        pass
+
+
+async def _read(call: Any, ends: _Ends, generation: int) -> None:
+    """Moves what arrives into the inbox until the stream ends, and says how it ended."""
+    try:
+        while (message := await call.read()) is not aio.EOF:  # type: ignore[attr-defined]
+            response, size_bytes = message
+            ends.inbox.put(Arrival(generation, response, size_bytes, time.monotonic()))
+            ends.answered.set()
+        failure = StreamFailure("OK", "the coordinator ended the stream")
+    except asyncio.CancelledError:
+        failure = StreamFailure("CANCELLED", "ended by this process")
+    except Exception as error:  # noqa: BLE001 - however it ended, the consumer must hear of it
+        failure = failure_of(error)
+    ends.inbox.put(Arrival(generation, failure, 0, time.monotonic()))
+    ends.writer.cancel()
+    await ends.lease.release()

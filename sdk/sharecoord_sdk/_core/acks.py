@@ -1,0 +1,335 @@
+"""Acknowledgements on their way: batched, numbered, kept until answered, and what the answers mean.
+
+Acknowledging is safe to repeat, because every range shows the token of its delivery. So what was
+not answered when a stream broke is sent again on the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sharecoord_sdk._proto import share_service_pb2 as service_pb
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
+
+from .columns import PartitionKey, Span
+from .errors import KafkaError
+from .status import code_of_reason
+
+ACCEPT: Final = int(types_pb.ACKNOWLEDGE_TYPE_ACCEPT)
+RELEASE: Final = int(types_pb.ACKNOWLEDGE_TYPE_RELEASE)
+REJECT: Final = int(types_pb.ACKNOWLEDGE_TYPE_REJECT)
+RENEW: Final = int(types_pb.ACKNOWLEDGE_TYPE_RENEW)
+#: Not the application's word: records that it never saw go back uncounted.
+RETURN: Final = int(types_pb.ACKNOWLEDGE_TYPE_RETURN)
+
+# Waits before an acknowledgement that failed for a passing reason is tried again.
+_RETRY_FIRST_S: Final = 0.1
+_RETRY_LONGEST_S: Final = 1.0
+
+_ARCHIVED: Final = (types_pb.RECORD_STATE_ARCHIVED, types_pb.RECORD_STATE_ARCHIVING)
+
+
+@dataclass(slots=True)
+class AckRange:
+    """Records of one lock with one acknowledgement."""
+
+    span: Span
+    kind: int
+    delay_ms: int = 0
+    reason: str = ""
+
+    def to_wire(self) -> types_pb.AcknowledgedRange:
+        """The message of the wire."""
+        return types_pb.AcknowledgedRange(
+            first_offset=self.span.first_offset,
+            last_offset=self.span.last_offset,
+            type=self.kind,  # type: ignore[arg-type]
+            lock_token=self.span.lock.token,
+            delay_ms=self.delay_ms,
+            reason=self.reason,
+        )
+
+
+class CommitTicket:
+    """What one commit waits for: the outcome of each of its partitions."""
+
+    __slots__ = ("_open", "results")
+
+    def __init__(self) -> None:
+        self._open: dict[PartitionKey, int] = {}
+        #: (topic, partition) -> the first error, or None when all went well.
+        self.results: dict[tuple[str, int], KafkaError | None] = {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every partition has its outcome."""
+        return not self._open
+
+    def expect(self, key: PartitionKey) -> None:
+        """One more part to wait for."""
+        self._open[key] = self._open.get(key, 0) + 1
+
+    def settle(self, key: PartitionKey, error: KafkaError | None) -> None:
+        """One part has its outcome; the first error of a partition stays."""
+        place = (key.topic, key.partition)
+        self.results[place] = self.results.get(place) or error
+        left = self._open.get(key, 0) - 1
+        if left > 0:
+            self._open[key] = left
+        else:
+            self._open.pop(key, None)
+
+    def time_out(self) -> None:
+        """Gives up waiting: the open partitions count as timed out; their acks stay on the way."""
+        for key in self._open:
+            place = (key.topic, key.partition)
+            self.results[place] = self.results.get(place) or KafkaError(
+                KafkaError._TIMED_OUT, retriable=True
+            )
+        self._open.clear()
+
+
+@dataclass(slots=True)
+class PartitionAck:
+    """Acknowledgements of one partition from one call of the application."""
+
+    key: PartitionKey
+    ranges: list[AckRange]
+    ticket: CommitTicket | None
+    queued_at: float
+    not_before: float = 0.0
+    attempts: int = 0
+    #: Sent before on a stream that broke: it may have been applied already.
+    resent: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the records of one partition: one call of the application's callback."""
+
+    key: PartitionKey
+    spans: list[Span]
+    error: KafkaError | None
+
+
+@dataclass(slots=True)
+class Settlement:
+    """Everything that one answer decided."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    #: Renewed records: they come back by the next poll.
+    renewed: list[Span] = field(default_factory=list)
+    #: Records whose renewal failed; they are gone.
+    not_renewed: list[Span] = field(default_factory=list)
+
+
+class AckBook:
+    """Acknowledgements that wait to be sent, and those that wait for their answer."""
+
+    def __init__(self, api_timeout_s: float) -> None:
+        self._api_timeout_s = api_timeout_s
+        self._last_id = 0
+        self._waiting: list[PartitionAck] = []
+        self._sent: dict[int, list[PartitionAck]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._waiting and not self._sent
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something was not sent yet."""
+        return bool(self._waiting)
+
+    def has_word(self) -> bool:
+        """Whether something under way is the application's word (returns are only a courtesy)."""
+        return any(item.kind != RETURN for item in self.ranges())
+
+    def ranges(self) -> Iterable[AckRange]:
+        """Everything under way, for the lock book."""
+        for part in (*(p for parts in self._sent.values() for p in parts), *self._waiting):
+            yield from part.ranges
+
+    def add(self, ranges: Sequence[AckRange], ticket: CommitTicket | None, now: float) -> None:
+        """Takes acknowledgements of one call, of any partitions."""
+        by_key: dict[PartitionKey, list[AckRange]] = {}
+        for item in ranges:
+            by_key.setdefault(item.span.columns.key, []).append(item)
+        for key, items in by_key.items():
+            for layer in _layers(items):
+                if ticket is not None:
+                    ticket.expect(key)
+                self._waiting.append(PartitionAck(key, layer, ticket, now))
+
+    def take(self, now: float) -> tuple[int, list[types_pb.PartitionAcknowledgements]] | None:
+        """The next message's id and acknowledgements, or None when nothing is due.
+
+        Within a message the ranges of a partition ascend and do not overlap. A record that was
+        delivered a second time while its first delivery was under way goes in the next message.
+        """
+        chosen: dict[PartitionKey, list[AckRange]] = {}
+        parts: list[PartitionAck] = []
+        left: list[PartitionAck] = []
+        for part in self._waiting:
+            taken = chosen.setdefault(part.key, [])
+            if part.not_before <= now and not _overlaps(taken, part.ranges):
+                taken.extend(part.ranges)
+                parts.append(part)
+            else:
+                left.append(part)
+        if not parts:
+            return None
+        self._waiting = left
+        self._last_id += 1
+        self._sent[self._last_id] = parts
+        return self._last_id, [_to_wire(key, items) for key, items in chosen.items() if items]
+
+    def stream_lost(self) -> None:
+        """Nothing will be answered any more: everything waits to be sent again, in order."""
+        again = [part for _, parts in sorted(self._sent.items()) for part in parts]
+        for part in again:
+            part.resent = True
+        self._sent.clear()
+        self._waiting = again + self._waiting
+
+    def wake_at(self) -> float | None:
+        """When the next retry is due, or None."""
+        return min((part.not_before for part in self._waiting), default=None)
+
+    def answered(self, result: service_pb.AcknowledgeResult, now: float) -> Settlement:
+        """Takes the answer to one message: partitions that it leaves out are all right."""
+        settlement = Settlement()
+        answers = {(o.partition.topic, o.partition.partition): o for o in result.outcomes}
+        for part in self._sent.pop(result.acknowledge_id, ()):
+            answer = answers.get((part.key.topic, part.key.partition))
+            if answer is not None and answer.error_reason:
+                self._partition_failed(part, answer, settlement, now)
+            else:
+                _settle(part, () if answer is None else answer.exceptions, settlement)
+        return settlement
+
+    def _partition_failed(
+        self,
+        part: PartitionAck,
+        answer: types_pb.PartitionOutcome,
+        settlement: Settlement,
+        now: float,
+    ) -> None:
+        if answer.error_retriable and now - part.queued_at < self._api_timeout_s:
+            part.attempts += 1
+            part.not_before = now + min(
+                _RETRY_LONGEST_S, _RETRY_FIRST_S * 2 ** min(part.attempts - 1, 10)
+            )
+            self._waiting.append(part)
+            return
+        error = KafkaError(
+            code_of_reason(answer.error_reason),
+            answer.error_message or answer.error_reason,
+            retriable=answer.error_retriable,
+        )
+        _finish(part, [(item, item.span, error) for item in part.ranges], settlement)
+
+
+def _layers(items: list[AckRange]) -> list[list[AckRange]]:
+    """Ranges in order of offset; more than one list when the same offsets occur twice."""
+    items.sort(key=lambda item: item.span.first_offset)
+    layers: list[list[AckRange]] = []
+    for item in items:
+        for layer in layers:
+            if layer[-1].span.last_offset < item.span.first_offset:
+                layer.append(item)
+                break
+        else:
+            layers.append([item])
+    return layers
+
+
+def _overlaps(taken: list[AckRange], more: list[AckRange]) -> bool:
+    if not taken and len(more) == 1:
+        return False
+    spans = sorted((r.span.first_offset, r.span.last_offset) for r in (*taken, *more))
+    return any(spans[i][1] >= spans[i + 1][0] for i in range(len(spans) - 1))
+
+
+def _to_wire(key: PartitionKey, items: list[AckRange]) -> types_pb.PartitionAcknowledgements:
+    items.sort(key=lambda item: item.span.first_offset)
+    return types_pb.PartitionAcknowledgements(
+        partition=types_pb.TopicPartition(
+            topic=key.topic, partition=key.partition, topic_id=key.topic_id
+        ),
+        ranges=[item.to_wire() for item in items],
+    )
+
+
+def _settle(
+    part: PartitionAck, exceptions: Sequence[types_pb.RangeOutcome], settlement: Settlement
+) -> None:
+    pieces: list[tuple[AckRange, Span, KafkaError | None]] = []
+    for item in part.ranges:
+        row = item.span.start
+        for outcome in sorted(exceptions, key=lambda o: o.first_offset):
+            rows = item.span.overlap(outcome.first_offset, outcome.last_offset)
+            error = _meaning(item, outcome, resent=part.resent)
+            if rows is None or error is None:
+                continue
+            start, stop = max(rows[0], row), rows[1]
+            if row < start:
+                pieces.append((item, item.span.within(row, start), None))
+            if start < stop:
+                pieces.append((item, item.span.within(start, stop), error))
+                row = stop
+        if row < item.span.stop:
+            pieces.append((item, item.span.within(row, item.span.stop), None))
+    _finish(part, pieces, settlement)
+
+
+def _finish(
+    part: PartitionAck,
+    pieces: list[tuple[AckRange, Span, KafkaError | None]],
+    settlement: Settlement,
+) -> None:
+    by_error: dict[KafkaError | None, list[Span]] = {}
+    first_error: KafkaError | None = None
+    for item, span, error in pieces:
+        if item.kind == RETURN:
+            # Records that nobody saw: there is nobody to tell either.
+            continue
+        if item.kind == RENEW:
+            (settlement.renewed if error is None else settlement.not_renewed).append(span)
+        first_error = first_error or error
+        by_error.setdefault(error, []).append(span)
+    settlement.outcomes.extend(Outcome(part.key, spans, error) for error, spans in by_error.items())
+    if part.ticket is not None:
+        part.ticket.settle(part.key, first_error)
+
+
+def _meaning(item: AckRange, outcome: types_pb.RangeOutcome, *, resent: bool) -> KafkaError | None:
+    """What an exception says of one acknowledgement; None = all right.
+
+    * ALREADY_FINISHED is success when the final state is what was asked. A RELEASE that was sent
+      again and finds the record archived is too: its first sending was the last failed delivery.
+    * UNKNOWN_OUTCOME (below the start offset) is success: Kafka skips such acknowledgements in
+      silence (KIP-932). Not so for RENEW, whose record must not come back to the handler.
+    """
+    match outcome.outcome:
+        case types_pb.ACKNOWLEDGE_OUTCOME_OK:
+            return None
+        case types_pb.ACKNOWLEDGE_OUTCOME_UNKNOWN_OUTCOME if item.kind != RENEW:
+            return None
+        case types_pb.ACKNOWLEDGE_OUTCOME_ALREADY_FINISHED if _is_asked(item, outcome, resent):
+            return None
+        case types_pb.ACKNOWLEDGE_OUTCOME_INVALID_REQUEST:
+            return KafkaError(KafkaError.INVALID_REQUEST)
+        case _:
+            return KafkaError(KafkaError.INVALID_RECORD_STATE)
+
+
+def _is_asked(item: AckRange, outcome: types_pb.RangeOutcome, resent: bool) -> bool:  # noqa: FBT001
+    if item.kind == ACCEPT:
+        return outcome.final_state == types_pb.RECORD_STATE_ACKNOWLEDGED
+    if item.kind == REJECT or (item.kind == RELEASE and resent):
+        return outcome.final_state in _ARCHIVED
+    return False

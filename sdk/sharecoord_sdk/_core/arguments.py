@@ -1,0 +1,170 @@
+"""Checks of arguments, with the errors that the twin raises for them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Final
+
+from .errors import KafkaError
+from .records import Message, TopicPartition
+
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+_INVALID: Final = "Local: Invalid argument or configuration"
+REASON_MAX_BYTES: Final = 1024
+DELAY_MAX_MS: Final = 2**53
+
+
+def read_timeout(value: object) -> float | None:
+    """Seconds to wait, or None for no limit (any negative number).
+
+    Raises:
+        TypeError: Not a number.
+    """
+    if not isinstance(value, int | float):
+        raise TypeError(f"must be real number, not {_name(value)}")
+    return float(value) if value >= 0 else None
+
+
+def read_topics(topics: object) -> list[str]:
+    """Names of topics.
+
+    Raises:
+        TypeError: Not a list.
+        ValueError: An empty name, a name twice, or one that is no valid text.
+    """
+    if not isinstance(topics, list):
+        raise TypeError("expected list of topic unicode strings")
+    names = [str(topic) for topic in topics]
+    for name in names:
+        if not name or names.count(name) > 1:
+            what = "is empty" if not name else "is given twice"
+            raise ValueError(f"Failed to subscribe: {_INVALID}: topic {name!r} {what}")
+        if "\x00" in name or not name.isprintable():
+            raise ValueError(f"Failed to subscribe: {_INVALID}: topic {name!r} is no name")
+    return names
+
+
+def read_message(message: object) -> Message:
+    """A message.
+
+    Raises:
+        TypeError: Something else.
+    """
+    if not isinstance(message, Message):
+        raise TypeError(f"argument 1 must be sharecoord_sdk.Message, not {_name(message)}")
+    return message
+
+
+def read_place(topic: object, partition: object, offset: object) -> tuple[str, int, int]:
+    """Coordinates of a record, of the right types; bounds are checked by `check_place`.
+
+    Raises:
+        TypeError: Not a str and two integers.
+        OverflowError: Beyond Kafka's numbers.
+    """
+    if not isinstance(topic, str):
+        raise TypeError(f"argument 1 must be str, not {_name(topic)}")
+    return topic, read_integer(partition, _INT32_MAX), read_integer(offset, _INT64_MAX)
+
+
+def read_integer(value: object, largest: int = _INT32_MAX) -> int:
+    """An integer of bounded size.
+
+    Raises:
+        TypeError: Not an integer.
+        OverflowError: Too large.
+    """
+    number = operator.index(value)  # type: ignore[arg-type]
+    if abs(number) > largest:
+        raise OverflowError("signed integer is greater than maximum")
+    return number
+
+
+def check_place(what: str, topic: str | None, partition: int | None, offset: int | None) -> None:
+    """Refuses coordinates that no record has.
+
+    Raises:
+        ValueError: No topic, or a negative number.
+    """
+    if topic is None or partition is None or offset is None or partition < 0 or offset < 0:
+        place = f"topic {topic!r}, partition {partition}, offset {offset}"
+        raise ValueError(f"Failed to acknowledge {what}: {_INVALID}: {place}")
+
+
+def check_details(kind: int, delay_ms: object, reason: object) -> tuple[int, str]:
+    """Checks what an acknowledgement carries beside its type.
+
+    Args:
+        kind: An `AcknowledgeType`.
+        delay_ms: RELEASE only: not delivered again before so many milliseconds.
+        reason: RELEASE and REJECT only: a text of at most 1024 bytes.
+
+    Raises:
+        TypeError: Not an integer or not a str.
+        ValueError: Out of bounds, or not with this type.
+    """
+    delay = operator.index(delay_ms)  # type: ignore[arg-type]
+    if not isinstance(reason, str):
+        raise TypeError(f"reason must be str, not {_name(reason)}")
+    if not 0 <= delay <= DELAY_MAX_MS:
+        raise ValueError(f"delay_ms must be 0 to {DELAY_MAX_MS}, not {delay}")
+    if delay and kind != 2:
+        raise ValueError("delay_ms goes with AcknowledgeType.RELEASE only")
+    if reason and kind not in (2, 3):
+        raise ValueError("reason goes with AcknowledgeType.REJECT and RELEASE only")
+    if len(reason.encode("utf-8", "replace")) > REASON_MAX_BYTES:
+        raise ValueError(f"reason must have at most {REASON_MAX_BYTES} bytes in UTF-8")
+    return delay, reason
+
+
+def read_partitions(partitions: object) -> set[tuple[str, int]]:
+    """Partitions of topics.
+
+    Raises:
+        TypeError: Not a list of `TopicPartition`.
+        ValueError: A negative partition.
+    """
+    if not isinstance(partitions, list):
+        raise TypeError("expected list of TopicPartition")
+    for item in partitions:
+        if not isinstance(item, TopicPartition):
+            raise TypeError(f"expected list of TopicPartition, not of {_name(item)}")
+        if item.partition < 0:
+            raise ValueError(f"partition must not be negative: {item}")
+    return {(item.topic, item.partition) for item in partitions}
+
+
+def check_callback(callback: object) -> None:
+    """Refuses what is neither callable nor None.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if callback is not None and not callable(callback):
+        raise TypeError("callback must be callable or None")
+
+
+def check_texts(*values: object) -> None:
+    """Refuses what is not a str, naming its position.
+
+    Raises:
+        TypeError: One is not.
+    """
+    for number, value in enumerate(values, start=1):
+        if not isinstance(value, str):
+            raise TypeError(f"argument {number} must be str, not {_name(value)}")
+
+
+def bad_type_text(what: str, kind: int) -> str:
+    """The text for an acknowledge type that does not exist."""
+    return f"Failed to acknowledge {what}: {_INVALID}: {kind} is no AcknowledgeType"
+
+
+def bad_state_text(what: str, why: str) -> str:
+    """The text for an acknowledgement that the state does not allow."""
+    return f"Failed to acknowledge {what}: {KafkaError(KafkaError._STATE).str()}: {why}"
+
+
+def _name(value: object) -> str:
+    return "None" if value is None else type(value).__name__

@@ -1,0 +1,515 @@
+"""What both consumers have in common: every method, without a way to wait or to send.
+
+Calls that wait are generators that yield how long to wait at most and are resumed when something
+arrived or the time is over. The shells (`_sync`, `_async`) run them, and own stream and threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+
+from sharecoord_sdk._proto import share_service_pb2 as service_pb
+
+from . import arguments
+from .acks import RENEW, Outcome
+from .columns import LOST, LOST_ACKNOWLEDGED, Columns
+from .config import ConsumerConfig, SaslConfig, read_config
+from .core import Connection, ConsumerCore
+from .errors import (
+    ConcurrentModificationException,
+    IllegalStateException,
+    KafkaException,
+)
+from .records import (
+    AcknowledgeType,
+    Message,
+    Messages,
+    ReceivedMessage,
+    TopicPartition,
+    origin_of,
+)
+from .status import StreamFailure
+
+T = TypeVar("T")
+#: Yields the longest wait in seconds; returns the result of the call.
+Steps = Generator[float, None, T]
+AcknowledgementCommitCallback = Callable[
+    [dict[TopicPartition, set[int]], KafkaException | None], Any
+]
+
+_ACCEPT: Final = AcknowledgeType.ACCEPT
+# Owns no record: see `BaseShareConsumer._quick`.
+_NOBODY: Final = object()
+
+
+class Arrival(NamedTuple):
+    """What a stream brought: a message, or its end."""
+
+    generation: int
+    content: service_pb.ConsumeResponse | StreamFailure
+    size_bytes: int
+    received_at: float
+
+
+class BaseShareConsumer(ABC):
+    """The parts of a share consumer that neither block nor await. See `ShareConsumer`."""
+
+    # The longest single wait, so that signals and signs of life are not forgotten.
+    _slice_s: ClassVar[float] = 0.2
+
+    # What an object has whose constructor was not run: it counts as closed, as the twin's does.
+    _closed = True
+    _core: ConsumerCore | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if self._core is not None and not self._closed:
+            raise RuntimeError(f"{type(self).__name__} already initialized")
+        self._config: ConsumerConfig = read_config(args, kwargs)
+        self._core = ConsumerCore(self._config, str(uuid.uuid4()), random.random)
+        self._explicit = self._config.explicit
+        self._sasl: SaslConfig | None = self._config.sasl
+        self._callback: AcknowledgementCommitCallback | None = None
+        self._in_callback = False
+        # The thread or task that is inside a call, and how deep.
+        self._user: int | None = None
+        self._depth = 0
+        # Shown by records that this consumer may acknowledge. No reference to the consumer.
+        self._token = object()
+        self._pid = os.getpid()
+        self._closed = False
+        # The token while `acknowledge` may take its short way: explicit mode, open, nobody inside.
+        self._quick: object = self._token if self._explicit else _NOBODY
+
+    # -- what a shell provides ------------------------------------------------------------------
+
+    @abstractmethod
+    def _open_stream(self, connection: Connection, metadata: list[tuple[str, str]]) -> None:
+        """Opens a stream, in place of the one before; arrivals carry its generation."""
+
+    @abstractmethod
+    def _send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
+        """Queues messages on the current stream. Never blocks."""
+
+    @abstractmethod
+    def _arrivals(self) -> Iterator[Arrival]:
+        """What has arrived, without waiting."""
+
+    @abstractmethod
+    def _authorization(self, sasl: SaslConfig) -> list[tuple[str, str]]:
+        """The credentials as metadata."""
+
+    @abstractmethod
+    def _caller_id(self) -> int:
+        """Who calls: the thread or the task."""
+
+    # -- public, without waiting --------------------------------------------------------------
+
+    def subscription(self) -> list[str]:
+        """The topics of the last `subscribe`.
+
+        Raises:
+            IllegalStateException: The consumer is closed.
+        """
+        with self._use() as core:
+            return list(core.topics)
+
+    def acknowledge(
+        self,
+        message: Message,
+        ack_type: int = _ACCEPT,
+        *,
+        delay_ms: int = 0,
+        reason: str = "",
+    ) -> None:
+        """Says what happened to a record of the last poll (KIP-932, explicit mode only).
+
+        Local; sent by the next `poll`, `commit_sync` or `commit_async`. Until then another call
+        for the same record replaces this one.
+
+        Args:
+            message: A message that `poll` returned.
+            ack_type: An `AcknowledgeType`. RENEW: the lock starts again when it is sent, and the
+                record comes back by a later poll, to be acknowledged again.
+            delay_ms: RELEASE only: not delivered again before so many milliseconds.
+            reason: REJECT and RELEASE only: a text of at most 1024 bytes, kept with the record.
+
+        Raises:
+            TypeError: Not a message, or not an integer.
+            ValueError: A type that does not exist, coordinates that no record has, or details
+                that do not go with the type.
+            IllegalStateException: Implicit mode, a record that is not in flight, or closed.
+        """
+        if message.__class__ is ReceivedMessage and ack_type.__class__ is AcknowledgeType:
+            # The short way of the common case: one byte per record.
+            columns: Any = message._source
+            if columns.owner is self._quick and not (columns.details or delay_ms or reason):
+                states, row = columns.states, message._row
+                if states[row] <= RENEW:
+                    states[row] = ack_type
+                    return
+        self._acknowledge(message, ack_type, delay_ms, reason)
+
+    def _acknowledge(
+        self, message: object, ack_type: object, delay_ms: object, reason: object
+    ) -> None:
+        self._check_open()
+        found = arguments.read_message(message)
+        kind = arguments.read_integer(ack_type)
+        with self._use():
+            topic, partition, offset = found.topic(), found.partition(), found.offset()
+            arguments.check_place("message", topic, partition, offset)
+            origin = origin_of(found)
+            if origin is None or origin[0].owner is not self._token:
+                origin = self._find(topic, partition, offset)
+            self._mark("message", origin, kind, delay_ms, reason)
+
+    def acknowledge_offset(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        ack_type: int = _ACCEPT,
+        *,
+        delay_ms: int = 0,
+        reason: str = "",
+    ) -> None:
+        """The same as `acknowledge`, for a program that has the coordinates only.
+
+        Raises:
+            TypeError: Not a str and integers.
+            ValueError: As `acknowledge`.
+            IllegalStateException: As `acknowledge`.
+        """
+        self._check_open()
+        place = arguments.read_place(topic, partition, offset)
+        kind = arguments.read_integer(ack_type)
+        with self._use():
+            arguments.check_place("offset", *place)
+            self._mark("offset", self._find(*place), kind, delay_ms, reason)
+
+    def _find(
+        self, topic: str | None, partition: int | None, offset: int | None
+    ) -> tuple[Columns, int] | None:
+        if self._core is None or topic is None or partition is None or offset is None:
+            return None
+        return self._core.locks.find(topic, partition, offset)
+
+    def _mark(
+        self,
+        what: str,
+        origin: tuple[Columns, int] | None,
+        kind: int,
+        delay_ms: object,
+        reason: object,
+    ) -> None:
+        if not self._explicit:
+            why = "share.acknowledgement.mode is implicit"
+            raise IllegalStateException(arguments.bad_state_text(what, why))
+        if kind not in AcknowledgeType.__members__.values():
+            raise ValueError(arguments.bad_type_text(what, kind))
+        details = arguments.check_details(kind, delay_ms, reason)
+        if origin is None or not _mark_row(*origin, kind, details):
+            why = "the record is not in flight"
+            raise IllegalStateException(arguments.bad_state_text(what, why))
+
+    def set_acknowledgement_commit_callback(
+        self, callback: AcknowledgementCommitCallback | None
+    ) -> None:
+        """Sets who hears of the outcome of acknowledgements.
+
+        `callback(offsets, exception)` is called once per partition and outcome, in the thread
+        that calls `poll`, `commit_sync`, `commit_async` or `close`; what it raises is logged. Every
+        method called inside it raises IllegalStateException (KIP-932).
+
+        Args:
+            callback: Or None, which also drops what was not reported yet.
+
+        Raises:
+            TypeError: Neither callable nor None.
+            IllegalStateException: Closed, or called inside the callback.
+        """
+        self._check_open()
+        arguments.check_callback(callback)
+        with self._use() as core:
+            self._callback = callback
+            core.reports_outcomes = callback is not None
+            if callback is None:
+                core.take_outcomes()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Replaces the credentials of PLAIN, from the next connection on.
+
+        Raises:
+            TypeError: Not two str.
+            IllegalStateException: Closed.
+        """
+        self._check_open()
+        arguments.check_texts(username, password)
+        if self._sasl is not None:
+            self._sasl = replace(self._sasl, username=username, password=password)
+
+    def acquisition_lock_timeout_ms(self) -> int | None:
+        """How long a record stays locked, in milliseconds; None before the first join (KIP-932).
+
+        Raises:
+            IllegalStateException: Closed.
+        """
+        with self._use() as core:
+            self._pump(core)
+            return core.lock_duration_ms
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """Stops new records of these partitions until `resume`; what waits of them goes back.
+
+        Raises:
+            TypeError: Not a list of TopicPartition.
+            ValueError: A negative partition.
+            IllegalStateException: Closed.
+        """
+        self._check_open()
+        named = arguments.read_partitions(partitions)
+        with self._use() as core:
+            core.set_paused(core.paused | named, self._now())
+            self._drive(core)
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """Undoes `pause`.
+
+        Raises:
+            TypeError: Not a list of TopicPartition.
+            ValueError: A negative partition.
+            IllegalStateException: Closed.
+        """
+        self._check_open()
+        named = arguments.read_partitions(partitions)
+        with self._use() as core:
+            core.set_paused(core.paused - named, self._now())
+            self._drive(core)
+
+    def commit_async(self) -> None:
+        """Sends acknowledgements without waiting; outcomes go to the commit callback.
+
+        Implicit mode accepts the records of the last poll first.
+
+        Raises:
+            IllegalStateException: Closed.
+        """
+        with self._use() as core:
+            self._pump(core)
+            core.begin_commit(self._now())
+            self._drive(core)
+            self._dispatch(core)
+
+    # -- the steps of the calls that wait -------------------------------------------------------
+
+    def _subscribe_now(self, topics: object) -> None:
+        self._check_open()
+        names = arguments.read_topics(topics)
+        with self._use() as core:
+            self._pump(core)
+            core.subscribe(names, self._now())
+            self._drive(core)
+
+    def _poll_steps(self, timeout: object) -> Steps[Messages]:
+        self._check_open()
+        timeout_s = arguments.read_timeout(timeout)
+        with self._use() as core:
+            deadline = None if timeout_s is None else self._now() + timeout_s
+            self._pump(core)
+            self._dispatch(core)
+            core.begin_poll(self._now())
+            while True:
+                core.raise_error()
+                now = self._now()
+                spans = core.take(now, self._token)
+                core.flush(now, polling=True)
+                self._drive(core)
+                if spans:
+                    return Messages.from_spans(spans)
+                if deadline is not None and now >= deadline:
+                    return Messages()
+                yield self._wait_s(core, deadline)
+                self._check_open()
+                self._pump(core)
+                # Callbacks run before records are taken: what they raise must lose none.
+                self._dispatch(core)
+
+    def _commit_steps(self, timeout: object) -> Steps[dict[TopicPartition, KafkaException | None]]:
+        self._check_open()
+        timeout_s = arguments.read_timeout(timeout)
+        with self._use() as core:
+            deadline = None if timeout_s is None else self._now() + timeout_s
+            self._pump(core)
+            self._dispatch(core)
+            core.raise_error()
+            ticket = core.begin_commit(self._now())
+            while True:
+                core.flush(self._now())
+                self._drive(core)
+                if ticket.is_done or (deadline is not None and self._now() >= deadline):
+                    break
+                yield self._wait_s(core, deadline)
+                self._check_open()
+                self._pump(core)
+                self._dispatch(core)
+                core.raise_error()
+            ticket.time_out()
+            return {
+                TopicPartition(topic, partition): None if error is None else KafkaException(error)
+                for (topic, partition), error in ticket.results.items()
+            }
+
+    def _close_steps(self) -> Steps[None]:
+        if self._closed or self._core is None:
+            return
+        with self._use() as core:
+            try:
+                self._pump(core)
+                core.begin_close(self._now())
+                deadline = self._now() + self._config.close_timeout_s
+                while True:
+                    core.flush(self._now())
+                    self._drive(core)
+                    self._dispatch(core)
+                    if core.is_close_done or self._now() >= deadline:
+                        break
+                    yield self._wait_s(core, deadline)
+                    self._pump(core)
+            finally:
+                self._closed = True
+
+    # -- inside -------------------------------------------------------------------------------
+
+    @staticmethod
+    def _now() -> float:
+        return time.monotonic()
+
+    def _wait_s(self, core: ConsumerCore, deadline: float | None) -> float:
+        now = self._now()
+        until = [now + self._slice_s]
+        wake_at = core.wake_at(now)
+        until.extend(at for at in (deadline, wake_at) if at is not None)
+        return max(0.0, min(until) - now)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise IllegalStateException("Share consumer closed")
+        if os.getpid() != self._pid:
+            raise IllegalStateException(
+                "This share consumer was made before a fork: gRPC connections do not survive one."
+                " Make a new consumer in the child process"
+            )
+        if self._in_callback:
+            raise IllegalStateException(
+                "Consumer methods must not be called from the acknowledgement commit callback"
+            )
+
+    @contextmanager
+    def _use(self) -> Iterator[ConsumerCore]:
+        """One thread (or task) at a time; the same one may come in again, from a signal handler."""
+        self._check_open()
+        core = self._core
+        assert core is not None, "an open consumer has a core"
+        me = self._caller_id()
+        if self._user not in (None, me):
+            raise ConcurrentModificationException(
+                "Share consumer is not safe for multi-threaded access."
+                f" currentThread(id: {me}) otherThread(id: {self._user})"
+            )
+        self._user = me
+        self._quick = _NOBODY
+        self._depth += 1
+        try:
+            yield core
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self._user = None
+                if self._explicit and not self._closed:
+                    self._quick = self._token
+
+    def _pump(self, core: ConsumerCore) -> None:
+        """Gives the core what arrived."""
+        for generation, content, size_bytes, received_at in self._arrivals():
+            if isinstance(content, StreamFailure):
+                core.stream_ended(generation, content, self._now())
+            else:
+                core.received(generation, content, size_bytes, received_at)
+
+    def _drive(self, core: ConsumerCore) -> None:
+        """Does what the core wants done: open a stream, send."""
+        now = self._now()
+        core.tick(now)
+        connection = core.connect(now)
+        if connection is not None:
+            self._connect(core, connection)
+        requests = core.take_outbox()
+        if requests:
+            self._send(requests)
+
+    def _connect(self, core: ConsumerCore, connection: Connection) -> None:
+        try:
+            metadata = [] if self._sasl is None else self._authorization(self._sasl)
+        except Exception as error:  # noqa: BLE001 - whatever the application's oauth_cb raises
+            self._unusable(core, connection, error)
+            return
+        try:
+            self._open_stream(connection, metadata)
+        except (OSError, ValueError) as error:
+            # The PEM files of the configuration.
+            self._unusable(core, connection, error)
+
+    def _unusable(self, core: ConsumerCore, connection: Connection, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        failure = StreamFailure("UNAUTHENTICATED", text, "CREDENTIALS_UNUSABLE")
+        core.stream_ended(connection.generation, failure, self._now())
+
+    def _dispatch(self, core: ConsumerCore) -> None:
+        """Logs, and calls the application's callbacks: always in the caller's thread."""
+        for notice in core.take_notices():
+            self._config.logger.log(notice.level, "%s", notice.text)
+            if notice.error is not None and self._config.error_cb is not None:
+                self._config.error_cb(notice.error)
+        for outcome in core.take_outcomes():
+            self._report(outcome)
+
+    def _report(self, outcome: Outcome) -> None:
+        if self._callback is None:
+            return
+        key = outcome.key
+        offsets = {offset for span in outcome.spans for offset in span.offsets()}
+        error = None if outcome.error is None else KafkaException(outcome.error)
+        self._in_callback = True
+        try:
+            self._callback({TopicPartition(key.topic, key.partition): offsets}, error)
+        except Exception:
+            text = "the acknowledgement commit callback raised"
+            self._config.logger.log(logging.ERROR, text, exc_info=True)
+        finally:
+            self._in_callback = False
+
+
+def _mark_row(columns: Columns, row: int, kind: int, details: tuple[int, str]) -> bool:
+    """Notes an acknowledgement; False when the record is not in flight."""
+    state = columns.states[row]
+    if state in (LOST, LOST_ACKNOWLEDGED):
+        columns.states[row] = LOST_ACKNOWLEDGED
+        return True
+    if state > RENEW:
+        return False
+    columns.states[row] = kind
+    if details != (0, ""):
+        columns.details = columns.details or {}
+        columns.details[row] = details
+    elif columns.details:
+        columns.details.pop(row, None)
+    return True

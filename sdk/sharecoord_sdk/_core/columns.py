@@ -1,0 +1,288 @@
+"""What a batch of records looks like inside the SDK: columns, and the locks over them.
+
+A record is a row number of a `Columns`; no object per record exists before somebody asks for one.
+What became of each record is one byte in `Columns.states`, so that marking a whole batch is one
+slice assignment and finding what is left is one search, both at the speed of C.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from typing import Any, Final, NamedTuple, Protocol
+
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
+
+HeadersList = list[tuple[str, bytes | None]]
+
+# States of one record after it was handed out. 1 to 4 are the acknowledge types (KIP-932), set
+# by the application and not sent yet.
+IN_FLIGHT: Final = 0
+LOST: Final = 250  # the lock is gone, and the application has not acknowledged it yet
+LOST_ACKNOWLEDGED: Final = 251
+RENEWING: Final = 252  # a RENEW is on its way
+RENEWED: Final = 253  # renewed; comes back by the next poll
+SETTLED: Final = 255  # sent, or given up: no longer this poll's business
+
+# A run of equal bytes. One regular expression finds runs several times faster than a loop.
+_RUNS = re.compile(rb"(.)\1*", re.DOTALL)
+
+
+class PartitionKey(NamedTuple):
+    """A partition of one incarnation of a topic (a re-created topic has another id)."""
+
+    topic: str
+    partition: int
+    topic_id: bytes
+
+
+class Lock(NamedTuple):
+    """A run of offsets that one acquire gave to this consumer (KIP-932, acquired records)."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    token: int
+    # On the caller's monotonic clock, counted from the receipt of the batch.
+    deadline: float
+    # Rows of the batch that it covers: [start, stop).
+    start: int
+    stop: int
+
+
+class Source(Protocol):
+    """Where a `Message` finds its fields, by row."""
+
+    @property
+    def topic(self) -> str | None:
+        """Name of the topic."""
+
+    @property
+    def partition(self) -> int | None:
+        """Number of the partition."""
+
+    @property
+    def keys(self) -> list[Any] | None:
+        """Keys by row, or None when every key is null."""
+
+    @property
+    def values(self) -> list[Any]:
+        """Values by row."""
+
+    def offset_at(self, row: int) -> int | None:
+        """Offset of a row."""
+
+    def headers_at(self, row: int) -> Any:
+        """Headers of a row, None without any."""
+
+    def timestamp_at(self, row: int) -> tuple[int, int]:
+        """Kind and milliseconds of a row's time."""
+
+    def delivery_count_at(self, row: int) -> int | None:
+        """How often the record was handed out, this time included."""
+
+
+class Columns:
+    """The records of one batch, by column, and what became of each of them."""
+
+    __slots__ = (
+        "_deltas",
+        "_headers",
+        "_message",
+        "_timestamp_type",
+        "_timestamps",
+        "base_offset",
+        "count",
+        "details",
+        "key",
+        "keys",
+        "locks",
+        "owner",
+        "partition",
+        "states",
+        "topic",
+        "values",
+        "wire_bytes",
+    )
+
+    def __init__(
+        self, batch: types_pb.RecordBatch, key: PartitionKey, received_at: float, wire_bytes: int
+    ) -> None:
+        self.key = key
+        self.topic: str = key.topic
+        self.partition: int = key.partition
+        self.base_offset = batch.base_offset
+        self.count = batch.record_count
+        self.wire_bytes = wire_bytes
+        # The consumer that may acknowledge these records; set when they are handed out.
+        self.owner: object | None = None
+        self._deltas: list[int] | None = list(batch.offset_deltas) or None
+        # The message of the wire, until the first record is handed out: what is only buffered
+        # costs no Python objects.
+        self._message: types_pb.RecordBatch | None = batch
+        self.keys: list[bytes | None] | None = None
+        self.values: list[bytes | None] = []
+        self._timestamps: list[int] = []
+        self._timestamp_type = batch.timestamp_type
+        self._headers: dict[int, HeadersList] | None = None
+        self.states = bytearray(self.count)
+        # Row -> (delay_ms, reason), for acknowledgements that carry one.
+        self.details: dict[int, tuple[int, str]] | None = None
+        self.locks = [self._lock(bounds, received_at) for bounds in batch.ranges]
+
+    def _lock(self, bounds: types_pb.AcquiredRange, received_at: float) -> Lock:
+        return Lock(
+            bounds.first_offset,
+            bounds.last_offset,
+            bounds.delivery_count,
+            bounds.lock_token,
+            received_at + bounds.lock_remaining_ms / 1000,
+            self.row_from(bounds.first_offset),
+            self.row_from(bounds.last_offset + 1),
+        )
+
+    def unpack(self) -> None:
+        """Turns the columns of the wire into Python lists, once."""
+        batch = self._message
+        if batch is None:
+            return
+        self._message = None
+        self.values = list(batch.values)
+        if batch.null_values:
+            _blank(self.values, batch.null_values)
+        if batch.keys:
+            self.keys = list(batch.keys)
+            if batch.null_keys:
+                _blank(self.keys, batch.null_keys)
+        self._timestamps = list(batch.timestamps_ms)
+        if batch.headers:
+            self._headers = {
+                row.index: [(h.key, h.value if h.HasField("value") else None) for h in row.headers]
+                for row in batch.headers
+            }
+
+    def row_from(self, offset: int) -> int:
+        """The first row whose offset is not below `offset`; `count` when there is none."""
+        delta = offset - self.base_offset
+        if delta <= 0:
+            return 0
+        if self._deltas is None:
+            return min(delta, self.count)
+        return bisect_left(self._deltas, delta)
+
+    def row_of(self, offset: int) -> int | None:
+        """The row of an offset, or None when the batch has no such record."""
+        row = self.row_from(offset)
+        return row if row < self.count and self.offset_at(row) == offset else None
+
+    def offset_at(self, row: int) -> int:
+        """Offset of a row."""
+        if self._deltas is None:
+            return self.base_offset + row
+        return self.base_offset + self._deltas[row]
+
+    def headers_at(self, row: int) -> HeadersList | None:
+        """Headers of a row, None without any."""
+        return None if self._headers is None else self._headers.get(row)
+
+    def timestamp_at(self, row: int) -> tuple[int, int]:
+        """Kind and milliseconds of a row's time; (0, 0) when the record carries none."""
+        if self._timestamp_type == 0 or not self._timestamps:
+            return (0, 0)
+        return (self._timestamp_type, self._timestamps[row])
+
+    def lock_at(self, row: int) -> Lock | None:
+        """The lock over a row."""
+        return next((lock for lock in self.locks if lock.start <= row < lock.stop), None)
+
+    def delivery_count_at(self, row: int) -> int | None:
+        """How often the record was handed out, this time included."""
+        lock = self.lock_at(row)
+        return None if lock is None else lock.delivery_count
+
+
+def _blank(column: list[Any], null_bits: bytes) -> None:
+    """Puts None where a bit is set, least significant bit first."""
+    for base, byte in enumerate(null_bits):
+        while byte:
+            low = byte & -byte
+            column[base * 8 + low.bit_length() - 1] = None
+            byte ^= low
+
+
+class Span:
+    """A run of rows under one lock: the unit of buffering, handing out and acknowledging."""
+
+    __slots__ = ("columns", "lock", "start", "stop")
+
+    def __init__(self, columns: Columns, lock: Lock, start: int, stop: int) -> None:
+        self.columns = columns
+        self.lock = lock
+        self.start = start
+        self.stop = stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def first_offset(self) -> int:
+        """First offset that the span stands for, inclusive."""
+        if self.start == self.lock.start:
+            return self.lock.first_offset
+        return self.columns.offset_at(self.start)
+
+    @property
+    def last_offset(self) -> int:
+        """Last offset that the span stands for, inclusive.
+
+        Offsets of the lock without a record (gaps) belong to the record before them, so that the
+        spans of a lock cover it whole.
+        """
+        if self.stop == self.lock.stop:
+            return self.lock.last_offset
+        return self.columns.offset_at(self.stop) - 1
+
+    @property
+    def wire_bytes(self) -> int:
+        """The span's part of the bytes of its batch, rounded down."""
+        return self.columns.wire_bytes * len(self) // self.columns.count
+
+    def cut(self, rows: int) -> Span:
+        """Takes the first rows off and returns them as a span of their own."""
+        head = Span(self.columns, self.lock, self.start, self.start + rows)
+        self.start += rows
+        return head
+
+    def within(self, start: int, stop: int) -> Span:
+        """The same lock over fewer rows."""
+        return Span(self.columns, self.lock, start, stop)
+
+    def mark(self, state: int) -> None:
+        """Puts every record of the span into one state."""
+        self.columns.states[self.start : self.stop] = bytes((state,)) * len(self)
+
+    def runs(self) -> list[tuple[int, Span]]:
+        """The span cut into runs of one state each, in order of offset."""
+        states = self.columns.states
+        first = states[self.start]
+        if states.count(first, self.start, self.stop) == len(self):
+            return [(first, self)]
+        base = self.start
+        return [
+            (run[0][0], self.within(base + run.start(), base + run.end()))
+            for run in _RUNS.finditer(bytes(states[self.start : self.stop]))
+        ]
+
+    def offsets(self) -> range | list[int]:
+        """The offsets of the span's records (gaps left out)."""
+        columns = self.columns
+        first, last = columns.offset_at(self.start), columns.offset_at(self.stop - 1)
+        if last - first == len(self) - 1:
+            return range(first, last + 1)
+        return [columns.offset_at(row) for row in range(self.start, self.stop)]
+
+    def overlap(self, first_offset: int, last_offset: int) -> tuple[int, int] | None:
+        """Rows of the span whose offsets lie within the bounds (inclusive), or None."""
+        start = max(self.start, self.columns.row_from(first_offset))
+        stop = min(self.stop, self.columns.row_from(last_offset + 1))
+        return (start, stop) if start < stop else None

@@ -1,0 +1,289 @@
+"""Reads the configuration dict of a consumer against the table of keys."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from .config_table import SETTINGS, Kind, Setting, Treatment
+from .errors import KafkaError, kafka_exception
+
+#: Port of a coordinator when an address names none.
+DEFAULT_PORT: Final = 7070
+
+_FAILED: Final = "Failed to create share consumer: "
+_ALIASES: Final = {"metadata.broker.list": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}
+_TRUE: Final = ("true", "t", "1")
+_SCHEME = re.compile(r"^(plaintext|ssl|sasl_ssl|sasl_plaintext)://", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """PEM files, or PEM texts, of the connection. None = gRPC's default roots, no client key."""
+
+    ca_file: str | None
+    ca_pem: str | None
+    certificate_file: str | None
+    certificate_pem: str | None
+    key_file: str | None
+    key_pem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SaslConfig:
+    """Credentials that go with every call, over TLS only."""
+
+    mechanism: str
+    username: str
+    password: str
+    oauth_config: str
+    oauth_cb: Callable[[str], Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """Everything that a consumer was told, checked. Times are seconds where a clock needs them."""
+
+    addresses: tuple[str, ...]
+    group_id: str
+    client_id: str
+    rack_id: str
+    explicit: bool
+    acquire_mode: str
+    max_poll_records: int
+    max_poll_interval_ms: int
+    close_timeout_s: float
+    connect_timeout_s: float
+    reconnect_backoff_s: float
+    reconnect_backoff_max_s: float
+    api_timeout_s: float
+    buffer_records: int
+    buffer_bytes: int
+    tls: TlsConfig | None
+    sasl: SaslConfig | None
+    error_cb: Callable[[KafkaError], Any] | None
+    logger: logging.Logger
+
+
+def read_config(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> ConsumerConfig:
+    """Reads what a constructor was called with.
+
+    Args:
+        arguments: One dict at the most.
+        keywords: Keys that are added to the dict.
+
+    Raises:
+        TypeError: Not a dict, or a callback that can not be called.
+        ValueError: No group, or a key that share consumers do not have (as the twin).
+        KafkaException: _INVALID_ARG: an unknown key or a value out of bounds, by name.
+    """
+    given = read_arguments(arguments, keywords)
+    logger = given.get("logger")
+    logger = logging.getLogger("sharecoord_sdk") if logger is None else logger
+    if not hasattr(logger, "log"):
+        raise AttributeError(f"{type(logger).__name__!r} object has no attribute 'log'")
+    values: dict[str, Any] = {name: s.default for name, s in SETTINGS.items()}
+    for name, value in given.items():
+        setting = _find(name)
+        read = _read(setting, value)
+        if setting.treatment is Treatment.ACCEPTED:
+            logger.debug("%s is accepted and has no effect: %s", name, setting.meaning)
+        values[_ALIASES.get(setting.name, setting.name)] = read
+    if "group.id" not in given:
+        raise ValueError("Failed to create consumer: group.id must be set")
+    if not values["group.id"]:
+        raise ValueError(f"{_FAILED}group.id must not be empty")
+    return _build(values, logger)
+
+
+def read_arguments(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The dict of a constructor's arguments.
+
+    Raises:
+        TypeError: Not one dict.
+    """
+    if len(arguments) > 1:
+        raise TypeError("expected tuple containing single dict")
+    if arguments and not isinstance(arguments[0], dict):
+        raise TypeError("expected configuration dict")
+    if not arguments and not keywords:
+        raise TypeError("expected configuration dict")
+    return {**(arguments[0] if arguments else {}), **keywords}
+
+
+def _find(name: object) -> Setting:
+    if name == "on_commit":
+        raise ValueError("on_commit is not supported on ShareConsumer")
+    setting = SETTINGS.get(name) if isinstance(name, str) else None
+    if setting is not None:
+        return setting
+    hint = ""
+    if name in ("key.deserializer", "value.deserializer"):
+        hint = ": use DeserializingShareConsumer"
+    elif near := difflib.get_close_matches(str(name), SETTINGS, n=1):
+        hint = f": did you mean {near[0]}?"
+    text = f'No such configuration property: "{name}"{hint}'
+    raise kafka_exception(KafkaError._INVALID_ARG, text)
+
+
+def _read(setting: Setting, value: object) -> object:
+    name = setting.name
+    if setting.treatment is Treatment.INAPPLICABLE:
+        raise ValueError(f"{_FAILED}`{name}` {setting.meaning}")
+    if setting.treatment is Treatment.REFUSED and str(value).lower() not in setting.harmless:
+        raise kafka_exception(
+            KafkaError._INVALID_ARG,
+            f'Configuration property "{name}" is not supported here: {setting.meaning}',
+        )
+    match setting.kind:
+        case Kind.CALLABLE:
+            if not callable(value):
+                raise TypeError(f"expected {name} property as a callable function")
+            return value
+        case Kind.TEXT:
+            return None if value is None else str(value)
+        case Kind.INTEGER:
+            return _read_integer(setting, value)
+        case Kind.CHOICE:
+            return _read_choice(setting, value)
+        case Kind.BOOLEAN:
+            return str(value).lower() in _TRUE
+        case Kind.ANY:
+            return value
+
+
+def _read_integer(setting: Setting, value: object) -> int:
+    if value is None:
+        text = f'Integer configuration property "{setting.name}" cannot be set to empty value'
+        raise kafka_exception(KafkaError._INVALID_ARG, text)
+    try:
+        number = int(str(value), 0)
+    except ValueError:
+        text = f'Invalid value for configuration property "{setting.name}": {value!r}'
+        raise kafka_exception(KafkaError._INVALID_ARG, text) from None
+    if not setting.low <= number <= setting.high:
+        bounds = f"is outside allowed range {setting.low}..{setting.high}"
+        text = f'Configuration property "{setting.name}" value {number} {bounds}'
+        raise kafka_exception(KafkaError._INVALID_ARG, text)
+    return number
+
+
+def _read_choice(setting: Setting, value: object) -> str:
+    chosen = str(value).lower()
+    if chosen not in setting.choices:
+        allowed = f"one of {', '.join(setting.choices)}"
+        text = f'Invalid value "{value}" for configuration property "{setting.name}": {allowed}'
+        raise kafka_exception(KafkaError._INVALID_ARG, text)
+    return chosen
+
+
+def _build(values: dict[str, Any], logger: logging.Logger) -> ConsumerConfig:
+    return ConsumerConfig(
+        addresses=read_addresses(values["bootstrap.servers"]),
+        group_id=values["group.id"],
+        client_id=values["client.id"] or "",
+        rack_id=values["client.rack"] or "",
+        explicit=values["share.acknowledgement.mode"] == "explicit",
+        acquire_mode=values["share.acquire.mode"],
+        max_poll_records=values["max.poll.records"],
+        max_poll_interval_ms=values["max.poll.interval.ms"],
+        close_timeout_s=values["socket.timeout.ms"] / 1000,
+        connect_timeout_s=values["socket.connection.setup.timeout.ms"] / 1000,
+        reconnect_backoff_s=values["reconnect.backoff.ms"] / 1000,
+        reconnect_backoff_max_s=values["reconnect.backoff.max.ms"] / 1000,
+        api_timeout_s=values["default.api.timeout.ms"] / 1000,
+        buffer_records=values["sharecoord.buffer.records"],
+        buffer_bytes=values["sharecoord.buffer.bytes"],
+        tls=_tls(values),
+        sasl=_sasl(values),
+        error_cb=cast("Callable[[KafkaError], Any] | None", values["error_cb"]),
+        logger=logger,
+    )
+
+
+def read_addresses(text: str | None) -> tuple[str, ...]:
+    """Reads `host:port[,host:port]` or `unix:/path`, in order, without doubles.
+
+    Raises:
+        KafkaException: _INVALID_ARG: an address that can not be one.
+    """
+    found = [_address(part.strip()) for part in (text or "").split(",") if part.strip()]
+    if not found:
+        text = 'Invalid value "" for configuration property "bootstrap.servers": host:port'
+        raise kafka_exception(KafkaError._INVALID_ARG, text)
+    return tuple(dict.fromkeys(found))
+
+
+def _address(text: str) -> str:
+    if text.startswith("unix:"):
+        if len(text) > len("unix:"):
+            return text
+        raise _bad_address(text)
+    bare = _SCHEME.sub("", text)
+    host, colon, port = bare.rpartition(":")
+    if not colon or bare.endswith("]"):
+        host, port = bare, str(DEFAULT_PORT)
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    if not host or any(c.isspace() or c == "/" for c in host) or not port.isdecimal():
+        raise _bad_address(text)
+    if not 0 < int(port) <= 65535:
+        raise _bad_address(text)
+    return f"{host}:{int(port)}"
+
+
+def _bad_address(text: str) -> Exception:
+    wanted = "host:port or unix:/path of a coordinator"
+    return kafka_exception(
+        KafkaError._INVALID_ARG,
+        f'Invalid value "{text}" for configuration property "bootstrap.servers": {wanted}',
+    )
+
+
+def _tls(values: dict[str, Any]) -> TlsConfig | None:
+    if values["security.protocol"] not in ("ssl", "sasl_ssl"):
+        return None
+    tls = TlsConfig(
+        values["ssl.ca.location"],
+        values["ssl.ca.pem"],
+        values["ssl.certificate.location"],
+        values["ssl.certificate.pem"],
+        values["ssl.key.location"],
+        values["ssl.key.pem"],
+    )
+    has_key = tls.key_file or tls.key_pem
+    if bool(has_key) != bool(tls.certificate_file or tls.certificate_pem):
+        text = "ssl.certificate.* and ssl.key.* go together: give both or none"
+        raise kafka_exception(KafkaError._INVALID_ARG, text)
+    return tls
+
+
+def _sasl(values: dict[str, Any]) -> SaslConfig | None:
+    protocol = values["security.protocol"]
+    if protocol == "sasl_plaintext":
+        text = "credentials go over TLS only: set security.protocol to sasl_ssl"
+        raise kafka_exception(KafkaError._INVALID_ARG, text)
+    mechanism = str(values["sasl.mechanisms"]).upper()
+    if protocol != "sasl_ssl":
+        if values["oauth_cb"] is not None:
+            text = "No SASL mechanism using callbacks is configured"
+            raise kafka_exception(KafkaError._NOT_CONFIGURED, text)
+        return None
+    if mechanism not in ("PLAIN", "OAUTHBEARER"):
+        fix = "use PLAIN or OAUTHBEARER"
+        raise ValueError(f"{_FAILED}No provider for SASL mechanism {mechanism}: {fix}")
+    if mechanism == "PLAIN" and not (values["sasl.username"] and values["sasl.password"]):
+        raise ValueError(f"{_FAILED}sasl.username and sasl.password must be set")
+    if mechanism == "OAUTHBEARER" and values["oauth_cb"] is None:
+        raise ValueError(f"{_FAILED}OAUTHBEARER needs oauth_cb")
+    return SaslConfig(
+        mechanism,
+        values["sasl.username"] or "",
+        values["sasl.password"] or "",
+        values["sasl.oauthbearer.config"] or "",
+        values["oauth_cb"],
+    )

@@ -1,0 +1,399 @@
+"""Every key of the configuration: what it means here, its default, its bounds, its treatment.
+
+The names are Kafka's and librdkafka's, so that the dict of an existing share consumer serves. What
+applies to the connection to the coordinator is used. What tunes a Kafka client, and can not change
+what a program sees, is accepted with a debug line. What would change it is refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+_INT32_MAX: Final = 2**31 - 1
+_DAY_MS: Final = 86_400_000
+
+
+class Kind(Enum):
+    """How a value is read."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    BOOLEAN = "true or false"
+    CHOICE = "choice"
+    CALLABLE = "callable"
+    ANY = "any"
+
+
+class Treatment(Enum):
+    """What becomes of a key."""
+
+    USED = "used"
+    #: Accepted with a debug line: it tunes a Kafka client, and there is none.
+    ACCEPTED = "accepted"
+    #: Refused with ValueError, as the twin does: share consumers have no such thing.
+    INAPPLICABLE = "inapplicable"
+    #: Refused with KafkaException (_INVALID_ARG), because ignoring it would mislead.
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key. `low` and `high` are inclusive; `meaning` of a refused key is the fix."""
+
+    name: str
+    kind: Kind
+    treatment: Treatment
+    default: object
+    meaning: str
+    low: int = 0
+    high: int = _INT32_MAX
+    choices: tuple[str, ...] = ()
+    #: REFUSED keys: values that change nothing and hence pass.
+    harmless: tuple[str, ...] = ()
+
+
+def _text(name: str, meaning: str, default: str | None = None) -> Setting:
+    return Setting(name, Kind.TEXT, Treatment.USED, default, meaning)
+
+
+def _integer(name: str, default: int, low: int, high: int, meaning: str) -> Setting:
+    return Setting(name, Kind.INTEGER, Treatment.USED, default, meaning, low, high)
+
+
+def _choice(name: str, default: str, choices: tuple[str, ...], meaning: str) -> Setting:
+    return Setting(name, Kind.CHOICE, Treatment.USED, default, meaning, choices=choices)
+
+
+def _callable(name: str, meaning: str) -> Setting:
+    return Setting(name, Kind.CALLABLE, Treatment.USED, None, meaning)
+
+
+def _refused(name: str, fix: str, *harmless: str) -> Setting:
+    return Setting(name, Kind.ANY, Treatment.REFUSED, None, fix, harmless=harmless)
+
+
+_USED: Final = (
+    _text(
+        "bootstrap.servers",
+        "Addresses of coordinators: host:port or unix:/path, separated by commas.",
+        "localhost:7070",
+    ),
+    _text("metadata.broker.list", "Another name of bootstrap.servers."),
+    _text("group.id", "The share group. Required."),
+    _text("client.id", "Name of this client in listings and metrics.", "sharecoord-sdk"),
+    _text("client.rack", "Where this client runs.", ""),
+    _choice(
+        "share.acknowledgement.mode",
+        "implicit",
+        ("implicit", "explicit"),
+        "implicit: the next poll or commit accepts what the last poll returned. explicit: the"
+        " program acknowledges every record (KIP-932).",
+    ),
+    _choice(
+        "share.acquire.mode",
+        "fair",
+        ("fair", "batch_optimized", "record_limit"),
+        "How records are handed out (KIP-1206); fair is this coordinator's own.",
+    ),
+    _integer("max.poll.records", 500, 1, _INT32_MAX, "Most records that one poll returns; strict."),
+    _integer(
+        "max.poll.interval.ms",
+        300_000,
+        1,
+        _DAY_MS,
+        "Longest time between two polls before the coordinator takes the member for dead.",
+    ),
+    _integer(
+        "socket.timeout.ms", 60_000, 10, 300_000, "Longest time that close waits for the answer."
+    ),
+    _integer(
+        "socket.connection.setup.timeout.ms",
+        10_000,
+        1_000,
+        _INT32_MAX,
+        "Time for a coordinator to answer a join, and time without any coordinator after which"
+        " error_cb hears of it.",
+    ),
+    _integer("reconnect.backoff.ms", 50, 0, 3_600_000, "First wait before a reconnect; doubles."),
+    _integer("reconnect.backoff.max.ms", 5_000, 0, 3_600_000, "Longest wait before a reconnect."),
+    _integer(
+        "default.api.timeout.ms",
+        60_000,
+        1,
+        _INT32_MAX,
+        "How long acknowledgements are tried again after errors that pass.",
+    ),
+    _integer(
+        "sharecoord.buffer.records",
+        100_000,
+        1,
+        10_000_000,
+        "Most records that wait in this process; the coordinator sends fewer when it has learnt"
+        " that fewer are worked off.",
+    ),
+    _integer(
+        "sharecoord.buffer.bytes",
+        64 * 1024 * 1024,
+        1,
+        _INT32_MAX,
+        "Most bytes that wait in this process.",
+    ),
+    _choice(
+        "security.protocol",
+        "plaintext",
+        ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
+        "ssl: TLS to the coordinator. sasl_ssl: TLS and credentials with every call.",
+    ),
+    _text("ssl.ca.location", "File with the CA certificates (PEM) that signed the coordinator's."),
+    _text("ssl.ca.pem", "The CA certificates themselves (PEM)."),
+    _text("ssl.certificate.location", "File with this client's certificate chain (PEM)."),
+    _text("ssl.certificate.pem", "This client's certificate chain itself (PEM)."),
+    _text("ssl.key.location", "File with this client's private key (PEM, without a password)."),
+    _text("ssl.key.pem", "This client's private key itself (PEM, without a password)."),
+    _text("sasl.mechanisms", "PLAIN or OAUTHBEARER; with sasl_ssl only.", "GSSAPI"),
+    _text("sasl.mechanism", "Another name of sasl.mechanisms."),
+    _text("sasl.username", "User name for PLAIN."),
+    _text("sasl.password", "Password for PLAIN."),
+    _text("sasl.oauthbearer.config", "Handed to oauth_cb as it is.", ""),
+    _callable("error_cb", "Called with a KafkaError when no coordinator answers."),
+    _callable("oauth_cb", "Called with sasl.oauthbearer.config; returns (token, expiry_s, ...)."),
+    Setting(
+        "logger", Kind.ANY, Treatment.USED, None, "A logging.Logger; sharecoord_sdk by default."
+    ),
+)
+
+_ACCEPTED_NAMES: Final = [
+    "acks",
+    "api.version.fallback.ms",
+    "api.version.request",
+    "api.version.request.timeout.ms",
+    "auto.commit.enable",
+    "auto.commit.interval.ms",
+    "batch.num.messages",
+    "batch.size",
+    "broker.address.family",
+    "broker.address.ttl",
+    "broker.version.fallback",
+    "check.crcs",
+    "client.dns.lookup",
+    "client.software.name",
+    "client.software.version",
+    "compression.codec",
+    "compression.level",
+    "compression.type",
+    "connections.max.idle.ms",
+    "coordinator.query.interval.ms",
+    "debug",
+    "default.topic.config",
+    "delivery.report.only.error",
+    "delivery.timeout.ms",
+    "enable.auto.offset.store",
+    "enable.gapless.guarantee",
+    "enable.idempotence",
+    "enable.metrics.push",
+    "enable.random.seed",
+    "enable.sparse.connections",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.message.max.bytes",
+    "fetch.min.bytes",
+    "fetch.wait.max.ms",
+    "linger.ms",
+    "log.connection.close",
+    "log.queue",
+    "log.thread.name",
+    "log_level",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "max.partition.fetch.bytes",
+    "message.max.bytes",
+    "message.send.max.retries",
+    "message.timeout.ms",
+    "metadata.max.age.ms",
+    "metadata.recovery.rebootstrap.trigger.ms",
+    "metadata.recovery.strategy",
+    "metadata.request.timeout.ms",
+    "offset.store.method",
+    "offset.store.path",
+    "offset.store.sync.interval.ms",
+    "partitioner",
+    "produce.offset.report",
+    "queue.buffering.backpressure.threshold",
+    "queue.buffering.max.kbytes",
+    "queue.buffering.max.messages",
+    "queue.buffering.max.ms",
+    "queuing.strategy",
+    "receive.message.max.bytes",
+    "reconnect.backoff.jitter.ms",
+    "request.required.acks",
+    "request.timeout.ms",
+    "retries",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "socket.blocking.max.ms",
+    "socket.keepalive.enable",
+    "socket.max.fails",
+    "socket.nagle.disable",
+    "socket.receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+    "stats_cb",
+    "sticky.partitioning.linger.ms",
+    "throttle_cb",
+    "topic.metadata.propagation.max.ms",
+    "topic.metadata.refresh.fast.cnt",
+    "topic.metadata.refresh.fast.interval.ms",
+    "topic.metadata.refresh.interval.ms",
+    "topic.metadata.refresh.sparse",
+    "transaction.timeout.ms",
+    "transactional.id",
+]
+
+_CALLBACKS_NOBODY_CALLS: Final = ("stats_cb", "throttle_cb")
+
+_ACCEPTED: Final = tuple(
+    Setting(
+        name,
+        Kind.CALLABLE if name in _CALLBACKS_NOBODY_CALLS else Kind.ANY,
+        Treatment.ACCEPTED,
+        None,
+        "Tunes a Kafka client; the coordinator's own Kafka client is configured there.",
+    )
+    for name in _ACCEPTED_NAMES
+)
+
+_NOT_APPLICABLE: Final = "is not applicable for share consumer"
+_BROKER_SIDE: Final = (
+    "is not supported for `group.protocol=consumer` or share consumer. It is defined broker side"
+)
+
+_INAPPLICABLE: Final = tuple(
+    Setting(name, Kind.ANY, Treatment.INAPPLICABLE, None, why)
+    for name, why in (
+        ("allow.auto.create.topics", _NOT_APPLICABLE),
+        ("auto.offset.reset", f"{_NOT_APPLICABLE}; set share.auto.offset.reset of the group"),
+        ("consume.callback.max.messages", _NOT_APPLICABLE),
+        ("enable.auto.commit", _NOT_APPLICABLE),
+        ("enable.partition.eof", _NOT_APPLICABLE),
+        ("fetch.error.backoff.ms", _NOT_APPLICABLE),
+        ("fetch.queue.backoff.ms", _NOT_APPLICABLE),
+        ("group.instance.id", _NOT_APPLICABLE),
+        ("group.protocol", _NOT_APPLICABLE),
+        ("group.protocol.type", _NOT_APPLICABLE),
+        ("group.remote.assignor", _NOT_APPLICABLE),
+        ("heartbeat.interval.ms", _BROKER_SIDE),
+        ("isolation.level", f"{_NOT_APPLICABLE}; set share.isolation.level of the group"),
+        ("message.copy.max.bytes", _NOT_APPLICABLE),
+        ("partition.assignment.strategy", _NOT_APPLICABLE),
+        ("queued.max.messages.kbytes", f"{_NOT_APPLICABLE}; use sharecoord.buffer.bytes"),
+        ("queued.min.messages", f"{_NOT_APPLICABLE}; use sharecoord.buffer.records"),
+        ("session.timeout.ms", _BROKER_SIDE),
+        ("topic.blacklist", _NOT_APPLICABLE),
+    )
+)
+
+_PEM_FIX: Final = "use ssl.ca.*, ssl.certificate.* and ssl.key.* with PEM files"
+_OIDC_FIX: Final = "get the token in an oauth_cb"
+_INTERNAL_FIX: Final = "there is no such callback on a share consumer"
+
+_REFUSED: Final = (
+    _refused("interceptor.classes", "share consumers run no interceptors; remove it"),
+    _refused("statistics.interval.ms", "the SDK emits no statistics; set 0", "0"),
+    _refused("plugin.library.paths", "the SDK loads no plugins; remove it", ""),
+    _refused("builtin.features", "the SDK is not librdkafka; remove it"),
+    _refused(
+        "enable.ssl.certificate.verification",
+        "TLS here always verifies; give the CA in ssl.ca.location",
+        "true",
+    ),
+    _refused(
+        "ssl.endpoint.identification.algorithm",
+        "TLS here always checks the host name; use https",
+        "https",
+    ),
+    _refused("ssl.key.password", "write the key without a password: openssl pkey -in K -out P"),
+    _refused("ssl.keystore.location", _PEM_FIX),
+    _refused("ssl.keystore.password", _PEM_FIX),
+    _refused("ssl.truststore.location", _PEM_FIX),
+    _refused("ssl.truststore.password", _PEM_FIX),
+    *(
+        _refused(f"ssl.{name}", "gRPC's TLS has no such setting; remove it")
+        for name in (
+            "ca.certificate.stores",
+            "certificate.verify_cb",
+            "cipher.suites",
+            "crl.location",
+            "curves.list",
+            "engine.id",
+            "engine.location",
+            "providers",
+            "sigalgs.list",
+        )
+    ),
+    *(
+        _refused(f"https.ca.{name}", "the SDK makes no HTTPS calls; use ssl.ca.location")
+        for name in ("location", "pem")
+    ),
+    _refused("sasl.jaas.config", "give sasl.username and sasl.password instead"),
+    *(
+        _refused(f"sasl.kerberos.{name}", "GSSAPI is not supported; use PLAIN or OAUTHBEARER")
+        for name in (
+            "keytab",
+            "kinit.cmd",
+            "min.time.before.relogin",
+            "principal",
+            "service.name",
+        )
+    ),
+    _refused("sasl.oauthbearer.method", _OIDC_FIX, "default"),
+    _refused("enable.sasl.oauthbearer.unsecure.jwt", _OIDC_FIX, "false"),
+    *(
+        _refused(f"sasl.oauthbearer.{name}", _OIDC_FIX)
+        for name in (
+            "assertion.algorithm",
+            "assertion.claim.aud",
+            "assertion.claim.exp.seconds",
+            "assertion.claim.iss",
+            "assertion.claim.jti.include",
+            "assertion.claim.nbf.seconds",
+            "assertion.claim.sub",
+            "assertion.file",
+            "assertion.jwt.template.file",
+            "assertion.private.key.file",
+            "assertion.private.key.passphrase",
+            "assertion.private.key.pem",
+            "client.credentials.client.id",
+            "client.credentials.client.secret",
+            "client.id",
+            "client.secret",
+            "extensions",
+            "grant.type",
+            "metadata.authentication.type",
+            "scope",
+            "sub.claim.name",
+            "token.endpoint.url",
+        )
+    ),
+    *(
+        _refused(name, _INTERNAL_FIX)
+        for name in (
+            "background_event_cb",
+            "closesocket_cb",
+            "connect_cb",
+            "consume_cb",
+            "dr_cb",
+            "dr_msg_cb",
+            "log_cb",
+            "offset_commit_cb",
+            "open_cb",
+            "rebalance_cb",
+            "resolve_cb",
+            "socket_cb",
+        )
+    ),
+)
+
+SETTINGS: Final[dict[str, Setting]] = {
+    setting.name: setting for setting in (*_USED, *_ACCEPTED, *_INAPPLICABLE, *_REFUSED)
+}

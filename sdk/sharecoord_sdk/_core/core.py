@@ -1,0 +1,435 @@
+"""One consumer's rules: messages of the coordinator and calls of the application in, actions out.
+
+No threads, no clock, no grpc: `now` is passed in (monotonic seconds), what to send is taken out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sharecoord_sdk._proto import share_service_pb2 as service_pb
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
+from sharecoord_sdk._version import PROTOCOL_VERSION, __version__
+
+from .acks import AckBook, CommitTicket, Outcome
+from .columns import Columns, PartitionKey, Span
+from .config import ConsumerConfig
+from .credit import CreditWindow
+from .errors import IllegalStateException, KafkaError, KafkaException
+from .link import Link, Phase
+from .lock_book import LockBook
+from .status import StreamFailure, describe
+
+_ACQUIRE_MODES: Final = {
+    "fair": types_pb.ACQUIRE_MODE_FAIR,
+    "batch_optimized": types_pb.ACQUIRE_MODE_BATCH_OPTIMIZED,
+    "record_limit": types_pb.ACQUIRE_MODE_RECORD_LIMIT,
+}
+# A poll that grants no credit says so often that the application is alive.
+_POLLED_EVERY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A stream to open: where, as which generation, and what to send first."""
+
+    address: str
+    generation: int
+    requests: list[service_pb.ConsumeRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to log, and to hand to `error_cb` when it has an error."""
+
+    level: int
+    text: str
+    error: KafkaError | None = None
+
+
+class ConsumerCore:
+    """The state of one share consumer.
+
+    Args:
+        config: What the application asked for.
+        member_id: Made once, kept across reconnects.
+        chance: Returns a number in [0, 1), for jitter.
+    """
+
+    def __init__(self, config: ConsumerConfig, member_id: str, chance: Callable[[], float]) -> None:
+        self.config = config
+        self.member_id = member_id
+        self.link = Link(
+            config.addresses,
+            backoff_s=config.reconnect_backoff_s,
+            backoff_max_s=config.reconnect_backoff_max_s,
+            connect_timeout_s=config.connect_timeout_s,
+            chance=chance,
+        )
+        self._credit = CreditWindow(config.buffer_records, config.buffer_bytes)
+        self.locks = LockBook(self._credit)
+        self._acks = AckBook(config.api_timeout_s)
+        self.topics: list[str] = []
+        self._join_topics: list[str] = []
+        self._paused: set[tuple[str, int]] = set()
+        self.lock_duration_ms: int | None = None
+        self._error: KafkaError | None = None
+        self._notices: list[Notice] = []
+        self._outcomes: list[Outcome] = []
+        #: Whether somebody wants to hear of outcomes.
+        self.reports_outcomes = False
+        self._outbox: list[service_pb.ConsumeRequest] = []
+        # When the coordinator last heard from a poll.
+        self._polled_at = 0.0
+        self._drain_until: float | None = None
+        self._drain_addresses: list[str] = []
+        self._closing = False
+        self._leave_sent = False
+        self._left = False
+
+    # -- what the application does ------------------------------------------------------------
+
+    def subscribe(self, topics: Sequence[str], now: float) -> None:
+        """Replaces the topics. What was acknowledged goes out; what waited goes back."""
+        if list(topics) == self.topics:
+            return
+        self.topics = list(topics)
+        if topics:
+            self._join_topics = self.topics
+        if self.config.explicit:
+            self._collect(None, now, accept_rest=False)
+        wanted = set(topics)
+        self._give_back(lambda key: key.topic not in wanted, now)
+        if self.link.is_up:
+            self._send_with_acks(
+                service_pb.ConsumeRequest(subscription=service_pb.Subscription(topics=self.topics)),
+                now,
+            )
+
+    def set_paused(self, paused: set[tuple[str, int]], now: float) -> None:
+        """Replaces the partitions that get no new records. What waited of them goes back."""
+        self._paused = set(paused)
+        self._give_back(lambda key: (key.topic, key.partition) in self._paused, now)
+        if self.link.is_up:
+            self._send_with_acks(service_pb.ConsumeRequest(paused=self._paused_partitions()), now)
+
+    @property
+    def paused(self) -> set[tuple[str, int]]:
+        """The paused partitions."""
+        return set(self._paused)
+
+    def begin_poll(self, now: float) -> None:
+        """What every poll does first (KIP-932, 3.6): accept or check the records of the last one.
+
+        Raises:
+            IllegalStateException: Not subscribed, or (explicit mode) records of the last poll
+                were not acknowledged. Nothing is lost: acknowledge them and poll again.
+            KafkaException: The coordinator refused this consumer.
+        """
+        self.raise_error()
+        if not self.topics:
+            raise IllegalStateException("Consumer is not subscribed to any topics")
+        if self.config.explicit and self.locks.has_unacknowledged():
+            raise IllegalStateException(
+                "All records of the last poll must be acknowledged before the next poll in"
+                " explicit acknowledgement mode"
+            )
+        self._collect(None, now, accept_rest=not self.config.explicit)
+
+    def begin_commit(self, now: float) -> CommitTicket:
+        """Takes what is to be committed; implicit mode accepts the last poll's records."""
+        ticket = CommitTicket()
+        self._collect(ticket, now, accept_rest=not self.config.explicit)
+        self.flush(now)
+        return ticket
+
+    def take(self, now: float, owner: object) -> list[Span]:
+        """Records for the application, at most `max.poll.records`."""
+        spans, expired = self.locks.take(self.config.max_poll_records, now, owner)
+        if expired:
+            self._acks.add(expired, None, now)
+        return spans
+
+    def flush(self, now: float, *, polling: bool = False) -> None:
+        """Sends what is due: acknowledgements, and of a poll credit or a sign of life."""
+        if not self.link.is_up:
+            return
+        request = service_pb.ConsumeRequest()
+        if polling:
+            credit = self._credit.refill()
+            if credit is not None:
+                request.credit.CopyFrom(credit)
+                self._polled_at = now
+            elif now - self._polled_at >= _POLLED_EVERY_S:
+                request.polled = True
+                self._polled_at = now
+        self._send_with_acks(request, now)
+
+    def begin_close(self, now: float) -> None:
+        """Starts to leave (KIP-932): acknowledged records are sent, unseen ones go back.
+
+        In implicit mode the records of the last poll are not accepted; the coordinator releases
+        them, as it does what was not acknowledged in explicit mode.
+        """
+        self._closing = True
+        if self.config.explicit:
+            self._collect(None, now, accept_rest=False)
+        if self.link.is_up:
+            self._give_back(lambda _: True, now)
+            self._leave(now)
+
+    @property
+    def is_close_done(self) -> bool:
+        """Whether nothing is left that a longer wait could bring about."""
+        if self._left or self._error is not None:
+            return True
+        waits_for_leave = self.link.is_up and self._leave_sent
+        return not waits_for_leave and not self._has_word()
+
+    def raise_error(self) -> None:
+        """Raises, once, what the coordinator refused.
+
+        Raises:
+            KafkaException: With the coordinator's words.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            raise KafkaException(error)
+
+    def _collect(self, ticket: CommitTicket | None, now: float, *, accept_rest: bool) -> None:
+        ranges, lost = self.locks.collect(accept_rest=accept_rest)
+        if ranges:
+            self._acks.add(ranges, ticket, now)
+        for span in lost:
+            error = KafkaError(KafkaError.INVALID_RECORD_STATE)
+            key = span.columns.key
+            self._report([Outcome(key, [span], error)])
+            if ticket is not None:
+                ticket.expect(key)
+                ticket.settle(key, error)
+
+    def _give_back(self, unwanted: Callable[[PartitionKey], bool], now: float) -> None:
+        back = self.locks.give_back(unwanted)
+        if back:
+            self._acks.add(back, None, now)
+
+    # -- what the coordinator says ------------------------------------------------------------
+
+    def received(
+        self,
+        generation: int,
+        response: service_pb.ConsumeResponse,
+        size_bytes: int,
+        received_at: float,
+    ) -> None:
+        """Takes one message. What an older stream brought is ignored: its locks were compared."""
+        if generation != self.link.generation:
+            return
+        if response.HasField("joined"):
+            self._joined(response.joined, received_at)
+        if response.batches:
+            self._batches(response.batches, size_bytes, received_at)
+        for result in response.results:
+            self._answered(result, received_at)
+        if response.HasField("assignment") and response.assignment.unknown_topics:
+            names = ", ".join(response.assignment.unknown_topics)
+            self._note(logging.WARNING, f"topics that do not exist (yet): {names}")
+        for warning in response.lock_warnings:
+            place = f"{warning.partition.topic} [{warning.partition.partition}]"
+            offsets = f"{warning.first_offset}..{warning.last_offset}"
+            left = f"{warning.lock_remaining_ms} ms"
+            self._note(logging.DEBUG, f"locks on {place} {offsets} end in {left}")
+        if response.HasField("drain"):
+            self._drain_until = received_at + response.drain.grace_ms / 1000
+            self._drain_addresses = list(response.drain.addresses)
+        self._left = self._left or response.left
+
+    def _joined(self, joined: service_pb.Joined, now: float) -> None:
+        self.link.joined(now)
+        self.lock_duration_ms = joined.lock_duration_ms
+        if joined.lost:
+            self.locks.lose(joined.lost)
+        server = f"{joined.coordinator_id} (version {joined.server_version})"
+        self._note(logging.DEBUG, f"joined coordinator {server} at {self.link.address}")
+
+    def _batches(
+        self, batches: Sequence[types_pb.RecordBatch], size_bytes: int, received_at: float
+    ) -> None:
+        total = sum(batch.record_count for batch in batches)
+        unwanted = False
+        for batch in batches:
+            place = batch.partition
+            key = PartitionKey(place.topic, place.partition, place.topic_id)
+            count = batch.record_count
+            if not count or len(batch.values) != count:
+                self._malformed(key, count, len(batch.values))
+                continue
+            self.locks.receive(Columns(batch, key, received_at, size_bytes * count // total))
+            unwanted = unwanted or self._is_unwanted(key)
+        if unwanted or self._closing:
+            # It was on its way when the subscription changed.
+            self._give_back(self._is_unwanted, received_at)
+
+    def _is_unwanted(self, key: PartitionKey) -> bool:
+        paused = (key.topic, key.partition) in self._paused
+        return paused or self._closing or key.topic not in self.topics
+
+    def _malformed(self, key: PartitionKey, count: int, values: int) -> None:
+        text = f"malformed batch of {key.topic} [{key.partition}]: {count} records, {values} values"
+        self._error = KafkaError(KafkaError._BAD_MSG, text)
+
+    def _answered(self, result: service_pb.AcknowledgeResult, now: float) -> None:
+        settlement = self._acks.answered(result, now)
+        self.locks.settle_renewals(settlement.renewed, settlement.not_renewed)
+        self._report(settlement.outcomes)
+
+    def stream_ended(self, generation: int, failure: StreamFailure, now: float) -> None:
+        """The stream broke or was ended; the locks stay, a new stream shows them (identity)."""
+        if generation != self.link.generation or not self.link.is_up:
+            return
+        address, was_joined = self.link.address, self.link.phase is Phase.JOINED
+        error = self.link.failed(failure, now)
+        self._acks.stream_lost()
+        self._drain_until = None
+        self._left = self._left or (self._leave_sent and not self._has_word())
+        self._leave_sent = False
+        if error is not None:
+            self._error = error
+        elif was_joined and not self._left:
+            text = f"{describe(failure, address)}; joining again"
+            self._note(logging.WARNING, text)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Does what time alone brings about."""
+        if self.link.opening_overdue(now):
+            self.link.give_up_opening(now)
+            self._acks.stream_lost()
+            self._leave_sent = False
+        self._drain(now)
+        error = self.link.notice(now) if self._wants_stream() else None
+        if error is not None:
+            self._note(logging.ERROR, error.str(), error)
+
+    def _drain(self, now: float) -> None:
+        if self._drain_until is None or not self.link.is_up:
+            return
+        if now >= self._drain_until or self._acks.is_empty:
+            self._drain_until = None
+            self._acks.stream_lost()
+            self._leave_sent = False
+            self.link.redirect(self._drain_addresses, now)
+
+    def wake_at(self, now: float) -> float | None:
+        """When `tick`, `connect` or `flush` has something to do next, or None."""
+        times = [self._drain_until]
+        if self._wants_stream():
+            times.append(self.link.wake_at())
+        if self.link.is_up:
+            times.append(self._acks.wake_at())
+        due = [at for at in times if at is not None and at > now]
+        return min(due, default=None)
+
+    def connect(self, now: float) -> Connection | None:
+        """The stream to open now, if any."""
+        if not self._wants_stream() or not self.link.may_open(now):
+            return None
+        address = self.link.open(now)
+        self._outbox.clear()
+        self._outbox.append(self._join_request())
+        self._polled_at = now
+        if not self.topics:
+            # A join needs a topic; this member wants none any more, only to say its last word.
+            nothing = service_pb.Subscription()
+            self._outbox.append(service_pb.ConsumeRequest(subscription=nothing))
+        if self._closing:
+            self._leave(now)
+        else:
+            self.flush(now)
+        return Connection(address, self.link.generation, self.take_outbox())
+
+    def _join_request(self) -> service_pb.ConsumeRequest:
+        config = self.config
+        request = service_pb.ConsumeRequest(
+            join=service_pb.Join(
+                group_id=config.group_id,
+                member_id=self.member_id,
+                client_id=config.client_id,
+                topics=self.topics or self._join_topics,
+                acquire_mode=_ACQUIRE_MODES[config.acquire_mode],
+                max_poll_records=config.max_poll_records,
+                max_poll_interval_ms=config.max_poll_interval_ms,
+                credit=self._credit.restart(),
+                lock_book=self.locks.held(self._acks.ranges()),
+                sdk_version=__version__,
+                protocol_version=PROTOCOL_VERSION,
+                rack_id=config.rack_id,
+            )
+        )
+        if self._paused:
+            request.paused.CopyFrom(self._paused_partitions())
+        return request
+
+    def _wants_stream(self) -> bool:
+        if self._left:
+            return False
+        return bool(self.topics and not self._closing) or self._has_word()
+
+    def _has_word(self) -> bool:
+        return self._acks.has_word()
+
+    # -- what goes out ------------------------------------------------------------------------
+
+    def take_outbox(self) -> list[service_pb.ConsumeRequest]:
+        """Messages to send on the current stream, in order."""
+        out, self._outbox = self._outbox, []
+        return out
+
+    def take_notices(self) -> list[Notice]:
+        """What to log and to report."""
+        out, self._notices = self._notices, []
+        return out
+
+    def take_outcomes(self) -> list[Outcome]:
+        """What became of acknowledgements, for the application's callback."""
+        out, self._outcomes = self._outcomes, []
+        return out
+
+    def _leave(self, now: float) -> None:
+        self._leave_sent = True
+        self._send_with_acks(service_pb.ConsumeRequest(leave=True), now)
+
+    def _send_with_acks(self, last: service_pb.ConsumeRequest, now: float) -> None:
+        """Sends every acknowledgement that is due; the last message carries `last` as well."""
+        requests: list[service_pb.ConsumeRequest] = []
+        while self._acks.has_waiting:
+            due = self._acks.take(now)
+            if due is None:
+                break
+            requests.append(
+                service_pb.ConsumeRequest(acknowledge_id=due[0], acknowledgements=due[1])
+            )
+        if requests:
+            requests[-1].MergeFrom(last)
+        elif last.ListFields():
+            requests.append(last)
+        self._outbox.extend(requests)
+
+    def _paused_partitions(self) -> service_pb.PausedPartitions:
+        return service_pb.PausedPartitions(
+            partitions=[
+                types_pb.TopicPartition(topic=topic, partition=partition)
+                for topic, partition in sorted(self._paused)
+            ]
+        )
+
+    def _report(self, outcomes: list[Outcome]) -> None:
+        if self.reports_outcomes:
+            self._outcomes.extend(outcomes)
+
+    def _note(self, level: int, text: str, error: KafkaError | None = None) -> None:
+        self._notices.append(Notice(level, text, error))

@@ -1,0 +1,158 @@
+"""The state of the connection: which address, when to try again, when it looks wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+from .errors import KafkaError
+from .status import StreamFailure, error_for_application, no_coordinator
+
+# A stream that lived so long was a good one: the next back-off starts small again.
+_GOOD_STREAM_S: Final = 5.0
+
+
+class Phase(Enum):
+    """Where the stream stands."""
+
+    #: No stream, and none wanted yet.
+    IDLE = "idle"
+    #: No stream; the next attempt is at `retry_at`.
+    WAITING = "waiting"
+    #: A stream was opened and the join sent; no answer yet.
+    OPENING = "opening"
+    #: The coordinator answered the join.
+    JOINED = "joined"
+
+
+class Link:
+    """Addresses, attempts and back-off of one consumer.
+
+    Args:
+        addresses: Where coordinators may be, in the order in which they are tried.
+        backoff_s: First wait before a reconnect.
+        backoff_max_s: Longest wait.
+        connect_timeout_s: Time for the answer to a join, and time without any coordinator after
+            which the application is told.
+        chance: Returns a number in [0, 1) for the jitter.
+    """
+
+    def __init__(
+        self,
+        addresses: tuple[str, ...],
+        *,
+        backoff_s: float,
+        backoff_max_s: float,
+        connect_timeout_s: float,
+        chance: Callable[[], float],
+    ) -> None:
+        self._addresses = addresses
+        # Addresses of a drain notice come first, once.
+        self._redirects: list[str] = []
+        self._next = 0
+        self._backoff_s = backoff_s
+        self._backoff_max_s = max(backoff_s, backoff_max_s)
+        self._connect_timeout_s = connect_timeout_s
+        self._chance = chance
+        self._failures_in_row = 0
+        self._away_since: float | None = None
+        self._told_away = False
+        self._opened_at = 0.0
+        self._joined_at: float | None = None
+        self._last_failure: StreamFailure | None = None
+        self.phase = Phase.IDLE
+        self.retry_at = 0.0
+        self.address = addresses[0]
+        #: Number of the current stream; what arrives from an older one is ignored.
+        self.generation = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether messages can be sent: the join went out, or was answered."""
+        return self.phase in (Phase.OPENING, Phase.JOINED)
+
+    def may_open(self, now: float) -> bool:
+        """Whether it is time for a new stream."""
+        return self.phase is Phase.IDLE or (self.phase is Phase.WAITING and now >= self.retry_at)
+
+    def open(self, now: float) -> str:
+        """Starts an attempt and returns its address."""
+        if self._redirects:
+            self.address = self._redirects.pop(0)
+        else:
+            self.address = self._addresses[self._next % len(self._addresses)]
+            self._next += 1
+        self.generation += 1
+        self.phase = Phase.OPENING
+        self._opened_at = now
+        if self._away_since is None:
+            self._away_since = now
+        return self.address
+
+    def joined(self, now: float) -> None:
+        """The coordinator answered: this address is good, and stays the first choice."""
+        self.phase = Phase.JOINED
+        self._joined_at = now
+        if self.address in self._addresses:
+            self._next = self._addresses.index(self.address)
+        self._redirects.clear()
+        self._away_since = None
+        self._told_away = False
+        self._last_failure = None
+
+    def failed(self, failure: StreamFailure, now: float) -> KafkaError | None:
+        """The stream ended. Returns what the application must hear of it, if anything."""
+        self._last_failure = failure
+        if self._joined_at is not None and now - self._joined_at >= _GOOD_STREAM_S:
+            self._failures_in_row = 0
+        self._joined_at = None
+        self._wait(now, failure.retry_after_ms)
+        if self._away_since is None:
+            self._away_since = now
+        return error_for_application(failure, self.address)
+
+    def opening_overdue(self, now: float) -> bool:
+        """Whether the join has waited too long for its answer."""
+        return self.phase is Phase.OPENING and now - self._opened_at >= self._connect_timeout_s
+
+    def give_up_opening(self, now: float) -> None:
+        """Leaves an attempt that nobody answers."""
+        self._last_failure = StreamFailure("DEADLINE_EXCEEDED", "no answer to the join")
+        self._wait(now, None)
+
+    def redirect(self, addresses: list[str], now: float) -> None:
+        """The coordinator drains: the next attempt is at once, at these addresses first."""
+        self._redirects = list(addresses) or [self.address]
+        self.phase = Phase.WAITING
+        self.generation += 1
+        self.retry_at = now
+
+    def notice(self, now: float) -> KafkaError | None:
+        """The error to report when no coordinator has answered for long: once per absence."""
+        if self._told_away or self._away_since is None or self.phase is Phase.JOINED:
+            return None
+        waited_s = now - self._away_since
+        if waited_s < self._connect_timeout_s:
+            return None
+        self._told_away = True
+        return no_coordinator(self.address, self._last_failure, waited_s)
+
+    def wake_at(self) -> float | None:
+        """When this link needs attention, or None."""
+        if self.phase is Phase.WAITING:
+            return self.retry_at
+        if self.phase is Phase.OPENING:
+            return self._opened_at + self._connect_timeout_s
+        return None
+
+    def _wait(self, now: float, retry_after_ms: int | None) -> None:
+        # The exponent is bounded so that no outage overflows it.
+        wait_s = min(self._backoff_max_s, self._backoff_s * 2 ** min(self._failures_in_row, 30))
+        self._failures_in_row += 1
+        # Half fixed, half chance: many consumers that lost one coordinator spread out.
+        wait_s = wait_s * (0.5 + self._chance() / 2)
+        if retry_after_ms is not None:
+            wait_s = max(wait_s, retry_after_ms / 1000)
+        self.phase = Phase.WAITING
+        self.retry_at = now + wait_s

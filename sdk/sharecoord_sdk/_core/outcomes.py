@@ -1,0 +1,70 @@
+"""What a handler's return or exception means for its record: one rule, here and in tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .records import AcknowledgeType
+
+
+class Retry(Exception):  # noqa: N818 - reads as an order: raise Retry(after_s=5)
+    """Raised by a handler: deliver the record again, not before `after_s` seconds.
+
+    Args:
+        after_s: Seconds, 0 or more.
+        reason: A short text that is kept with the record.
+
+    Raises:
+        ValueError: `after_s` is negative.
+    """
+
+    def __init__(self, after_s: float = 0.0, reason: str = "") -> None:
+        if after_s < 0:
+            raise ValueError(f"after_s must not be negative: {after_s}")
+        super().__init__(reason or f"retry after {after_s} s")
+        self.after_s = after_s
+        self.reason = reason
+
+
+class Reject(Exception):  # noqa: N818
+    """Raised by a handler: the record can not be processed, ever.
+
+    Args:
+        reason: A short text that is kept with the record and its dead letter.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "rejected")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a handler did with one record.
+
+    Attributes:
+        type: The acknowledgement that follows.
+        delay_ms: RELEASE only: not delivered again before so many milliseconds.
+        reason: What is kept with the record.
+        error: What the handler raised, or None.
+    """
+
+    type: AcknowledgeType
+    delay_ms: int = 0
+    reason: str = ""
+    error: Exception | None = None
+
+
+def outcome_of(error: Exception | None) -> Outcome:
+    """Return = ACCEPT, `Retry` = RELEASE with delay, `Reject` = REJECT, any other = RELEASE."""
+    match error:
+        case None:
+            return Outcome(AcknowledgeType.ACCEPT)
+        case Retry():
+            delay_ms = round(error.after_s * 1000)
+            return Outcome(AcknowledgeType.RELEASE, delay_ms, error.reason, error)
+        case Reject():
+            return Outcome(AcknowledgeType.REJECT, 0, error.reason, error)
+        case _:
+            reason = f"{type(error).__name__}: {error}"[:256]
+            return Outcome(AcknowledgeType.RELEASE, 0, reason, error)

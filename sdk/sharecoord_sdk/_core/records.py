@@ -1,0 +1,400 @@
+"""Records as the application sees them: the classes of `confluent_kafka`, made when asked for."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import Any, ClassVar, Final, overload
+
+from .columns import Columns, Source, Span
+from .errors import KafkaError
+
+#: The record carries no time.
+TIMESTAMP_NOT_AVAILABLE: Final = 0
+#: The time is the producer's.
+TIMESTAMP_CREATE_TIME: Final = 1
+#: The time is the broker's, at the append.
+TIMESTAMP_LOG_APPEND_TIME: Final = 2
+
+_OFFSET_INVALID: Final = -1001
+_INT32_MAX: Final = 2**31 - 1
+
+
+class AcknowledgeType(IntEnum):
+    """What happened to a record (KIP-932); the numbers are Kafka's."""
+
+    #: Processed; never delivered to the group again.
+    ACCEPT = 1
+    #: Not processed; may be delivered again, to anyone.
+    RELEASE = 2
+    #: Can not be processed; archived (and dead-lettered where that is on).
+    REJECT = 3
+    #: Still at it: the lock starts again with its full duration (KIP-932, section "Renewal").
+    RENEW = 4
+
+
+class Single:
+    """The fields of one message that the application made or changed."""
+
+    __slots__ = (
+        "delivery_count",
+        "error",
+        "headers",
+        "keys",
+        "latency",
+        "leader_epoch",
+        "offset",
+        "origin",
+        "partition",
+        "timestamp",
+        "topic",
+        "values",
+    )
+
+    #: Nobody: only rows of a batch can be acknowledged the short way.
+    owner: ClassVar[object] = None
+
+    def __init__(self, key: Any, value: Any, origin: tuple[Columns, int] | None = None) -> None:
+        self.topic: Any = None
+        self.partition: int | None = None
+        self.offset: int | None = None
+        self.keys: list[Any] = [key]
+        self.values: list[Any] = [value]
+        self.headers: Any = None
+        self.error: KafkaError | None = None
+        self.timestamp: tuple[int, int] = (TIMESTAMP_NOT_AVAILABLE, 0)
+        self.latency: float | None = None
+        self.leader_epoch: int | None = None
+        self.delivery_count: int | None = None
+        # The row that this was copied from, so that it can still be acknowledged.
+        self.origin = origin
+
+    def offset_at(self, row: int) -> int | None:
+        """The offset."""
+        return self.offset
+
+    def headers_at(self, row: int) -> Any:
+        """The headers."""
+        return self.headers
+
+    def timestamp_at(self, row: int) -> tuple[int, int]:
+        """The time."""
+        return self.timestamp
+
+    def delivery_count_at(self, row: int) -> int | None:
+        """The delivery count."""
+        return self.delivery_count
+
+
+class Message:
+    """One record, or an error in a record's place (`error()` is not None).
+
+    `poll` makes messages; the constructor is for tests, as in the twin. A message is falsy and
+    has length 0 when its value is null or empty, as in the twin: test `error()`, not the message.
+    """
+
+    __slots__ = ("_row", "_source")
+
+    _source: Source
+    _row: int
+
+    def __init__(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        key: Any = None,
+        value: Any = None,
+        headers: Any = None,
+        error: KafkaError | None = None,
+        timestamp: tuple[int, int] | None = None,
+        latency: float | None = None,
+        leader_epoch: int | None = None,
+        delivery_count: int | None = None,
+    ) -> None:
+        own = Single(key, value)
+        own.topic = topic
+        own.partition = None if partition is None else operator.index(partition)
+        own.offset = None if offset is None else operator.index(offset)
+        own.headers = headers
+        own.error = error
+        if timestamp is not None:
+            if not isinstance(timestamp, tuple) or len(timestamp) != 2:
+                raise TypeError("timestamp must be a tuple of (int, int)")
+            own.timestamp = timestamp
+        own.latency = latency
+        own.leader_epoch = leader_epoch
+        own.delivery_count = delivery_count
+        self._source = own
+        self._row = 0
+
+    def topic(self) -> str | None:
+        """Name of the topic."""
+        return self._source.topic
+
+    def partition(self) -> int | None:
+        """Number of the partition."""
+        return self._source.partition
+
+    def offset(self) -> int | None:
+        """Offset within the partition."""
+        return self._source.offset_at(self._row)
+
+    def key(self) -> Any:
+        """The key as bytes (or what a deserializer made of it); None when it is null."""
+        keys = self._source.keys
+        return None if keys is None else keys[self._row]
+
+    def value(self) -> Any:
+        """The value as bytes (or what a deserializer made of it); None when it is null."""
+        return self._source.values[self._row]
+
+    deserialized_key = key
+    deserialized_value = value
+
+    def headers(self) -> Any:
+        """List of (name, bytes or None), or None when there are none."""
+        return self._source.headers_at(self._row)
+
+    def error(self) -> KafkaError | None:
+        """What is wrong with this record, or None."""
+        source = self._source
+        return source.error if isinstance(source, Single) else None
+
+    def timestamp(self) -> tuple[int, int]:
+        """Kind of the time (`TIMESTAMP_*`) and milliseconds since the epoch."""
+        return self._source.timestamp_at(self._row)
+
+    def latency(self) -> float | None:
+        """Always None on a consumed message, as in the twin."""
+        source = self._source
+        return source.latency if isinstance(source, Single) else None
+
+    def leader_epoch(self) -> int | None:
+        """None: the coordinator reads the log, this client does not."""
+        source = self._source
+        return source.leader_epoch if isinstance(source, Single) else None
+
+    def delivery_count(self) -> int | None:
+        """How often the record was handed out, this time included: 1 at the first delivery."""
+        return self._source.delivery_count_at(self._row)
+
+    def set_topic(self, topic: Any) -> None:
+        """Changes the topic of this object."""
+        own = self._own()
+        own.topic = topic
+        own.origin = None
+
+    def set_key(self, key: Any) -> None:
+        """Changes the key of this object."""
+        self._own().keys[0] = key
+
+    def set_value(self, value: Any) -> None:
+        """Changes the value of this object."""
+        self._own().values[0] = value
+
+    def set_headers(self, headers: Any) -> None:
+        """Changes the headers of this object."""
+        self._own().headers = headers
+
+    def set_error(self, error: KafkaError | None) -> None:
+        """Marks the record as bad, or as good again (None)."""
+        self._own().error = error
+
+    def _own(self) -> Single:
+        """The fields of this message alone: copied out of the batch at the first change."""
+        source = self._source
+        if isinstance(source, Single):
+            return source
+        origin = (source, self._row) if isinstance(source, Columns) else None
+        own = Single(self.key(), self.value(), origin)
+        own.topic, own.partition, own.offset = source.topic, source.partition, self.offset()
+        own.headers, own.timestamp = self.headers(), self.timestamp()
+        own.delivery_count = self.delivery_count()
+        self._source, self._row = own, 0
+        return own
+
+    def _fields(self) -> tuple[Any, ...]:
+        place = (self.topic(), self.partition(), self.offset())
+        payload = (self.key(), self.value(), self.headers(), self.error())
+        return (*place, *payload, self.timestamp(), self.latency(), self.leader_epoch())
+
+    def __len__(self) -> int:
+        value = self.value()
+        return 0 if value is None else len(value)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Message):
+            return self._fields() == other._fields()
+        return NotImplemented
+
+    # Mutable, hence not hashable, as the twin's.
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[Message], tuple[Any, ...]]:
+        return Message, (*self._fields(), self.delivery_count())
+
+    def __repr__(self) -> str:
+        place = f"topic={self.topic()!r}, partition={self.partition()}, offset={self.offset()}"
+        return f"Message({place}, delivery_count={self.delivery_count()}, error={self.error()})"
+
+
+class ReceivedMessage(Message):
+    """A message that is no more than a row of a batch until somebody changes it."""
+
+    __slots__ = ()
+
+    def __init__(self, source: Columns, row: int) -> None:
+        self._source = source
+        self._row = row
+
+
+def origin_of(message: Message) -> tuple[Columns, int] | None:
+    """The batch and row that a message came from, or None for one that the application made."""
+    source = message._source
+    if isinstance(source, Columns):
+        return source, message._row
+    return source.origin if isinstance(source, Single) else None
+
+
+class Messages:
+    """The messages of one poll: a read-only sequence, made into objects at the first look."""
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self._records: list[Message] | None = list(messages)
+        self._spans: Sequence[Span] = ()
+        self._count = len(self._records)
+
+    @classmethod
+    def from_spans(cls, spans: Sequence[Span]) -> Messages:
+        """Messages over rows that were handed out. No public use."""
+        made = cls.__new__(cls)
+        made._records = None
+        made._spans = spans
+        made._count = sum(map(len, spans))
+        return made
+
+    def _list(self) -> list[Message]:
+        records = self._records
+        if records is None:
+            records = [
+                ReceivedMessage(columns, row)
+                for span in self._spans
+                for columns in (span.columns,)
+                for row in range(span.start, span.stop)
+            ]
+            self._records, self._spans = records, ()
+        return records
+
+    def records(self) -> list[Message]:
+        """A copy of the messages as a list."""
+        return list(self._list())
+
+    def count(self) -> int:
+        """Number of messages."""
+        return self._count
+
+    def is_empty(self) -> bool:
+        """Whether there are none."""
+        return self._count == 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._list())
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Messages: ...
+
+    def __getitem__(self, index: int | slice) -> Message | Messages:
+        if isinstance(index, slice):
+            return Messages(self._list()[index])
+        return self._list()[index]
+
+    def __repr__(self) -> str:
+        return f"Messages({self._list()!r})"
+
+
+class TopicPartition:
+    """A partition of a topic, with room for an offset. Equal and hashed by topic and partition."""
+
+    __slots__ = ("_error", "_leader_epoch", "_metadata", "_partition", "_topic", "offset")
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int = -1,
+        offset: int = _OFFSET_INVALID,
+        metadata: str | None = None,
+        leader_epoch: int | None = None,
+    ) -> None:
+        if not isinstance(topic, str):
+            raise TypeError(f"argument 1 must be str, not {type(topic).__name__}")
+        self._topic = topic
+        self.partition = partition
+        self.offset = operator.index(offset)
+        self._metadata = metadata
+        self._leader_epoch = leader_epoch
+        self._error: KafkaError | None = None
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+        return self._topic
+
+    @property
+    def partition(self) -> int:
+        """Number of the partition; -1 = not set."""
+        return self._partition
+
+    @partition.setter
+    def partition(self, value: int) -> None:
+        number = operator.index(value)
+        if abs(number) > _INT32_MAX:
+            raise OverflowError("signed integer is greater than maximum")
+        self._partition = number
+
+    @property
+    def metadata(self) -> str | None:
+        """Text that goes with the offset."""
+        return self._metadata
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """Leader epoch of the offset."""
+        return self._leader_epoch
+
+    @property
+    def error(self) -> KafkaError | None:
+        """What went wrong with this partition, or None."""
+        return self._error
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TopicPartition):
+            return self._topic == other._topic and self._partition == other._partition
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self._topic, self._partition))
+
+    def __lt__(self, other: TopicPartition) -> bool:
+        return (self._topic, self._partition) < (other._topic, other._partition)
+
+    def __le__(self, other: TopicPartition) -> bool:
+        return (self._topic, self._partition) <= (other._topic, other._partition)
+
+    def __gt__(self, other: TopicPartition) -> bool:
+        return (self._topic, self._partition) > (other._topic, other._partition)
+
+    def __ge__(self, other: TopicPartition) -> bool:
+        return (self._topic, self._partition) >= (other._topic, other._partition)
+
+    def __repr__(self) -> str:
+        epoch = f"leader_epoch={self._leader_epoch},error={self._error}"
+        place = f"topic={self._topic},partition={self._partition},offset={self.offset}"
+        return f"TopicPartition{{{place},{epoch}}}"

@@ -1,0 +1,120 @@
+"""What a failed stream, or a refused acknowledgement, means in Kafka's error codes: two tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from .errors import KafkaError
+
+#: Trailing metadata of every error of the coordinator.
+REASON_KEY: Final = "sharecoord-reason"
+RETRY_AFTER_KEY: Final = "sharecoord-retry-after-ms"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFailure:
+    """How a stream ended, in grpc's words and the coordinator's.
+
+    Attributes:
+        code: Name of the grpc status, "OK" when the coordinator ended the stream in order.
+        details: Text of the status.
+        reason: `sharecoord-reason` of the trailing metadata, "" without.
+        retry_after_ms: `sharecoord-retry-after-ms`, or None.
+    """
+
+    code: str
+    details: str = ""
+    reason: str = ""
+    retry_after_ms: int | None = None
+
+
+# Reasons of the coordinator's error table -> Kafka's codes.
+_BY_REASON: Final[dict[str, int]] = {
+    # Ours: the files or the callback that make the credentials failed.
+    "CREDENTIALS_UNUSABLE": KafkaError._AUTHENTICATION,
+    "INVALID_REQUEST": KafkaError.INVALID_REQUEST,
+    "INVALID_CONFIG": KafkaError.INVALID_CONFIG,
+    "INVALID_RECORD_STATE": KafkaError.INVALID_RECORD_STATE,
+    "LOCK_LOST": KafkaError.INVALID_RECORD_STATE,
+    "UNKNOWN_MEMBER": KafkaError.UNKNOWN_MEMBER_ID,
+    "MEMBER_FENCED": KafkaError.FENCED_MEMBER_EPOCH,
+    "UNKNOWN_TOPIC_OR_PARTITION": KafkaError.UNKNOWN_TOPIC_OR_PART,
+    "GROUP_ID_NOT_FOUND": KafkaError.GROUP_ID_NOT_FOUND,
+    "GROUP_NOT_EMPTY": KafkaError.NON_EMPTY_GROUP,
+    "GROUP_PAUSED": KafkaError.COORDINATOR_NOT_AVAILABLE,
+    "UNSUPPORTED_VERSION": KafkaError.UNSUPPORTED_VERSION,
+    "AUTHORIZATION_FAILED": KafkaError.GROUP_AUTHORIZATION_FAILED,
+    "LIMIT_EXCEEDED": KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    "GROUP_MAX_SIZE_REACHED": KafkaError.GROUP_MAX_SIZE_REACHED,
+    "NOT_OWNER": KafkaError.NOT_LEADER_FOR_PARTITION,
+    "DRAINING": KafkaError.COORDINATOR_NOT_AVAILABLE,
+    "STORE_UNAVAILABLE": KafkaError.COORDINATOR_NOT_AVAILABLE,
+    "STORE_OUTCOME_UNKNOWN": KafkaError.COORDINATOR_NOT_AVAILABLE,
+    "STORE_FENCED": KafkaError.FENCED_STATE_EPOCH,
+    "STORE_FATAL": KafkaError.KAFKA_STORAGE_ERROR,
+    "KAFKA_UNAVAILABLE": KafkaError.BROKER_NOT_AVAILABLE,
+    "OFFSET_OUT_OF_RANGE": KafkaError.OFFSET_OUT_OF_RANGE,
+    "LOG_REGRESSED": KafkaError.KAFKA_STORAGE_ERROR,
+}
+
+# grpc statuses that no retry of the same call mends -> Kafka's codes.
+_FINAL_BY_CODE: Final[dict[str, int]] = {
+    "INVALID_ARGUMENT": KafkaError.INVALID_REQUEST,
+    "FAILED_PRECONDITION": KafkaError._STATE,
+    "UNAUTHENTICATED": KafkaError._AUTHENTICATION,
+    "PERMISSION_DENIED": KafkaError.GROUP_AUTHORIZATION_FAILED,
+    "UNIMPLEMENTED": KafkaError.UNSUPPORTED_VERSION,
+    "NOT_FOUND": KafkaError.RESOURCE_NOT_FOUND,
+    "ALREADY_EXISTS": KafkaError.DUPLICATE_RESOURCE,
+    "OUT_OF_RANGE": KafkaError.INVALID_REQUEST,
+}
+
+# A retry helps, but Kafka's client tells the application at once (GroupMaxSizeReachedException).
+_TOLD_THOUGH_RETRIABLE: Final = ("GROUP_MAX_SIZE_REACHED",)
+
+# Joining again is the whole answer: a new stream does so anyway.
+_MENDED_BY_JOINING: Final = ("UNKNOWN_MEMBER",)
+
+_HINTS: Final[dict[str, str]] = {
+    "UNIMPLEMENTED": "the peer speaks gRPC but not sharecoord.v1; is the address right?",
+    "UNAUTHENTICATED": "check sasl.username and sasl.password, or oauth_cb",
+}
+
+
+def code_of_reason(reason: str) -> int:
+    """Kafka's code for a reason of the coordinator; UNKNOWN for a new one."""
+    return _BY_REASON.get(reason, KafkaError.UNKNOWN)
+
+
+def error_for_application(failure: StreamFailure, address: str) -> KafkaError | None:
+    """The error that the next poll raises, or None when reconnecting is the whole answer."""
+    told = failure.reason in _TOLD_THOUGH_RETRIABLE
+    retriable = (
+        failure.code not in _FINAL_BY_CODE
+        or failure.retry_after_ms is not None
+        or failure.reason in _MENDED_BY_JOINING
+    )
+    if retriable and not told:
+        return None
+    code = _BY_REASON.get(failure.reason, _FINAL_BY_CODE.get(failure.code, KafkaError.UNKNOWN))
+    return KafkaError(code, describe(failure, address), retriable=retriable)
+
+
+def describe(failure: StreamFailure, address: str) -> str:
+    """One line for people: who said what."""
+    said = failure.details or "no details"
+    why = f" ({failure.reason})" if failure.reason else ""
+    hint = f"; {_HINTS[failure.code]}" if failure.code in _HINTS and not failure.reason else ""
+    return f"coordinator {address}: {failure.code}{why}: {said}{hint}"
+
+
+def no_coordinator(address: str, failure: StreamFailure | None, waited_s: float) -> KafkaError:
+    """The error for an address where no coordinator has answered for so long."""
+    last = "no answer" if failure is None else f"{failure.code}: {failure.details or 'no details'}"
+    text = (
+        f"{address}: no coordinator has answered there for {waited_s:.0f} s ({last})."
+        " Is this a Kafka broker? bootstrap.servers of the SDK is the coordinator's address,"
+        f" the one of `sharecoord serve --listen` (port 7070 by default)"
+    )
+    return KafkaError(KafkaError._TRANSPORT, text, retriable=True)

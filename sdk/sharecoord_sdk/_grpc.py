@@ -1,0 +1,102 @@
+"""The only place that imports grpc: channels, credentials, and the one method of the stream."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+from typing import Any, Final, cast
+
+# Read by grpc when it is imported. With it, a fork in a process that uses grpc leaves parent and
+# child in order (the child must make its own consumers); a value that the user set is kept.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "true")
+
+import grpc
+from grpc import aio
+
+from ._core.config import SaslConfig, TlsConfig
+from ._core.status import REASON_KEY, RETRY_AFTER_KEY, StreamFailure
+from ._proto import share_service_pb2 as service_pb
+
+_SERVICE: Final = service_pb.DESCRIPTOR.services_by_name["ShareService"].full_name
+CONSUME: Final = f"/{_SERVICE}/Consume"
+
+# Liveness is HTTP/2 keepalive: a peer that is gone is noticed within 10 + 5 s. The coordinator's
+# server permits pings at this rate.
+_OPTIONS: Final = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # How much arrives is bounded by credits, not here.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Back-off is the SDK's own (it goes round the addresses); grpc's must not add to it.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+)
+
+
+def decode(data: bytes) -> tuple[service_pb.ConsumeResponse, int]:
+    """A message of the coordinator, and its size in bytes (for the credits)."""
+    return service_pb.ConsumeResponse.FromString(data), len(data)
+
+
+def encode(request: service_pb.ConsumeRequest) -> bytes:
+    """A message for the coordinator."""
+    return request.SerializeToString()
+
+
+def open_channel(address: str, tls: TlsConfig | None) -> grpc.Channel:
+    """A channel of the synchronous stack. Connects at the first call."""
+    if tls is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    return grpc.secure_channel(address, _credentials(tls), options=_OPTIONS)
+
+
+def open_aio_channel(address: str, tls: TlsConfig | None) -> aio.Channel:
+    """A channel of the asyncio stack."""
+    if tls is None:
+        return aio.insecure_channel(address, options=_OPTIONS)
+    return aio.secure_channel(address, _credentials(tls), options=_OPTIONS)
+
+
+def _credentials(tls: TlsConfig) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
+        root_certificates=_pem(tls.ca_pem, tls.ca_file),
+        private_key=_pem(tls.key_pem, tls.key_file),
+        certificate_chain=_pem(tls.certificate_pem, tls.certificate_file),
+    )
+
+
+def _pem(text: str | None, path: str | None) -> bytes | None:
+    if text:
+        return text.encode("ascii")
+    return Path(path).read_bytes() if path else None
+
+
+def authorization(sasl: SaslConfig) -> list[tuple[str, str]]:
+    """The credentials as metadata of a call. Calls `oauth_cb`, hence in the caller's thread."""
+    if sasl.mechanism == "PLAIN":
+        pair = base64.b64encode(f"{sasl.username}:{sasl.password}".encode()).decode("ascii")
+        return [("authorization", f"Basic {pair}")]
+    assert sasl.oauth_cb is not None, "OAUTHBEARER was checked to have oauth_cb"
+    token = sasl.oauth_cb(sasl.oauth_config)
+    return [("authorization", f"Bearer {token[0]}")]
+
+
+def failure_of(error: BaseException) -> StreamFailure:
+    """How a stream ended, out of grpc's error."""
+    if not isinstance(error, grpc.RpcError):
+        return StreamFailure("UNKNOWN", f"{type(error).__name__}: {error}")
+    call = cast("Any", error)
+    found = dict(call.trailing_metadata() or ())
+    wait = str(found.get(RETRY_AFTER_KEY, ""))
+    return StreamFailure(
+        call.code().name,
+        call.details() or "",
+        str(found.get(REASON_KEY, "")),
+        int(wait) if wait.isdecimal() else None,
+    )

@@ -1,0 +1,1 @@
+"""The synchronous shell: one reader thread per consumer, no rules."""

@@ -1,0 +1,205 @@
+"""`ShareConsumer`: the twin of `confluent_kafka.ShareConsumer`, served by a coordinator."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Self, TypeVar
+
+from sharecoord_sdk._core.base import Arrival, BaseShareConsumer, Steps
+from sharecoord_sdk._core.config import SaslConfig
+from sharecoord_sdk._core.core import Connection
+from sharecoord_sdk._core.errors import KafkaException
+from sharecoord_sdk._core.records import Messages, TopicPartition
+from sharecoord_sdk._grpc import authorization
+from sharecoord_sdk._proto import share_service_pb2 as service_pb
+
+from .stream import Stream
+
+T = TypeVar("T")
+# A cancelled call ends at once; a reader that does not is left behind as a daemon.
+_READER_END_S: Final = 1.0
+
+
+class _StreamSlot:
+    """Holds the current stream for the consumer and for its finalizer."""
+
+    __slots__ = ("stream",)
+
+    def __init__(self) -> None:
+        self.stream: Stream | None = None
+
+
+def _abandon(slot: _StreamSlot, pid: int) -> None:
+    """Ends the stream of a consumer that was dropped without `close`."""
+    # In a forked child the call belongs to the parent: leave it alone.
+    if slot.stream is not None and os.getpid() == pid:
+        slot.stream.cancel()
+        slot.stream = None
+
+
+class ShareConsumer(BaseShareConsumer):
+    """A consumer of a share group (KIP-932), without a Kafka client.
+
+    The twin of `confluent_kafka.ShareConsumer`: same configuration keys, methods, classes and
+    errors; `bootstrap.servers` is the address of a coordinator. Import and constructor start
+    nothing; the connection opens at the first `subscribe`. Not thread-safe: a call while another
+    thread is inside one raises ConcurrentModificationException. Does not survive a fork: make
+    consumers in the process that uses them.
+
+    A consumer that is dropped without `close` is collected and its connection ended; its records
+    come back to the group when the session times out. So use `close`, or a `with` block.
+
+    Where it differs from the twin on purpose: `share.acknowledgement.mode` takes only `implicit`
+    and `explicit`; numbers must be whole; settings that can not be honoured here (statistics,
+    unverified TLS, ...) are refused by name; RENEW, `delay_ms`, `reason`, `pause`, `resume` and
+    `acquisition_lock_timeout_ms` come on top.
+
+    Args:
+        config: Keys of Kafka's and librdkafka's share consumers; `group.id` is required. Keywords
+            are added to it.
+
+    Raises:
+        TypeError: Not a dict.
+        ValueError: No `group.id`, or a key that share consumers do not have.
+        KafkaException: _INVALID_ARG: an unknown key, or a value out of bounds.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._inbox: SimpleQueue[Arrival] = SimpleQueue()
+        # What `_wait` took out of the inbox to see whether there was something.
+        self._early: deque[Arrival] = deque()
+        self._slot = _StreamSlot()
+        self._finalizer = weakref.finalize(self, _abandon, self._slot, self._pid)
+
+    def subscribe(self, topics: list[str]) -> None:
+        """Replaces the topics. An empty list is `unsubscribe`.
+
+        Acknowledged records are sent; records that wait in this process go back uncounted.
+
+        Raises:
+            TypeError: Not a list.
+            ValueError: An empty name, or a name twice.
+            IllegalStateException: Closed.
+        """
+        self._subscribe_now(topics)
+
+    def unsubscribe(self) -> None:
+        """Ends the subscription.
+
+        Raises:
+            IllegalStateException: Closed.
+        """
+        self._subscribe_now([])
+
+    def poll(self, timeout: float = -1) -> Messages:
+        """Waits for records.
+
+        Implicit mode accepts the records of the last poll first. Explicit mode wants all of them
+        acknowledged. Acknowledgements travel with this call; it does not wait for their outcome.
+
+        Args:
+            timeout: Seconds; a negative number waits for ever.
+
+        Returns:
+            At most `max.poll.records` messages, per partition in order of offset; none when
+            nothing came in time.
+
+        Raises:
+            TypeError: Not a number.
+            IllegalStateException: Not subscribed, unacknowledged records, or closed.
+            KafkaException: The coordinator refused this consumer.
+            KeyboardInterrupt: Ctrl-C while it waited.
+        """
+        return self._run(self._poll_steps(timeout))
+
+    def commit_sync(self, timeout: float = 60) -> dict[TopicPartition, KafkaException | None]:
+        """Sends acknowledgements and waits until they are durable.
+
+        Args:
+            timeout: Seconds; a negative number waits for ever.
+
+        Returns:
+            Per partition None, or the error: INVALID_RECORD_STATE for records whose lock was
+            lost, _TIMED_OUT when no answer came in time. Empty when there was nothing to send.
+
+        Raises:
+            TypeError: Not a number.
+            IllegalStateException: Closed.
+            KafkaException: The coordinator refused this consumer.
+        """
+        return self._run(self._commit_steps(timeout))
+
+    def close(self) -> None:
+        """Sends acknowledgements, hands back what was not seen, and leaves the group.
+
+        Waits for the coordinator's word, at most `socket.timeout.ms`. Records of the last poll
+        that were not committed are released (KIP-932). A second call does nothing.
+
+        Raises:
+            ConcurrentModificationException: Another thread is inside a call.
+        """
+        try:
+            self._run(self._close_steps())
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if self._core is None or not self._closed:
+            return
+        self._finalizer.detach()
+        stream, self._slot.stream = self._slot.stream, None
+        if stream is not None:
+            stream.close(_READER_END_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # -- the shell ----------------------------------------------------------------------------
+
+    def _run(self, steps: Steps[T]) -> T:
+        """Runs the steps of a call, waiting in between in the caller's thread."""
+        try:
+            while True:
+                self._wait(next(steps))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            steps.close()
+
+    def _wait(self, wait_s: float) -> None:
+        try:
+            self._early.append(self._inbox.get(timeout=wait_s))
+        except Empty:
+            pass
+
+    def _arrivals(self) -> Iterator[Arrival]:
+        while self._early:
+            yield self._early.popleft()
+        while not self._inbox.empty():
+            yield self._inbox.get_nowait()
+
+    def _open_stream(self, connection: Connection, metadata: list[tuple[str, str]]) -> None:
+        if self._slot.stream is not None:
+            self._slot.stream.cancel()
+        self._slot.stream = None
+        self._slot.stream = Stream(connection, self._config.tls, metadata, self._inbox)
+
+    def _send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
+        if self._slot.stream is not None:
+            self._slot.stream.send(requests)
+
+    def _authorization(self, sasl: SaslConfig) -> list[tuple[str, str]]:
+        return authorization(sasl)
+
+    def _caller_id(self) -> int:
+        return threading.get_ident()

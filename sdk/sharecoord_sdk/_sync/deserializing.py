@@ -1,0 +1,31 @@
+"""`DeserializingShareConsumer`: `poll` returns objects instead of bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sharecoord_sdk._core.deserializing import split_config
+from sharecoord_sdk._core.records import Messages
+
+from .consumer import ShareConsumer
+
+
+class DeserializingShareConsumer(ShareConsumer):
+    """A `ShareConsumer` whose `poll` deserializes keys and values in place.
+
+    A record that can not be deserialized is returned with its bytes, and `error()` set to
+    _KEY_DESERIALIZATION or _VALUE_DESERIALIZATION, so that it can be acknowledged (rejected, for
+    example) and the rest of the batch is kept. As the twin of the same name.
+
+    Args:
+        config: As of `ShareConsumer`, and `key.deserializer` and `value.deserializer`:
+            `callable(bytes | None, context) -> object`. Confluent's deserializers fit.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        config, self._deserializers = split_config(args, kwargs)
+        super().__init__(config)
+
+    def poll(self, timeout: float = -1) -> Messages:
+        """Waits for records and deserializes them. See `ShareConsumer.poll`."""
+        return self._deserializers.apply(super().poll(timeout))

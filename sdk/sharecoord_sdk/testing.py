@@ -1,0 +1,107 @@
+"""Helps to test handlers: builds messages, runs one handler, reports what it did. No queue.
+
+    outcome = run_handler(handle, make_message(value=b'{"id": 7}'))
+    assert outcome.type is AcknowledgeType.ACCEPT
+
+Tests that want a whole queue use the server's own `sharecoord.testing`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from ._core.outcomes import Outcome, outcome_of
+from ._core.records import TIMESTAMP_CREATE_TIME, Message, Messages
+
+__all__ = ["make_message", "make_messages", "run_handler", "run_handler_async"]
+
+T = TypeVar("T", Message, Messages)
+
+
+def make_message(
+    value: bytes | None = b"",
+    *,
+    key: bytes | None = None,
+    topic: str = "topic",
+    partition: int = 0,
+    offset: int = 0,
+    headers: list[tuple[str, bytes | None]] | None = None,
+    timestamp_ms: int = 0,
+    delivery_count: int = 1,
+) -> Message:
+    """Builds a message as `poll` returns it.
+
+    Raises:
+        ValueError: A number that no record has.
+    """
+    for name, number, least in (
+        ("partition", partition, 0),
+        ("offset", offset, 0),
+        ("delivery_count", delivery_count, 1),
+    ):
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, not {number}")
+    return Message(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        key=key,
+        value=value,
+        headers=headers,
+        timestamp=(TIMESTAMP_CREATE_TIME, timestamp_ms),
+        delivery_count=delivery_count,
+    )
+
+
+def make_messages(
+    values: Iterable[bytes | None],
+    *,
+    topic: str = "topic",
+    partition: int = 0,
+    first_offset: int = 0,
+) -> Messages:
+    """Builds a batch of messages with ascending offsets."""
+    return Messages(
+        make_message(value, topic=topic, partition=partition, offset=first_offset + index)
+        for index, value in enumerate(values)
+    )
+
+
+def run_handler(handler: Callable[[T], Any], messages: T) -> Outcome:
+    """Runs a plain or async handler once.
+
+    Args:
+        handler: Takes a message, or messages if it handles batches.
+        messages: What it is given.
+
+    Returns:
+        Return = ACCEPT, `Retry` = RELEASE with delay, `Reject` = REJECT, another exception =
+        RELEASE. Inside a running event loop use `run_handler_async`.
+    """
+    try:
+        result = handler(messages)
+    except Exception as error:  # noqa: BLE001 - what a handler raises is its outcome
+        return outcome_of(error)
+    if inspect.isawaitable(result):
+        return asyncio.run(_await(result))
+    return outcome_of(None)
+
+
+async def run_handler_async(handler: Callable[[T], Any], messages: T) -> Outcome:
+    """`run_handler` inside a running event loop."""
+    try:
+        result = handler(messages)
+    except Exception as error:  # noqa: BLE001
+        return outcome_of(error)
+    return await _await(result) if inspect.isawaitable(result) else outcome_of(None)
+
+
+async def _await(result: Any) -> Outcome:
+    try:
+        await result
+    except Exception as error:  # noqa: BLE001
+        return outcome_of(error)
+    return outcome_of(None)

@@ -1,0 +1,27 @@
+"""Fixtures of the SDK's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .driver import Drivers
+from .fake_coordinator import FakeCoordinator
+
+
+@pytest.fixture
+def coordinator() -> Iterator[FakeCoordinator]:
+    fake = FakeCoordinator()
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture(params=["sync", "async"])
+def drivers(request: pytest.FixtureRequest, coordinator: FakeCoordinator) -> Iterator[Drivers]:
+    made = Drivers(request.param)
+    yield made
+    # A test that made the coordinator silent must not make `close` wait for it.
+    coordinator.script.answers_acknowledgements = True
+    coordinator.script.answers_leaves = True
+    made.finish()

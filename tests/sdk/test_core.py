@@ -1,0 +1,476 @@
+"""The rules of the SDK on their own: no grpc, no threads, a clock that the test moves."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sharecoord_sdk import IllegalStateException, KafkaError, KafkaException
+from sharecoord_sdk._core.columns import Columns, PartitionKey, Span
+from sharecoord_sdk._core.config import read_config
+from sharecoord_sdk._core.core import ConsumerCore
+from sharecoord_sdk._core.credit import CreditWindow
+from sharecoord_sdk._core.link import Link, Phase
+from sharecoord_sdk._core.records import AcknowledgeType
+from sharecoord_sdk._core.status import StreamFailure
+from sharecoord_sdk._proto import share_service_pb2 as service_pb
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
+
+from .fake_coordinator import TOPIC_ID, Ack, acks_of, make_batch
+
+GONE = StreamFailure("UNAVAILABLE", "gone")
+OWNER = object()
+
+
+class World:
+    """A core, its clock, and everything that it wanted sent."""
+
+    def __init__(self, *, chance: float = 0.0, **config: Any) -> None:
+        full = {name.replace("_", "."): value for name, value in config.items()}
+        given_config = {"group.id": "g", "bootstrap.servers": "a:1,b:2", **full}
+        self.core = ConsumerCore(read_config((given_config,), {}), "me", lambda: chance)
+        self.now = 100.0
+        self.sent: list[service_pb.ConsumeRequest] = []
+        self.opened: list[str] = []
+
+    def drive(self) -> None:
+        """What a shell does between two waits."""
+        self.core.tick(self.now)
+        connection = self.core.connect(self.now)
+        if connection is not None:
+            self.opened.append(connection.address)
+            self.sent.extend(connection.requests)
+        self.sent.extend(self.core.take_outbox())
+
+    def receive(self, *batches: types_pb.RecordBatch, **fields: Any) -> None:
+        """A message comes in."""
+        response = service_pb.ConsumeResponse(batches=batches, **fields)
+        size = response.ByteSize()
+        self.core.received(self.core.link.generation, response, size, self.now)
+
+    def join(self) -> None:
+        """Subscribes and is answered."""
+        self.core.subscribe(["t"], self.now)
+        self.drive()
+        self.receive(joined=service_pb.Joined(lock_duration_ms=30_000))
+
+    def poll(self) -> list[Span]:
+        """One poll that does not wait."""
+        self.core.begin_poll(self.now)
+        spans = self.core.take(self.now, OWNER)
+        self.core.flush(self.now, polling=True)
+        self.drive()
+        return spans
+
+    def acks(self) -> list[Ack]:
+        """Every acknowledged range that was sent."""
+        return [ack for request in self.sent for ack in acks_of(request)]
+
+    def answer(self, *outcomes: types_pb.PartitionOutcome) -> None:
+        """Answers the last acknowledgements."""
+        last = max(request.acknowledge_id for request in self.sent)
+        result = service_pb.AcknowledgeResult(acknowledge_id=last, outcomes=outcomes)
+        self.receive(results=[result])
+
+    def fail(self, failure: StreamFailure = GONE) -> None:
+        """The stream ends."""
+        self.core.stream_ended(self.core.link.generation, failure, self.now)
+
+
+# -- signs of life and time -----------------------------------------------------------------------
+
+
+def test_polls_say_once_a_second_that_they_live() -> None:
+    world = World()
+    world.join()
+    world.sent.clear()
+    for step in range(25):
+        world.now = 100.0 + step / 10
+        world.poll()
+    assert [request.polled for request in world.sent] == [True, True]
+
+
+def test_a_slow_consumer_that_acknowledges_says_so_too() -> None:
+    world = World()
+    world.join()
+    world.sent.clear()
+    for offset in range(3):
+        world.now += 10
+        world.receive(make_batch([b"x"], base=offset, token=offset + 1))
+        world.poll()
+    assert all(request.polled for request in world.sent)
+
+
+def test_locks_end_by_the_time_of_receipt() -> None:
+    world = World()
+    world.join()
+    world.receive(make_batch([b"a"], remaining_ms=500))
+    world.now += 0.499
+    assert len(world.poll()) == 1
+    world.receive(make_batch([b"b"], base=1, remaining_ms=500))
+    world.now += 0.5
+    assert world.poll() == []
+    world.core.flush(world.now)
+    world.drive()
+    assert [ack.kind for ack in world.acks()] == ["ACCEPT", "RETURN"]
+
+
+def test_a_join_without_an_answer_is_given_up_and_told_once() -> None:
+    world = World(socket_connection_setup_timeout_ms=2000)
+    world.core.subscribe(["t"], world.now)
+    world.drive()
+    assert world.core.wake_at(world.now) == 102.0
+    for _ in range(100):
+        world.now += 0.5
+        world.drive()
+    errors = [n.error for n in world.core.take_notices() if n.error is not None]
+    assert len(errors) == 1
+    assert errors[0].code() == KafkaError._TRANSPORT
+    assert "a:1" in errors[0].str()
+    assert world.opened[:3] == ["a:1", "b:2", "a:1"]
+
+
+def test_an_absence_is_told_again_after_a_return() -> None:
+    world = World(socket_connection_setup_timeout_ms=1000)
+    told = 0
+    for _ in range(2):
+        world.core.subscribe(["t"], world.now)
+        world.drive()
+        world.receive(joined=service_pb.Joined())
+        world.fail()
+        for _ in range(3):
+            world.now += 1
+            world.fail()
+            world.drive()
+        told += sum(n.error is not None for n in world.core.take_notices())
+    assert told == 2
+
+
+@pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.5), (0.999999, 1.0)])
+def test_backoff_doubles_between_its_bounds(chance: float, factor: float) -> None:
+    link = Link(
+        ("a:1",), backoff_s=0.05, backoff_max_s=5.0, connect_timeout_s=10, chance=lambda: chance
+    )
+    waits = []
+    for _ in range(10):
+        link.open(0.0)
+        link.failed(GONE, 0.0)
+        waits.append(link.retry_at)
+    wanted = [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    assert waits == pytest.approx([wait * factor for wait in wanted], rel=1e-5)
+
+
+def test_a_long_stream_makes_the_backoff_small_again_and_a_short_one_does_not() -> None:
+    def last_wait(lived_s: float) -> float:
+        link = Link(
+            ("a:1",), backoff_s=1.0, backoff_max_s=60.0, connect_timeout_s=10, chance=lambda: 1.0
+        )
+        for _ in range(4):
+            link.open(0.0)
+            link.joined(0.0)
+            link.failed(GONE, lived_s)
+        return link.retry_at - lived_s
+
+    assert (last_wait(0.1), last_wait(60.0)) == (8.0, 1.0)
+
+
+def test_a_retry_delay_of_the_coordinator_is_kept() -> None:
+    world = World()
+    world.join()
+    world.fail(StreamFailure("UNAVAILABLE", "", "STORE_UNAVAILABLE", 3000))
+    assert world.core.wake_at(world.now) == world.now + 3
+    world.drive()
+    assert world.opened == ["a:1"]
+    world.now += 3
+    world.drive()
+    assert world.opened == ["a:1", "a:1"]
+
+
+def test_what_an_older_stream_brings_is_ignored() -> None:
+    world = World()
+    world.join()
+    old = world.core.link.generation
+    world.fail()
+    world.now += 10
+    world.drive()
+    response = service_pb.ConsumeResponse(batches=[make_batch([b"a"])])
+    world.core.received(old, response, 10, world.now)
+    world.core.stream_ended(old, GONE, world.now)
+    assert world.core.link.phase is Phase.OPENING
+    assert world.poll() == []
+
+
+# -- acknowledgements -----------------------------------------------------------------------------
+
+
+def test_a_release_that_was_sent_twice_may_find_its_record_archived() -> None:
+    world = World(share_acknowledgement_mode="explicit")
+    world.join()
+    world.receive(make_batch([b"a"]))
+    (span,) = world.poll()
+    span.mark(AcknowledgeType.RELEASE)
+    ticket = world.core.begin_commit(world.now)
+    world.fail()
+    world.now += 10
+    world.drive()
+    assert [ack.kind for ack in world.acks()] == ["RELEASE"]
+    finished = types_pb.RangeOutcome(
+        outcome=types_pb.ACKNOWLEDGE_OUTCOME_ALREADY_FINISHED,
+        final_state=types_pb.RECORD_STATE_ARCHIVED,
+    )
+    place = types_pb.TopicPartition(topic="t", topic_id=TOPIC_ID)
+    world.answer(types_pb.PartitionOutcome(partition=place, exceptions=[finished]))
+    assert ticket.is_done
+    assert ticket.results == {("t", 0): None}
+
+
+def test_passing_errors_are_tried_for_as_long_as_the_api_timeout() -> None:
+    world = World(default_api_timeout_ms=1500)
+    world.join()
+    world.receive(make_batch([b"a"]))
+    world.poll()
+    ticket = world.core.begin_commit(world.now)
+    world.drive()
+    away = types_pb.PartitionOutcome(
+        partition=types_pb.TopicPartition(topic="t", topic_id=TOPIC_ID),
+        error_reason="STORE_UNAVAILABLE",
+        error_message="the database is away",
+        error_retriable=True,
+    )
+    sendings = []
+    while not ticket.is_done:
+        sendings.append(round(world.now - 100, 3))
+        world.answer(away)
+        wake_at = world.core.wake_at(world.now)
+        if wake_at is not None:
+            world.now = wake_at
+            world.core.flush(world.now)
+            world.drive()
+    assert sendings == [0.0, 0.1, 0.3, 0.7, 1.5]
+    error = ticket.results["t", 0]
+    assert error is not None
+    assert (error.code(), error.retriable()) == (KafkaError.COORDINATOR_NOT_AVAILABLE, True)
+
+
+def test_close_gives_up_when_the_coordinator_refuses() -> None:
+    world = World(share_acknowledgement_mode="explicit")
+    world.join()
+    world.receive(make_batch([b"a"]))
+    (span,) = world.poll()
+    span.mark(AcknowledgeType.ACCEPT)
+    world.core.begin_close(world.now)
+    world.drive()
+    assert not world.core.is_close_done
+    world.fail(StreamFailure("PERMISSION_DENIED", "no"))
+    assert world.core.is_close_done
+
+
+def test_close_without_a_connection_waits_for_nothing_but_a_last_word() -> None:
+    world = World()
+    world.join()
+    world.receive(make_batch([b"a", b"b"]))
+    world.poll()
+    world.fail()
+    world.core.begin_close(world.now)
+    assert world.core.is_close_done
+
+
+def test_errors_are_raised_once() -> None:
+    world = World()
+    world.join()
+    world.fail(StreamFailure("FAILED_PRECONDITION", "speak version 2", "UNSUPPORTED_VERSION"))
+    with pytest.raises(KafkaException, match="speak version 2"):
+        world.core.begin_poll(world.now)
+    world.core.begin_poll(world.now)
+
+
+def test_poll_needs_a_subscription() -> None:
+    with pytest.raises(IllegalStateException, match="not subscribed"):
+        World().core.begin_poll(0.0)
+
+
+TYPES = st.sampled_from([1, 2, 3, 4])
+CHOICES = st.lists(st.none() | TYPES, min_size=1, max_size=40)
+
+
+@given(rounds=st.lists(CHOICES, min_size=1, max_size=4), locks=st.integers(1, 5))
+def test_every_acknowledged_record_goes_out_once_with_its_type(
+    rounds: list[list[int | None]], locks: int
+) -> None:
+    """Whatever is acknowledged in whichever commit, the wire says exactly that."""
+    count = max(map(len, rounds))
+    step = -(-count // locks)
+    ranges = [
+        types_pb.AcquiredRange(
+            first_offset=first,
+            last_offset=min(first + step, count) - 1,
+            lock_token=first + 1,
+            lock_remaining_ms=60_000,
+        )
+        for first in range(0, count, step)
+    ]
+    world = World(share_acknowledgement_mode="explicit")
+    world.join()
+    world.receive(make_batch([b"x"] * count, ranges=ranges))
+    spans = world.poll()
+    columns = spans[0].columns
+    free = set(range(count))
+    wanted: list[dict[int, int]] = []
+    for choices in rounds:
+        chosen = {o: c for o, c in enumerate(choices) if c is not None and o in free}
+        for offset, kind in chosen.items():
+            columns.states[offset] = kind
+        free -= set(chosen)
+        wanted.append(chosen)
+        world.core.begin_commit(world.now)
+        world.drive()
+    names = {1: "ACCEPT", 2: "RELEASE", 3: "REJECT", 4: "RENEW"}
+    sent = [acks_of(request) for request in world.sent if request.acknowledge_id]
+    assert [expand(acks) for acks in sent] == [
+        {offset: names[kind] for offset, kind in chosen.items()} for chosen in wanted if chosen
+    ]
+    for acks in sent:
+        assert all(a.last < b.first for a, b in pairwise(acks))
+        assert all(a.token == (a.first // step) * step + 1 for a in acks)
+
+
+def expand(acks: list[Ack]) -> dict[int, str]:
+    """Offset -> type."""
+    return {offset: ack.kind for ack in acks for offset in range(ack.first, ack.last + 1)}
+
+
+@given(
+    cuts=st.lists(st.integers(1, 7), max_size=30),
+    deltas=st.lists(st.integers(1, 4), min_size=1, max_size=60),
+)
+def test_the_spans_of_a_lock_cover_it_without_overlap(cuts: list[int], deltas: list[int]) -> None:
+    offsets = [sum(deltas[:i]) for i in range(len(deltas))]
+    batch = make_batch([b"x"] * len(offsets), base=10, deltas=offsets)
+    columns = Columns(batch, PartitionKey("t", 0, TOPIC_ID), 0.0, 1000)
+    (lock,) = columns.locks
+    rest = Span(columns, lock, lock.start, lock.stop)
+    pieces = [rest.cut(cut) for cut in cuts if cut < len(rest)]
+    pieces.append(rest)
+    assert pieces[0].first_offset == lock.first_offset
+    assert pieces[-1].last_offset == lock.last_offset
+    for one, next_one in pairwise(pieces):
+        assert one.last_offset + 1 == next_one.first_offset
+    assert [o for piece in pieces for o in piece.offsets()] == [10 + o for o in offsets]
+
+
+# -- credit ---------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 50)), max_size=60))
+def test_credit_never_promises_more_than_the_room(steps: list[tuple[bool, int]]) -> None:
+    window = CreditWindow(100, 1_000_000)
+    granted = window.restart().records_total
+    received = buffered = 0
+    for arrives, count in steps:
+        if arrives:
+            count = min(count, granted - received)
+            window.add(count, count * 10)
+            received += count
+            buffered += count
+        else:
+            count = min(count, buffered)
+            window.remove(count, count * 10)
+            buffered -= count
+        credit = window.refill()
+        if credit is not None:
+            assert credit.records_total >= granted
+            granted = credit.records_total
+        assert granted - received + buffered <= 100
+        # What is not promised yet is less than an eighth of the room.
+        assert received + 100 - buffered - granted < 13
+
+
+def test_credit_in_bytes_keeps_ahead_of_what_a_coordinator_may_count() -> None:
+    window = CreditWindow(10**9, 1_000_000)
+    granted = window.restart().bytes_total
+    counted = 0
+    for _ in range(10_000):
+        window.add(1, 100)
+        counted += 100 + 160
+        window.remove(1, 100)
+        credit = window.refill()
+        granted = granted if credit is None else credit.bytes_total
+        assert granted > counted
+
+
+# -- configuration --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given_text", "addresses"),
+    [
+        ("h:1", ("h:1",)),
+        ("h", ("h:7070",)),
+        (" h:1 , g:2,h:1 ", ("h:1", "g:2")),
+        ("unix:/run/s.sock", ("unix:/run/s.sock",)),
+        ("[::1]:9", ("[::1]:9",)),
+        ("[::1]", ("[::1]:7070",)),
+        ("PLAINTEXT://h:1,SSL://g:2", ("h:1", "g:2")),
+    ],
+)
+def test_addresses(given_text: str, addresses: tuple[str, ...]) -> None:
+    config = read_config(({"group.id": "g", "bootstrap.servers": given_text},), {})
+    assert config.addresses == addresses
+
+
+@pytest.mark.parametrize("wrong", ["", ",", "h:x", "h:0", "h:70000", "unix:", "http://h:1", ":1"])
+def test_addresses_that_can_not_be(wrong: str) -> None:
+    with pytest.raises(KafkaException, match=r"bootstrap\.servers"):
+        read_config(({"group.id": "g", "bootstrap.servers": wrong},), {})
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"max.pol.records": 1}, "did you mean max.poll.records?"),
+        ({"value.deserializer": print}, "use DeserializingShareConsumer"),
+        ({"statistics.interval.ms": 1000}, "emits no statistics"),
+        ({"ssl.key.password": "x"}, "openssl pkey"),
+        ({"enable.ssl.certificate.verification": "false"}, "always verifies"),
+        ({"sasl.oauthbearer.method": "oidc"}, "oauth_cb"),
+        ({"security.protocol": "SASL_PLAINTEXT"}, "TLS only"),
+        ({"security.protocol": "SSL", "ssl.key.pem": "x"}, "go together"),
+        ({"share.acknowledgement.mode": "x"}, "one of implicit, explicit"),
+        ({"max.poll.records": "1.5"}, "Invalid value"),
+    ],
+)
+def test_refusals_name_the_key_and_the_fix(config: dict[str, Any], text: str) -> None:
+    with pytest.raises(KafkaException) as caught:
+        read_config(({"group.id": "g", **config},), {})
+    error = caught.value.args[0]
+    assert error.code() == KafkaError._INVALID_ARG
+    assert text in error.str()
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"sasl.mechanism": "PLAIN"}, "sasl.username"),
+        ({"sasl.mechanism": "SCRAM-SHA-256"}, "use PLAIN or OAUTHBEARER"),
+        ({"sasl.mechanism": "OAUTHBEARER"}, "oauth_cb"),
+        ({"group.id": ""}, "group.id"),
+    ],
+)
+def test_incomplete_credentials_are_refused(config: dict[str, Any], text: str) -> None:
+    full = {"group.id": "g", "security.protocol": "SASL_SSL", **config}
+    with pytest.raises(ValueError, match="Failed to create share consumer") as caught:
+        read_config((full,), {})
+    assert text in str(caught.value)
+
+
+def test_keys_that_tune_a_kafka_client_leave_a_debug_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("DEBUG", "sharecoord_sdk"):
+        read_config(({"group.id": "g", "fetch.min.bytes": 5},), {})
+    (record,) = caplog.records
+    assert record.levelname == "DEBUG"
+    assert "fetch.min.bytes is accepted and has no effect" in record.getMessage()
