@@ -39,11 +39,6 @@ _OPTIONS: Final = (
 )
 
 
-def decode(data: bytes) -> tuple[service_pb.ConsumeResponse, int]:
-    """A message of the coordinator, and its size in bytes (for the credits)."""
-    return service_pb.ConsumeResponse.FromString(data), len(data)
-
-
 def encode(request: service_pb.ConsumeRequest) -> bytes:
     """A message for the coordinator."""
     return request.SerializeToString()

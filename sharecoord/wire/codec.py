@@ -39,6 +39,7 @@ def fill_record_batch(batch: types.RecordBatch, delivery: Delivery, now_ms: int)
     place.topic, place.partition, place.topic_id = key.topic, key.partition, key.topic_id_bytes
     batch.base_offset = base
     batch.record_count = delivery.records
+    batch.credit_bytes = delivery.size_bytes
     batch.timestamp_type = head.timestamp_type
     for r in delivery.ranges:
         batch.ranges.add(

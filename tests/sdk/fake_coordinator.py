@@ -91,6 +91,7 @@ def make_batch(
         values=[value or b"" for value in values],
         null_values=bytes(nulls) if any(nulls) else b"",
         ranges=ranges,
+        credit_bytes=sum(len(value or b"") for value in values) + 100 * len(values),
     )
 
 

@@ -15,7 +15,7 @@ from sharecoord_sdk._core.base import Arrival
 from sharecoord_sdk._core.config import TlsConfig
 from sharecoord_sdk._core.core import Connection
 from sharecoord_sdk._core.status import StreamFailure
-from sharecoord_sdk._grpc import CONSUME, decode, encode, failure_of
+from sharecoord_sdk._grpc import CONSUME, encode, failure_of
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 from .channels import ChannelLease
@@ -87,7 +87,9 @@ class AsyncStream:
         self.send(connection.requests)
         self._lease = ChannelLease(connection.address, tls)
         method: Any = self._lease.channel.stream_stream(
-            CONSUME, request_serializer=encode, response_deserializer=decode
+            CONSUME,
+            request_serializer=encode,
+            response_deserializer=service_pb.ConsumeResponse.FromString,
         )
         self._call: Any = method(metadata=tuple(metadata))
         name = f"sharecoord-{connection.generation}"
@@ -147,15 +149,14 @@ async def _write(
 async def _read(call: Any, ends: _Ends, generation: int) -> None:
     """Moves what arrives into the inbox until the stream ends, and says how it ended."""
     try:
-        while (message := await call.read()) is not aio.EOF:  # type: ignore[attr-defined]
-            response, size_bytes = message
-            ends.inbox.put(Arrival(generation, response, size_bytes, time.monotonic()))
+        while (response := await call.read()) is not aio.EOF:  # type: ignore[attr-defined]
+            ends.inbox.put(Arrival(generation, response, time.monotonic()))
             ends.answered.set()
         failure = StreamFailure("OK", "the coordinator ended the stream")
     except asyncio.CancelledError:
         failure = StreamFailure("CANCELLED", "ended by this process")
     except Exception as error:  # noqa: BLE001 - however it ended, the consumer must hear of it
         failure = failure_of(error)
-    ends.inbox.put(Arrival(generation, failure, 0, time.monotonic()))
+    ends.inbox.put(Arrival(generation, failure, time.monotonic()))
     ends.writer.cancel()
     await ends.lease.release()

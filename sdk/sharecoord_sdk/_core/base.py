@@ -56,7 +56,6 @@ class Arrival(NamedTuple):
 
     generation: int
     content: service_pb.ConsumeResponse | StreamFailure
-    size_bytes: int
     received_at: float
 
 
@@ -439,11 +438,11 @@ class BaseShareConsumer(ABC):
 
     def _pump(self, core: ConsumerCore) -> None:
         """Gives the core what arrived."""
-        for generation, content, size_bytes, received_at in self._arrivals():
+        for generation, content, received_at in self._arrivals():
             if isinstance(content, StreamFailure):
                 core.stream_ended(generation, content, self._now())
             else:
-                core.received(generation, content, size_bytes, received_at)
+                core.received(generation, content, received_at)
 
     def _drive(self, core: ConsumerCore) -> None:
         """Does what the core wants done: open a stream, send."""

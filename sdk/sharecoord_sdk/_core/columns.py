@@ -93,6 +93,7 @@ class Columns:
         "_timestamps",
         "base_offset",
         "count",
+        "credit_bytes",
         "details",
         "key",
         "keys",
@@ -102,18 +103,15 @@ class Columns:
         "states",
         "topic",
         "values",
-        "wire_bytes",
     )
 
-    def __init__(
-        self, batch: types_pb.RecordBatch, key: PartitionKey, received_at: float, wire_bytes: int
-    ) -> None:
+    def __init__(self, batch: types_pb.RecordBatch, key: PartitionKey, received_at: float) -> None:
         self.key = key
         self.topic: str = key.topic
         self.partition: int = key.partition
         self.base_offset = batch.base_offset
         self.count = batch.record_count
-        self.wire_bytes = wire_bytes
+        self.credit_bytes = batch.credit_bytes
         # The consumer that may acknowledge these records; set when they are handed out.
         self.owner: object | None = None
         self._deltas: list[int] | None = list(batch.offset_deltas) or None
@@ -243,9 +241,9 @@ class Span:
         return self.columns.offset_at(self.stop) - 1
 
     @property
-    def wire_bytes(self) -> int:
+    def credit_bytes(self) -> int:
         """The span's part of the bytes of its batch, rounded down."""
-        return self.columns.wire_bytes * len(self) // self.columns.count
+        return self.columns.credit_bytes * len(self) // self.columns.count
 
     def cut(self, rows: int) -> Span:
         """Takes the first rows off and returns them as a span of their own."""

@@ -55,6 +55,7 @@ class ConsumerConfig:
     explicit: bool
     acquire_mode: str
     max_poll_records: int
+    max_poll_given: bool
     max_poll_interval_ms: int
     close_timeout_s: float
     connect_timeout_s: float
@@ -97,7 +98,7 @@ def read_config(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Cons
         raise ValueError("Failed to create consumer: group.id must be set")
     if not values["group.id"]:
         raise ValueError(f"{_FAILED}group.id must not be empty")
-    return _build(values, logger)
+    return _build(values, given, logger)
 
 
 def read_arguments(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,7 +182,9 @@ def _read_choice(setting: Setting, value: object) -> str:
     return chosen
 
 
-def _build(values: dict[str, Any], logger: logging.Logger) -> ConsumerConfig:
+def _build(
+    values: dict[str, Any], given: Mapping[str, Any], logger: logging.Logger
+) -> ConsumerConfig:
     return ConsumerConfig(
         addresses=read_addresses(values["bootstrap.servers"]),
         group_id=values["group.id"],
@@ -190,6 +193,7 @@ def _build(values: dict[str, Any], logger: logging.Logger) -> ConsumerConfig:
         explicit=values["share.acknowledgement.mode"] == "explicit",
         acquire_mode=values["share.acquire.mode"],
         max_poll_records=values["max.poll.records"],
+        max_poll_given="max.poll.records" in given,
         max_poll_interval_ms=values["max.poll.interval.ms"],
         close_timeout_s=values["socket.timeout.ms"] / 1000,
         connect_timeout_s=values["socket.connection.setup.timeout.ms"] / 1000,

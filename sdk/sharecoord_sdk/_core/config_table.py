@@ -117,7 +117,7 @@ _USED: Final = (
         " error_cb hears of it.",
     ),
     _integer("reconnect.backoff.ms", 50, 0, 3_600_000, "First wait before a reconnect; doubles."),
-    _integer("reconnect.backoff.max.ms", 5_000, 0, 3_600_000, "Longest wait before a reconnect."),
+    _integer("reconnect.backoff.max.ms", 1_000, 0, 3_600_000, "Longest wait before a reconnect."),
     _integer(
         "default.api.timeout.ms",
         60_000,

@@ -222,7 +222,6 @@ class ConsumerCore:
         self,
         generation: int,
         response: service_pb.ConsumeResponse,
-        size_bytes: int,
         received_at: float,
     ) -> None:
         """Takes one message. What an older stream brought is ignored: its locks were compared."""
@@ -231,7 +230,7 @@ class ConsumerCore:
         if response.HasField("joined"):
             self._joined(response.joined, received_at)
         if response.batches:
-            self._batches(response.batches, size_bytes, received_at)
+            self._batches(response.batches, received_at)
         for result in response.results:
             self._answered(result, received_at)
         if response.HasField("assignment") and response.assignment.unknown_topics:
@@ -255,10 +254,7 @@ class ConsumerCore:
         server = f"{joined.coordinator_id} (version {joined.server_version})"
         self._note(logging.DEBUG, f"joined coordinator {server} at {self.link.address}")
 
-    def _batches(
-        self, batches: Sequence[types_pb.RecordBatch], size_bytes: int, received_at: float
-    ) -> None:
-        total = sum(batch.record_count for batch in batches)
+    def _batches(self, batches: Sequence[types_pb.RecordBatch], received_at: float) -> None:
         unwanted = False
         for batch in batches:
             place = batch.partition
@@ -267,7 +263,7 @@ class ConsumerCore:
             if not count or len(batch.values) != count:
                 self._malformed(key, count, len(batch.values))
                 continue
-            self.locks.receive(Columns(batch, key, received_at, size_bytes * count // total))
+            self.locks.receive(Columns(batch, key, received_at))
             unwanted = unwanted or self._is_unwanted(key)
         if unwanted or self._closing:
             # It was on its way when the subscription changed.
@@ -361,7 +357,8 @@ class ConsumerCore:
                 client_id=config.client_id,
                 topics=self.topics or self._join_topics,
                 acquire_mode=_ACQUIRE_MODES[config.acquire_mode],
-                max_poll_records=config.max_poll_records,
+                # 0 = not given: the coordinator learns how much this member works off.
+                max_poll_records=config.max_poll_records if config.max_poll_given else 0,
                 max_poll_interval_ms=config.max_poll_interval_ms,
                 credit=self._credit.restart(),
                 lock_book=self.locks.held(self._acks.ranges()),

@@ -3,10 +3,8 @@
 Totals count from the join of the current stream: what has arrived plus the room that is left. They
 only grow, so a repeated message does no harm.
 
-Both sides count the bytes of what was delivered, each in its own way (a coordinator counts what
-records cost it in memory). Counting less here than there would let a stream stand still in the end,
-so this side counts the serialized size and an allowance per record; a coordinator may count up to
-that. Counting more only makes the bound on bytes softer; the one on records stays exact.
+Bytes are what the coordinator took from the credit (`RecordBatch.credit_bytes`), so both sides
+agree to the byte over the whole life of a stream.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 # A refill is worth a message when this part of the room has been used since the last one.
 _REFILL_PARTS: Final = 8
-#: What a coordinator may count for a record beyond its size on the wire, in bytes.
-RECORD_ALLOWANCE_BYTES: Final = 256
 
 
 class CreditWindow:
@@ -37,7 +33,7 @@ class CreditWindow:
     def add(self, records: int, size_bytes: int) -> None:
         """Records arrived and wait."""
         self._received_records += records
-        self._received_bytes += size_bytes + records * RECORD_ALLOWANCE_BYTES
+        self._received_bytes += size_bytes
         self.buffered_records += records
         self.buffered_bytes += size_bytes
 

@@ -44,7 +44,7 @@ class LockBook:
 
     def receive(self, columns: Columns) -> None:
         """Takes a batch into the buffer. Rows under no lock are dropped: they are not ours."""
-        self.credit.add(columns.count, columns.wire_bytes)
+        self.credit.add(columns.count, columns.credit_bytes)
         covered = 0
         for lock in columns.locks:
             if lock.start < lock.stop:
@@ -52,7 +52,7 @@ class LockBook:
                 covered += lock.stop - lock.start
         if covered < columns.count:
             missing = columns.count - covered
-            self.credit.remove(missing, columns.wire_bytes * missing // columns.count)
+            self.credit.remove(missing, columns.credit_bytes * missing // columns.count)
 
     def take(self, limit: int, now: float, owner: object) -> tuple[list[Span], list[AckRange]]:
         """Hands out records.
@@ -76,7 +76,7 @@ class LockBook:
             span = source[0]
             if source is self._buffer and span.lock.deadline <= now:
                 expired.append(AckRange(source.popleft(), RETURN))
-                self.credit.remove(len(span), span.wire_bytes)
+                self.credit.remove(len(span), span.credit_bytes)
                 continue
             taken = source.popleft() if len(span) <= room else span.cut(room)
             room -= len(taken)
@@ -91,7 +91,7 @@ class LockBook:
             span.columns.unpack()
             span.columns.owner = owner
             if from_buffer:
-                self.credit.remove(len(span), span.wire_bytes)
+                self.credit.remove(len(span), span.credit_bytes)
             else:
                 span.mark(IN_FLIGHT)
         self._in_flight.extend(spans)
@@ -167,7 +167,7 @@ class LockBook:
         for span in self._buffer:
             if unwanted(span.columns.key):
                 back.append(AckRange(span, RETURN))
-                self.credit.remove(len(span), span.wire_bytes)
+                self.credit.remove(len(span), span.credit_bytes)
             else:
                 kept.append(span)
         self._buffer = kept
@@ -208,7 +208,7 @@ def _size(spans: Iterable[Span]) -> tuple[int, int]:
     records = size_bytes = 0
     for span in spans:
         records += len(span)
-        size_bytes += span.wire_bytes
+        size_bytes += span.credit_bytes
     return records, size_bytes
 
 

@@ -244,18 +244,20 @@ class ResetOffsetsRequest(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[OffsetTarget, _Mapping]]] = ..., to_earliest: bool = ..., to_latest: bool = ..., to_timestamp_ms: _Optional[int] = ..., to_offset: _Optional[int] = ..., to_current: bool = ..., to_offsets: _Optional[_Union[PartitionOffsetList, _Mapping]] = ..., dry_run: bool = ..., force: bool = ...) -> None: ...
 
 class ResetPartition(_message.Message):
-    __slots__ = ("partition", "new_offset", "old_offset", "error_reason", "error_message")
+    __slots__ = ("partition", "new_offset", "old_offset", "error_reason", "error_message", "requested_offset")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     NEW_OFFSET_FIELD_NUMBER: _ClassVar[int]
     OLD_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ERROR_REASON_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     partition: _share_types_pb2.TopicPartition
     new_offset: int
     old_offset: int
     error_reason: str
     error_message: str
-    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., new_offset: _Optional[int] = ..., old_offset: _Optional[int] = ..., error_reason: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
+    requested_offset: int
+    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., new_offset: _Optional[int] = ..., old_offset: _Optional[int] = ..., error_reason: _Optional[str] = ..., error_message: _Optional[str] = ..., requested_offset: _Optional[int] = ...) -> None: ...
 
 class ResetOffsetsResponse(_message.Message):
     __slots__ = ("partitions",)

@@ -14,7 +14,7 @@ from sharecoord_sdk._core.base import Arrival
 from sharecoord_sdk._core.config import TlsConfig
 from sharecoord_sdk._core.core import Connection
 from sharecoord_sdk._core.status import StreamFailure
-from sharecoord_sdk._grpc import CONSUME, decode, encode, failure_of, open_channel
+from sharecoord_sdk._grpc import CONSUME, encode, failure_of, open_channel
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 Inbox = SimpleQueue[Arrival]
@@ -35,7 +35,9 @@ class Stream:
         self.send(connection.requests)
         channel = open_channel(connection.address, tls)
         method: Any = channel.stream_stream(
-            CONSUME, request_serializer=encode, response_deserializer=decode
+            CONSUME,
+            request_serializer=encode,
+            response_deserializer=service_pb.ConsumeResponse.FromString,
         )
         # Ends at the None that `close`, or the reader at the end of the stream, puts.
         self._call: Any = method(iter(self._outbox.get, None), metadata=tuple(metadata))
@@ -66,11 +68,11 @@ class Stream:
 def _read(call: Any, channel: grpc.Channel, inbox: Inbox, outbox: Outbox, generation: int) -> None:
     """Moves what arrives into the inbox until the stream ends, and says how it ended."""
     try:
-        for response, size_bytes in call:
-            inbox.put(Arrival(generation, response, size_bytes, time.monotonic()))
+        for response in call:
+            inbox.put(Arrival(generation, response, time.monotonic()))
         failure = StreamFailure("OK", "the coordinator ended the stream")
     except Exception as error:  # noqa: BLE001 - however it ended, the consumer must hear of it
         failure = failure_of(error)
-    inbox.put(Arrival(generation, failure, 0, time.monotonic()))
+    inbox.put(Arrival(generation, failure, time.monotonic()))
     outbox.put(None)
     channel.close()
