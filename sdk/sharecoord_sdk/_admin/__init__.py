@@ -1,0 +1,1 @@
+"""What the two admin clients share: types, errors and calls; no connection, no waiting."""

@@ -1,0 +1,299 @@
+"""Every admin call as a value: its request, and how to read its answer. Sent by the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from sharecoord_sdk._proto import admin_service_pb2 as pb
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
+
+from .errors import AdminError, item_error
+from .types import (
+    ConfigEntry,
+    ConfigSource,
+    CoordinatorDescription,
+    GroupDescription,
+    GroupListing,
+    GroupState,
+    InFlightRange,
+    MemberDescription,
+    PartitionOffsets,
+    RecordState,
+    ResetResult,
+    ResetTo,
+)
+
+T = TypeVar("T")
+
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["AdminService"]
+
+Topics = Mapping[str, Sequence[int]] | Iterable[str]
+"""Topic names, or topic to its partitions (none = all)."""
+
+_STATE_NUMBERS: Final = {
+    GroupState.EMPTY: pb.GROUP_STATE_EMPTY,
+    GroupState.STABLE: pb.GROUP_STATE_STABLE,
+    GroupState.DEAD: pb.GROUP_STATE_DEAD,
+}
+_STATES: Final[dict[int, GroupState]] = {n: state for state, n in _STATE_NUMBERS.items()}
+_SOURCES: Final[dict[int, ConfigSource]] = {
+    pb.CONFIG_SOURCE_GROUP: ConfigSource.GROUP,
+    pb.CONFIG_SOURCE_COORDINATOR: ConfigSource.COORDINATOR,
+    pb.CONFIG_SOURCE_DEFAULT: ConfigSource.DEFAULT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One call.
+
+    Attributes:
+        method: Name in the proto.
+        request: The message to send.
+        read: Makes the result out of the answer.
+        is_safe: Whether it changes nothing, so that another coordinator may be asked.
+    """
+
+    method: str
+    request: Message
+    read: Callable[[Any], T]
+    is_safe: bool = False
+
+    @property
+    def path(self) -> str:
+        """The method as grpc names it."""
+        return f"/{_SERVICE.full_name}/{self.method}"
+
+    @property
+    def decode(self) -> Callable[[bytes], Message]:
+        """Reads an answer."""
+        name = _SERVICE.methods_by_name[self.method].output_type.name
+        message: type[Message] = getattr(pb, name)
+        return message.FromString
+
+
+def list_groups(states: Iterable[GroupState]) -> Call[list[GroupListing]]:
+    """ListGroups."""
+    numbers = [_STATE_NUMBERS[GroupState(state)] for state in states]
+
+    def read(answer: pb.ListGroupsResponse) -> list[GroupListing]:
+        return [GroupListing(g.group_id, _STATES[g.state]) for g in answer.groups]
+
+    return Call("ListGroups", pb.ListGroupsRequest(states=numbers), read, is_safe=True)
+
+
+def describe_groups(
+    group_ids: Iterable[str], *, members: bool, offsets: bool
+) -> Call[list[GroupDescription]]:
+    """DescribeGroups."""
+    request = pb.DescribeGroupsRequest(
+        group_ids=_names("group_ids", group_ids), include_members=members, include_offsets=offsets
+    )
+
+    def read(answer: pb.DescribeGroupsResponse) -> list[GroupDescription]:
+        return [_group(g) for g in answer.groups]
+
+    return Call("DescribeGroups", request, read, is_safe=True)
+
+
+def describe_group_configs(group_id: str) -> Call[list[ConfigEntry]]:
+    """DescribeGroupConfigs."""
+
+    def read(answer: pb.DescribeGroupConfigsResponse) -> list[ConfigEntry]:
+        return [
+            ConfigEntry(e.name, e.value, _SOURCES[e.source], e.documentation)
+            for e in answer.entries
+        ]
+
+    request = pb.DescribeGroupConfigsRequest(group_id=group_id)
+    return Call("DescribeGroupConfigs", request, read, is_safe=True)
+
+
+def alter_group_configs(
+    group_id: str,
+    set_values: Mapping[str, object],
+    delete: Iterable[str],
+    *,
+    validate_only: bool,
+) -> Call[None]:
+    """AlterGroupConfigs."""
+    request = pb.AlterGroupConfigsRequest(
+        group_id=group_id,
+        set={name: _config_text(value) for name, value in set_values.items()},
+        delete=_names("delete", delete),
+        validate_only=validate_only,
+    )
+    return Call("AlterGroupConfigs", request, _nothing)
+
+
+def reset_offsets(
+    group_id: str, to: ResetTo, topics: Topics, *, dry_run: bool, force: bool
+) -> Call[list[ResetResult]]:
+    """ResetOffsets."""
+    request = pb.ResetOffsetsRequest(group_id=group_id, dry_run=dry_run, force=force)
+    if isinstance(topics, Mapping):
+        for topic, partitions in topics.items():
+            request.topics.add(topic=topic, partitions=partitions)
+    else:
+        for topic in _names("topics", topics):
+            request.topics.add(topic=topic)
+    if to.kind == "to_offsets":
+        request.to_offsets.SetInParent()
+        for (topic, partition), offset in to.by_partition.items():
+            request.to_offsets.offsets.add(topic=topic, partition=partition, offset=offset)
+    else:
+        is_flag = to.kind in ("to_earliest", "to_latest", "to_current")
+        setattr(request, to.kind, True if is_flag else to.value)
+
+    def read(answer: pb.ResetOffsetsResponse) -> list[ResetResult]:
+        return [_reset(p) for p in answer.partitions]
+
+    return Call("ResetOffsets", request, read, is_safe=dry_run)
+
+
+def delete_offsets(group_id: str, topics: Iterable[str]) -> Call[dict[str, AdminError | None]]:
+    """DeleteOffsets."""
+    request = pb.DeleteOffsetsRequest(group_id=group_id, topics=_names("topics", topics))
+
+    def read(answer: pb.DeleteOffsetsResponse) -> dict[str, AdminError | None]:
+        return {t.topic: item_error(t.error_reason, t.error_message) for t in answer.topics}
+
+    return Call("DeleteOffsets", request, read)
+
+
+def delete_groups(group_ids: Iterable[str]) -> Call[dict[str, AdminError | None]]:
+    """DeleteGroups."""
+    request = pb.DeleteGroupsRequest(group_ids=_names("group_ids", group_ids))
+
+    def read(answer: pb.DeleteGroupsResponse) -> dict[str, AdminError | None]:
+        return {g.group_id: item_error(g.error_reason, g.error_message) for g in answer.groups}
+
+    return Call("DeleteGroups", request, read)
+
+
+def list_in_flight(
+    group_id: str, topic: str, partition: int, *, from_offset: int, max_ranges: int
+) -> Call[list[InFlightRange]]:
+    """ListInFlight."""
+    request = pb.ListInFlightRequest(
+        group_id=group_id,
+        partition=types_pb.TopicPartition(topic=topic, partition=partition),
+        from_offset=from_offset,
+        max_ranges=max_ranges,
+    )
+
+    def read(answer: pb.ListInFlightResponse) -> list[InFlightRange]:
+        return [_in_flight(r) for r in answer.ranges]
+
+    return Call("ListInFlight", request, read, is_safe=True)
+
+
+def describe_coordinator() -> Call[CoordinatorDescription]:
+    """DescribeCoordinator."""
+
+    def read(answer: pb.DescribeCoordinatorResponse) -> CoordinatorDescription:
+        return CoordinatorDescription(
+            answer.coordinator_id,
+            answer.version,
+            answer.kafka_cluster_id,
+            answer.kafka_bootstrap_servers,
+            answer.store,
+            answer.uptime_ms,
+        )
+
+    return Call("DescribeCoordinator", pb.DescribeCoordinatorRequest(), read, is_safe=True)
+
+
+def _names(argument: str, names: Iterable[str]) -> list[str]:
+    if isinstance(names, str):
+        raise TypeError(f"{argument} is one str; give a list of them")
+    return list(names)
+
+
+def _config_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _nothing(answer: Message) -> None:
+    del answer  # it has no fields
+
+
+def _optional(message: Message, name: str) -> Any:
+    return getattr(message, name) if message.HasField(name) else None
+
+
+def _group(group: pb.GroupDescription) -> GroupDescription:
+    return GroupDescription(
+        group_id=group.group_id,
+        state=_STATES[group.state],
+        group_epoch=group.group_epoch,
+        coordinator_id=group.coordinator_id,
+        member_count=group.member_count,
+        members=tuple(_member(m) for m in group.members),
+        offsets=tuple(_partition(p) for p in group.offsets),
+        fairness_jain_ratio=_optional(group, "fairness_jain_ratio"),
+        error=item_error(group.error_reason, group.error_message),
+    )
+
+
+def _member(member: pb.MemberDescription) -> MemberDescription:
+    return MemberDescription(
+        member_id=member.member_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        host=member.host,
+        assignment={a.topic: tuple(a.partitions) for a in member.assignment},
+        acquired_records=member.acquired_records,
+        delivered_total=member.delivered_total,
+        acknowledged_total=member.acknowledged_total,
+        fair_share_ratio=_optional(member, "fair_share_ratio"),
+    )
+
+
+def _partition(offsets: pb.PartitionOffsets) -> PartitionOffsets:
+    return PartitionOffsets(
+        topic=offsets.partition.topic,
+        partition=offsets.partition.partition,
+        topic_id=offsets.partition.topic_id.hex(),
+        start_offset=_optional(offsets, "start_offset"),
+        end_offset=_optional(offsets, "end_offset"),
+        log_end_offset=_optional(offsets, "log_end_offset"),
+        lag=_optional(offsets, "lag"),
+        acquired_records=offsets.acquired_records,
+        available_records=offsets.available_records,
+        delayed_records=offsets.delayed_records,
+        archived_records=offsets.archived_records,
+        leader_epoch=_optional(offsets, "leader_epoch"),
+        window_full_at=_optional(offsets, "window_full_at"),
+        stopped_reason=offsets.stopped_reason,
+    )
+
+
+def _reset(result: pb.ResetPartition) -> ResetResult:
+    error = item_error(result.error_reason, result.error_message)
+    return ResetResult(
+        topic=result.partition.topic,
+        partition=result.partition.partition,
+        new_offset=result.new_offset if error is None else None,
+        old_offset=_optional(result, "old_offset"),
+        requested_offset=_optional(result, "requested_offset"),
+        error=error,
+    )
+
+
+def _in_flight(found: pb.InFlightRange) -> InFlightRange:
+    return InFlightRange(
+        first_offset=found.first_offset,
+        last_offset=found.last_offset,
+        state=RecordState(found.state),
+        delivery_count=found.delivery_count,
+        member_id=found.member_id,
+        lock_token=found.lock_token,
+        lock_remaining_ms=_optional(found, "lock_remaining_ms"),
+        available_at_ms=found.available_at_ms,
+        reason=found.reason,
+    )

@@ -1,0 +1,233 @@
+"""What admin calls take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+from .errors import AdminError
+
+
+class GroupState(Enum):
+    """The state of a group, by Kafka's names."""
+
+    #: No members.
+    EMPTY = "Empty"
+    #: One member at least.
+    STABLE = "Stable"
+    #: Does not exist.
+    DEAD = "Dead"
+
+
+class ConfigSource(Enum):
+    """Where a value in force comes from."""
+
+    #: Set for this group.
+    GROUP = "group"
+    #: Set for all groups in the coordinator's configuration.
+    COORDINATOR = "coordinator"
+    #: Built in.
+    DEFAULT = "default"
+
+
+class RecordState(IntEnum):
+    """The state of a record for one group; the numbers are Kafka's."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVING = 3
+    ARCHIVED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group in the list of all."""
+
+    group_id: str
+    state: GroupState
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A member of a group.
+
+    Attributes:
+        assignment: Topic to the partitions that it may receive from.
+        acquired_records: Records that it holds under a lock.
+        delivered_total: Records delivered to it since it joined this coordinator.
+        acknowledged_total: Records acknowledged by it since then.
+        fair_share_ratio: Its share of the deliveries of the last second against its fair share;
+            None = not measured.
+    """
+
+    member_id: str
+    member_epoch: int
+    client_id: str
+    host: str
+    assignment: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    acquired_records: int = 0
+    delivered_total: int = 0
+    acknowledged_total: int = 0
+    fair_share_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """A share-partition of a group. Offsets are None while it is not initialised.
+
+    Attributes:
+        topic_id: 32 hex digits, "" when the cluster has none.
+        start_offset: The first offset that is not finished.
+        end_offset: One past the last offset that was acquired.
+        log_end_offset: End of the log; None also when Kafka does not answer.
+        lag: Records behind: log end - start - finished in between.
+        delayed_records: Available later, not now.
+        leader_epoch: Of the record before `end_offset`.
+        window_full_at: Nothing new is read until this offset is finished.
+        stopped_reason: Why it is not served; "" = it is.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str = ""
+    start_offset: int | None = None
+    end_offset: int | None = None
+    log_end_offset: int | None = None
+    lag: int | None = None
+    acquired_records: int = 0
+    available_records: int = 0
+    delayed_records: int = 0
+    archived_records: int = 0
+    leader_epoch: int | None = None
+    window_full_at: int | None = None
+    stopped_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A described group; with `error` nothing else is known of it.
+
+    Attributes:
+        fairness_jain_ratio: Jain's index of the last second; None = not measured.
+    """
+
+    group_id: str
+    state: GroupState = GroupState.DEAD
+    group_epoch: int = 0
+    coordinator_id: str = ""
+    member_count: int = 0
+    members: tuple[MemberDescription, ...] = ()
+    offsets: tuple[PartitionOffsets, ...] = ()
+    fairness_jain_ratio: float | None = None
+    error: AdminError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting of a group."""
+
+    name: str
+    value: str
+    source: ConfigSource
+    documentation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetTo:
+    """Where a reset moves start offsets to; made by the class methods.
+
+    Attributes:
+        kind: Name of the field of the request.
+        value: Milliseconds since the epoch, or an offset.
+        by_partition: One offset for each (topic, partition).
+    """
+
+    kind: str
+    value: int = 0
+    by_partition: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+    @classmethod
+    def earliest(cls) -> ResetTo:
+        """The start of the log."""
+        return cls("to_earliest")
+
+    @classmethod
+    def latest(cls) -> ResetTo:
+        """The end of the log."""
+        return cls("to_latest")
+
+    @classmethod
+    def current(cls) -> ResetTo:
+        """Where the group is: what is in flight is forgotten. Without an offset, the log end."""
+        return cls("to_current")
+
+    @classmethod
+    def timestamp(cls, timestamp_ms: int) -> ResetTo:
+        """The first record of this time or later; milliseconds since the epoch."""
+        return cls("to_timestamp_ms", timestamp_ms)
+
+    @classmethod
+    def offset(cls, offset: int) -> ResetTo:
+        """The same offset in every partition; the nearest one in the log is taken."""
+        return cls("to_offset", offset)
+
+    @classmethod
+    def offsets(cls, by_partition: Mapping[tuple[str, int], int]) -> ResetTo:
+        """An offset for each (topic, partition)."""
+        return cls("to_offsets", 0, dict(by_partition))
+
+
+@dataclass(frozen=True, slots=True)
+class ResetResult:
+    """What a reset did, or would do, with one share-partition.
+
+    Attributes:
+        partition: -1 when the topic does not exist.
+        new_offset: Start offset afterwards; None with an error.
+        old_offset: Start offset before; None = it had none.
+        requested_offset: What was asked for, when it was outside of the log.
+        error: Why nothing was done.
+    """
+
+    topic: str
+    partition: int
+    new_offset: int | None
+    old_offset: int | None = None
+    requested_offset: int | None = None
+    error: AdminError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightRange:
+    """Records in flight that are in the same state.
+
+    Attributes:
+        last_offset: Inclusive.
+        lock_remaining_ms: None unless acquired.
+        available_at_ms: Not delivered before, milliseconds since the epoch; 0 = due.
+        reason: Why archived, or what the worker said at its last release.
+    """
+
+    first_offset: int
+    last_offset: int
+    state: RecordState
+    delivery_count: int
+    member_id: str = ""
+    lock_token: int = 0
+    lock_remaining_ms: int | None = None
+    available_at_ms: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorDescription:
+    """A running coordinator."""
+
+    coordinator_id: str
+    version: str
+    kafka_cluster_id: str
+    kafka_bootstrap_servers: str
+    store: str
+    uptime_ms: int
