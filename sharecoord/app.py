@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 
 from sharecoord import __version__
+from sharecoord.api.grpc.admin_service import AdminService
 from sharecoord.api.grpc.server import bind, make_server
 from sharecoord.config.endpoints import check_listen_security
 from sharecoord.config.process import ProcessConfig
@@ -23,6 +24,8 @@ from sharecoord.kafka.catalog import KafkaCatalog
 from sharecoord.management.server import ManagementServer
 from sharecoord.observability.logs import configure_logging
 from sharecoord.ports import LogReader, Store, TopicCatalog
+from sharecoord.runtime.admin import Admin
+from sharecoord.runtime.admin_types import CoordinatorInfo
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.context import Context
@@ -63,6 +66,7 @@ class Application:
         self._reader = reader
         self._catalog = catalog
         self._stack = AsyncExitStack()
+        self._cluster_id = ""
 
     async def start(self) -> None:
         """Opens the store, loads groups, listens.
@@ -91,6 +95,7 @@ class Application:
         self._stack.push_async_callback(coordinator.close)
         await coordinator.start()
         server = make_server(coordinator, request_bytes_max=config.limits.request_max_bytes)
+        server.add_generic_rpc_handlers((AdminService(self._admin(coordinator)).handlers(),))
         self.address = bind(server, config.listen.address, config.tls)
         await server.start()
         self._stack.push_async_callback(server.stop, 1)
@@ -103,11 +108,23 @@ class Application:
             self.management_port = await asyncio.to_thread(management.start)
             self._stack.push_async_callback(asyncio.to_thread, management.stop)
 
+    def _admin(self, coordinator: Coordinator) -> Admin:
+        """What operators do; reads have a thread of their own, beside the commits."""
+        reads = StoreThread()
+        self._stack.callback(reads.close)
+        info = CoordinatorInfo(
+            __version__,
+            self._cluster_id,
+            self.config.kafka["bootstrap.servers"],
+            self.config.store.url.masked,
+        )
+        return Admin(coordinator, info, reads=reads)
+
     async def _context(self, loop: asyncio.AbstractEventLoop) -> Context:
         config = self.config
         clock = RuntimeClock(loop)
         catalog = self._catalog or KafkaCatalog(config.kafka)
-        cluster_id = await catalog.cluster_id()
+        cluster_id = self._cluster_id = await catalog.cluster_id()
         store = self._store or make_store(
             config.store.url.url, lock_timeout_ms=config.store.lock_timeout_ms
         )

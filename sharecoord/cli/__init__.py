@@ -1,1 +1,1 @@
-"""See docs/architecture.md for what lives in `cli`."""
+"""The command line: Click commands, imported when they are called. See `sharecoord.cli.main`."""

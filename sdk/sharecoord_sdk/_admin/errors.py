@@ -79,7 +79,14 @@ _CLASSES: Final[dict[str, type[AdminError]]] = {
     "STORE_FATAL": CoordinatorUnavailableError,
     "KAFKA_UNAVAILABLE": CoordinatorUnavailableError,
 }
-_PASSING: Final = ("NOT_OWNER", "DRAINING", "STORE_FENCED", "LIMIT_EXCEEDED")
+_PASSING: Final = (
+    "DRAINING",
+    "GROUP_MAX_SIZE_REACHED",
+    "GROUP_PAUSED",
+    "LIMIT_EXCEEDED",
+    "NOT_OWNER",
+    "STORE_FENCED",
+)
 
 
 def is_passing(reason: str) -> bool:

@@ -74,7 +74,7 @@ class AdminService:
                     request_deserializer=getattr(
                         pb, SERVICE.methods_by_name[name].input_type.name
                     ).FromString,
-                    response_serializer=Message.SerializeToString,
+                    response_serializer=_encode,
                 )
                 for name, method in methods.items()
             },
@@ -207,6 +207,10 @@ class AdminService:
             store=view.info.store,
             uptime_ms=view.uptime_ms,
         )
+
+
+def _encode(message: Message) -> bytes:
+    return message.SerializeToString()
 
 
 def _answering(name: str, method: Method) -> Callable[[Any, ServicerContext], Awaitable[Message]]:

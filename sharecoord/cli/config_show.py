@@ -1,0 +1,56 @@
+"""`sharecoord config show`: the configuration that `serve` would run with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from sharecoord.cli.options import FILE, debug_option, output_options
+from sharecoord.cli.output import Column, Output, note
+
+_COLUMNS = (
+    Column("SETTING", "setting"),
+    Column("VALUE", "value"),
+    Column("SOURCE", "source"),
+    Column("PLACE", "place"),
+)
+
+
+@click.group()
+def config() -> None:
+    """Show the configuration of a coordinator."""
+
+
+@config.command()
+@click.option("--config", "config_file", type=FILE, help="YAML file, as for serve.")
+@click.option("--kafka-config", type=FILE, help="File of Kafka client keys, as for serve.")
+@click.option("--effective", is_flag=True, help="Every setting, those left at default too.")
+@output_options
+@debug_option
+def show(
+    config_file: Path | None,
+    kafka_config: Path | None,
+    effective: bool,  # noqa: FBT001 - Click calls by name
+    output: str,
+    no_color: bool,  # noqa: FBT001
+) -> None:
+    """Show the merged settings with their source: file, environment or default.
+
+    Secrets are masked. Without --effective only what somebody set.
+    """
+    from sharecoord.config.process import load
+    from sharecoord.config.sources import Source
+
+    loaded = load(config_file, os.environ, {}, kafka_config=kafka_config)
+    for warning in loaded.warnings:
+        note(f"sharecoord: {warning}")
+    rows = [
+        {"setting": row.key, "value": row.value, "source": row.source.value, "place": row.place}
+        for row in loaded.effective()
+        if effective or row.source is not Source.DEFAULT
+    ]
+    Output(output, not no_color).show(_COLUMNS, rows)
+    if not rows:
+        note("nothing is set: every setting has its default; `--effective` shows them all")

@@ -1,0 +1,143 @@
+"""`sharecoord configs`: the flags of Kafka's kafka-configs for groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sharecoord.cli.connection import Services
+from sharecoord.cli.options import (
+    connection_options,
+    debug_option,
+    output_options,
+    timeout_option,
+)
+from sharecoord.cli.output import Column, Output
+
+_COLUMNS = (Column("NAME", "name"), Column("VALUE", "value"), Column("SOURCE", "source"))
+
+
+@click.command()
+@connection_options
+@timeout_option
+@click.option(
+    "--entity-type",
+    type=click.Choice(["groups"]),
+    required=True,
+    help="What has the settings: groups.",
+)
+@click.option("--entity-name", required=True, metavar="GROUP", help="Name of the group.")
+@click.option("--describe", is_flag=True, help="Show all settings with their source.")
+@click.option("--all", "all_", is_flag=True, help="Kafka's flag: all are shown anyhow.")
+@click.option("--alter", is_flag=True, help="Change settings; the group need not exist yet.")
+@click.option(
+    "--add-config",
+    "added",
+    multiple=True,
+    metavar="K=V[,K=[A,B]]",
+    help="Settings to set (repeatable); brackets keep the commas of a value together.",
+)
+@click.option(
+    "--delete-config",
+    "deleted",
+    multiple=True,
+    metavar="K[,K]",
+    help="Settings to set back to the default (repeatable).",
+)
+@click.option("--validate-only", is_flag=True, help="With --alter: check only.")
+@output_options
+@debug_option
+@click.pass_context
+def configs(
+    ctx: click.Context,
+    bootstrap_server: str,
+    command_config: Path | None,
+    timeout_ms: int,
+    entity_type: str,
+    entity_name: str,
+    describe: bool,  # noqa: FBT001 - Click calls by name
+    all_: bool,  # noqa: FBT001
+    alter: bool,  # noqa: FBT001
+    added: tuple[str, ...],
+    deleted: tuple[str, ...],
+    validate_only: bool,  # noqa: FBT001
+    output: str,
+    no_color: bool,  # noqa: FBT001
+) -> None:
+    """Show and change the settings of a share group.
+
+    The flags are those of Kafka's kafka-configs.sh; --bootstrap-server is the coordinator.
+
+    \b
+    sharecoord configs --entity-type groups --entity-name G --describe
+    sharecoord configs --entity-type groups --entity-name G --alter \\
+        --add-config share.auto.offset.reset=earliest
+    """  # noqa: D301 - Click's mark for lines that stay as they are
+    del entity_type, all_  # there is one type, and everything is shown
+    if describe == alter:
+        raise click.UsageError("give one of --describe and --alter.")
+    set_values = parse_added(added)
+    names = [name.strip() for text in deleted for name in text.split(",") if name.strip()]
+    if describe and (set_values or names or validate_only):
+        raise click.UsageError(
+            "--describe takes no --add-config, --delete-config or --validate-only; --alter does."
+        )
+    if alter and not (set_values or names):
+        raise click.UsageError("--alter takes --add-config K=V or --delete-config K.")
+    services = ctx.ensure_object(Services)
+    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+        if alter:
+            admin.alter_group_configs(entity_name, set_values, names, validate_only=validate_only)
+            done = "The settings are valid" if validate_only else "Completed updating config"
+            click.echo(f"{done} for group {entity_name}.")
+            return
+        entries = admin.describe_group_configs(entity_name)
+    rows = [
+        {
+            "name": entry.name,
+            "value": entry.value,
+            "source": entry.source.value,
+            "documentation": entry.documentation,
+        }
+        for entry in entries
+    ]
+    columns = [*_COLUMNS]
+    if output != "table":
+        columns.append(Column("DOCUMENTATION", "documentation"))
+    Output(output, not no_color).show(columns, rows)
+
+
+def parse_added(texts: tuple[str, ...]) -> dict[str, str]:
+    """Reads `k=v,k=[a,b]`.
+
+    Raises:
+        click.UsageError: No `=`, an empty name, a name twice, or an open bracket.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        for part in _split(text):
+            name, separator, value = part.partition("=")
+            name, value = name.strip(), value.strip()
+            if not separator or not name:
+                raise click.UsageError(f"--add-config {part}: it must be NAME=VALUE.")
+            if name in found:
+                raise click.UsageError(f"--add-config {name}: it is set twice.")
+            if value.startswith("[") and value.endswith("]"):
+                value = value[1:-1]
+            found[name] = value
+    return found
+
+
+def _split(text: str) -> list[str]:
+    """Parts between commas that stand outside of brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if depth != 0:
+        raise click.UsageError(f"--add-config {text}: the brackets are not in pairs.")
+    return [part for part in parts if part.strip()]

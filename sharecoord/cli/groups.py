@@ -1,0 +1,215 @@
+"""`sharecoord groups`: the flags of Kafka's kafka-share-groups, answered by a coordinator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from sharecoord.cli import groups_show, offsets_csv
+from sharecoord.cli.connection import Services
+from sharecoord.cli.failures import EXIT_ERROR
+from sharecoord.cli.groups_request import GroupsRequest, actions_of, check, parse_topics
+from sharecoord.cli.options import (
+    FILE,
+    connection_options,
+    debug_option,
+    output_options,
+    timeout_option,
+)
+from sharecoord.cli.output import Output, note
+
+if TYPE_CHECKING:
+    from sharecoord_sdk.admin import AdminClient, GroupDescription
+
+NO_GROUPS: Final = (
+    "there are no share groups yet; the first member that joins makes one, and so does "
+    "`sharecoord configs --entity-type groups --entity-name GROUP --alter --add-config …`"
+)
+
+
+@click.command()
+@connection_options
+@timeout_option
+@click.option("--list", "list_", is_flag=True, help="List all share groups.")
+@click.option("--describe", is_flag=True, help="Describe groups: offsets, members or state.")
+@click.option("--delete", is_flag=True, help="Delete groups that have no members.")
+@click.option("--reset-offsets", is_flag=True, help="Move the start offsets of one group.")
+@click.option("--delete-offsets", is_flag=True, help="Forget the offsets of whole topics.")
+@click.option(
+    "--export",
+    is_flag=True,
+    help="Print start offsets as CSV for --from-file, here or of Kafka's own tools; with "
+    "--reset-offsets the planned ones.",
+)
+@click.option("--group", "groups_", multiple=True, metavar="GROUP", help="The group (repeatable).")
+@click.option("--all-groups", is_flag=True, help="All groups.")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="The topic (repeatable)."
+)
+@click.option("--all-topics", is_flag=True, help="All topics for which the group has offsets.")
+@click.option("--members", is_flag=True, help="With --describe: members.")
+@click.option("--offsets", is_flag=True, help="With --describe: offsets and lag (the default).")
+@click.option(
+    "--state",
+    is_flag=False,
+    flag_value="",
+    metavar="[STATES]",
+    help="With --describe: the state. With --list: the states, or groups in these states only "
+    "(Empty, Stable, Dead).",
+)
+@click.option("--verbose", is_flag=True, help="With --describe: more columns.")
+@click.option("--to-earliest", is_flag=True, help="Reset to the start of the log.")
+@click.option("--to-latest", is_flag=True, help="Reset to the end of the log.")
+@click.option("--to-current", is_flag=True, help="Reset to where the group is.")
+@click.option(
+    "--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss", help="Reset to a time (UTC without zone)."
+)
+@click.option("--to-offset", type=click.IntRange(0), help="Reset to an offset.")
+@click.option("--from-file", type=FILE, help="Reset to the offsets of a CSV file.")
+@click.option("--dry-run", is_flag=True, help="Only show what a reset would do.")
+@click.option("--execute", is_flag=True, help="Do the reset.")
+@click.option("--force", is_flag=True, help="Reset although members are connected.")
+@output_options
+@debug_option
+@click.pass_context
+def groups(
+    ctx: click.Context,
+    /,
+    bootstrap_server: str,
+    command_config: Path | None,
+    timeout_ms: int,
+    output: str,
+    no_color: bool,  # noqa: FBT001 - Click calls by name
+    **given: Any,
+) -> None:
+    """List, describe, reset and delete share groups.
+
+    The flags are those of Kafka's kafka-share-groups.sh; --bootstrap-server is the coordinator.
+
+    \b
+    sharecoord groups --list --state
+    sharecoord groups --describe --group G [--members | --state] [--verbose]
+    sharecoord groups --reset-offsets --group G --topic T --to-earliest --dry-run
+    sharecoord groups --delete --group G
+    sharecoord groups --export --group G > offsets.csv
+    """  # noqa: D301 - Click's mark for lines that stay as they are
+    request = GroupsRequest(**given)
+    check(request)
+    services = ctx.ensure_object(Services)
+    shown = Output(output, not no_color)
+    (action,) = actions_of(request)
+    run = {
+        "list": _list,
+        "describe": _describe,
+        "delete": _delete,
+        "reset-offsets": _reset,
+        "delete-offsets": _delete_offsets,
+        "export": _export,
+    }[action]
+    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+        is_done = run(admin, request, shown)
+    if not is_done:
+        ctx.exit(EXIT_ERROR)
+
+
+def _list(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
+    listed = admin.list_groups(request.states())
+    groups_show.show_list(listed, output, with_state=request.state is not None)
+    if not listed:
+        note(NO_GROUPS if not request.state else f"no group is in state {request.state}")
+    return True
+
+
+def _described(
+    admin: AdminClient, request: GroupsRequest, *, members: bool, offsets: bool
+) -> list[GroupDescription]:
+    found = admin.describe_groups(request.groups_, members=members, offsets=offsets)
+    if not found:
+        note(NO_GROUPS)
+    return found
+
+
+def _describe(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
+    members, state = request.members, request.state is not None
+    found = _described(admin, request, members=members, offsets=not (members or state))
+    if members:
+        show = groups_show.show_members
+    elif state:
+        show = groups_show.show_states
+    else:
+        show = groups_show.show_offsets
+    known = [group for group in found if group.error is None]
+    show(known, output, verbose=request.verbose)
+    return _tell_errors((group.group_id, group.error) for group in found)
+
+
+def _tell_errors(results: Any) -> bool:
+    """Says what went wrong, one line each; returns whether nothing did."""
+    failed = [(name, error) for name, error in results if error is not None]
+    for _, error in failed:
+        note(f"sharecoord: error: {error.message}")
+    return not failed
+
+
+def _delete(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
+    names = list(request.groups_)
+    if request.all_groups:
+        names = [group.group_id for group in admin.list_groups()]
+        if not names:
+            note(NO_GROUPS)
+            return True
+    results = admin.delete_groups(names)
+    groups_show.show_deleted(results, output)
+    return all(error is None for error in results.values())
+
+
+def _delete_offsets(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
+    results = admin.delete_offsets(request.groups_[0], request.topics)
+    groups_show.show_deleted_offsets(results, output)
+    return all(error is None for error in results.values())
+
+
+def _reset(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
+    group_id = request.groups_[0]
+    results = admin.reset_offsets(
+        group_id,
+        request.reset_to(group_id),
+        parse_topics(request.topics),
+        dry_run=request.dry_run,
+        force=request.force,
+    )
+    if request.export:
+        rows = [
+            (group_id, result.topic, result.partition, result.new_offset)
+            for result in results
+            if result.new_offset is not None
+        ]
+        offsets_csv.write(rows, with_group=False)
+        _tell_errors((result.topic, result.error) for result in results)
+    else:
+        groups_show.show_reset(group_id, results, output)
+    if not results:
+        note(f"share group '{group_id}' has no offsets; name topics with --topic")
+    elif request.dry_run:
+        note("dry run: nothing was changed; use --execute instead of --dry-run to do it")
+    return all(result.error is None for result in results)
+
+
+def _export(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
+    found = _described(admin, request, members=False, offsets=True)
+    rows = [
+        (group.group_id, offsets.topic, offsets.partition, offsets.start_offset)
+        for group in found
+        for offsets in group.offsets
+        if offsets.start_offset is not None
+    ]
+    with_group = len(found) > 1
+    if output.format == "table":
+        offsets_csv.write(rows, with_group=with_group)
+    else:
+        groups_show.show_export(rows, output)
+    for line in offsets_csv.advice(found):
+        note(line)
+    return _tell_errors((group.group_id, group.error) for group in found)

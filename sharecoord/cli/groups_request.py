@@ -1,0 +1,259 @@
+"""What `sharecoord groups` was asked, by the rules of Kafka's kafka-share-groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sharecoord.cli import offsets_csv
+
+if TYPE_CHECKING:
+    from sharecoord_sdk.admin import GroupState, ResetTo
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsRequest:
+    """The options of one call, by their names."""
+
+    list_: bool = False
+    describe: bool = False
+    delete: bool = False
+    reset_offsets: bool = False
+    delete_offsets: bool = False
+    export: bool = False
+    groups_: tuple[str, ...] = ()
+    all_groups: bool = False
+    topics: tuple[str, ...] = ()
+    all_topics: bool = False
+    members: bool = False
+    offsets: bool = False
+    state: str | None = None
+    verbose: bool = False
+    to_earliest: bool = False
+    to_latest: bool = False
+    to_current: bool = False
+    to_datetime: str | None = None
+    to_offset: int | None = None
+    from_file: Path | None = None
+    dry_run: bool = False
+    execute: bool = False
+    force: bool = False
+
+    def states(self) -> list[GroupState]:
+        """The states that --list is limited to.
+
+        Raises:
+            click.UsageError: A state that groups do not have.
+        """
+        from sharecoord_sdk.admin import GroupState
+
+        by_name = {state.value.lower(): state for state in GroupState}
+        found: list[GroupState] = []
+        for text in (self.state or "").split(","):
+            name = text.strip().lower()
+            if name and name not in by_name:
+                known = ", ".join(state.value for state in GroupState)
+                raise click.UsageError(f"--state: {text.strip()!r} is not one of {known}.")
+            if name:
+                found.append(by_name[name])
+        return found
+
+    def scenarios(self) -> list[str]:
+        """The reset scenarios that were chosen."""
+        chosen = {
+            "--to-earliest": self.to_earliest,
+            "--to-latest": self.to_latest,
+            "--to-current": self.to_current,
+            "--to-datetime": self.to_datetime is not None,
+            "--to-offset": self.to_offset is not None,
+            "--from-file": self.from_file is not None,
+        }
+        return [name for name, is_chosen in chosen.items() if is_chosen]
+
+    def reset_to(self, group_id: str) -> ResetTo:
+        """Where the reset goes to.
+
+        Raises:
+            click.UsageError: A time, or a line of the file, that can not be read.
+        """
+        from sharecoord_sdk.admin import ResetTo
+
+        if self.to_earliest:
+            return ResetTo.earliest()
+        if self.to_latest:
+            return ResetTo.latest()
+        if self.to_current:
+            return ResetTo.current()
+        if self.to_datetime is not None:
+            return ResetTo.timestamp(parse_datetime_ms(self.to_datetime))
+        if self.to_offset is not None:
+            return ResetTo.offset(self.to_offset)
+        assert self.from_file is not None, "one scenario was checked to be there"
+        return ResetTo.offsets(offsets_csv.read(self.from_file, group_id))
+
+
+def actions_of(request: GroupsRequest) -> list[str]:
+    """The actions that were chosen; --export is one when there is no other."""
+    chosen = {
+        "list": request.list_,
+        "describe": request.describe,
+        "delete": request.delete,
+        "reset-offsets": request.reset_offsets,
+        "delete-offsets": request.delete_offsets,
+        "export": request.export and not request.reset_offsets,
+    }
+    return [name for name, is_chosen in chosen.items() if is_chosen]
+
+
+def check(request: GroupsRequest) -> None:
+    """Refuses what does not go together, with Kafka's rules.
+
+    Raises:
+        click.UsageError: Names the option and the fix.
+    """
+    actions = actions_of(request)
+    if len(actions) != 1:
+        raise click.UsageError(
+            "give exactly one action: --list, --describe, --delete, --reset-offsets, "
+            "--delete-offsets, --export."
+        )
+    if request.groups_ and request.all_groups:
+        raise click.UsageError("--group and --all-groups exclude each other.")
+    (action,) = actions
+    {
+        "list": _check_list,
+        "describe": _check_describe,
+        "delete": _check_delete,
+        "reset-offsets": _check_reset,
+        "delete-offsets": _check_delete_offsets,
+        "export": _check_scope,
+    }[action](request)
+    _check_leftovers(request, action)
+
+
+def _check_scope(request: GroupsRequest) -> None:
+    if not request.groups_ and not request.all_groups:
+        raise click.UsageError("name the group with --group, or give --all-groups.")
+
+
+def _check_list(request: GroupsRequest) -> None:
+    if request.groups_ or request.all_groups:
+        raise click.UsageError("--list takes no --group: it lists all of them.")
+    request.states()
+
+
+def _check_describe(request: GroupsRequest) -> None:
+    _check_scope(request)
+    if request.members + request.offsets + (request.state is not None) > 1:
+        raise click.UsageError("--describe takes one of --members, --offsets, --state.")
+    if request.state:
+        raise click.UsageError("--describe takes --state without a value.")
+
+
+def _check_delete(request: GroupsRequest) -> None:
+    _check_scope(request)
+    if request.topics:
+        raise click.UsageError("--delete takes no --topic; --delete-offsets does.")
+
+
+def _check_delete_offsets(request: GroupsRequest) -> None:
+    if len(request.groups_) != 1 or not request.topics:
+        raise click.UsageError("--delete-offsets takes one --group and one --topic or more.")
+    partial = next((topic for topic in request.topics if ":" in topic), None)
+    if partial is not None:
+        raise click.UsageError(
+            f"--topic {partial}: offsets are deleted for whole topics; leave the partitions out."
+        )
+
+
+def _check_reset(request: GroupsRequest) -> None:
+    if request.dry_run == request.execute:
+        raise click.UsageError("--reset-offsets takes one of --dry-run and --execute.")
+    if len(request.groups_) != 1:
+        raise click.UsageError("--reset-offsets takes one --group.")
+    scenarios = request.scenarios()
+    if len(scenarios) != 1:
+        given = " and ".join(scenarios) or "none"
+        raise click.UsageError(
+            "--reset-offsets takes one of --to-earliest, --to-latest, --to-current, "
+            f"--to-datetime, --to-offset, --from-file; given: {given}."
+        )
+    if request.topics and request.all_topics:
+        raise click.UsageError("--topic and --all-topics exclude each other.")
+    if not (request.topics or request.all_topics or request.from_file):
+        raise click.UsageError("--reset-offsets takes --topic TOPIC[:0,1] or --all-topics.")
+    parse_topics(request.topics)
+
+
+def _check_leftovers(request: GroupsRequest, action: str) -> None:
+    """Options that mean nothing with this action are refused, never ignored."""
+    describe_only = {"--members": request.members, "--offsets": request.offsets}
+    describe_only["--verbose"] = request.verbose
+    reset_only = dict.fromkeys(request.scenarios(), True)
+    reset_only |= {
+        "--dry-run": request.dry_run,
+        "--execute": request.execute,
+        "--force": request.force,
+        "--all-topics": request.all_topics,
+    }
+    refused: dict[str, bool] = {}
+    if action != "describe":
+        refused |= describe_only
+    if action not in ("describe", "list"):
+        refused["--state"] = request.state is not None
+    if action != "reset-offsets":
+        refused |= reset_only
+    if action not in ("reset-offsets", "delete-offsets"):
+        refused["--topic"] = bool(request.topics)
+    for name, is_given in refused.items():
+        if is_given:
+            raise click.UsageError(f"--{action} does not take {name}.")
+
+
+def parse_topics(texts: Iterable[str]) -> dict[str, Sequence[int]]:
+    """Reads `topic` and `topic:0,1`.
+
+    Raises:
+        click.UsageError: Neither of both.
+    """
+    found: dict[str, list[int]] = {}
+    whole: set[str] = set()
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        parts = [part.strip() for part in numbers.split(",")] if colon else []
+        if not topic or any(not part.isdecimal() for part in parts):
+            raise click.UsageError(f"--topic {text}: it must be TOPIC or TOPIC:0,1,2.")
+        found.setdefault(topic, []).extend(int(part) for part in parts)
+        if not parts:
+            whole.add(topic)
+    return {
+        topic: [] if topic in whole else sorted(set(numbers)) for topic, numbers in found.items()
+    }
+
+
+def parse_datetime_ms(text: str) -> int:
+    """Reads `YYYY-MM-DDThh:mm:ss.sss`, with or without a zone; UTC without, as Kafka's tools.
+
+    Returns:
+        Milliseconds since the epoch.
+
+    Raises:
+        click.UsageError: Not such a time.
+    """
+    try:
+        found = datetime.fromisoformat(text.strip())
+        if "T" not in text:
+            raise ValueError("there is no time of day")
+    except ValueError as error:
+        raise click.UsageError(
+            f"--to-datetime {text}: {error}; it must be YYYY-MM-DDThh:mm:ss.sss, "
+            "such as 2026-01-31T12:00:00.000."
+        ) from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return round(found.timestamp() * 1000)

@@ -1,0 +1,82 @@
+"""The entry point `sharecoord`. Commands are imported when they are called, by `--help` none."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final, NamedTuple
+
+import click
+
+from sharecoord.cli.failures import failure_of, is_debug, set_debug
+
+
+class _Lazy(NamedTuple):
+    """Where a command lives, and its line in the list of commands."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS: Final[dict[str, _Lazy]] = {
+    "serve": _Lazy("serve", "serve", "Run a coordinator next to a Kafka cluster."),
+    "demo": _Lazy("demo", "demo", "Show what it does, on a fake or a real Kafka."),
+    "groups": _Lazy("groups", "groups", "List, describe, reset and delete share groups."),
+    "configs": _Lazy("configs", "configs", "Show and change the settings of share groups."),
+    "consume": _Lazy("consume", "consume", "Print the records of a topic as a share consumer."),
+    "config": _Lazy("config_show", "config", "Show the configuration of a coordinator."),
+    "bench": _Lazy("bench", "bench", "Measure throughput, latency and fairness."),
+    "version": _Lazy("version", "version", "Print the version."),
+}
+
+
+class LazyGroup(click.Group):
+    """Commands by table; turns errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the command's module."""
+        found = COMMANDS.get(cmd_name)
+        if found is None:
+            return None
+        module = importlib.import_module(f"sharecoord.cli.{found.module}")
+        command: click.Command = getattr(module, found.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Runs the command; see `sharecoord.cli.failures` for what becomes of errors."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if is_debug(ctx):
+                raise
+            raise failure_of(error) from error
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:  # noqa: FBT001 - Click calls by name
+    """Share groups (KIP-932) for any Apache Kafka cluster.
+
+    Start a coordinator with `sharecoord serve`. The admin commands take the flags of Kafka's own
+    tools; their --bootstrap-server is the coordinator. Exit codes: 0 done, 1 error, 2 wrong usage,
+    3 the coordinator, its store or Kafka does not answer.
+    """
+    if debug:
+        set_debug(ctx)
+
+
+def main() -> None:
+    """Runs the command line; ends the process with its exit code."""
+    cli(prog_name="sharecoord")

@@ -1,0 +1,91 @@
+"""`sharecoord serve`: flags to settings, then `sharecoord.app`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from sharecoord.cli.options import FILE, debug_option
+
+
+@click.command()
+@click.option("--kafka", metavar="HOST:PORT[,...]", help="Kafka's bootstrap servers.")
+@click.option("--store", metavar="URL", help="sqlite:///PATH, postgresql://…, mysql://…, memory:")
+@click.option(
+    "--listen", metavar="HOST:PORT|unix:PATH", help="Where workers connect; port 0 = any."
+)
+@click.option("--config", "config_file", type=FILE, help="YAML file with settings.")
+@click.option("--kafka-config", type=FILE, help="Kafka client keys: librdkafka's or Java's format.")
+@click.option("--events", metavar="parquet:DIR|kafka:TOPIC", help="Write the event log there.")
+@click.option("--insecure", is_flag=True, help="Serve other machines without TLS.")
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the address there once it serves.",
+)
+@click.option(
+    "--processes", type=click.IntRange(1), help="Coordinators of a fleet on this machine."
+)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.option("--log-format", type=click.Choice(["auto", "console", "json"]))
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Any other setting, by its full name (repeatable); `config show --effective` lists them.",
+)
+@debug_option
+@click.pass_context
+def serve(
+    ctx: click.Context,
+    kafka: str | None,
+    store: str | None,
+    listen: str | None,
+    config_file: Path | None,
+    kafka_config: Path | None,
+    events: str | None,
+    insecure: bool,  # noqa: FBT001 - Click calls by name
+    ready_file: Path | None,
+    processes: int | None,
+    log_level: str | None,
+    log_format: str | None,
+    settings: tuple[str, ...],
+) -> None:
+    """Run a coordinator until SIGTERM or Ctrl-C.
+
+    Without options: Kafka at localhost:9092, a SQLite file below $XDG_STATE_HOME (its path is
+    printed), workers at localhost:7070. Settings come from flags, then SHARECOORD_* variables,
+    then --kafka-config, then --config, then defaults.
+    """
+    flags: dict[str, object] = {
+        **_parse_settings(settings),
+        "kafka.bootstrap.servers": kafka,
+        "store.url": store,
+        "listen.address": listen,
+        "events.sink": events,
+        "listen.insecure": True if insecure else None,
+        "coordinator.processes": processes,
+        "log.level": log_level,
+        "log.format": log_format,
+    }
+    from sharecoord.config.process import load
+
+    config = load(config_file, os.environ, flags, kafka_config=kafka_config)
+    if ready_file is None and config.listen.ready_file:
+        ready_file = Path(config.listen.ready_file)
+    from sharecoord.app import serve as run
+
+    ctx.exit(run(config, ready_file=ready_file))
+
+
+def _parse_settings(texts: tuple[str, ...]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise click.UsageError(f"--set {text}: it must be NAME=VALUE, such as log.level=debug.")
+        found[name.strip()] = value
+    return found

@@ -1,0 +1,489 @@
+"""What operators do: groups, their members, offsets and settings. No protocol known here.
+
+Reads show committed state. Changes are one transaction of the store each; live actors notice them
+as they notice another coordinator's: their next commit is fenced, and they load anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+import structlog
+
+from sharecoord.config.group import (
+    GROUP_SETTINGS,
+    GroupConfig,
+    GroupConfigEntry,
+    IsolationLevel,
+    resolve,
+    validate_group_overrides,
+)
+from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey, PartitionRow
+from sharecoord.errors import (
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    InvalidRequestError,
+    SharecoordError,
+    StoreFencedError,
+    StoreOutcomeUnknownError,
+    UnknownTopicOrPartitionError,
+)
+from sharecoord.runtime import loading
+from sharecoord.runtime.admin_reset import plan_reset
+from sharecoord.runtime.admin_types import (
+    CoordinatorInfo,
+    CoordinatorView,
+    GroupListing,
+    GroupState,
+    GroupView,
+    InFlightView,
+    Place,
+    ResetCommand,
+    ResetKind,
+    ResetResult,
+)
+from sharecoord.runtime.admin_views import IN_FLIGHT_PAGE, Views
+from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.store_thread import StoreCaller
+
+log = structlog.get_logger(__name__)
+
+LOADED_POLL_S = 0.05
+"""How often a share-partition that was loading during a reset is looked at."""
+
+IN_FLIGHT_DEFAULT = 1_000
+"""Ranges of one answer when the caller names no number."""
+
+
+class Admin:
+    """The operations of one coordinator.
+
+    Args:
+        coordinator: Whose groups are meant.
+        info: What it was started with.
+        reads: Runs the store's reads for people; a thread of its own keeps them out of the
+            committer's way. By default the coordinator's.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, info: CoordinatorInfo, *, reads: StoreCaller | None = None
+    ) -> None:
+        self._coordinator = coordinator
+        self._context = coordinator.context
+        self._info = info
+        self._reads = reads or coordinator.context.caller
+        self._started_ms = coordinator.context.clock.now_ms()
+        self._altering = asyncio.Lock()
+
+    # -- reads ----------------------------------------------------------------------------------
+
+    def describe_coordinator(self) -> CoordinatorView:
+        """The coordinator itself."""
+        uptime_ms = self._context.clock.now_ms() - self._started_ms
+        return CoordinatorView(self._context.coordinator_id, self._info, uptime_ms)
+
+    async def list_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
+        """All groups by name; with `states` those in one of them."""
+        groups, members = await self._load()
+        wanted = set(states) or set(GroupState)
+        listed = [GroupListing(name, _state(members.get(name))) for name in sorted(groups)]
+        return [group for group in listed if group.state in wanted]
+
+    async def describe_groups(
+        self, group_ids: Sequence[str] = (), *, members: bool = True, offsets: bool = True
+    ) -> list[GroupView]:
+        """Groups in the order asked for; without `group_ids` all, by name.
+
+        A group that does not exist is answered inside. Offsets that Kafka does not give in time
+        are left out.
+        """
+        groups, members_by_group = await self._load()
+        ids = list(dict.fromkeys(group_ids)) or sorted(groups)
+        rows = {name: await self._rows(name) for name in ids if name in groups}
+        views = Views(self._coordinator, self._reads)
+        configs = {name: self._config(groups[name]) for name in rows}
+        ends = await views.log_ends(configs, rows) if offsets else {}
+        described: list[GroupView] = []
+        for name in ids:
+            row = groups.get(name)
+            if row is None:
+                described.append(GroupView(name, error=_not_found(name)))
+                continue
+            found = members_by_group.get(name, [])
+            described.append(
+                GroupView(
+                    group_id=name,
+                    state=_state(found),
+                    group_epoch=row.group_epoch,
+                    coordinator_id=self._context.coordinator_id,
+                    member_count=len(found),
+                    members=await views.members(name, found, rows[name]) if members else (),
+                    partitions=await views.partitions(rows[name], ends) if offsets else (),
+                )
+            )
+        return described
+
+    async def describe_configs(self, group_id: str) -> tuple[GroupConfigEntry, ...]:
+        """The settings of a group with their source; also of one that does not exist yet."""
+        groups, _ = await self._load()
+        row = groups.get(group_id)
+        return self._config(row).entries()
+
+    async def list_in_flight(
+        self,
+        group_id: str,
+        topic: str,
+        partition: int,
+        *,
+        topic_id: str = "",
+        from_offset: int = 0,
+        max_ranges: int = 0,
+    ) -> InFlightView:
+        """Ranges in flight by offset, from the one that holds `from_offset` on.
+
+        Args:
+            group_id: The group.
+            topic: The topic.
+            partition: The partition.
+            topic_id: 32 hex digits, "" = any.
+            from_offset: 0 or more.
+            max_ranges: 1 to 10000; 0 = 1000.
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+            UnknownTopicOrPartitionError: The group has no such share-partition.
+            InvalidRequestError: A number is out of bounds.
+        """
+        if from_offset < 0:
+            raise InvalidRequestError(f"from_offset is {from_offset}; it must be 0 or more")
+        if not 0 <= max_ranges <= IN_FLIGHT_PAGE:
+            raise InvalidRequestError(
+                f"max_ranges is {max_ranges}; 1 to {IN_FLIGHT_PAGE}, or 0 for {IN_FLIGHT_DEFAULT}"
+            )
+        groups, _ = await self._load()
+        if group_id not in groups:
+            raise _not_found(group_id)
+        for row in await self._rows(group_id):
+            place = (row.key.topic, row.key.partition)
+            if place == (topic, partition) and topic_id in ("", row.key.topic_id):
+                break
+        else:
+            raise UnknownTopicOrPartitionError(
+                f"group {group_id!r} has no share-partition {topic}[{partition}]; "
+                "`sharecoord groups --describe` lists what it has"
+            )
+        ranges = await self._reads.call(
+            self._context.store.read_in_flight,
+            row.partition_id,
+            from_offset=from_offset,
+            max_rows=max_ranges or IN_FLIGHT_DEFAULT,
+        )
+        clock = self._context.clock
+        return InFlightView(tuple(ranges), clock.to_store(clock.now_ms()))
+
+    # -- settings -------------------------------------------------------------------------------
+
+    async def alter_configs(
+        self,
+        group_id: str,
+        set_values: Mapping[str, str],
+        deleted: Sequence[str],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Sets and deletes settings of a group, all or nothing; makes the group when it is new.
+
+        Raises:
+            InvalidConfigError: A name or a value is bad, or the settings contradict each other.
+            InvalidRequestError: A name stands in both lists.
+        """
+        both = sorted(set(set_values) & set(deleted))
+        if both:
+            raise InvalidRequestError(f"{both[0]} is set and deleted at once; do one of both")
+        for name in deleted:
+            GROUP_SETTINGS.find(name)
+        async with self._altering:
+            groups, _ = await self._load()
+            row = groups.get(group_id)
+            config = {} if row is None else dict(row.config)
+            config = {name: text for name, text in config.items() if name not in deleted}
+            checked = validate_group_overrides(
+                config | dict(set_values), self._context.group_defaults
+            )
+            if validate_only:
+                return
+            try:
+                await self._context.caller.call(
+                    self._context.store.save_group_config,
+                    group_id,
+                    set_values={name: checked[name] for name in set_values},
+                    deleted=list(deleted),
+                )
+            finally:
+                # Whatever became of it: what is stored is what is in force.
+                await self._refresh(group_id)
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    async def reset_offsets(self, command: ResetCommand) -> list[ResetResult]:
+        """Moves start offsets: what is in flight is forgotten, old lock tokens are dead.
+
+        Partitions that do not exist or do not answer carry an error; the others are reset.
+
+        Raises:
+            GroupNotEmptyError: The group has members, and `force` is not set.
+            GroupNotFoundError: There is no such group, and no topics are named.
+            InvalidRequestError: A negative offset or time.
+            KafkaUnavailableError: Kafka does not answer.
+        """
+        groups, members = await self._load()
+        group_id = command.group_id
+        found = members.get(group_id, [])
+        if found and not command.force:
+            raise GroupNotEmptyError(
+                f"group {group_id!r} has {_count(len(found), 'member')}; stop them, or reset with "
+                "force: then their locks on these partitions are void"
+            )
+        named = command.topics or command.to.kind is ResetKind.OFFSETS
+        if group_id not in groups and not named:
+            raise _not_found(group_id)
+        rows = await self._rows(group_id)
+        config = self._config(groups.get(group_id))
+        committed = config.isolation_level is IsolationLevel.READ_COMMITTED
+        results = await plan_reset(self._context.catalog, command, rows, committed=committed)
+        if not command.dry_run:
+            await self._execute_reset(group_id, results, rows)
+        return results
+
+    async def _execute_reset(
+        self, group_id: str, results: Sequence[ResetResult], rows: Sequence[PartitionRow]
+    ) -> None:
+        heads = {
+            PartitionKey(group_id, r.topic, r.topic_id, r.partition): r.new_offset
+            for r in results
+            if r.error is None
+        }
+        if not heads:
+            return
+        await self._open_siblings(heads, rows)
+        try:
+            await self._context.caller.call(self._context.store.reset_partitions, heads)
+        except StoreOutcomeUnknownError:
+            await self._reload(group_id, heads)
+            raise
+        await self._reload(group_id, heads)
+        log.info("offsets reset", group=group_id, partitions=len(heads))
+
+    async def _open_siblings(
+        self, heads: Mapping[PartitionKey, int], rows: Sequence[PartitionRow]
+    ) -> None:
+        """Makes the rows of the partitions that a first reset of a topic leaves out.
+
+        They must be older than the rows that the reset makes, or their partitions would be taken
+        for ones that were added to the topic later (see `loading.load_topic`).
+        """
+        used = {(row.key.topic, row.key.topic_id) for row in rows if row.head is not None}
+        first = {key.topic for key in heads if (key.topic, key.topic_id) not in used}
+        if not first:
+            return
+        group_id = next(iter(heads)).group_id
+        for topic, info in (await self._context.catalog.describe(sorted(first))).items():
+            keys = [PartitionKey(group_id, topic, info.topic_id, p) for p in info.partitions]
+            for key in keys:
+                if key not in heads:
+                    await self._context.caller.call(self._context.store.open_partition, key)
+
+    async def _reload(self, group_id: str, keys: Iterable[PartitionKey]) -> None:
+        """Makes the live actors of these share-partitions see what the store has now."""
+        group = await self._refresh(group_id)
+        for key in keys:
+            actor = group.partitions.get((key.topic, key.partition))
+            if actor is None or actor.key != key:
+                continue
+            if actor.state is ActorState.LOADING:
+                self._context.spawn(self._fence_when_loaded(actor), "reset")
+            elif actor.state is ActorState.ACTIVE:
+                self._context.committer.add(actor)
+            else:
+                actor.deactivate(ActorState.LOADING)
+                again = actor.incarnation or None
+                work = loading.load(self._context, group, actor, previous_incarnation=again)
+                self._context.spawn(work, "reset")
+        await self._committed()
+
+    async def _fence_when_loaded(self, actor: PartitionActor) -> None:
+        """A load that began before the reset ends with what was there before: it is fenced."""
+        while actor.state is ActorState.LOADING:  # noqa: ASYNC110 - an actor has no such event
+            await asyncio.sleep(LOADED_POLL_S)
+        self._context.committer.add(actor)
+
+    async def delete_offsets(
+        self, group_id: str, topics: Sequence[str]
+    ) -> dict[str, SharecoordError | None]:
+        """Forgets the state of whole topics; the reset policy decides where they start again.
+
+        Returns:
+            Topic to None (done) or to what is wrong with it.
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+            GroupNotEmptyError: A member subscribes to one of the topics.
+            InvalidRequestError: No topic is named.
+        """
+        if not topics:
+            raise InvalidRequestError("topics is empty; name one topic at least")
+        groups, members = await self._load()
+        if group_id not in groups:
+            raise _not_found(group_id)
+        for topic in topics:
+            count = sum(topic in member.topics for member in members.get(group_id, []))
+            if count:
+                raise GroupNotEmptyError(
+                    f"group {group_id!r} has {_count(count, 'member')} subscribed to {topic!r}; "
+                    "stop them first, or use a reset with force"
+                )
+        known = {row.key.topic for row in await self._rows(group_id)}
+        wanted = [topic for topic in dict.fromkeys(topics) if topic in known]
+        if wanted:
+            await self._delete_topics(group_id, wanted)
+        return {topic: None if topic in known else _no_state(group_id, topic) for topic in topics}
+
+    async def _delete_topics(self, group_id: str, topics: Sequence[str]) -> None:
+        group = await self._coordinator.group(group_id)
+        await self._committed()
+        _forget(group, topics)
+        try:
+            # In the same step as `_forget`: whoever opens the topics from now on comes after it.
+            await self._context.caller.call(self._context.store.delete_topics, group_id, topics)
+        finally:
+            await self._refresh(group_id)
+            for session in group.sessions.values():
+                if not session.topics.isdisjoint(topics):
+                    self._coordinator.subscription_changed(group, session)
+        log.info("offsets deleted", group=group_id, topics=list(topics))
+
+    # -- groups ---------------------------------------------------------------------------------
+
+    async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, SharecoordError | None]:
+        """Deletes groups with everything under them, settings included.
+
+        Returns:
+            Group to None (done) or to what is wrong with it.
+
+        Raises:
+            InvalidRequestError: No group is named.
+        """
+        if not group_ids:
+            raise InvalidRequestError("group_ids is empty; name one group at least")
+        results: dict[str, SharecoordError | None] = {}
+        for group_id in dict.fromkeys(group_ids):
+            try:
+                await self._delete_group(group_id)
+            except SharecoordError as error:
+                results[group_id] = error
+            else:
+                results[group_id] = None
+        return results
+
+    async def _delete_group(self, group_id: str) -> None:
+        await self._committed()
+        groups, members = await self._load()
+        if group_id not in groups:
+            raise _not_found(group_id)
+        group = self._coordinator.groups.get(group_id)
+        count = max(len(members.get(group_id, [])), len(group.sessions) if group else 0)
+        if count:
+            raise GroupNotEmptyError(
+                f"group {group_id!r} has {_count(count, 'member')}; stop them first"
+            )
+        if group is not None:
+            _forget(group, {topic for topic, _ in group.partitions} | group.topic_ids.keys())
+            del self._coordinator.groups[group_id]
+        try:
+            await self._context.caller.call(self._context.store.delete_group, group_id)
+        except SharecoordError:
+            if group is not None:
+                self._coordinator.groups.setdefault(group_id, group)
+            raise
+        if group is not None:
+            _send_away(group)
+        log.info("group deleted", group=group_id)
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    async def _load(self) -> tuple[dict[str, GroupRow], dict[str, list[MemberRow]]]:
+        """Groups by name, and the members of each."""
+        store, caller = self._context.store, self._context.caller
+        groups = {row.group_id: row for row in await caller.call(store.load_groups)}
+        members: dict[str, list[MemberRow]] = {}
+        for member in await caller.call(store.load_members):
+            members.setdefault(member.group_id, []).append(member)
+        return groups, members
+
+    async def _rows(self, group_id: str) -> list[PartitionRow]:
+        """The share-partitions of a group, without those of former topics."""
+        rows = await self._reads.call(self._context.store.list_partitions, group_id)
+        return [row for row in rows if not row.closed]
+
+    def _config(self, row: GroupRow | None) -> GroupConfig:
+        return resolve({} if row is None else row.config, self._context.group_defaults)
+
+    async def _refresh(self, group_id: str) -> GroupActor:
+        """Gives the live group what the store has; an older answer never undoes a newer one."""
+        group = await self._coordinator.group(group_id)
+        row = await self._context.caller.call(self._context.store.ensure_group, group_id)
+        if row.group_epoch > group.group_epoch:
+            group.apply_config(row)
+        return group
+
+    async def _committed(self) -> None:
+        """Waits for the commit of everything decided so far."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def let_go(_: SharecoordError | None) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self._coordinator.after_commit(let_go)
+        await done
+
+
+def _state(members: Sequence[MemberRow] | None) -> GroupState:
+    return GroupState.STABLE if members else GroupState.EMPTY
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _not_found(group_id: str) -> GroupNotFoundError:
+    return GroupNotFoundError(
+        f"share group {group_id!r} does not exist; the first join, reset or setting makes it"
+    )
+
+
+def _no_state(group_id: str, topic: str) -> UnknownTopicOrPartitionError:
+    return UnknownTopicOrPartitionError(f"group {group_id!r} has no offsets for topic {topic!r}")
+
+
+def _forget(group: GroupActor, topics: Iterable[str]) -> None:
+    """Takes share-partitions out of a group; nothing of their state is written any more."""
+    gone = set(topics)
+    places: list[Place] = [place for place in group.partitions if place[0] in gone]
+    for place in places:
+        group.partitions.pop(place).deactivate(ActorState.CLOSED, "its offsets were deleted")
+    for topic in gone:
+        group.topic_ids.pop(topic, None)
+
+
+def _send_away(group: GroupActor) -> None:
+    """Members that joined while their group was being deleted join again, a new one."""
+    for session in list(group.sessions.values()):
+        session.cancel_timers()
+        channel, session.channel = session.channel, None
+        if channel is not None:
+            channel.end(StoreFencedError("the group was deleted meanwhile; join again"))
+    group.sessions.clear()

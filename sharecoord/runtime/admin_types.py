@@ -1,0 +1,197 @@
+"""What operators ask for and what they get, in no protocol's words."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sharecoord.core.changes import InFlightRow
+from sharecoord.errors import SharecoordError
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+class GroupState(enum.Enum):
+    """The state of a group, by Kafka's names."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorInfo:
+    """What a coordinator was started with.
+
+    Attributes:
+        version: Version of the package.
+        kafka_cluster_id: "" when the cluster has none.
+        kafka_bootstrap_servers: As configured.
+        store: The store's URL without its password.
+    """
+
+    version: str
+    kafka_cluster_id: str
+    kafka_bootstrap_servers: str
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorView:
+    """A running coordinator."""
+
+    coordinator_id: str
+    info: CoordinatorInfo
+    uptime_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """One line of the list of groups."""
+
+    group_id: str
+    state: GroupState
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member of a group.
+
+    Attributes:
+        assignment: Topic to the partitions that it may receive from.
+        acquired_records: Records that it holds under a lock.
+        delivered_total: Records delivered since it joined this coordinator.
+        acknowledged_total: Records acknowledged since then.
+    """
+
+    member_id: str
+    member_epoch: int
+    client_id: str
+    host: str
+    assignment: Mapping[str, tuple[int, ...]]
+    acquired_records: int
+    delivered_total: int
+    acknowledged_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A share-partition.
+
+    Attributes:
+        topic_id: 32 hex digits, "" when the cluster has none.
+        start_offset: None = not initialised yet, as are the three after it.
+        end_offset: One past the last offset that was acquired.
+        log_end_offset: None also when Kafka does not answer.
+        lag: Log end - start - finished inside the window.
+        leader_epoch: Of the record before `end_offset`; None = not known.
+        window_full_at: Nothing new is read until this offset is finished; None = not full.
+        stopped_reason: Why it is not served; "" = it is.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str
+    start_offset: int | None = None
+    end_offset: int | None = None
+    log_end_offset: int | None = None
+    lag: int | None = None
+    acquired_records: int = 0
+    available_records: int = 0
+    delayed_records: int = 0
+    archived_records: int = 0
+    leader_epoch: int | None = None
+    window_full_at: int | None = None
+    stopped_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A described group; with `error` nothing else is known of it."""
+
+    group_id: str
+    state: GroupState = GroupState.DEAD
+    group_epoch: int = 0
+    coordinator_id: str = ""
+    member_count: int = 0
+    members: tuple[MemberView, ...] = ()
+    partitions: tuple[PartitionView, ...] = ()
+    error: SharecoordError | None = None
+
+
+class ResetKind(enum.Enum):
+    """Where start offsets are moved to."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIMESTAMP = "timestamp"
+    OFFSET = "offset"
+    CURRENT = "current"
+    OFFSETS = "offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class ResetTo:
+    """The target of a reset.
+
+    Attributes:
+        value: Milliseconds since the epoch for TIMESTAMP, the offset for OFFSET, else 0.
+        offsets: One offset for each place, for OFFSETS.
+    """
+
+    kind: ResetKind
+    value: int = 0
+    offsets: Mapping[Place, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ResetCommand:
+    """A reset of start offsets.
+
+    Attributes:
+        topics: Topic to its partitions, no partition = all of them. Empty = every topic for which
+            the group has offsets (for OFFSETS: every place that has one).
+        dry_run: Only say what would happen.
+        force: Also with members, whose locks on these partitions are void then.
+    """
+
+    group_id: str
+    to: ResetTo
+    topics: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dry_run: bool = False
+    force: bool = False
+
+
+NO_PARTITION = -1
+"""Partition number of a result that is about a whole topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetResult:
+    """What a reset did, or would do, with one share-partition.
+
+    Attributes:
+        partition: NO_PARTITION when the topic does not exist.
+        new_offset: The start offset in force afterwards; 0 with an error.
+        old_offset: None = it had none.
+        requested_offset: What was asked for, when it was outside of the log.
+        error: Why nothing was done.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str = ""
+    new_offset: int = 0
+    old_offset: int | None = None
+    requested_offset: int | None = None
+    error: SharecoordError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightView:
+    """Ranges in flight, and the store's clock when they were read, in milliseconds."""
+
+    ranges: tuple[InFlightRow, ...]
+    store_now_ms: int

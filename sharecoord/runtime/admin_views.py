@@ -1,0 +1,165 @@
+"""How groups look to operators: members, share-partitions and lag, out of committed state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import structlog
+
+from sharecoord.config.group import GroupConfig, IsolationLevel
+from sharecoord.core.changes import MemberRow, PartitionKey, PartitionRow
+from sharecoord.core.states import RecordState
+from sharecoord.errors import KafkaUnavailableError
+from sharecoord.ports import LATEST, OffsetQuery
+from sharecoord.runtime.admin_types import MemberView, PartitionView
+from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.partition_actor import PartitionActor
+from sharecoord.runtime.store_thread import StoreCaller
+
+log = structlog.get_logger(__name__)
+
+LOG_END_WAIT_S = 5.0
+"""A description waits so long for Kafka's log ends; then it shows what is known without."""
+
+IN_FLIGHT_PAGE = 10_000
+"""Rows of one read of the store, and the most ranges of one answer."""
+
+DELAYED = -1
+"""The key of delayed records in `Store.count_in_flight`."""
+
+
+class Views:
+    """Reads of one description. `reads` runs the store's reads for people."""
+
+    def __init__(self, coordinator: Coordinator, reads: StoreCaller) -> None:
+        self._coordinator = coordinator
+        self._context = coordinator.context
+        self._reads = reads
+
+    async def log_ends(
+        self, configs: Mapping[str, GroupConfig], rows: Mapping[str, Sequence[PartitionRow]]
+    ) -> dict[PartitionKey, int]:
+        """Log ends by Kafka; what it does not answer in time by the live actors.
+
+        A live actor that holds back its reading knows no newer end than the last record it read.
+        """
+        ends: dict[PartitionKey, int] = {}
+        for committed in (False, True):
+            level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+            keys = [
+                row.key
+                for name, found in rows.items()
+                if configs[name].isolation_level is level
+                for row in found
+            ]
+            queries = {OffsetQuery(key.topic, key.partition, LATEST) for key in keys}
+            try:
+                async with asyncio.timeout(LOG_END_WAIT_S):
+                    answers = await self._context.catalog.offsets(
+                        sorted(queries), committed=committed
+                    )
+            except (KafkaUnavailableError, TimeoutError) as error:
+                log.warning("log ends not known", why=str(error))
+                answers = {}
+            for key in keys:
+                end = answers.get(OffsetQuery(key.topic, key.partition, LATEST))
+                actor = self._actor(key)
+                if end is None and actor is not None:
+                    end = actor.log_end_offset
+                if end is not None:
+                    ends[key] = end
+        return ends
+
+    def _actor(self, key: PartitionKey) -> PartitionActor | None:
+        group = self._coordinator.groups.get(key.group_id)
+        actor = None if group is None else group.partitions.get((key.topic, key.partition))
+        return actor if actor is not None and actor.key == key else None
+
+    async def partitions(
+        self, rows: Sequence[PartitionRow], ends: Mapping[PartitionKey, int]
+    ) -> tuple[PartitionView, ...]:
+        """Share-partitions with what is in flight; `ends` are their log ends."""
+        views: list[PartitionView] = []
+        for row in rows:
+            counts = await self._reads.call(self._context.store.count_in_flight, row.partition_id)
+            views.append(self._partition(row, counts, ends.get(row.key)))
+        return tuple(views)
+
+    def _partition(
+        self, row: PartitionRow, counts: Mapping[int, int], log_end: int | None
+    ) -> PartitionView:
+        head, actor, lag, full_at = row.head, self._actor(row.key), None, None
+        if head is not None and log_end is not None:
+            lag = max(0, log_end - head.start_offset - head.finished_count)
+        core = None if actor is None else actor.partition
+        if core is not None and head is not None:
+            full = len(core.window.ranges) >= core.settings.window_ranges_max
+            full_at = head.start_offset if full else None
+        epoch = -1 if head is None else head.end_leader_epoch
+        return PartitionView(
+            topic=row.key.topic,
+            partition=row.key.partition,
+            topic_id=row.key.topic_id,
+            start_offset=None if head is None else head.start_offset,
+            end_offset=None if head is None else head.end_offset,
+            log_end_offset=log_end,
+            lag=lag,
+            acquired_records=counts.get(RecordState.ACQUIRED, 0),
+            available_records=counts.get(RecordState.AVAILABLE, 0),
+            delayed_records=counts.get(DELAYED, 0),
+            archived_records=counts.get(RecordState.ARCHIVED, 0),
+            leader_epoch=None if epoch < 0 else epoch,
+            window_full_at=full_at,
+            stopped_reason=row.stopped_reason or ("" if actor is None else actor.stopped_reason),
+        )
+
+    async def members(
+        self, group_id: str, members: Sequence[MemberRow], rows: Sequence[PartitionRow]
+    ) -> tuple[MemberView, ...]:
+        """Members by id, with what they hold in these share-partitions."""
+        group = self._coordinator.groups.get(group_id)
+        held = await self._held(rows) if members else Counter()
+        views: list[MemberView] = []
+        for member in sorted(members, key=lambda m: m.member_id):
+            session = None if group is None else group.sessions.get(member.member_id)
+            views.append(
+                MemberView(
+                    member_id=member.member_id,
+                    member_epoch=member.member_epoch,
+                    client_id=member.client_id,
+                    host=member.host,
+                    assignment=_assignment(member.topics, rows),
+                    acquired_records=held[member.member_id],
+                    delivered_total=0 if session is None else session.delivered_total,
+                    acknowledged_total=0 if session is None else session.acknowledged_total,
+                )
+            )
+        return tuple(views)
+
+    async def _held(self, rows: Sequence[PartitionRow]) -> Counter[str]:
+        """How many records each member holds under a lock."""
+        held: Counter[str] = Counter()
+        for row in rows:
+            position = 0
+            while True:
+                page = await self._reads.call(
+                    self._context.store.read_in_flight,
+                    row.partition_id,
+                    from_offset=position,
+                    max_rows=IN_FLIGHT_PAGE,
+                )
+                for entry in page:
+                    if entry.state == RecordState.ACQUIRED and entry.member_id is not None:
+                        held[entry.member_id] += entry.last_offset - entry.first_offset + 1
+                if len(page) < IN_FLIGHT_PAGE:
+                    break
+                position = page[-1].last_offset + 1
+        return held
+
+
+def _assignment(topics: Iterable[str], rows: Sequence[PartitionRow]) -> dict[str, tuple[int, ...]]:
+    """Any member may receive from any partition of its topics."""
+    found = {topic: [r.key.partition for r in rows if r.key.topic == topic] for topic in topics}
+    return {topic: tuple(sorted(found[topic])) for topic in sorted(found) if found[topic]}

@@ -1,0 +1,174 @@
+"""The admin clients without a server: configuration, errors, life."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sharecoord_sdk import IllegalStateException
+from sharecoord_sdk._admin.errors import call_error, item_error
+from sharecoord_sdk._core.status import StreamFailure
+from sharecoord_sdk.admin import (
+    AdminClient,
+    AdminError,
+    AsyncAdminClient,
+    AuthorizationError,
+    CoordinatorUnavailableError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    InvalidConfigError,
+    InvalidRequestError,
+    NotACoordinatorError,
+    ResetTo,
+    UnknownTopicOrPartitionError,
+)
+
+from sharecoord.errors import SharecoordError
+from sharecoord.wire.status import CODES, REASON_KEY, RETRY_KEY, code_of, trailing_metadata
+
+HERE = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+def every_error(kind: type[SharecoordError] = SharecoordError) -> Iterator[type[SharecoordError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from every_error(below)
+
+
+ERRORS = {kind.reason: kind for kind in every_error() if kind.reason in CODES}
+
+
+@pytest.mark.parametrize("reason", sorted(CODES))
+def test_what_may_be_retried_is_what_the_server_says(reason: str) -> None:
+    kind = ERRORS[reason]
+    item = item_error(reason, "why")
+    assert item is not None
+    assert (item.reason, item.message, item.retriable) == (reason, "why", kind.retriable)
+    sent = kind("why", retry_after_ms=250)
+    metadata = dict(trailing_metadata(sent))
+    wait = metadata.get(RETRY_KEY)
+    failure = StreamFailure(
+        code_of(sent).name,
+        sent.message,
+        str(metadata[REASON_KEY]),
+        None if wait is None else int(wait),
+    )
+    received = call_error(failure, "x:1", 30)
+    assert type(received) is type(item)
+    assert (received.reason, received.message) == (reason, "why")
+    assert received.retriable is kind.retriable
+    assert received.retry_after_ms == (250 if kind.retriable else None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("INVALID_REQUEST", InvalidRequestError),
+        ("INVALID_CONFIG", InvalidConfigError),
+        ("GROUP_ID_NOT_FOUND", GroupNotFoundError),
+        ("GROUP_NOT_EMPTY", GroupNotEmptyError),
+        ("UNKNOWN_TOPIC_OR_PARTITION", UnknownTopicOrPartitionError),
+        ("AUTHORIZATION_FAILED", AuthorizationError),
+        ("STORE_UNAVAILABLE", CoordinatorUnavailableError),
+        ("A_REASON_OF_TOMORROW", AdminError),
+    ],
+)
+def test_each_reason_has_its_class(reason: str, kind: type[AdminError]) -> None:
+    assert type(item_error(reason, "why")) is kind
+
+
+def test_no_reason_is_no_error() -> None:
+    assert item_error("", "") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "retriable", "text"),
+    [
+        ("UNIMPLEMENTED", NotACoordinatorError, False, "is it a sharecoord coordinator"),
+        ("UNAUTHENTICATED", AuthorizationError, False, "check sasl.username"),
+        ("PERMISSION_DENIED", AuthorizationError, False, "x:1: why"),
+        ("DEADLINE_EXCEEDED", CoordinatorUnavailableError, True, "within 2.5 s"),
+        ("UNAVAILABLE", CoordinatorUnavailableError, True, r"answers at x:1 \(why\)"),
+        ("DATA_LOSS", AdminError, False, "x:1: DATA_LOSS: why"),
+    ],
+)
+def test_a_bare_status_names_the_address(
+    code: str, kind: type[AdminError], retriable: bool, text: str
+) -> None:
+    error = call_error(StreamFailure(code, "why"), "x:1", 2.5)
+    assert type(error) is kind
+    assert error.retriable is retriable
+    with pytest.raises(AdminError, match=text):
+        raise error
+
+
+@pytest.mark.parametrize("client", [AdminClient, AsyncAdminClient])
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"bootstrap.servers": "no port:x"}, "bootstrap.servers"),
+        ({**HERE, "bootstrap.server": "x"}, "did you mean bootstrap.servers"),
+        ({**HERE, "security.protocol": "sasl_plaintext"}, "over TLS only"),
+        ({**HERE, "security.protocol": "sasl_ssl", "sasl.mechanisms": "PLAIN"}, "sasl.password"),
+        ({**HERE, "ssl.truststore.location": "x.jks"}, "PEM"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(
+    client: type[Any], settings: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(InvalidConfigError, match=text) as raised:
+        client(settings)
+    assert raised.value.reason == "INVALID_CONFIG"
+
+
+def test_a_dict_is_needed() -> None:
+    with pytest.raises(TypeError, match="dict"):
+        AdminClient("localhost:7070")
+
+
+def test_credentials_go_with_every_call() -> None:
+    secure = {"security.protocol": "sasl_ssl", "sasl.mechanisms": "PLAIN"}
+    names = {"sasl.username": "ann", "sasl.password": "pw"}
+    client = AdminClient(HERE | secure | names)
+    ((name, value),) = client._route.metadata()
+    assert (name, value) == ("authorization", f"Basic {base64.b64encode(b'ann:pw').decode()}")
+    bearer = {"sasl.mechanisms": "OAUTHBEARER", "oauth_cb": lambda _: ("token", 1.0)}
+    assert AdminClient(HERE | secure | bearer)._route.metadata() == (
+        ("authorization", "Bearer token"),
+    )
+    assert AdminClient(HERE)._route.metadata() == ()
+
+
+def test_a_closed_client_says_so() -> None:
+    client = AdminClient(HERE)
+    client.close()
+    client.close()
+    with pytest.raises(IllegalStateException, match="closed"):
+        client.list_groups()
+
+
+def test_a_forked_child_is_told_to_make_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = AdminClient(HERE)
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    with pytest.raises(IllegalStateException, match="before a fork"):
+        client.describe_coordinator()
+
+
+def test_one_name_is_not_a_list_of_names() -> None:
+    with AdminClient(HERE) as client:
+        with pytest.raises(TypeError, match="topics is one str"):
+            client.delete_offsets("g", "orders")
+        with pytest.raises(TypeError, match="group_ids is one str"):
+            client.delete_groups("g")
+        with pytest.raises(TypeError, match="topics is one str"):
+            client.reset_offsets("g", ResetTo.latest(), "orders")
+
+
+async def test_nobody_at_the_address() -> None:
+    async with AsyncAdminClient(HERE) as client:
+        with pytest.raises(CoordinatorUnavailableError, match="sharecoord serve"):
+            await client.list_groups()
