@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from sharecoord.core import limits
+from sharecoord.core.ordering import Admission
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcquireMode, RecordState
 from sharecoord.core.window import Keys, RangeState, Window
@@ -41,6 +42,8 @@ class AcquirePlan:
     """What an acquire does."""
 
     takes: list[Take] = field(default_factory=list)
+    blocked: Sequence[Take] = ()
+    """New records that order holds back: they enter the window and wait."""
     records: int = 0
     worn_out: list[DueRange] = field(default_factory=list)
     """Due ranges whose count has reached a limit that was lowered since: archived."""
@@ -70,7 +73,7 @@ def plan_acquire(
     due: Sequence[DueRange],
     fresh: Sequence[Run],
     room: int,
-    isolating: str | None,
+    may_isolate: bool,
 ) -> AcquirePlan:
     """Plans one acquire; see `SharePartition.decide_acquire`."""
     plan = AcquirePlan()
@@ -78,14 +81,24 @@ def plan_acquire(
     if budget <= 0:
         return plan
     soft = mode is AcquireMode.BATCH_OPTIMIZED
-    may_isolate = isolating is None or isolating == member_id
+    order = window.order
+    if order is not None:
+        due = _ready_parts(due, Admission(order, member_id), settings.delivery_limit)
     for _, parts in groupby(due, key=_batch_base):
         batch = _Batch(settings, held=window.held.get(member_id, 0), may_isolate=may_isolate)
         batch.plan(plan, list(parts), budget, soft=soft)
         if plan.closed or plan.records >= budget:
             break
+    admission = None
+    if order is not None:
+        admission = Admission(order, member_id)
+        _keep_order(plan, admission)
     if not plan.closed and plan.records < budget and fresh and room > 0:
-        _take_fresh(plan, window, fresh, min(budget - plan.records, room), soft=soft)
+        fresh_budget = min(budget - plan.records, room)
+        if admission is None:
+            _take_fresh(plan, window, fresh, fresh_budget, soft=soft)
+        else:
+            _take_fresh_in_order(plan, window, fresh, fresh_budget, admission, soft=soft)
     return plan
 
 
@@ -172,3 +185,82 @@ def _take_fresh(
             last,
             RangeState(RecordState.AVAILABLE, batch_base=base, batch_size=records, keys=run.keys),
         )
+
+
+def _ready_parts(
+    due: Sequence[DueRange], admission: Admission, delivery_limit: int
+) -> list[DueRange]:
+    """The parts of due ranges that order lets go out, if all before them goes out."""
+    parts: list[DueRange] = []
+    for first, last, old in due:
+        if old.delivery_count >= delivery_limit:
+            admission.pass_over(first, last, old.keys)
+            parts.append((first, last, old))
+            continue
+        parts += [
+            (left, right, old)
+            for left, right, admitted in admission.split(first, last, old.keys)
+            if admitted
+        ]
+    return parts
+
+
+def _keep_order(plan: AcquirePlan, admission: Admission) -> None:
+    """Drops takes whose predecessor is, for another reason, not taken after all."""
+    finished = {first for first, _, _ in plan.worn_out}
+    takes, plan.takes, plan.records = plan.takes, [], 0
+    for first, last, old in sorted([*takes, *plan.worn_out]):
+        if first in finished:
+            admission.pass_over(first, last, old.keys)
+            continue
+        for left, right, admitted in admission.split(first, last, old.keys):
+            if admitted:
+                plan.take(left, right, old)
+    if not plan.takes:
+        plan.closed = plan.isolate
+
+
+def _take_fresh_in_order(
+    plan: AcquirePlan,
+    window: Window,
+    fresh: Sequence[Run],
+    budget: int,
+    admission: Admission,
+    *,
+    soft: bool,
+) -> None:
+    """Takes the new records that are ready; those that are not enter the window and wait."""
+    entered: list[tuple[int, int, Keys | None, bool]] = []
+    space = limits.WINDOW_RECORDS_MAX - window.acquired - window.due - window.delayed
+    records = total = 0
+    for first, last, keys in fresh:
+        if records >= budget or total >= space:
+            break
+        assert first >= (plan.end_offset or window.end_offset), "new data inside the window"
+        for left, right, admitted in admission.split(first, last, keys, new=True):
+            room = space - total
+            if not soft and (admitted or records >= budget):
+                room = min(room, budget - records)
+            if room <= 0:
+                break
+            right = min(right, left + room - 1)
+            entered.append((left, right, keys, admitted))
+            total += right - left + 1
+            records += (right - left + 1) * admitted
+            plan.end_offset = right + 1
+    if not entered:
+        return
+    base = entered[0][0]
+    values: dict[int, RangeState] = {}
+    blocked: list[Take] = []
+    for first, last, keys, admitted in entered:
+        value = values.get(id(keys))
+        if value is None:
+            value = values[id(keys)] = RangeState(
+                RecordState.AVAILABLE, batch_base=base, batch_size=total, keys=keys
+            )
+        if admitted:
+            plan.take(first, last, value)
+        else:
+            blocked.append(Take(first, last, value))
+    plan.blocked = blocked

@@ -67,6 +67,8 @@ class RangeMap(Generic[V]):
 
     def overlapping(self, first: int, last: int) -> Iterator[tuple[int, int, V]]:
         """The ranges that share an offset with [first, last], whole, in order."""
+        if first > last:
+            return
         at = max(bisect_right(self._starts, first) - 1, 0)
         while at < len(self._blocks) and self._starts[at] <= last:
             block = self._blocks[at]

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from sharecoord.core.states import Ordering
 
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
 
 class PartitionSettings(NamedTuple):
     """Effective values; durations in milliseconds."""
@@ -23,11 +26,23 @@ class PartitionSettings(NamedTuple):
     retry_backoff_ms: int = 0
     retry_backoff_max_ms: int = 0
     retry_backoff_multiplier: float = 2.0
+    retry_backoff_jitter: float = 0.0
+    """Part of a wait that varies: 0.2 = up to 20 % shorter or longer."""
 
-    def backoff_ms(self, failures: int) -> int:
-        """Wait before the next delivery after so many failed ones (design 5.5)."""
+    def backoff_ms(self, failures: int, *, spread: int = 0) -> int:
+        """Wait before the next delivery after so many failed ones (design 5.5).
+
+        Args:
+            failures: Deliveries that failed.
+            spread: Any number that differs from range to range (its lock token): picks the place
+                within the jitter, so that the same decision always gives the same wait.
+        """
         if not self.retry_backoff_ms:
             return 0
         factor = self.retry_backoff_multiplier ** min(max(failures - 1, 0), 64)
-        ceiling = self.retry_backoff_max_ms or self.retry_backoff_ms
-        return int(min(self.retry_backoff_ms * factor, max(ceiling, self.retry_backoff_ms)))
+        ceiling = max(self.retry_backoff_max_ms, self.retry_backoff_ms)
+        wait_ms = min(self.retry_backoff_ms * factor, ceiling)
+        if self.retry_backoff_jitter:
+            place = (spread * _GOLDEN & _MASK) / _MASK
+            wait_ms = min(wait_ms * (1 + self.retry_backoff_jitter * (2 * place - 1)), ceiling)
+        return max(int(wait_ms), 1)

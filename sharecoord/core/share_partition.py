@@ -8,83 +8,51 @@ decision at once, stores its changes with the next group commit, and only then l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from sharecoord.core import limits
+from sharecoord.core import limits, outcomes
 from sharecoord.core.acquire import Run, Take, plan_acquire
+from sharecoord.core.chains import take_back_chains
 from sharecoord.core.changes import PartitionHead
+from sharecoord.core.decisions import (
+    AcknowledgedRange,
+    AcquiredRange,
+    Decision,
+    HeldRange,
+    RangeOutcome,
+    TakenBack,
+)
+from sharecoord.core.ordering import KeyOrder
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import (
     AcknowledgeOutcome,
     AcknowledgeType,
     AcquireMode,
     ArchiveReason,
+    ForceAction,
+    Ordering,
     RecordState,
 )
 from sharecoord.core.window import Edit, RangeState, Window
 
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 REJECT, RENEW, RETURN = AcknowledgeType.REJECT, AcknowledgeType.RENEW, AcknowledgeType.RETURN
+DELIVERY_LIMIT = ArchiveReason.DELIVERY_LIMIT
 
-
-class AcquiredRange(NamedTuple):
-    """A run of offsets that went to a member under one token."""
-
-    first: int
-    last: int
-    delivery_count: int
-    lock_token: int
-    deadline_ms: int
-
-
-class AcknowledgedRange(NamedTuple):
-    """What a member says of [first, last]."""
-
-    first: int
-    last: int
-    type: AcknowledgeType
-    lock_token: int
-    delay_ms: int = 0
-    reason: str | None = None
-
-
-class RangeOutcome(NamedTuple):
-    """An answer other than OK for [first, last]."""
-
-    first: int
-    last: int
-    outcome: AcknowledgeOutcome
-    final_state: RecordState | None = None
-
-
-class HeldRange(NamedTuple):
-    """An entry of a member's lock book."""
-
-    first: int
-    last: int
-    lock_token: int
-
-
-@dataclass(slots=True)
-class Decision:
-    """What a command changes, and what its caller is told once that is durable."""
-
-    edits: list[Edit] = field(default_factory=list)
-    end_offset: int | None = None
-    tokens_used: int = 0
-    acquired: list[AcquiredRange] = field(default_factory=list)
-    exceptions: list[RangeOutcome] = field(default_factory=list)
-    """Outcomes other than OK, in order; empty = everything asked is OK."""
-    lost: list[HeldRange] = field(default_factory=list)
-    """Lock-book entries that are no longer the member's."""
-    isolate: bool = False
-    """The member must hold nothing before it gets the last-attempt record that waits for it."""
-
-    @property
-    def changes_anything(self) -> bool:
-        """Whether there is something to apply and to store."""
-        return bool(self.edits) or self.end_offset is not None
+__all__ = [
+    "ACCEPT",
+    "REJECT",
+    "RELEASE",
+    "RENEW",
+    "RETURN",
+    "AcknowledgedRange",
+    "AcquiredRange",
+    "Decision",
+    "HeldRange",
+    "RangeOutcome",
+    "Run",
+    "SharePartition",
+    "TakenBack",
+]
 
 
 class SharePartition:
@@ -97,14 +65,37 @@ class SharePartition:
         self.end_leader_epoch = head.end_leader_epoch
         self.change_sequence = head.change_sequence
         self.owner_epoch = owner_epoch
-        self.settings = settings
+        self._settings = settings
+        self._follow_order()
         self.log_start_offset = 0
         self.isolating: str | None = None
+        self._isolating_until_ms = 0
         self._token_sequence = 0
 
     def load(self, ranges: Iterable[tuple[int, int, RangeState]]) -> None:
         """Takes over stored ranges after a claim (times already monotonic)."""
         self.window.load(ranges)
+        self._follow_order()
+
+    @property
+    def settings(self) -> PartitionSettings:
+        """The settings in force; a new value acts on the next command."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: PartitionSettings) -> None:
+        before, self._settings = self._settings, settings
+        if settings.ordering != before.ordering:
+            self._follow_order()
+
+    def _follow_order(self) -> None:
+        """Starts (or stops) to follow the keys of the window, as the group's order wants."""
+        ordering = self._settings.ordering
+        if ordering == Ordering.UNORDERED:
+            self.window.order = None
+        else:
+            whole = ordering == Ordering.PARTITION
+            self.window.order = KeyOrder(self.window, whole_partition=whole)
 
     @property
     def head(self) -> PartitionHead:
@@ -126,15 +117,21 @@ class SharePartition:
     @property
     def room(self) -> int:
         """How many new records may enter the window (design 5.4)."""
-        window, settings = self.window, self.settings
+        window, settings = self.window, self._settings
         if len(window.ranges) >= settings.window_ranges_max:
             return 0
-        return max(0, settings.record_locks_max - window.acquired - window.due)
+        if window.order is None:
+            return max(0, settings.record_locks_max - window.acquired - window.due)
+        free = settings.record_locks_max - window.acquired - window.ready
+        unfinished = window.acquired + window.due + window.delayed
+        return max(0, min(free, limits.WINDOW_RECORDS_MAX - unfinished))
 
     def apply(self, decision: Decision) -> None:
         """Carries out a decision of this partition that was made on its present state."""
         if not decision.changes_anything:
             return
+        if decision.truncate_to is not None:
+            self.window.truncate(decision.truncate_to)
         self.window.apply(decision.edits, decision.end_offset)
         self._token_sequence += decision.tokens_used
         self.change_sequence += 1
@@ -153,39 +150,63 @@ class SharePartition:
     ) -> Decision:
         """Hands records to a member: what is due again first, then new data (KIP-932, 2.5-2.8).
 
+        In groups with order, new records that must wait enter the window as AVAILABLE (design 5.6),
+        so `end_offset` may pass records that nobody has got yet.
+
         Args:
             now_ms: Monotonic time.
             member_id: Who gets them.
             max_records: Strict, except with BATCH_OPTIMIZED, where a whole run may exceed it.
             mode: How records are taken.
-            due: Ranges of `window.due_ranges` whose payload is at hand, in order.
-            fresh: Runs of existing offsets from `window.end_offset` on; what lies between them
-                is a proven gap.
+            due: Ranges (or parts of them) of `window.due_ranges` whose payload is at hand, in
+                order.
+            fresh: Runs of existing offsets from `window.end_offset` on, in `key` order with their
+                key hashes; what lies between them is a proven gap.
         """
+        settings = self._settings
         plan = plan_acquire(
             self.window,
-            self.settings,
+            settings,
             member_id=member_id,
             max_records=max_records,
             mode=mode,
             due=due,
             fresh=fresh,
             room=self.room,
-            isolating=self.isolating,
+            may_isolate=self.isolating is None or self._may_isolate(now_ms, member_id),
         )
-        decision = Decision(end_offset=plan.end_offset, isolate=plan.isolate)
+        if self._token_sequence + len(plan.takes) > limits.TOKEN_SEQUENCE_MAX:
+            return Decision()
         if plan.isolate:
-            self.isolating = member_id
+            if self.isolating != member_id:
+                self.isolating = member_id
+                self._isolating_until_ms = now_ms + settings.lock_duration_ms
         elif self.isolating == member_id and plan.takes:
             self.isolating = None
+        decision = Decision(end_offset=plan.end_offset, isolate=plan.isolate)
         for first, last, value in plan.worn_out:
-            decision.edits.append(Edit(first, last, self._archived(value, DELIVERY_LIMIT, None)))
-        deadline_ms = now_ms + self.settings.lock_duration_ms
+            gone = outcomes.archived(value, settings, DELIVERY_LIMIT, None)
+            decision.edits.append(Edit(first, last, gone))
+        deadline_ms = now_ms + settings.lock_duration_ms
         for take in plan.takes:
             self._grant(decision, take, member_id, deadline_ms)
-        if plan.worn_out:
-            decision.edits.sort()
+        decision.edits += [Edit(*blocked) for blocked in plan.blocked]
+        if plan.worn_out or plan.blocked:
+            decision.edits.sort(key=_first_of)
         return decision
+
+    def _may_isolate(self, now_ms: int, member_id: str) -> bool:
+        """Whether a last-attempt record may wait for this member to hold nothing.
+
+        One member at a time, so that not all of them drain; but not one that holds nothing and
+        asks for nothing, and none for longer than a lock lasts, so that the record never starves.
+        """
+        other = self.isolating
+        return (
+            other == member_id
+            or other not in self.window.held
+            or now_ms >= self._isolating_until_ms
+        )
 
     def _grant(self, decision: Decision, take: Take, member_id: str, deadline_ms: int) -> None:
         """Adds one acquired range with its token to a decision."""
@@ -199,7 +220,7 @@ class SharePartition:
             member_id,
             token,
             deadline_ms,
-            self.settings.lock_duration_ms,
+            self._settings.lock_duration_ms,
             0,
             old.batch_base,
             old.batch_size,
@@ -227,7 +248,7 @@ class SharePartition:
         memo_old: RangeState | None = None
         memo_key: tuple[AcknowledgeType, int, str | None] | None = None
         memo_new: RangeState | None = None
-        edits, make_edit = decision.edits, Edit
+        edits, make_edit, settings = decision.edits, Edit, self._settings
         for item in ranges:
             first, last, kind, token, delay_ms, reason = item
             if first > last or first <= previous_last:
@@ -249,10 +270,12 @@ class SharePartition:
             old = cached[2]
             key = (kind, delay_ms, reason)
             if old is not memo_old or key != memo_key:
-                memo_new = self._settled(old, now_ms, kind, delay_ms, reason)
+                memo_new = outcomes.settled(old, settings, now_ms, kind, delay_ms, reason)
                 memo_old, memo_key = old, key
             edits.append(make_edit(first, last, memo_new))
-        return decision
+        if self.window.order is None and self.log_start_offset <= self.window.start_offset:
+            return decision
+        return self._completed(decision, now_ms)
 
     def _settles(
         self, value: RangeState, member_id: str, token: int, kind: AcknowledgeType
@@ -262,7 +285,7 @@ class SharePartition:
             value.lock_token == token
             and value.state is RecordState.ACQUIRED
             and value.member_id == member_id
-            and (kind is not RENEW or self.settings.renew_enabled)
+            and (kind is not RENEW or self._settings.renew_enabled)
         )
 
     def _acknowledge_piecewise(
@@ -284,7 +307,7 @@ class SharePartition:
                     RangeOutcome(position, left - 1, outcome.ALREADY_FINISHED, finished)
                 )
             if self._settles(value, member_id, token, kind):
-                new = self._settled(value, now_ms, kind, delay_ms, reason)
+                new = outcomes.settled(value, self._settings, now_ms, kind, delay_ms, reason)
                 decision.edits.append(Edit(left, right, new))
             else:
                 refusal = self._refusal(value, member_id, token, kind, left, right)
@@ -319,106 +342,54 @@ class SharePartition:
             return RangeOutcome(first, last, outcome.RENEW_DISABLED)
         return RangeOutcome(first, last, outcome.LOCK_LOST)
 
-    def _settled(
-        self,
-        old: RangeState,
-        now_ms: int,
-        kind: AcknowledgeType,
-        delay_ms: int,
-        reason: str | None,
-    ) -> RangeState | None:
-        """What an ACQUIRED range becomes."""
-        if kind is ACCEPT:
-            return None
-        if kind is RELEASE:
-            return self._released(old, now_ms, delay_ms, reason)
-        if kind is RETURN:
-            return self._returned(old, now_ms)
-        if kind is REJECT:
-            return self._archived(old, ArchiveReason.REJECTED, reason)
-        duration_ms = self.settings.lock_duration_ms
-        return old._replace(deadline_ms=now_ms + duration_ms, granted_ms=duration_ms)
-
-    def _released(
-        self, old: RangeState, now_ms: int, delay_ms: int, reason: str | None
-    ) -> RangeState:
-        """A failed attempt: due again (later), or worn out (KIP-932, T4 and T5)."""
-        if old.delivery_count >= self.settings.delivery_limit:
-            return self._archived(old, DELIVERY_LIMIT, reason)
-        wait_ms = delay_ms or self.settings.backoff_ms(old.delivery_count)
-        return self._available(old, old.delivery_count, now_ms + wait_ms if wait_ms else 0, reason)
-
-    def _returned(self, old: RangeState, now_ms: int) -> RangeState:
-        """Handed back unseen: the delivery is taken back, the hand-out counted (design 5.3)."""
-        over = old.hand_outs - limits.HAND_OUTS_FREE_FACTOR * self.settings.delivery_limit
-        wait_ms = 0
-        if over > 0:
-            shift = min(over - 1, 16)
-            wait_ms = min(limits.HAND_OUT_DELAY_MS << shift, limits.HAND_OUT_DELAY_MAX_MS)
-        return self._available(
-            old, old.delivery_count - 1, now_ms + wait_ms if wait_ms else 0, old.reason
-        )
-
-    @staticmethod
-    def _available(
-        old: RangeState, delivery_count: int, available_at_ms: int, reason: str | None
-    ) -> RangeState:
-        return RangeState(
-            RecordState.AVAILABLE,
-            delivery_count,
-            old.hand_outs,
-            None,
-            old.lock_token,
-            0,
-            0,
-            available_at_ms,
-            old.batch_base,
-            old.batch_size,
-            reason,
-            old.keys,
-        )
-
-    def _archived(self, old: RangeState, cause: ArchiveReason, message: str | None) -> RangeState:
-        """Never delivered again; by way of the dead-letter outbox where that is on."""
-        state = RecordState.ARCHIVING if self.settings.dead_letters else RecordState.ARCHIVED
-        reason = f"{cause}: {message}" if message else str(cause)
-        return RangeState(
-            state,
-            old.delivery_count,
-            old.hand_outs,
-            reason=reason,
-            batch_base=old.batch_base,
-            batch_size=old.batch_size,
-        )
-
     # -- locks that end -------------------------------------------------------------------------
 
     def decide_expire(self, now_ms: int) -> Decision:
-        """Ends the locks whose time is over (KIP-932, T9 and T10)."""
-        return Decision(edits=self._give_up(self.window.expired(now_ms), now_ms))
+        """Ends the locks whose time is over (KIP-932, T9 and T10). The decision must be applied."""
+        return self._give_up(self.window.expired(now_ms), now_ms)
 
     def decide_release_member(self, now_ms: int, member_id: str) -> Decision:
         """Releases all that a departed member holds; the deliveries count (KIP-932, T11)."""
+        if self.isolating == member_id:
+            self.isolating = None
         held = [Edit(*found) for found in self.window.held_by(member_id)]
-        return Decision(edits=self._give_up(sorted(held), now_ms))
+        held.sort()
+        return self._give_up(held, now_ms)
 
-    def _give_up(self, held: Sequence[Edit], now_ms: int) -> list[Edit]:
-        edits: list[Edit] = []
+    def _give_up(self, held: Sequence[Edit], now_ms: int) -> Decision:
+        decision = Decision()
+        memo_old: RangeState | None = None
+        memo_new: RangeState | None = None
         for first, last, value in held:
             assert value is not None, "only an acquired range can be given up"
-            if first < self.log_start_offset:
-                cut = min(last, self.log_start_offset - 1)
-                gone = RangeState(
-                    RecordState.ARCHIVED,
-                    value.delivery_count,
-                    value.hand_outs,
-                    reason=ArchiveReason.LOG_START,
-                )
-                edits.append(Edit(first, cut, gone))
-                first = cut + 1
-            if first <= last:
-                edits.append(Edit(first, last, self._released(value, now_ms, 0, None)))
-        return edits
+            if value is not memo_old:
+                memo_old, memo_new = value, outcomes.released(value, self._settings, now_ms)
+            decision.edits.append(Edit(first, last, memo_new))
+        return self._completed(decision, now_ms)
+
+    def _completed(self, decision: Decision, now_ms: int) -> Decision:
+        """Adds what follows from the end of locks.
+
+        The rest of broken chains goes back (design 5.6); what would be due below the log start is
+        archived: nobody can read it (design 5.12).
+        """
+        window = self.window
+        if window.order is not None and decision.edits:
+            take_back_chains(window, window.order, self._settings, decision, now_ms)
+        edits, log_start = decision.edits, self.log_start_offset
+        if not edits or edits[0].first >= log_start:
+            return decision
+        kept: list[Edit] = []
+        for first, last, value in edits:
+            if value is None or value.state is not RecordState.AVAILABLE or first >= log_start:
+                kept.append(Edit(first, last, value))
+                continue
+            cut = min(last, log_start - 1)
+            kept.append(Edit(first, cut, outcomes.forced(value, ArchiveReason.LOG_START)))
+            if cut < last:
+                kept.append(Edit(cut + 1, last, value))
+        decision.edits = kept
+        return decision
 
     def decide_lock_book(self, now_ms: int, member_id: str, book: Sequence[HeldRange]) -> Decision:
         """Compares what a re-joined member holds with what it is known to hold (design 5).
@@ -429,25 +400,33 @@ class SharePartition:
         decision = Decision()
         shown: dict[int, list[HeldRange]] = {}
         for entry in book:
-            shown.setdefault(entry.lock_token, []).append(entry)
+            if entry.first <= entry.last:
+                shown.setdefault(entry.lock_token, []).append(entry)
         for first, last, value in self.window.held_by(member_id):
-            position = first
+            position, back = first, outcomes.returned(value, self._settings, now_ms)
             for entry in sorted(shown.get(value.lock_token, ())):
                 if entry.last < position or entry.first > last:
                     continue
                 if entry.first > position:
-                    back = self._returned(value, now_ms)
                     decision.edits.append(Edit(position, entry.first - 1, back))
                 position = entry.last + 1
             if position <= last:
-                decision.edits.append(Edit(position, last, self._returned(value, now_ms)))
-        decision.edits.sort(key=lambda edit: edit.first)
+                decision.edits.append(Edit(position, last, back))
+        decision.edits.sort()
         for entry in book:
             decision.lost.extend(self._lost_parts(member_id, entry))
+        self._completed(decision, now_ms)
+        for taken in decision.taken_back:
+            for entry in shown.get(taken.lock_token, ()):
+                left, right = max(taken.first, entry.first), min(taken.last, entry.last)
+                if left <= right:
+                    decision.lost.append(HeldRange(left, right, entry.lock_token))
         return decision
 
     def _lost_parts(self, member_id: str, entry: HeldRange) -> list[HeldRange]:
         """The parts of a lock-book entry that the member does not hold under its token."""
+        if entry.first > entry.last:
+            return [entry]
         lost: list[HeldRange] = []
         position = entry.first
         for first, last, value in self.window.ranges.overlapping(entry.first, entry.last):
@@ -464,11 +443,17 @@ class SharePartition:
     # -- the log --------------------------------------------------------------------------------
 
     def decide_log_start(self, log_start_offset: int) -> Decision:
-        """The log start moved: what is due below it is archived and counted (design 5.12)."""
-        gone = ArchiveReason.LOG_START
-        edits = self._forced(self.window.start_offset, log_start_offset - 1, gone)
-        decision = Decision(edits=edits)
-        if self.window.end_offset < log_start_offset:
+        """The log start moved: what is due below it is archived and counted (design 5.12).
+
+        What is acquired runs on; when it fails, it is archived too. Records that were never
+        acquired are archived as one range, so that no loss is silent.
+        """
+        self.log_start_offset = log_start_offset
+        window, gone = self.window, ArchiveReason.LOG_START
+        decision = Decision(edits=self._forced(window.start_offset, log_start_offset - 1, gone))
+        if window.end_offset < log_start_offset:
+            missed = RangeState(RecordState.ARCHIVED, reason=str(gone))
+            decision.edits.append(Edit(window.end_offset, log_start_offset - 1, missed))
             decision.end_offset = log_start_offset
         return decision
 
@@ -485,7 +470,63 @@ class SharePartition:
 
     def decide_skip(self, end_offset: int) -> Decision:
         """Nothing but a proven gap lies in [window end, `end_offset`): the window moves over it."""
-        return Decision(end_offset=end_offset)
+        return Decision(end_offset=end_offset if end_offset > self.window.end_offset else None)
+
+    def decide_truncate(self, offset: int) -> Decision:
+        """The log was truncated: what the window knows from `offset` on is void (design 5.12).
+
+        Locks on it are dead. `truncated` lists what is dropped; the state epoch must be raised,
+        for offsets will be used again.
+        """
+        window = self.window
+        if offset >= window.end_offset:
+            return Decision()
+        self.log_start_offset = min(self.log_start_offset, offset)
+        dropped = window.ranges.overlapping(offset, window.end_offset)
+        return Decision(
+            truncate_to=offset,
+            truncated=[(max(first, offset), last, value) for first, last, value in dropped],
+        )
+
+    # -- dead letters and operators -------------------------------------------------------------
+
+    def decide_dead_letter_done(self, first: int, last: int) -> Decision:
+        """The dead letters of [first, last] are safe: what is ARCHIVING there is ARCHIVED (T18)."""
+        return Decision(
+            edits=[
+                Edit(
+                    max(start, first),
+                    min(end, last),
+                    value._replace(state=RecordState.ARCHIVED),
+                )
+                for start, end, value in self.window.ranges.overlapping(first, last)
+                if value.state is RecordState.ARCHIVING
+            ]
+        )
+
+    def decide_force(self, now_ms: int, first: int, last: int, action: ForceAction) -> Decision:
+        """An operator ends locks and waits in [first, last] (design 7, force release/archive).
+
+        RELEASE makes what is acquired or delayed due at once; a record at its delivery limit is
+        archived as by any release. ARCHIVE archives what is acquired, delayed or due, without a
+        dead letter. Locks that end so are dead: their holders get LOCK_LOST.
+        """
+        decision = Decision()
+        acquired, archive = RecordState.ACQUIRED, action is ForceAction.ARCHIVE
+        for start, end, value in self.window.ranges.overlapping(first, last):
+            left, right = max(start, first), min(end, last)
+            if value.state not in (RecordState.AVAILABLE, acquired):
+                continue
+            if archive:
+                new = outcomes.forced(value, ArchiveReason.ADMIN)
+            elif value.state is acquired and value.delivery_count >= self._settings.delivery_limit:
+                new = outcomes.archived(value, self._settings, DELIVERY_LIMIT, None)
+            elif value.state is acquired or value.available_at_ms:
+                new = outcomes.available(value, value.delivery_count, 0, value.reason)
+            else:
+                continue
+            decision.edits.append(Edit(left, right, new))
+        return self._completed(decision, now_ms)
 
     def _forced(self, first: int, last: int, reason: ArchiveReason) -> list[Edit]:
         """Archives what is AVAILABLE in [first, last], whatever its count; no dead letter."""
@@ -493,13 +534,12 @@ class SharePartition:
             Edit(
                 max(start, first),
                 min(end, last),
-                RangeState(
-                    RecordState.ARCHIVED, value.delivery_count, value.hand_outs, reason=reason
-                ),
+                outcomes.forced(value, reason),
             )
             for start, end, value in self.window.ranges.overlapping(first, last)
             if value.state is RecordState.AVAILABLE
         ]
 
 
-DELIVERY_LIMIT = ArchiveReason.DELIVERY_LIMIT
+def _first_of(edit: Edit) -> int:
+    return edit.first

@@ -65,6 +65,13 @@ class ArchiveReason(enum.StrEnum):
     PAYLOAD_GONE = "PAYLOAD_GONE"
 
 
+class ForceAction(enum.StrEnum):
+    """What an operator does to records in flight, whoever holds them."""
+
+    RELEASE = "release"
+    ARCHIVE = "archive"
+
+
 class AcknowledgeOutcome(enum.IntEnum):
     """What became of one acknowledged range (design 5.2)."""
 

@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from sharecoord.core.ordering import KeyOrder
 from sharecoord.core.range_map import RangeMap
 from sharecoord.core.states import LEGAL_MOVES, RecordState
 
@@ -76,6 +77,10 @@ class Grant:
         self.remaining = 0
 
 
+INDEX_ENTRIES_MIN = 4_096
+"""The heaps are rid of what is out of date only beyond so many entries."""
+
+
 class Window:
     """Ranges of unfinished (and archived) records from SPSO to SPEO."""
 
@@ -96,6 +101,10 @@ class Window:
         self._due_heap: list[int] = []
         self._delayed_heap: list[tuple[int, int]] = []
         self._deadline_heap: list[tuple[int, int, int]] = []
+        self._index_entries_max = INDEX_ENTRIES_MIN
+        self._index_room = INDEX_ENTRIES_MIN
+        self.order: KeyOrder | None = None
+        """The keys of the unfinished records; None in groups without order."""
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -109,6 +118,11 @@ class Window:
         """Final offsets inside [start_offset, end_offset)."""
         return self.end_offset - self.start_offset - self.unfinished
 
+    @property
+    def ready(self) -> int:
+        """Due records that a member without locks could have; with order it may be too high."""
+        return self.due if self.order is None else self.order.ready
+
     def is_delayed(self, value: RangeState) -> bool:
         """Whether an AVAILABLE range waits for its time."""
         return value.available_at_ms > self._due_until_ms
@@ -121,11 +135,17 @@ class Window:
         """The earliest time at which a delayed record becomes due, or None."""
         return self._delayed_heap[0][0] if self._delayed_heap else None
 
-    def due_ranges(self, records_max: int) -> list[tuple[int, int, RangeState]]:
+    def due_ranges(
+        self, records_max: int, member_id: str | None = None
+    ) -> list[tuple[int, int, RangeState]]:
         """Ranges that may be acquired again, lowest offset first, until `records_max` is reached.
 
-        The last range is given whole, so the sum may exceed `records_max`.
+        The last range is given whole, so the sum may exceed `records_max`. In groups with order
+        these are the parts of ranges that `member_id` may have now (it may go on with the keys
+        that it holds); without a member, that a member without locks may have.
         """
+        if self.order is not None:
+            return self.order.ready_ranges(records_max, member_id)
         if not self.due:
             self._due_heap.clear()
             return []
@@ -171,6 +191,7 @@ class Window:
         """Makes delayed records due whose time has come; returns how many."""
         before = self.due
         if now_ms > self._due_until_ms:
+            became_due: list[tuple[int, int, RangeState]] = []
             heap = self._delayed_heap
             while heap and heap[0][0] <= now_ms:
                 at_ms, first = heapq.heappop(heap)
@@ -186,7 +207,12 @@ class Window:
                     self.delayed -= size
                     self.due += size
                     heapq.heappush(self._due_heap, first)
+                    became_due.append(found)
             self._due_until_ms = now_ms
+            if self.order is not None and became_due:
+                for found in became_due:
+                    self.order.became_due(*found)
+                self.order.settle()
         return self.due - before
 
     def apply(self, edits: Sequence[Edit], end_offset: int | None = None) -> None:
@@ -199,10 +225,18 @@ class Window:
         if end_offset is not None:
             assert end_offset >= self.end_offset, "the end of a window moved back"
             self.end_offset = end_offset
+        order = self.order
+        if order is not None:
+            order.note(edits)
         at, count = 0, len(edits)
         while at < count:
             at = self._apply_in_range(edits, at)
         self._advance_start()
+        if order is not None:
+            order.settle()
+        self._index_room -= count
+        if self._index_room < 0:
+            self._check_index_size()
 
     def _apply_in_range(self, edits: Sequence[Edit], at: int) -> int:
         """Applies the edits from `at` on that lie in one existing range; returns the next index."""
@@ -220,6 +254,9 @@ class Window:
         while at < len(edits) and edits[at].first <= old_last:
             first, last, value = edits[at]
             assert position <= first <= last <= old_last, "an edit crosses a range"
+            at += 1
+            if value == old:
+                continue
             if first > position:
                 pieces.append((position, first - 1, old))
             if value is not None:
@@ -227,7 +264,6 @@ class Window:
                 self._add_piece(pieces, first, last, value)
             moved += last - first + 1
             position = last + 1
-            at += 1
         if position <= old_last:
             pieces.append((position, old_last, old))
         self._leave(old, moved)
@@ -238,7 +274,7 @@ class Window:
                 self._enter(*piece)
             elif old.state is AVAILABLE and piece[0] != old_first:
                 self._index_available(piece[0], old)
-        if pieces and pieces[0][2] is not old:
+        if pieces and pieces[0][0] == old_first and pieces[0][2] is not old:
             self._join_left(old_first, pieces)
         else:
             self.ranges.replace(old_first, pieces)
@@ -349,10 +385,67 @@ class Window:
         assert start >= self.start_offset, "the start offset moved back"
         self.start_offset = start
 
+    def truncate(self, offset: int) -> None:
+        """Drops everything from `offset` on, locks included; the end moves back to it.
+
+        The one way in which the end, and with it the start, of a window moves back.
+        """
+        order = self.order
+        for first, last, value in [*self.ranges.overlapping(offset, self.end_offset)]:
+            kept = max(first, offset)
+            if order is not None:
+                order.drop(kept, last, value)
+            self._leave(value, last - kept + 1)
+            if kept == first:
+                self.ranges.replace(first, ())
+                self.dirty[first] = None
+            else:
+                self.ranges.replace(first, ((first, offset - 1, value),))
+                self.dirty[first] = (offset - 1, value)
+        self.end_offset = min(self.end_offset, offset)
+        self.start_offset = min(self.start_offset, offset)
+        self._advance_start()
+        if order is not None:
+            order.settle()
+
+    def _check_index_size(self) -> None:
+        """Looks, once in so many edits, whether the heaps hold too much that is out of date."""
+        self._index_room = INDEX_ENTRIES_MIN
+        entries = len(self._deadline_heap) + len(self._due_heap) + len(self._delayed_heap)
+        if entries > self._index_entries_max:
+            self._rebuild_indexes()
+
+    def _rebuild_indexes(self) -> None:
+        """Rids the heaps of entries that are out of date: memory is bounded by ranges."""
+        self._deadline_heap = [
+            (value.deadline_ms, first, last)
+            for first, last, value in self.ranges
+            if value.state is ACQUIRED
+        ]
+        available = [(first, value) for first, _, value in self.ranges if value.state is AVAILABLE]
+        self._due_heap = [first for first, value in available if not self.is_delayed(value)]
+        self._delayed_heap = [
+            (value.available_at_ms, first) for first, value in available if self.is_delayed(value)
+        ]
+        heapq.heapify(self._deadline_heap)
+        heapq.heapify(self._delayed_heap)
+        entries = len(self._deadline_heap) + len(available)
+        self._index_entries_max = max(INDEX_ENTRIES_MIN, 2 * entries)
+
+    def index_entries(
+        self,
+    ) -> tuple[Sequence[int], Sequence[tuple[int, int]], Sequence[tuple[int, int, int]]]:
+        """The heaps of due offsets, (time, offset) and (deadline, first, last); for checks."""
+        return self._due_heap, self._delayed_heap, self._deadline_heap
+
     def load(self, ranges: Iterable[tuple[int, int, RangeState]]) -> None:
-        """Fills an empty window with stored ranges, in order. Nothing of it is dirty."""
+        """Fills an empty window with stored ranges, in order.
+
+        Nothing of it is dirty, except ARCHIVED rows at the front: no live window has those, so
+        they are deleted with the next commit.
+        """
         for first, last, value in ranges:
             self.ranges.insert(first, last, value)
             self._enter(first, last, value)
-        self._advance_start()
         self.dirty.clear()
+        self._advance_start()

@@ -1,0 +1,106 @@
+"""Fairness: how to split what is there, and how fair a split was (design 5, "Measured").
+
+One implementation for the dispatcher, the live metric and the Spark job, so that they agree.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from sharecoord.errors import InternalError
+
+
+def split_fairly(demands: Sequence[int], available: int) -> list[int]:
+    """Splits `available` whole records: max-min fair, nobody gets more than it asks for.
+
+    What cannot be split evenly goes, one each, to those that come first.
+
+    Args:
+        demands: What each member wants; negative counts as 0.
+        available: Records at hand; negative counts as 0.
+
+    Returns:
+        Shares in the order of `demands`, with the sum min(available, sum of demands).
+    """
+    shares = [max(demand, 0) for demand in demands]
+    available = max(available, 0)
+    if sum(shares) <= available:
+        return shares
+    order = sorted(range(len(shares)), key=shares.__getitem__)
+    left = available
+    for done, at in enumerate(order):
+        members = len(order) - done
+        if shares[at] * members > left:
+            level, extra = divmod(left, members)
+            for rank, other in enumerate(sorted(order[done:])):
+                # `extra` < members, and each of these wants more than `level`.
+                shares[other] = level + (rank < extra)
+            break
+        left -= shares[at]
+    return shares
+
+
+def fair_level(demands: Sequence[float], got: Sequence[float]) -> float:
+    """The level L at which the sum of min(demand, L) equals the sum of `got`.
+
+    What was handed out, poured over the demands like water: who wants less than L gets all, the
+    others L each.
+
+    Args:
+        demands: What each member wanted in the interval, at least 0.
+        got: What each received, at least 0; same order.
+
+    Returns:
+        L; the highest demand when everything wanted (or more) was handed out, 0 without demand.
+
+    Raises:
+        InternalError: The sequences differ in length or hold a negative number.
+    """
+    _check(demands, got)
+    heap = [demand for demand in demands if demand > 0]
+    heapq.heapify(heap)
+    left, level = float(sum(got)), 0.0
+    while heap:
+        if heap[0] * len(heap) >= left:
+            return left / len(heap)
+        level = heapq.heappop(heap)
+        left -= level
+    return float(level)
+
+
+def fairness(demands: Sequence[float], got: Sequence[float]) -> float:
+    """Jain's index over got / min(demand, L) of the members with demand.
+
+    1 = everybody got its fair part, 1/n = one of n got all. 1 also when nobody wanted anything or
+    nothing was handed out.
+
+    Args:
+        demands: As in `fair_level`.
+        got: As in `fair_level`.
+
+    Raises:
+        InternalError: As in `fair_level`.
+    """
+    level = fair_level(demands, got)
+    if level <= 0:
+        return 1.0
+    parts = [g / min(d, level) for d, g in zip(demands, got, strict=True) if d > 0]
+    return jain_index(parts)
+
+
+def jain_index(parts: Sequence[float]) -> float:
+    """(sum x)^2 / (n * sum x^2): 1 = all equal, 1/n = one has all; 1 when all are 0."""
+    highest = max(parts, default=0.0)
+    if highest <= 0:
+        return 1.0
+    # Relative to the highest, so that no square overflows or vanishes.
+    scaled = [part / highest for part in parts]
+    return sum(scaled) ** 2 / (len(scaled) * sum(part * part for part in scaled))
+
+
+def _check(demands: Sequence[float], got: Sequence[float]) -> None:
+    if len(demands) != len(got):
+        raise InternalError(f"{len(demands)} demands but {len(got)} amounts received")
+    if any(value < 0 for value in (*demands, *got)):
+        raise InternalError("demands and amounts received must not be negative")

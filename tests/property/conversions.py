@@ -1,0 +1,45 @@
+"""Between ranges, stored rows and the oracle's records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sharecoord.core.changes import InFlightRow
+from sharecoord.core.states import RecordState
+from sharecoord.core.window import Keys, RangeState
+from tests.property.oracle import Record
+
+Found = tuple[int, int, RangeState]
+
+
+def to_row(first: int, last: int, value: RangeState) -> InFlightRow:
+    """What is stored of a range."""
+    hashes = value.keys.slice(first, last) if value.keys else None
+    return InFlightRow(first, last, int(value.state), *value[1:11], hashes)
+
+
+def from_row(row: InFlightRow) -> Found:
+    """A stored range."""
+    keys = None if row.key_hashes is None else Keys(row.first_offset, row.key_hashes)
+    value = RangeState(RecordState(row.state), *row[3:13], keys)
+    return row.first_offset, row.last_offset, value
+
+
+def as_record(offset: int, value: RangeState) -> Record:
+    """A range's state as one record of the oracle."""
+    key = None
+    if value.keys is not None:
+        key = int.from_bytes(value.keys.at(offset), "big")
+    return Record(*value[:11], key)
+
+
+def spread(ranges: Sequence[tuple[Any, ...]]) -> list[int]:
+    """The offsets of ranges."""
+    return [o for r in ranges for o in range(r[0], r[1] + 1)]
+
+
+def without_key(record: Record) -> tuple[Any, ...]:
+    """The fields of a record whose key no longer matters."""
+    values = [getattr(record, name) for name in record.__dataclass_fields__]
+    return (*values[:-1], None)

@@ -1,0 +1,63 @@
+"""What every fair split and every measure of fairness has."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sharecoord.core.fair_share import fair_level, fairness, jain_index, split_fairly
+
+DEMANDS = st.lists(st.integers(0, 1_000), min_size=1, max_size=30)
+AMOUNT = st.one_of(st.just(0.0), st.floats(0.001, 1e6))
+AMOUNTS = st.lists(st.tuples(AMOUNT, AMOUNT), min_size=1, max_size=20)
+
+
+@settings(max_examples=200, deadline=None)
+@given(demands=DEMANDS, available=st.integers(0, 20_000))
+def test_a_split_is_max_min_fair(demands: list[int], available: int) -> None:
+    """All is given out; nobody could get more without taking from one that has no more."""
+    shares = split_fairly(demands, available)
+    assert sum(shares) == min(available, sum(demands))
+    assert all(0 <= share <= demand for share, demand in zip(shares, demands, strict=True))
+    short = [share for share, demand in zip(shares, demands, strict=True) if share < demand]
+    if short:
+        assert max(shares) - min(short) <= 1
+        assert max(short) - min(short) <= 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(demands=DEMANDS, available=st.integers(1, 20_000))
+def test_a_fair_split_measures_as_fair(demands: list[int], available: int) -> None:
+    """Dispatch and measure agree, up to what whole records cost."""
+    if available >= 100 * len(demands):
+        assert fairness(demands, split_fairly(demands, available)) > 0.999
+
+
+@settings(max_examples=200, deadline=None)
+@given(amounts=AMOUNTS)
+def test_the_fair_level_solves_its_equation(amounts: list[tuple[float, float]]) -> None:
+    """The sum of min(demand, level) is what was handed out, as far as demands reach."""
+    demands, got = [d for d, _ in amounts], [g for _, g in amounts]
+    level = fair_level(demands, got)
+    handed_out = min(sum(got), sum(demands))
+    assert sum(min(d, level) for d in demands) == pytest.approx(handed_out, rel=1e-9, abs=1e-6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(amounts=AMOUNTS, order=st.randoms(use_true_random=False))
+def test_fairness_is_an_index(amounts: list[tuple[float, float]], order: object) -> None:
+    """Between 1/n and 1, and no matter who comes first."""
+    demands, got = [d for d, _ in amounts], [g for _, g in amounts]
+    index = fairness(demands, got)
+    assert 1 / len(amounts) - 1e-9 <= index <= 1 + 1e-9
+    order.shuffle(amounts)  # type: ignore[attr-defined]
+    shuffled = fairness([d for d, _ in amounts], [g for _, g in amounts])
+    assert shuffled == pytest.approx(index, rel=1e-6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(parts=st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=20))
+def test_jain_does_not_overflow(parts: list[float]) -> None:
+    """Squares of large and small numbers."""
+    assert 1 / len(parts) - 1e-9 <= jain_index(parts) <= 1 + 1e-9
