@@ -1,1 +1,1 @@
-"""See docs/architecture.md for what lives in `bench`."""
+"""Benchmark against peers that are measured in the same run: drivers, plans, report."""

@@ -62,7 +62,7 @@ class CoordinatorProcess:
             "coordinator",
             [*(program or [sys.executable, "-c", _RUN_CLI, "serve"]), *files],
             log_path=directory / "coordinator.log",
-            env=_environment(),
+            env=clean_environment(),
         )
 
     @property
@@ -137,7 +137,7 @@ class CoordinatorProcess:
         return DevenvError(f"the coordinator {what}; the end of its log:\n{self.log_tail()}")
 
 
-def _environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """Ours without settings of a coordinator: the file alone says what is run."""
     return {
         name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)

@@ -1,0 +1,62 @@
+"""CPU time and memory of processes, from Linux' /proc."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sharecoord.bench.errors import BenchError
+
+PROC = Path("/proc")
+# Positions behind the command's closing bracket in /proc/PID/stat; see proc_pid_stat(5).
+_UTIME, _STIME = 11, 12
+
+
+def cpu_s(pid: int, *, proc: Path = PROC) -> float:
+    """CPU seconds of a process, user and system, all threads, those that ended included.
+
+    Args:
+        pid: Process id.
+        proc: Where /proc is mounted.
+
+    Returns:
+        Seconds, in steps of the kernel's clock tick (10 ms).
+
+    Raises:
+        BenchError: There is no such process, or no /proc.
+    """
+    # The command is in brackets and may itself contain brackets and blanks.
+    fields = _read(proc / str(pid) / "stat", pid).rpartition(")")[2].split()
+    return (int(fields[_UTIME]) + int(fields[_STIME])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mb(pid: int, *, proc: Path = PROC) -> float:
+    """Resident memory of a process in MB (10^6 bytes).
+
+    Raises:
+        BenchError: There is no such process, or no /proc.
+    """
+    for line in _read(proc / str(pid) / "status", pid).splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise BenchError(f"process {pid} has no memory any more: it has ended")
+
+
+def check_procfs(*, proc: Path = PROC) -> None:
+    """Makes sure that this system can be measured.
+
+    Raises:
+        BenchError: There is no /proc with process figures.
+    """
+    if not (proc / "self" / "stat").is_file():
+        raise BenchError(
+            f"CPU time and memory of processes are read from {proc}/PID/stat, which is not here: "
+            "run the benchmark on Linux"
+        )
+
+
+def _read(path: Path, pid: int) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise BenchError(f"process {pid} can not be measured: {error}") from error

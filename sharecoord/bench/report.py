@@ -1,0 +1,172 @@
+"""The result as Markdown for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from sharecoord.bench.drivers.meter import CLIENT
+from sharecoord.bench.machine import Machine
+from sharecoord.bench.plans.plan import WARM_UP_REPEAT
+from sharecoord.bench.results import Result, Run, Spread, Summary, Verdict
+from sharecoord.bench.runner import BROKER, COORDINATOR
+
+JSON_NAME = "result.json"
+MARKDOWN_NAME = "report.md"
+PROCESSES = (BROKER, COORDINATOR, CLIENT)
+_NONE = "-"
+_KILO = 1000
+# Other work takes turns with ours when more than this wants each core before we begin.
+_BUSY_PER_CORE = 0.25
+
+
+def write_report(result: Result, directory: Path) -> None:
+    """Writes both files into a directory, which is made when it is not there."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(asdict(result), indent=2) + "\n"
+    (directory / JSON_NAME).write_text(text, encoding="utf-8")
+    (directory / MARKDOWN_NAME).write_text(markdown(result), encoding="utf-8")
+
+
+def markdown(result: Result) -> str:
+    """The whole report."""
+    parts = [
+        f"# {result.plan}",
+        _setup(result),
+        "## Speed and cost",
+        _speed_table(result.summaries),
+        "## Targets",
+        _target_table(result.verdicts),
+        "## Memory of the coordinator",
+        _memory_table(result.runs),
+    ]
+    if result.core is not None:
+        parts += ["## The pure decisions alone", f"```\n{result.core.strip()}\n```"]
+    parts += ["## Measured on", _machine_table(result.machine)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _setup(result: Result) -> str:
+    amounts = ", ".join(f"{count:,} x {_size(size)}" for size, count in result.records.items())
+    load = result.machine.load_average[0]
+    text = (
+        f"Records: {amounts}, in batches of at most {result.batch_bytes:,} B. "
+        f"Repeats: {result.repeats}, interleaved; median (min-max). The clock runs from the first "
+        "to the last tenth of the records; every group is fresh; the coordinator keeps its state "
+        "in SQLite with synchronous=FULL. Ratios are to Kafka's own share group in the same mode "
+        f"and the same repeat. Load average at the start: {load:.2f} on {result.machine.cores} "
+        "cores."
+    )
+    if not result.complete:
+        text = f"**Broken off before the end.** {text}"
+    if load > _BUSY_PER_CORE * result.machine.cores:
+        text += " **The machine was busy with other work: trust ratios and CPU time, not speeds.**"
+    repeated = sum(line.repeated for line in result.summaries)
+    if repeated:
+        text += f" **{repeated:,} records were handed out more than once.**"
+    return text
+
+
+def _speed_table(lines: Sequence[Summary]) -> str:
+    head = [
+        "value",
+        "consumer",
+        "records/s",
+        "against Kafka's own",
+        *(f"CPU s per million: {name}" for name in PROCESSES),
+        "all",
+        "first record, s",
+    ]
+    rows = []
+    for line in lines:
+        costs = [line.cpu_s_per_million.get(name) for name in PROCESSES]
+        rows.append(
+            [
+                _size(line.size_bytes),
+                line.title,
+                _spread(line.records_per_s, ",.0f"),
+                _spread(line.ratio, ".2f", "x"),
+                *(_spread(cost, ".2f") for cost in costs),
+                _spread(line.cpu_total_s_per_million, ".2f"),
+                _spread(line.first_record_s, ".2f"),
+            ]
+        )
+    return _table(head, rows)
+
+
+def _target_table(verdicts: Sequence[Verdict]) -> str:
+    if not verdicts:
+        return "None of them was measured."
+    rows = [
+        [
+            verdict.title,
+            f"{'>=' if verdict.at_least else '<='} {verdict.bound:g} {verdict.unit}",
+            _spread(verdict.measured, ".2f", f" {verdict.unit}"),
+            "PASS" if verdict.passed else "**MISS**",
+        ]
+        for verdict in verdicts
+    ]
+    return _table(["target", "wanted", "measured", ""], rows)
+
+
+def _memory_table(runs: Iterable[Run]) -> str:
+    counted = [run for run in runs if run.repeat != WARM_UP_REPEAT]
+    rows = [
+        [
+            "before its first client",
+            _spread(_values(run.idle_rss_mb for run in counted), ".0f", " MB"),
+        ]
+    ]
+    for size in dict.fromkeys(run.size_bytes for run in counted):
+        after = _values(run.rss_after_mb for run in counted if run.size_bytes == size)
+        rows.append([f"after a run with {_size(size)}", _spread(after, ".0f", " MB")])
+    return _table(["idle", "resident"], rows)
+
+
+def _values(given: Iterable[float | None]) -> Spread | None:
+    return Spread.of(value for value in given if value is not None)
+
+
+def _machine_table(machine: Machine) -> str:
+    load = ", ".join(f"{value:.2f}" for value in machine.load_average)
+    rows = [
+        ["began", machine.started_at],
+        ["CPU", f"{machine.cpu_model}, {machine.cores} cores for us"],
+        ["memory", f"{machine.memory_mb:,} MB"],
+        ["kernel", machine.kernel],
+        ["Python", machine.python],
+        ["Kafka", machine.kafka],
+        ["librdkafka", machine.librdkafka],
+        ["SQLite", f"{machine.sqlite}, on {machine.store_file_system}"],
+        *([name, version or "not installed"] for name, version in machine.packages.items()),
+        ["commit", machine.commit or "unknown"],
+        ["load average at the start (1, 5, 15 min)", load],
+    ]
+    return _table(["what", "value"], rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns line up as plain text too."""
+    widths = [max(3, *(len(row[at]) for row in [head, *rows])) for at in range(len(head))]
+    lines = [head, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
+        for line in lines
+    )
+
+
+def _spread(spread: Spread | None, form: str, unit: str = "") -> str:
+    if spread is None:
+        return _NONE
+    median, low, high = (format(value, form) for value in (spread.median, spread.low, spread.high))
+    return f"{median}{unit}" if low == high else f"{median}{unit} ({low}-{high})"
+
+
+def _size(size_bytes: int) -> str:
+    if size_bytes % _KILO == 0:
+        return f"{size_bytes // _KILO} kB"
+    return f"{size_bytes} B"

@@ -1,0 +1,139 @@
+"""The command: refusals before any work, exit codes, files; the work itself is replaced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from sharecoord.bench import main as bench
+from sharecoord.bench.errors import BenchError
+from sharecoord.bench.results import Run
+from sharecoord.bench.runner import Runner
+from sharecoord.devenv.broker import KafkaBroker
+from sharecoord.devenv.errors import DevenvError
+from sharecoord.errors import InvalidConfigError
+from tests.unit.bench.support import make_run
+
+GOOD = (make_run("kafka-implicit", 100_000), make_run("sharecoord-implicit", 200_000))
+BAD = (make_run("kafka-implicit", 100_000), make_run("sharecoord-implicit", 99_000))
+
+
+@pytest.fixture(autouse=True)
+def no_core_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The script that times the core needs a minute."""
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, runs: Sequence[Run]) -> None:
+    monkeypatch.setattr(Runner, "run", lambda _: iter(runs))
+
+
+@pytest.mark.parametrize(
+    ("runs", "strict", "code"), [(GOOD, True, 0), (BAD, False, 0), (BAD, True, 1)]
+)
+def test_a_missed_target_fails_only_when_it_shall(
+    runs: Sequence[Run],
+    *,
+    strict: bool,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pretend(monkeypatch, runs)
+    output = tmp_path / "result"
+    assert bench.run(kafka="h:1", output=output, strict=strict) == code
+    printed = capsys.readouterr()
+    assert printed.out.strip() == (output / "report.md").read_text(encoding="utf-8").strip()
+    assert str(output) in printed.err
+    stored = json.loads((output / "result.json").read_text(encoding="utf-8"))
+    assert stored["machine"]["kafka"] == "h:1"
+    assert len(stored["runs"]) == 2
+
+
+def test_by_default_the_result_goes_to_a_folder_of_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, GOOD)
+    monkeypatch.chdir(tmp_path)
+    assert bench.run(kafka="h:1") == 0
+    (folder,) = (tmp_path / "bench-results").iterdir()
+    assert {path.name for path in folder.iterdir()} == {"report.md", "result.json"}
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("", encoding="utf-8")
+    with pytest.raises(InvalidConfigError, match=r"output: .* is not empty"):
+        bench.run(kafka="h:1", output=tmp_path)
+    with pytest.raises(InvalidConfigError, match=r"output: .* is a file"):
+        bench.run(kafka="h:1", output=tmp_path / "old")
+    with pytest.raises(InvalidConfigError, match=r"output: .* can not be made"):
+        bench.run(kafka="h:1", output=tmp_path / "old" / "new")
+
+
+def test_the_command_line_reaches_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Runner] = []
+
+    def keep(self: Runner) -> Iterator[Run]:
+        seen.append(self)
+        return iter(GOOD)
+
+    monkeypatch.setattr(Runner, "run", keep)
+    argv = ["--size", "1000", "--size", "200", "--records", "60000", "--repeats", "2"]
+    argv += ["--batch-bytes", "5000"]
+    assert bench.main([*argv, "--kafka", "h:1", "--output", str(tmp_path / "r"), "--strict"]) == 0
+    plan = seen[0]._plan
+    assert plan.records == {1000: 60_000, 200: 60_000}
+    assert plan.repeats == 2
+    assert plan.batch_bytes == 5000
+
+
+def test_what_can_not_be_done_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["--size", "5"]) == 1
+    assert capsys.readouterr().err == "error: sizes: 5 must be from 10 to 20000 bytes\n"
+
+    def no_java(self: KafkaBroker) -> None:
+        raise DevenvError("Java is missing: apt-get install")
+
+    monkeypatch.setattr(KafkaBroker, "start", no_java)
+    assert bench.main(["--output", str(tmp_path / "r")]) == 1
+    assert capsys.readouterr().err.endswith("error: Java is missing: apt-get install\n")
+
+
+def test_what_was_measured_before_a_failure_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: Runner) -> Iterator[Run]:
+        yield GOOD[0]
+        raise BenchError("a driver failed")
+
+    monkeypatch.setattr(Runner, "run", broken)
+    assert bench.main(["--kafka", "h:1", "--output", str(tmp_path / "r")]) == 1
+    assert capsys.readouterr().err.endswith("error: a driver failed\n")
+    stored = json.loads((tmp_path / "r" / "result.json").read_text(encoding="utf-8"))
+    assert (stored["complete"], len(stored["runs"])) == (False, 1)
+    assert "Broken off" in (tmp_path / "r" / "report.md").read_text(encoding="utf-8")
+
+
+def script(root: Path, text: str) -> None:
+    path = root / bench.CORE_SCRIPT
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def test_the_core_is_timed_where_its_script_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bench.core_figures(tmp_path) is None
+    script(tmp_path, "print('acquire: 1/s')")
+    assert bench.core_figures(tmp_path) == "acquire: 1/s\n"
+    script(tmp_path, "raise SystemExit('it broke')")
+    assert "failed with exit code 1: it broke" in (bench.core_figures(tmp_path) or "")
+    script(tmp_path, "while True: pass")
+    monkeypatch.setattr(bench, "CORE_TIMEOUT_S", 0.1)
+    assert "did not end" in (bench.core_figures(tmp_path) or "")

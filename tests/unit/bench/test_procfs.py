@@ -1,0 +1,59 @@
+"""CPU time and memory from /proc."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from sharecoord.bench.errors import BenchError
+from sharecoord.bench.procfs import check_procfs, cpu_s, rss_mb
+
+# A command that tries to be mistaken for the fields behind it; user 250 ticks, system 50.
+STAT = "42 (a) R (b c) S " + " ".join(["1"] * 10) + " 250 50 7 7 20 0"
+
+
+def proc_with(tmp_path: Path, name: str, text: str) -> Path:
+    folder = tmp_path / "42"
+    folder.mkdir()
+    (folder / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_cpu_is_user_and_system_time_whatever_the_command_is_called(tmp_path: Path) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert cpu_s(42, proc=proc_with(tmp_path, "stat", STAT)) == 300 / ticks
+
+
+def test_memory_is_in_millions_of_bytes(tmp_path: Path) -> None:
+    status = "Name:\tx\nVmHWM:\t 9 kB\nVmRSS:\t  125000 kB\nThreads:\t1\n"
+    assert rss_mb(42, proc=proc_with(tmp_path, "status", status)) == pytest.approx(128.0)
+
+
+def test_a_process_without_memory_has_ended(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="process 42 has no memory"):
+        rss_mb(42, proc=proc_with(tmp_path, "status", "Name:\tx\nState:\tZ (zombie)\n"))
+
+
+def test_our_own_figures_agree_with_the_kernel() -> None:
+    before = time.process_time()
+    read = cpu_s(os.getpid())
+    after = time.process_time()
+    # The kernel's figures are in whole ticks.
+    assert before - 0.03 <= read <= after + 0.03
+    assert rss_mb(os.getpid()) > 5
+
+
+@pytest.mark.parametrize("figure", [cpu_s, rss_mb])
+def test_a_process_that_is_not_there_is_named(figure: object, tmp_path: Path) -> None:
+    assert callable(figure)
+    with pytest.raises(BenchError, match="process 42 can not be measured"):
+        figure(42, proc=tmp_path)
+
+
+def test_a_system_without_proc_is_refused_with_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="run the benchmark on Linux"):
+        check_procfs(proc=tmp_path)
+    check_procfs()
