@@ -11,6 +11,7 @@ import yaml
 from sharecoord.bench import runner
 from sharecoord.bench.drivers.options import DriverOptions
 from sharecoord.bench.errors import BenchError
+from sharecoord.bench.machine import describe_machine, file_system
 from sharecoord.bench.runner import run_driver_process
 from sharecoord.config.process import load
 from sharecoord.devenv import coordinator
