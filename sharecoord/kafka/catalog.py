@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -12,13 +13,19 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, Top
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from sharecoord.errors import KafkaUnavailableError
-from sharecoord.kafka.client import make_admin
+from sharecoord.kafka.client import KafkaError, make_admin
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
 
 REQUEST_TIMEOUT_S = 10.0
 """Longest wait for one admin answer: two request timeouts of a slow broker."""
 
+MOCK_CLUSTER = "mockCluster"
+"""How librdkafka's mock cluster names itself. It has no controller to describe topics (a client
+that asks waits in vain), and is what the demo and tests run on without Java."""
+
 NO_TOPIC_ID = bytes(16).hex()
+
+_LIBRDKAFKA_FRAME = re.compile(r"^\S+/\w+: | \(after \d+ms in state \w+\)")
 
 
 class KafkaCatalog:
@@ -27,11 +34,20 @@ class KafkaCatalog:
     def __init__(self, settings: Mapping[str, str | int | float | bool]) -> None:
         self._settings = dict(settings)
         self._admin: AdminClient | None = None
+        self._connection_error = ""
+        self._is_mock: bool | None = None
+        """Whether the cluster is librdkafka's mock one; None = not asked yet."""
 
     def _client(self) -> AdminClient:
         if self._admin is None:
-            self._admin = make_admin(self._settings)
+            self._admin = make_admin(self._settings, self._connection_failed)
         return self._admin
+
+    def _connection_failed(self, error: KafkaError) -> None:
+        """Remembers why a broker could not be reached; that all are down says less."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            # Without "host:port/bootstrap: " before and "(after 0ms in state CONNECT)" behind.
+            self._connection_error = _LIBRDKAFKA_FRAME.sub("", error.str())
 
     async def cluster_id(self) -> str:
         """Kafka's cluster id."""
@@ -44,12 +60,18 @@ class KafkaCatalog:
                 return self._client().list_topics(timeout=REQUEST_TIMEOUT_S)
             return self._client().list_topics(topic, timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
-            raise self._unavailable(error) from error
+            raise self._unavailable(error.args[0].str()) from error
 
-    def _unavailable(self, error: object) -> KafkaUnavailableError:
-        address = self._settings.get("bootstrap.servers", "?")
+    def _unavailable(self, what: str) -> KafkaUnavailableError:
+        """The error for no answer, with librdkafka's own word about the connection."""
+        self._connection_error = ""
+        self._client().poll(0)
+        names = ("bootstrap.servers", "metadata.broker.list")
+        address = next((str(self._settings[n]) for n in names if n in self._settings), "?")
+        why = self._connection_error or what
         return KafkaUnavailableError(
-            f"no answer from Kafka at {address}: {error}; is the address right and the broker up?",
+            f"no answer from Kafka at {address}: {why}. Check that the broker is up and that "
+            "kafka.bootstrap.servers (--kafka) is a broker's address, not a coordinator's",
             retry_after_ms=1000,
         )
 
@@ -60,6 +82,10 @@ class KafkaCatalog:
         return await asyncio.to_thread(self._describe, list(topics))
 
     def _describe(self, topics: list[str]) -> dict[str, TopicInfo]:
+        if self._is_mock is None:
+            self._is_mock = str(self._metadata().cluster_id).startswith(MOCK_CLUSTER)
+        if self._is_mock:
+            return self._describe_from_metadata(topics)
         found: dict[str, TopicInfo] = {}
         futures = self._client().describe_topics(
             TopicCollection(topics), request_timeout=REQUEST_TIMEOUT_S
@@ -71,6 +97,15 @@ class KafkaCatalog:
             partitions = tuple(sorted(p.id for p in description.partitions))
             found[topic] = TopicInfo(_topic_id(description.topic_id), partitions)
         return found
+
+    def _describe_from_metadata(self, topics: list[str]) -> dict[str, TopicInfo]:
+        """From plain metadata, which has no topic ids."""
+        known = self._metadata().topics
+        return {
+            topic: TopicInfo("", tuple(sorted(known[topic].partitions)))
+            for topic in topics
+            if topic in known and known[topic].error is None
+        }
 
     def _result(self, future: Future[Any]) -> Any:
         """The answer, None for what the cluster does not have."""

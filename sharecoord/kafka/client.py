@@ -6,18 +6,23 @@ never committed, a position out of range is always an error (design 5.8).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
+
+from sharecoord.config.kafka_keys import unknown_kafka_key
+from sharecoord.errors import InvalidConfigError
 
 __all__ = [
     "END_OF_PARTITION",
     "GONE",
     "OUT_OF_RANGE",
     "Consumer",
+    "KafkaError",
     "KafkaException",
     "Message",
     "TopicPartition",
@@ -26,6 +31,10 @@ __all__ = [
 ]
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_QUOTED = re.compile(r'"([^"]*)"')
 
 READER_DEFAULTS: dict[str, str | int | float | bool] = {
     # Large fetches and a deep local queue: reading costs 1 us a record in batches of 2,000.
@@ -62,6 +71,13 @@ GONE = frozenset(
 END_OF_PARTITION = KafkaError._PARTITION_EOF
 
 
+QUIET: dict[str, str | int | float | bool] = {
+    # librdkafka prints one line per attempt to connect, 20 a second while a broker is down; the
+    # same errors come to `error_cb`, and the caller says them once. Can be overridden.
+    "log_level": 2,
+}
+
+
 def _log_error(error: KafkaError) -> None:
     log.warning("kafka client error", code=error.name(), text=error.str())
 
@@ -69,11 +85,38 @@ def _log_error(error: KafkaError) -> None:
 def make_consumer(settings: Mapping[str, str | int | float | bool], *, committed: bool) -> Consumer:
     """A consumer for manual assignment; connects in the background."""
     isolation = "read_committed" if committed else "read_uncommitted"
-    config: dict[str, Any] = {**READER_DEFAULTS, **settings, **READER_FIXED}
-    return Consumer({**config, "isolation.level": isolation, "error_cb": _log_error})
+    config: dict[str, Any] = {**QUIET, **READER_DEFAULTS, **settings, **READER_FIXED}
+    return _made(Consumer, {**config, "isolation.level": isolation, "error_cb": _log_error})
 
 
-def make_admin(settings: Mapping[str, str | int | float | bool]) -> AdminClient:
-    """An admin client; connects in the background. Keep it until its futures are done."""
-    config: dict[str, Any] = {**settings, "error_cb": _log_error}
-    return AdminClient(config)
+def make_admin(
+    settings: Mapping[str, str | int | float | bool],
+    on_error: Callable[[KafkaError], None] = _log_error,
+) -> AdminClient:
+    """An admin client; connects in the background. Keep it until its futures are done.
+
+    Args:
+        settings: librdkafka's keys.
+        on_error: Hears of broken connections, inside of the client's `poll`.
+
+    Raises:
+        InvalidConfigError: librdkafka does not have a key, or not with this value.
+    """
+    return _made(AdminClient, {**QUIET, **settings, "error_cb": on_error})
+
+
+def _made(client: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
+    """A client, with librdkafka's refusal of a key as our error, which names `kafka.KEY`."""
+    try:
+        return client(config)
+    except KafkaException as error:
+        text = error.args[0].str()
+    quoted = _QUOTED.search(text)
+    key = quoted.group(1) if quoted is not None else ""
+    if text.startswith("No such configuration property"):
+        raise unknown_kafka_key(key)
+    name = f"kafka.{key}" if key in config else "kafka.*"
+    raise InvalidConfigError(
+        f"{name}: librdkafka refuses it: {text.rstrip('.')}. Correct or remove the setting",
+        metadata={"key": name},
+    )

@@ -41,11 +41,13 @@ class Pace:
     slice_start_ms: int = 0
     settled: int = 0
     busy: bool = False
+    from_idle: bool = False
+    """The slice began with a delivery to an idle member, so all its work lies inside."""
 
     def started(self, now_ms: int) -> None:
         """The member got something to do."""
         if not self.busy:
-            self.busy = True
+            self.busy = self.from_idle = True
             self.slice_start_ms = now_ms
             self.settled = 0
 
@@ -53,7 +55,7 @@ class Pace:
         """The member settled records; `drained` = it holds nothing more."""
         self.settled += records
         elapsed = now_ms - self.slice_start_ms
-        if drained or elapsed >= PACE_SLICE_MS:
+        if elapsed >= PACE_SLICE_MS or (drained and self.from_idle):
             pace = self.settled / max(elapsed, 1)
             if pace > self.records_per_ms:
                 self.records_per_ms = pace
@@ -61,6 +63,7 @@ class Pace:
                 self.records_per_ms += PACE_WEIGHT * (pace - self.records_per_ms)
             self.slice_start_ms = now_ms
             self.settled = 0
+            self.from_idle = False
         if drained:
             self.busy = False
 
@@ -99,6 +102,8 @@ class Session:
     last_poll_ms: int = 0
     comparing: int = 0
     """1 while the lock book waits for partitions to load: nothing is dispatched meanwhile."""
+    broken: bool = False
+    """A delivery could not be sent: the stream ends and gets nothing more."""
     book: dict[tuple[str, int], list[HeldRange]] | None = None
     """The lock book of the last join, by (topic, partition); None before the first join here."""
     compared: set[tuple[str, int]] = field(default_factory=set)
@@ -111,7 +116,9 @@ class Session:
 
     def wants(self, held: int) -> int:
         """How many records it may get now, given what it holds in all partitions."""
-        if self.channel is None or self.comparing or self.channel.unsent_bytes > UNSENT_BYTES_MAX:
+        if self.channel is None or self.comparing or self.broken:
+            return 0
+        if self.channel.unsent_bytes > UNSENT_BYTES_MAX:
             return 0
         if self.credit_bytes <= self.delivered_bytes:
             return 0

@@ -1,0 +1,40 @@
+"""How a member's pace is learnt."""
+
+from __future__ import annotations
+
+from sharecoord.runtime.sessions import PACE_SLICE_MS, Pace
+
+
+def test_a_quick_answer_of_an_idle_member_counts_at_once() -> None:
+    pace = Pace()
+    pace.started(0)
+    pace.finished(1, 2, drained=True)
+    assert pace.prefetch == 100
+
+
+def test_the_tail_of_a_busy_time_says_nothing() -> None:
+    pace = Pace()
+    pace.started(0)
+    pace.finished(6, 400, drained=False)
+    assert pace.prefetch == 3
+    pace.finished(2, 401, drained=True)
+    assert pace.prefetch == 3
+
+
+def test_a_member_that_gets_slow_is_followed_down() -> None:
+    pace, now = Pace(), 0
+    pace.started(0)
+    pace.finished(100, 10, drained=True)
+    assert pace.prefetch == 2_000
+    for _ in range(40):
+        pace.started(now)
+        now += PACE_SLICE_MS
+        pace.finished(1, now, drained=True)
+    assert pace.prefetch == 4
+
+
+def test_a_member_that_works_something_off_gets_one_at_least() -> None:
+    pace = Pace()
+    pace.started(0)
+    pace.finished(1, 5_000, drained=True)
+    assert pace.prefetch == 1
