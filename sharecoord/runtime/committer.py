@@ -1,7 +1,9 @@
 """Group commit: the changes of all partitions in one transaction, then what depends on them.
 
 Commits are serial. While one runs, the next batch gathers. An effect (a delivery, a reply) is let
-go only after the commit that holds everything it could have seen (design 4).
+go only after the commit that holds everything it could have seen (design 4). What belongs to an
+incarnation that is gone is aborted, never released. A failure that nobody foresaw ends the
+process: a committer that went on, or stopped in silence, could not keep that promise.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import structlog
 
 from sharecoord.core.changes import CommitBatch, CommitResult, PartitionCommit
 from sharecoord.errors import (
+    InternalError,
     SharecoordError,
     StoreFatalError,
     StoreFencedError,
@@ -34,11 +37,16 @@ RETRY_FOR_S = 1.0
 RETRY_DELAY_S = 0.05
 """Wait between two such attempts."""
 
+WHOLE_BATCH = -1
+"""Stands for a partition id where nothing of a batch was stored."""
+
 
 class Committable(Protocol):
     """A share-partition actor, as the committer sees it."""
 
     partition_id: int
+    generation: int
+    """Grows when an incarnation ends: what was decided before is void from then on."""
 
     def take_commit(self) -> PartitionCommit | None:
         """What must be stored since the last call."""
@@ -73,14 +81,16 @@ class Committer:
         self._now_ms = now_ms
         self._on_fatal = on_fatal
         self._dirty: dict[Committable, None] = {}
-        self._effects: list[tuple[Committable | None, Effect]] = []
+        self._effects: list[tuple[Committable | None, int, Effect]] = []
         self._members_removed: list[tuple[str, str, int]] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._oldest_ms: int | None = None
+        self._waiting_since_ms: int | None = None
+        self._committing_since_ms: int | None = None
         self._stopped = False
-        self._unblocked: list[Callable[[], None]] = []
+        self._failed = False
+        self._unblocked: dict[Callable[[], None], None] = {}
         self.commits = 0
         self._task = asyncio.create_task(self._run(), name="sharecoord-committer")
 
@@ -88,12 +98,12 @@ class Committer:
         """Notes that an actor has changes, and what waits for them."""
         self._dirty[actor] = None
         if effect is not None:
-            self._effects.append((actor, effect))
+            self._effects.append((actor, actor.generation, effect))
         self._kick()
 
     def add_effect(self, effect: Effect) -> None:
         """Something that waits for everything decided so far, whatever the partition."""
-        self._effects.append((None, effect))
+        self._effects.append((None, 0, effect))
         self._kick()
 
     def remove_member(self, group_id: str, member_id: str, member_epoch: int) -> None:
@@ -102,20 +112,34 @@ class Committer:
         self._kick()
 
     def _kick(self) -> None:
+        if self._failed:
+            return
         if not self._wake.is_set():
             self._wake.set()
             self._idle.clear()
-        if self._oldest_ms is None:
-            self._oldest_ms = self._now_ms()
+        if self._waiting_since_ms is None:
+            self._waiting_since_ms = self._now_ms()
 
     @property
     def behind(self) -> bool:
         """Whether acquiring must wait because commits do not keep up."""
-        return self._oldest_ms is not None and self._now_ms() - self._oldest_ms > PENDING_AGE_MAX_MS
+        oldest_ms = self._committing_since_ms
+        if oldest_ms is None:
+            oldest_ms = self._waiting_since_ms
+        late = oldest_ms is not None and self._now_ms() - oldest_ms > PENDING_AGE_MAX_MS
+        return late or self._failed
 
     def when_unblocked(self, callback: Callable[[], None]) -> None:
-        """Calls back once after the next commit."""
-        self._unblocked.append(callback)
+        """Calls back once after the next commit; the same callback only once."""
+        self._unblocked[callback] = None
+
+    def fail(self, error: SharecoordError) -> None:
+        """The process must end: nothing is committed or released any more."""
+        if not self._failed:
+            self._failed = True
+            self._wake.set()
+            self._idle.set()
+            self._on_fatal(error)
 
     async def flush(self) -> None:
         """Waits until everything added so far is committed (or failed)."""
@@ -133,60 +157,85 @@ class Committer:
         self._task.cancel()
 
     async def _run(self) -> None:
-        while True:
-            await self._wake.wait()
-            if self._stopped:
-                return
-            # One turn of the loop, so that what is ready now goes into the same transaction.
-            await asyncio.sleep(0)
-            self._wake.clear()
-            await self._commit_once()
-            if not self._wake.is_set():
-                self._oldest_ms = None
-                self._idle.set()
-            else:
-                self._oldest_ms = self._now_ms()
-            callbacks, self._unblocked = self._unblocked, []
-            for callback in callbacks:
-                callback()
+        try:
+            while not self._stopped:
+                await self._wake.wait()
+                # One turn of the loop, so that what is ready now goes into the same transaction.
+                await asyncio.sleep(0)
+                if self._failed:
+                    return
+                self._wake.clear()
+                await self._commit_once()
+                if not self._wake.is_set():
+                    self._idle.set()
+                self._tell_unblocked()
+        except StoreFatalError as error:
+            self.fail(error)
+        except Exception as error:
+            log.exception("the committer failed")
+            self.fail(InternalError(f"the committer failed: {error!r}"))
+
+    def _tell_unblocked(self) -> None:
+        callbacks, self._unblocked = self._unblocked, {}
+        for callback in callbacks:
+            callback()
 
     async def _commit_once(self) -> None:
         actors, self._dirty = list(self._dirty), {}
         effects, self._effects = self._effects, []
         removed, self._members_removed = self._members_removed, []
-        by_id = {actor.partition_id: actor for actor in actors}
-        commits = [c for actor in actors if (c := actor.take_commit()) is not None]
-        commits.sort(key=lambda c: c.partition_id)
-        failed: dict[Committable, SharecoordError] = {}
-        if commits or removed:
-            batch = CommitBatch(partitions=commits, members_removed=removed)
-            try:
-                result = await self._store_commit(batch)
-            except SharecoordError as error:
-                failed = {by_id[c.partition_id]: error for c in commits}
+        self._committing_since_ms, self._waiting_since_ms = self._waiting_since_ms, None
+        taken: dict[Committable, int] = {}
+        commits: list[PartitionCommit] = []
+        for actor in actors:
+            commit = actor.take_commit()
+            if commit is not None:
+                taken[actor] = actor.generation
+                commits.append(commit)
+        commits.sort(key=_partition_id)
+        why = await self._write(CommitBatch(partitions=commits, members_removed=removed))
+        failed = {actor: error for actor in taken if (error := why.get(actor.partition_id))}
+        for actor, error in failed.items():
+            if actor.generation == taken[actor]:
+                actor.drop(error)
+        self._committing_since_ms = None
+        for_all = why.get(WHOLE_BATCH)
+        for owner, generation, effect in effects:
+            if owner is None:
+                _let_go(effect, for_all)
+            elif taken.get(owner) != generation:
+                _let_go(effect, _void())
             else:
-                fenced = StoreFencedError("another claim or a reset came first")
-                failed = {by_id[i]: fenced for i in result.fenced}
-        for actor, why in failed.items():
-            actor.drop(why)
-        self._let_go(effects, failed)
+                _let_go(effect, failed.get(owner))
 
-    @staticmethod
-    def _let_go(
-        effects: list[tuple[Committable | None, Effect]],
-        failed: dict[Committable, SharecoordError],
-    ) -> None:
-        for actor, effect in effects:
-            error = failed.get(actor) if actor is not None else None
-            try:
-                if error is None:
-                    effect.release()
-                else:
-                    effect.abort(error)
-            except Exception:
-                log.exception("an effect failed after its commit")
+    async def _write(self, batch: CommitBatch) -> dict[int, SharecoordError]:
+        """Commits a batch; returns why what failed: by partition id, WHOLE_BATCH for all of it."""
+        if not batch.partitions and not batch.members_removed:
+            return {}
+        try:
+            result = await self._write_with_retries(batch)
+        except StoreFatalError:
+            raise
+        except InternalError as error:
+            log.exception("the store refused a commit", partitions=len(batch.partitions))
+            if len(batch.partitions) + bool(batch.members_removed) == 1:
+                return {c.partition_id: error for c in batch.partitions} or {WHOLE_BATCH: error}
+            return await self._write_one_by_one(batch)
+        except SharecoordError as error:
+            # Departures are not tied to an incarnation: they go with the next commit.
+            self._members_removed = batch.members_removed + self._members_removed
+            return {c.partition_id: error for c in batch.partitions} | {WHOLE_BATCH: error}
+        fenced = StoreFencedError("another claim or a reset came first", retry_after_ms=100)
+        return dict.fromkeys(result.fenced, fenced)
 
-    async def _store_commit(self, batch: CommitBatch) -> CommitResult:
+    async def _write_one_by_one(self, batch: CommitBatch) -> dict[int, SharecoordError]:
+        """After a row that the store refuses: only its own partition pays for it."""
+        why: dict[int, SharecoordError] = {}
+        for commit in batch.partitions:
+            why |= await self._write(CommitBatch(partitions=[commit]))
+        return why | await self._write(CommitBatch(members_removed=batch.members_removed))
+
+    async def _write_with_retries(self, batch: CommitBatch) -> CommitResult:
         """Commits; asks again while the store says that it changed nothing."""
         waited_s = 0.0
         while True:
@@ -200,9 +249,26 @@ class Committer:
                     raise
                 await asyncio.sleep(RETRY_DELAY_S)
                 waited_s += RETRY_DELAY_S
-            except StoreFatalError as error:
-                self._on_fatal(error)
-                raise
             else:
                 self.commits += 1
                 return result
+
+
+def _partition_id(commit: PartitionCommit) -> int:
+    return commit.partition_id
+
+
+def _void() -> SharecoordError:
+    return StoreUnavailableError(
+        "the share-partition was loaded anew before this was stored", retry_after_ms=100
+    )
+
+
+def _let_go(effect: Effect, error: SharecoordError | None) -> None:
+    try:
+        if error is None:
+            effect.release()
+        else:
+            effect.abort(error)
+    except Exception:
+        log.exception("an effect failed after its commit")

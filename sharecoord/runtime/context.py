@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from sharecoord.errors import StoreFatalError, StoreInUseError
 from sharecoord.ports import LogReader, Store, TopicCatalog
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
@@ -33,6 +34,8 @@ class Context:
     new_incarnation: Callable[[], int]
     """A number that no other claim has; chance is an argument."""
     lock_grace_ms: int = 10_000
+    store_ok: bool = True
+    """Whether the last renewal of the lease came through."""
     group_defaults: Mapping[str, str] = field(default_factory=dict)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -45,8 +48,11 @@ class Context:
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("task failed", task=task.get_name(), exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("task failed", task=task.get_name(), exc_info=error)
+        if isinstance(error, (StoreFatalError, StoreInUseError)):
+            self.committer.fail(error)
 
     async def stop_tasks(self) -> None:
         """Cancels what still runs, and waits for it."""

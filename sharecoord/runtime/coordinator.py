@@ -9,7 +9,14 @@ import structlog
 
 from sharecoord.core.changes import GroupRow
 from sharecoord.core.delivery import LostRange
-from sharecoord.errors import DrainingError, KafkaUnavailableError, SharecoordError
+from sharecoord.errors import (
+    DrainingError,
+    GroupNotFoundError,
+    KafkaUnavailableError,
+    SharecoordError,
+    StoreFatalError,
+    StoreInUseError,
+)
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.effects import CallbackEffect
@@ -82,6 +89,9 @@ class Coordinator:
             group.stop_dispatch()
         await self.context.stop_tasks()
         await self.context.committer.close()
+        for group in self.groups.values():
+            group.stop_timers()
+        await self.context.stop_tasks()
         await self.context.reader.close()
         await self.context.catalog.close()
         await self.context.caller.call(self.context.store.close)
@@ -100,6 +110,19 @@ class Coordinator:
                 self.groups[group_id] = GroupActor(self.context, row)
         self._joining.pop(group_id, None)
         return self.groups[group_id]
+
+    async def existing_group(self, group_id: str) -> GroupActor:
+        """The actor of a group that is there.
+
+        Raises:
+            GroupNotFoundError: There is none of that name.
+        """
+        found = self.groups.get(group_id)
+        if found is None:
+            raise GroupNotFoundError(
+                f"there is no share group {group_id!r}; it is made when its first member joins"
+            )
+        return found
 
     async def join(
         self, group_id: str, command: JoinCommand, channel: MemberChannel | None
@@ -148,33 +171,41 @@ class Coordinator:
                     self.context.store.renew_lease, duration_ms=LEASE_MS
                 )
                 self.context.clock.measured(now_ms)
-                self.store_ok = True
+                self.store_ok = self.context.store_ok = True
+            except (StoreFatalError, StoreInUseError):
+                raise
             except SharecoordError as error:
-                self.store_ok = False
+                self.store_ok = self.context.store_ok = False
                 log.warning("lease not renewed", why=error.message)
             await asyncio.sleep(LEASE_RENEWAL_S)
 
     async def _watch_topics(self) -> None:
         """Looks for topics that are wanted and missing, and for changes of the others."""
-        waited_s = 0.0
+        loop = asyncio.get_running_loop()
+        looked_s = looked_at_all_s = loop.time()
         while True:
             unknown = any(g.topics - g.topic_ids.keys() for g in self.groups.values())
-            interval_s = UNKNOWN_TOPIC_INTERVAL_S if unknown else KNOWN_TOPIC_INTERVAL_S
+            next_s = looked_at_all_s + KNOWN_TOPIC_INTERVAL_S
+            if unknown or not self.kafka_ok:
+                next_s = min(next_s, looked_s + UNKNOWN_TOPIC_INTERVAL_S)
             try:
-                async with asyncio.timeout(interval_s):
+                async with asyncio.timeout_at(next_s):
                     await self._watch_now.wait()
                 self._watch_now.clear()
                 continue
             except TimeoutError:
-                waited_s += interval_s
+                looked_s = loop.time()
+            everything = not self.kafka_ok or looked_s >= looked_at_all_s + KNOWN_TOPIC_INTERVAL_S
             try:
-                await self._look_at_topics(everything=waited_s >= KNOWN_TOPIC_INTERVAL_S)
+                await self._look_at_topics(everything=everything)
                 self.kafka_ok = True
-            except KafkaUnavailableError as error:
+            except SharecoordError as error:
                 self.kafka_ok = False
                 log.warning("topics not read", why=error.message)
-            if waited_s >= KNOWN_TOPIC_INTERVAL_S:
-                waited_s = 0.0
+            except Exception:
+                log.exception("topics not read")
+            if everything:
+                looked_at_all_s = looked_s
 
     async def _look_at_topics(self, *, everything: bool) -> None:
         wanted: set[str] = set()

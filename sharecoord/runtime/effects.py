@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+import structlog
 
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Delivery, PartitionResult
-from sharecoord.core.share_partition import RangeOutcome
-from sharecoord.errors import SharecoordError
+from sharecoord.core.share_partition import AcquiredRange, RangeOutcome
+from sharecoord.errors import InternalError, SharecoordError
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.sessions import Session
 
 if TYPE_CHECKING:
     from sharecoord.runtime.partition_actor import PartitionActor
+
+
+log = structlog.get_logger(__name__)
 
 
 class DeliveryEffect:
@@ -31,19 +36,54 @@ class DeliveryEffect:
         """Sends, or hands back unseen what can not be sent any more."""
         channel = self.channel
         now_ms = self.actor.clock.now_ms()
-        alive = channel is not None and channel is self.session.channel
-        if alive and self.actor.still_granted(self.delivery, now_ms):
-            assert channel is not None, "alive"
-            channel.deliver(self.delivery, now_ms)
-            return
-        if alive:
+        self.actor.sending.pop(self, None)
+        if channel is None or channel is not self.session.channel:
+            self.hand_back()
+        elif not self.actor.still_granted(self.delivery, now_ms):
             self.session.refund(self.delivery.records, self.delivery.size_bytes)
-        self.actor.hand_back(self.session.member_id, self.delivery.ranges)
+            self.hand_back()
+        else:
+            self._deliver(channel, now_ms)
+
+    def _deliver(self, channel: MemberChannel, now_ms: int) -> None:
+        try:
+            channel.deliver(self.delivery, now_ms)
+        except Exception as error:
+            log.exception("a delivery could not be sent", member=self.session.member_id)
+            self.session.broken = True
+            self.hand_back()
+            channel.end(InternalError(f"a delivery could not be sent: {error!r}"))
 
     def abort(self, error: SharecoordError) -> None:
-        """Nobody saw them; the reload finds what became of them."""
+        """Nobody saw them; what was stored all the same goes back after the reload."""
+        self.actor.sending.pop(self, None)
         if self.channel is self.session.channel:
             self.session.refund(self.delivery.records, self.delivery.size_bytes)
+        self.hand_back()
+
+    def hand_back(self) -> None:
+        """Takes back unseen what never reached the member."""
+        self.actor.hand_back(self.session.member_id, self.delivery.ranges)
+
+
+class HandBackEffect:
+    """What goes back unseen goes back again when that commit fails: nobody else remembers it."""
+
+    __slots__ = ("actor", "member_id", "ranges")
+
+    def __init__(
+        self, actor: PartitionActor, member_id: str, ranges: Sequence[AcquiredRange]
+    ) -> None:
+        self.actor = actor
+        self.member_id = member_id
+        self.ranges = ranges
+
+    def release(self) -> None:
+        """Durable."""
+
+    def abort(self, error: SharecoordError) -> None:
+        """Once more, after the reload."""
+        self.actor.hand_back(self.member_id, self.ranges)
 
 
 class Collector:

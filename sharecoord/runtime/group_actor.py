@@ -10,7 +10,7 @@ import structlog
 
 from sharecoord.config.group import GroupConfig, IsolationLevel, resolve
 from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey
-from sharecoord.core.delivery import Assignment, LostRange, PartitionResult
+from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import AcknowledgedRange, HeldRange
@@ -302,10 +302,14 @@ class GroupActor:
         del self.sessions[session.member_id]
         for actor in self.partitions.values():
             actor.release_member(session.member_id)
-        self.context.committer.remove_member(
-            self.group_id, session.member_id, session.member_epoch
-        )
+        self.context.committer.remove_member(self.group_id, session.member_id, session.member_epoch)
         self.schedule_pump()
+
+    def hand_back(self, session: Session, delivery: Delivery) -> None:
+        """Takes back unseen what was delivered to a front and never reached the member."""
+        actor = self.partitions.get((delivery.key.topic, delivery.key.partition))
+        if actor is not None:
+            actor.hand_back(session.member_id, delivery.ranges)
 
     def subscribe(self, session: Session, topics: Sequence[str]) -> None:
         """Replaces a member's topics."""
@@ -417,9 +421,7 @@ class GroupActor:
 
     def _may_receive(self, session: Session, place: Place) -> bool:
         return (
-            place[0] in session.topics
-            and place not in session.paused
-            and place in session.compared
+            place[0] in session.topics and place not in session.paused and place in session.compared
         )
 
     def _adjust_window(self) -> None:
@@ -470,12 +472,14 @@ class GroupActor:
     async def _open_once(self, topic: str, info: TopicInfo) -> None:
         """Makes rows for all partitions first, then loads them (design 5.7)."""
         rows = await self.context.caller.call(self.context.store.list_partitions, self.group_id)
-        known = {
-            row.key.partition: row.head is not None
+        initialised = {
+            row.partition_id
             for row in rows
-            if row.key.topic == topic and row.key.topic_id == info.topic_id and not row.closed
+            if row.key.topic == topic
+            and row.key.topic_id == info.topic_id
+            and row.head is not None
+            and not row.closed
         }
-        missing, in_use = loading.new_partitions(known, info)
         opened: list[tuple[PartitionKey, int]] = []
         for partition in info.partitions:
             if (topic, partition) not in self.partitions:
@@ -486,17 +490,7 @@ class GroupActor:
         for session in self.sessions.values():
             if topic in session.topics and session.channel is not None and actors:
                 session.channel.assigned(self.assignment(session))
-        await asyncio.gather(
-            *(
-                loading.load(
-                    self.context,
-                    self,
-                    actor,
-                    starts_at_zero=in_use and actor.key.partition in missing,
-                )
-                for actor in actors
-            )
-        )
+        await loading.load_topic(self.context, self, actors, initialised)
 
     def _new_actor(self, key: PartitionKey, partition_id: int) -> PartitionActor:
         actor = PartitionActor(

@@ -6,6 +6,7 @@ A reload after a failed commit is the same, as a claim that shows the former inc
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 import structlog
@@ -14,8 +15,13 @@ from sharecoord.config.group import GroupConfig, IsolationLevel, ResetStrategy
 from sharecoord.core.changes import LoadedPartition, PartitionHead, PartitionKey
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
-from sharecoord.errors import KafkaUnavailableError, NotOwnerError, StoreUnavailableError
-from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
+from sharecoord.errors import (
+    KafkaUnavailableError,
+    NotOwnerError,
+    SharecoordError,
+    StoreFatalError,
+)
+from sharecoord.ports import EARLIEST, LATEST, OffsetQuery
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.partition_actor import ActorState, PartitionActor
 from sharecoord.runtime.recovery import ranges_of
@@ -48,12 +54,15 @@ async def load(
 ) -> None:
     """Loads until it succeeds, or until another coordinator turns out to own the partition."""
     delay_s = RETRY_DELAY_S
+    # One number for all attempts: a claim whose outcome is not known is made again, not fenced.
+    incarnation = context.new_incarnation()
     while True:
         try:
             await _load_once(
                 context,
                 group,
                 actor,
+                incarnation=incarnation,
                 starts_at_zero=starts_at_zero,
                 previous_incarnation=previous_incarnation,
             )
@@ -61,12 +70,16 @@ async def load(
             log.warning("stood down", partition=actor.key, why=error.message)
             actor.deactivate(ActorState.CLOSED, error.message)
             return
-        except (StoreUnavailableError, KafkaUnavailableError) as error:
+        except StoreFatalError:
+            raise
+        except SharecoordError as error:
             log.warning("loading failed", partition=actor.key, why=error.message)
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, RETRY_DELAY_MAX_S)
+        except Exception:
+            log.exception("loading failed", partition=actor.key)
         else:
             return
+        await asyncio.sleep(delay_s)
+        delay_s = min(delay_s * 2, RETRY_DELAY_MAX_S)
 
 
 async def _load_once(
@@ -74,10 +87,10 @@ async def _load_once(
     group: LoadingGroup,
     actor: PartitionActor,
     *,
+    incarnation: int,
     starts_at_zero: bool,
     previous_incarnation: int | None,
 ) -> None:
-    incarnation = context.new_incarnation()
     loaded = await context.caller.call(
         context.store.claim_partition,
         actor.partition_id,
@@ -169,12 +182,37 @@ async def _resolve_start(context: Context, group: LoadingGroup, key: PartitionKe
     return found[query]
 
 
-def new_partitions(known: dict[int, bool], info: TopicInfo) -> tuple[list[int], bool]:
-    """Partitions without a row, and whether they were added to a topic that is in use already.
+async def load_topic(
+    context: Context,
+    group: LoadingGroup,
+    actors: Sequence[PartitionActor],
+    initialised: set[int],
+) -> None:
+    """Loads share-partitions of one topic; those added since its first use start at 0.
+
+    The rows of a topic's first use are all made before one of them is initialised, and the newest
+    of them is initialised first. Rows that are made later are initialised in order. So after a
+    crash anywhere, a row was added later exactly when it is newer than all initialised ones.
 
     Args:
-        known: Partition -> whether its share-partition is initialised, for this topic id.
-        info: The topic as it is now.
+        context: Ports.
+        group: Their group.
+        actors: What is to be loaded.
+        initialised: Row ids of the topic's share-partitions that had a start offset before.
     """
-    missing = [p for p in info.partitions if p not in known]
-    return missing, any(known.values())
+    waiting = sorted(actors, key=_row_id)
+    if not initialised and waiting:
+        await load(context, group, waiting.pop())
+    newest = max(initialised, default=None)
+    added = [a for a in waiting if newest is not None and a.partition_id > newest]
+
+    async def load_added() -> None:
+        for actor in added:
+            await load(context, group, actor, starts_at_zero=True)
+
+    others = [load(context, group, actor) for actor in waiting if actor not in added]
+    await asyncio.gather(load_added(), *others)
+
+
+def _row_id(actor: PartitionActor) -> int:
+    return actor.partition_id

@@ -30,8 +30,8 @@ from sharecoord.errors import SharecoordError
 from sharecoord.ports import LogReading
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
-from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect
-from sharecoord.runtime.record_cache import MemoryBudget, RecordCache
+from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect, HandBackEffect
+from sharecoord.runtime.record_cache import MemoryBudget, RecordCache, runs_in
 from sharecoord.runtime.recovery import commit_of
 from sharecoord.runtime.sessions import Session
 
@@ -86,6 +86,12 @@ class PartitionActor:
         self.fresh_bytes = 0
         self.proven_end = 0
         self.missing_wanted = False
+        self.generation = 0
+        """Grows when an incarnation ends; what an older one asked for is void."""
+        self.sending: dict[DeliveryEffect, None] = {}
+        """Deliveries that wait for their commit."""
+        self._unseen: list[tuple[str, Sequence[AcquiredRange]]] = []
+        """What was not sent and may be stored as acquired: handed back after the reload."""
         self._budget = budget
         self._committer = committer
         self._pump = pump
@@ -105,11 +111,18 @@ class PartitionActor:
         self.fresh_records = self.fresh_bytes = 0
         self.proven_end = partition.window.end_offset
         self.cache.clear()
+        self.missing_wanted = False
         self._arm_timer()
+        unseen, self._unseen = self._unseen, []
+        for member_id, ranges in unseen:
+            self.hand_back(member_id, ranges)
 
     def deactivate(self, state: ActorState, reason: str = "") -> None:
         """Stops serving; nothing of the state is written."""
+        self.generation += 1
         self.state = state
+        if state is not ActorState.LOADING:
+            self._unseen.clear()
         self.stopped_reason = reason
         self.partition = None
         if self.reading is not None:
@@ -143,6 +156,10 @@ class PartitionActor:
     def on_chunk(self, chunk: RecordChunk) -> None:
         """Records arrived."""
         if self.partition is None:
+            return
+        if chunk.covers_from > max(self.proven_end, self.partition.window.end_offset):
+            # What lies between would pass for a gap.
+            self._on_dropped(self, SharecoordError(f"the read left out {self.proven_end} ff."))
             return
         self.cache.add(chunk)
         self.fresh_records += chunk.count
@@ -226,7 +243,9 @@ class PartitionActor:
             self._committer.add(self)
             return 0
         session.sent(delivery.records, delivery.size_bytes, now_ms)
-        self._committer.add(self, DeliveryEffect(self, session, delivery))
+        effect = DeliveryEffect(self, session, delivery)
+        self.sending[effect] = None
+        self._committer.add(self, effect)
         if not self.fresh_records:
             self._skip_gap()
         return delivery.records
@@ -276,21 +295,27 @@ class PartitionActor:
         window = self.partition.window
         readable: list[tuple[int, int, RangeState]] = []
         wanted: tuple[int, int] | None = None
+        gaps: list[tuple[int, int]] = []
         for first, last, value in window.due_ranges(max(max_records, DUE_LOOKAHEAD_RECORDS)):
             position = first
             while position <= last:
                 chunk = self.cache.find(position)
                 if chunk is None:
                     stop = min(last, (self.cache.next_start(position) or last + 1) - 1)
-                    if wanted is None:
-                        wanted = (position, stop)
-                    elif stop - wanted[0] < DUE_LOOKAHEAD_RECORDS:
-                        wanted = (wanted[0], stop)
+                    wanted = wanted or (position, position)
+                    if position - wanted[0] < DUE_LOOKAHEAD_RECORDS:
+                        wanted = (wanted[0], min(stop, wanted[0] + DUE_LOOKAHEAD_RECORDS - 1))
                     position = stop + 1
                     continue
                 stop = min(last, chunk.last)
-                readable.append((position, stop, value))
+                for run in runs_in(chunk, position, stop):
+                    gaps += [(position, run[0] - 1)] * (run[0] > position)
+                    readable.append((*run, value))
+                    position = run[1] + 1
+                gaps += [(position, stop)] * (position <= stop)
                 position = stop + 1
+        for first, last in gaps:
+            self._commit(self.partition.decide_gap(first, last))
         if wanted is not None and not self.missing_wanted:
             self.missing_wanted = True
             self._on_missing(self, *wanted)
@@ -302,6 +327,8 @@ class PartitionActor:
         partition = self.partition
         if partition is None:
             return
+        if self._budget.exceeded:
+            self.cache.evict(partition.window.end_offset)
         position = first
         for chunk in chunks:
             self.cache.add(chunk)
@@ -318,25 +345,32 @@ class PartitionActor:
     def still_granted(self, delivery: Delivery, now_ms: int) -> bool:
         """Whether a committed delivery is worth sending: tokens current, half the lock left."""
         partition = self.partition
+        if partition is None:
+            return False
+        half_ms = partition.settings.lock_duration_ms // 2
         for acquired in delivery.ranges:
-            if partition is not None:
-                grant = partition.window.grants.get(acquired.lock_token)
-                if grant is None or grant.remaining != acquired.last - acquired.first + 1:
-                    return False
-                half_ms = partition.settings.lock_duration_ms // 2
-                if acquired.deadline_ms - now_ms < half_ms:
-                    return False
+            grant = partition.window.grants.get(acquired.lock_token)
+            if grant is None or grant.remaining != acquired.last - acquired.first + 1:
+                return False
+            if acquired.deadline_ms - now_ms < half_ms:
+                return False
         return True
 
     def hand_back(self, member_id: str, ranges: Sequence[AcquiredRange]) -> None:
-        """Takes back unseen what never reached the member."""
+        """Takes back unseen what never reached the member; while loading, once that is done."""
         if self.partition is None:
+            if self.state is ActorState.LOADING:
+                self._unseen.append((member_id, ranges))
             return
         returned = [
-            AcknowledgedRange(r.first, r.last, AcknowledgeType.RETURN, r.lock_token) for r in ranges
+            AcknowledgedRange(r.first, r.last, AcknowledgeType.RETURN, r.lock_token)
+            for r in sorted(ranges)
         ]
         now_ms = self.clock.now_ms()
-        self._commit(self.partition.decide_acknowledge(now_ms, member_id, returned))
+        decision = self.partition.decide_acknowledge(now_ms, member_id, returned)
+        if decision.changes_anything:
+            self._commit(decision)
+            self._committer.add(self, HandBackEffect(self, member_id, ranges))
         self._pump()
 
     # -- acknowledge, leave, time ---------------------------------------------------------------
@@ -365,7 +399,12 @@ class PartitionActor:
         return before - held.get(session.member_id, 0)
 
     def release_member(self, member_id: str) -> None:
-        """A member left or its session ended: its locks end, its deliveries count."""
+        """A member left or its session ended: its locks end, its deliveries count.
+
+        What has not been sent yet goes back unseen.
+        """
+        for effect in [e for e in self.sending if e.session.member_id == member_id]:
+            effect.hand_back()
         if self.partition is not None:
             now_ms = self.clock.now_ms()
             self._commit(self.partition.decide_release_member(now_ms, member_id))
@@ -386,6 +425,10 @@ class PartitionActor:
     def held(self, member_id: str) -> int:
         """Records that a member holds here."""
         return self.partition.window.held.get(member_id, 0) if self.partition else 0
+
+    def members(self) -> set[str]:
+        """Who holds something here."""
+        return set(self.partition.window.held) if self.partition else set()
 
     def _commit(self, decision: Decision) -> None:
         if decision.changes_anything:

@@ -38,12 +38,25 @@ class RecordCache:
         return len(self._chunks)
 
     def add(self, chunk: RecordChunk) -> None:
-        """Adds a chunk; one whose span is covered already (in part) is refused silently."""
+        """Adds a chunk, or those parts of it that no other chunk covers."""
+        position = chunk.covers_from
+        others = (c for c in self.after(position) if c.covers_from <= chunk.last)
+        for other in list(others):
+            if position < other.covers_from:
+                self._add_part(chunk, position, other.covers_from - 1)
+            position = max(position, other.last + 1)
+        if position == chunk.covers_from:
+            self._insert(chunk)
+        elif position <= chunk.last:
+            self._add_part(chunk, position, chunk.last)
+
+    def _add_part(self, chunk: RecordChunk, first: int, last: int) -> None:
+        part = part_of(chunk, first, last)
+        if part is not None:
+            self._insert(part)
+
+    def _insert(self, chunk: RecordChunk) -> None:
         at = bisect_left(self._starts, chunk.covers_from)
-        if at < len(self._starts) and self._starts[at] <= chunk.last:
-            return
-        if at and self._chunks[at - 1].last >= chunk.covers_from:
-            return
         self._starts.insert(at, chunk.covers_from)
         self._chunks.insert(at, chunk)
         self.size_bytes += chunk.size_bytes
@@ -112,3 +125,32 @@ class RecordCache:
         del self._starts[start:stop]
         self.size_bytes -= freed
         self._budget.used_bytes -= freed
+
+
+def runs_in(chunk: RecordChunk, first: int, last: int) -> list[tuple[int, int]]:
+    """The consecutive offsets of a chunk's records in [first, last]."""
+    start, stop = chunk.span(first, last)
+    if stop - start == last - first + 1:
+        return [(first, last)]
+    return [(a, min(b, last)) for a, b in chunk.runs(first) if a <= last]
+
+
+def part_of(chunk: RecordChunk, first: int, last: int) -> RecordChunk | None:
+    """The records of a chunk in [first, last] as a chunk that covers from `first`; None = none."""
+    start, stop = chunk.span(first, last)
+    if start >= stop:
+        return None
+    offsets = None if chunk.offsets is None else chunk.offsets[start:stop]
+    return RecordChunk(
+        covers_from=first,
+        first=chunk.first + start if offsets is None else offsets[0],
+        last=chunk.first + stop - 1 if offsets is None else offsets[-1],
+        offsets=offsets,
+        timestamps=chunk.timestamps[start:stop],
+        timestamp_type=chunk.timestamp_type,
+        keys=None if chunk.keys is None else chunk.keys[start:stop],
+        values=chunk.values[start:stop],
+        headers={i - start: h for i, h in chunk.headers.items() if start <= i < stop},
+        size_bytes=chunk.size_bytes * (stop - start) // chunk.count,
+        leader_epoch=chunk.leader_epoch,
+    )

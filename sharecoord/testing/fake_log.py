@@ -7,7 +7,7 @@ re-created and grown; the whole cluster can go away and come back.
 from __future__ import annotations
 
 import asyncio
-import uuid
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +18,14 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.ports import EARLIEST, LATEST, LogSink, OffsetQuery, TopicInfo
+
+__all__ = [
+    "FakeLog",
+    "FakePartition",
+    "FakeReading",
+    "FakeRecord",
+    "build_chunk",
+]
 
 CHUNK_RECORDS_MAX = 500
 
@@ -88,7 +96,7 @@ class FakeReading:
     def close(self) -> None:
         """Stops."""
         self.closed = True
-        self._log.readings.discard(self)
+        self._log.readings.pop(self, None)
 
     def kick(self) -> None:
         """Looks for records in the next turn of the loop."""
@@ -148,7 +156,8 @@ class FakeLog:
     def __init__(self, cluster: str = "fake-cluster") -> None:
         self.cluster = cluster
         self.down = False
-        self.readings: set[FakeReading] = set()
+        self.readings: dict[FakeReading, None] = {}
+        self._ids = itertools.count(1)
         self._topics: dict[str, tuple[str, dict[int, FakePartition]]] = {}
 
     # -- the world ------------------------------------------------------------------------------
@@ -161,7 +170,7 @@ class FakeLog:
                 logs[partition] = FakePartition()
             return
         logs = {partition: FakePartition() for partition in range(partitions)}
-        self._topics[topic] = (uuid.uuid4().hex, logs)
+        self._topics[topic] = (f"{next(self._ids):032x}", logs)
 
     def delete(self, topic: str) -> None:
         """Deletes a topic."""
@@ -240,7 +249,7 @@ class FakeLog:
     ) -> FakeReading:
         """Reads from `offset` on."""
         reading = FakeReading(self, topic, partition, offset, sink, committed=committed)
-        self.readings.add(reading)
+        self.readings[reading] = None
         return reading
 
     async def reread(

@@ -1,27 +1,46 @@
-"""A coordinator on virtual time: real core and runtime, a store, a fake log, members by hand."""
+"""A coordinator on virtual time: real core and runtime, a shared database, a fake log, members.
+
+Store time follows virtual time. A coordinator can be killed at any call to the store, the store can
+go away, and every member reports to one `Ledger`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
-from sharecoord.core.share_partition import AcknowledgedRange, HeldRange
+from sharecoord.core.invariants import check_window
 from sharecoord.core.states import AcknowledgeType, AcquireMode
-from sharecoord.errors import SharecoordError
-from sharecoord.ports import Store
+from sharecoord.errors import SharecoordError, StoreUnavailableError
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.group_actor import GroupActor, JoinCommand
+from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.record_cache import MemoryBudget
 from sharecoord.runtime.sessions import Session
+from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
 from sharecoord.testing.fake_log import FakeLog
+from sharecoord.testing.ledger import BookEntry, Ledger
+
+__all__ = [
+    "FakeMember",
+    "StreamBrokenError",
+    "VirtualStoreCaller",
+    "World",
+    "actor_of",
+    "check_coordinator",
+    "running",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,18 +48,44 @@ T = TypeVar("T")
 COMMIT_S = 0.001
 """Virtual duration of a store call."""
 
+STORE_EPOCH_MS = 1_700_000_000_000
+"""What the store's clock shows at virtual time 0."""
 
-class InlineStoreCaller:
-    """Store calls in order, on the loop, each taking COMMIT_S of virtual time."""
+Acknowledgements = list[tuple[str, str, int, list[AcknowledgedRange]]]
+"""(topic, topic id, partition, ranges)"""
+
+
+class StreamBrokenError(Exception):
+    """The coordinator of this member is gone, or it ended the stream."""
+
+
+class VirtualStoreCaller:
+    """Store calls in order, on the loop; the store can be slow, gone, or the place of a crash."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
         self.delay_s = COMMIT_S
+        self.down = False
+        self.calls = 0
+        self.crash_at = 0
+        """Number of the call that never returns; 0 = none."""
+        self.crash_after = False
+        """Whether that call happens all the same."""
+        self.crashed = asyncio.Event()
+        self._lock = asyncio.Lock()
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Waits its turn, then calls."""
         async with self._lock:
             await asyncio.sleep(self.delay_s)
+            if self.down and function.__name__ != "close":
+                raise StoreUnavailableError("the store is away", retry_after_ms=100)
+            self.calls += 1
+            if self.calls == self.crash_at:
+                with contextlib.suppress(SharecoordError):
+                    if self.crash_after:
+                        function(*args, **kwargs)
+                self.crashed.set()
+                await asyncio.Event().wait()
             return function(*args, **kwargs)
 
     def close(self) -> None:
@@ -48,32 +93,40 @@ class InlineStoreCaller:
 
 
 class FakeMember:
-    """A member by hand: a `MemberChannel` that keeps what it gets."""
+    """A member by hand: a `MemberChannel` that keeps what it gets and reports to the ledger."""
 
-    def __init__(self, member_id: str) -> None:
+    def __init__(self, member_id: str, ledger: Ledger | None = None) -> None:
         self.member_id = member_id
+        self.ledger = ledger or Ledger()
         self.unsent_bytes = 0
         self.deliveries: list[Delivery] = []
-        self.results: list[tuple[int, list[PartitionResult]]] = []
+        self.results: dict[int, list[PartitionResult]] = {}
         self.assignments: list[Assignment] = []
         self.drained = False
         self.ended: SharecoordError | bool = False
         self.group: GroupActor | None = None
         self.session: Session | None = None
+        self.received = 0
+        """Records in all."""
         self._ids = itertools.count(1)
         self._arrived = asyncio.Event()
+        self._stream = 0
+        self._connected = False
 
     # -- MemberChannel --------------------------------------------------------------------------
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
-        """Keeps a delivery."""
-        assert now_ms >= 0, "monotonic"
+        """Keeps a delivery; what comes on a stream that it gave up never reaches it."""
+        if not self._connected:
+            return
+        self.ledger.delivered(self.member_id, delivery, now_ms)
         self.deliveries.append(delivery)
+        self.received += delivery.records
         self._arrived.set()
 
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
         """Keeps an answer."""
-        self.results.append((acknowledge_id, results))
+        self.results[acknowledge_id] = results
         self._arrived.set()
 
     def assigned(self, assignment: Assignment) -> None:
@@ -85,9 +138,11 @@ class FakeMember:
         self.drained = True
 
     def end(self, error: SharecoordError | None) -> None:
-        """Notes the end."""
+        """Notes the end; a member that was removed holds nothing any more."""
         self.ended = error or True
-        self._arrived.set()
+        if self.group is not None and self.member_id not in self.group.sessions:
+            self.ledger.gone(self.member_id)
+        self.broken()
 
     # -- what a test does -----------------------------------------------------------------------
 
@@ -99,10 +154,14 @@ class FakeMember:
         *,
         mode: AcquireMode = AcquireMode.FAIR,
         max_poll_records: int = 0,
-        credit: int = 100_000,
-        lock_book: list[tuple[str, str, int, HeldRange]] | None = None,
+        max_poll_interval_ms: int = 300_000,
+        credit: int = 1 << 40,
+        credit_bytes: int = 1 << 40,
+        lock_book: list[BookEntry] | None = None,
     ) -> list[HeldRange]:
-        """Joins; returns what it lost of its lock book."""
+        """Joins with a lock book (by default what it believes to hold); returns what it lost."""
+        self.broken()
+        book = self.ledger.book(self.member_id) if lock_book is None else lock_book
         command = JoinCommand(
             self.member_id,
             f"client-{self.member_id}",
@@ -110,20 +169,37 @@ class FakeMember:
             topics,
             mode,
             max_poll_records,
-            300_000,
+            max_poll_interval_ms,
             credit,
-            1 << 40,
-            lock_book or [],
+            credit_bytes,
+            book,
         )
+        self.ledger.joined(self.member_id, book)
+        self.ended = False
         self.group, self.session, lost = await coordinator.join(group_id, command, self)
+        self._connected = True
+        for entry in lost:
+            self.ledger.lost(self.member_id, entry.key, entry.held)
         return [entry.held for entry in lost]
+
+    @property
+    def joined_session(self) -> Session:
+        """The session of the last join."""
+        assert self.session is not None, "join first"
+        return self.session
+
+    @property
+    def joined_group(self) -> GroupActor:
+        """The group of the last join."""
+        assert self.group is not None, "join first"
+        return self.group
 
     async def next_delivery(self, timeout_s: float = 60.0) -> Delivery:
         """The next delivery that was not taken yet."""
+        stream = self._stream
         async with asyncio.timeout(timeout_s):
             while not self.deliveries:
-                self._arrived.clear()
-                await self._arrived.wait()
+                await self._something(stream)
         return self.deliveries.pop(0)
 
     async def take(self, count: int, timeout_s: float = 60.0) -> list[Delivery]:
@@ -132,6 +208,13 @@ class FakeMember:
         while sum(d.records for d in taken) < count:
             taken.append(await self.next_delivery(timeout_s))
         return taken
+
+    async def _something(self, stream: int) -> None:
+        if self._connected and self._stream == stream:
+            self._arrived.clear()
+            await self._arrived.wait()
+        if self._stream != stream or not self._connected:
+            raise StreamBrokenError
 
     async def acknowledge(
         self,
@@ -158,87 +241,207 @@ class FakeMember:
         (result,) = await self.send([(key.topic, key.topic_id, key.partition, ranges)])
         return result
 
-    async def send(
-        self, items: list[tuple[str, str, int, list[AcknowledgedRange]]]
-    ) -> list[PartitionResult]:
-        """Sends acknowledgements as they are; returns the answers."""
-        assert self.group is not None, "join first"
-        assert self.session is not None, "join first"
+    async def send(self, items: Acknowledgements) -> list[PartitionResult]:
+        """Sends acknowledgements as they are; returns the answers.
+
+        Raises:
+            StreamBrokenError: The coordinator went away before it answered.
+        """
+        group, session, stream = self.joined_group, self.joined_session, self._stream
         number = next(self._ids)
+        sent_at_ms = int(asyncio.get_running_loop().time() * 1000)
+        by_key = {
+            PartitionKey(group.group_id, topic, topic_id, partition): ranges
+            for topic, topic_id, partition, ranges in items
+        }
+        for key, ranges in by_key.items():
+            self.ledger.sent(self.member_id, key, ranges)
         collector = Collector(lambda results: self.acknowledged(number, results))
-        self.group.acknowledge(self.session, items, collector)
-        while not any(i == number for i, _ in self.results):
-            self._arrived.clear()
-            await self._arrived.wait()
-        return next(results for i, results in self.results if i == number)
+        if not self._connected:
+            raise StreamBrokenError
+        group.acknowledge(session, items, collector)
+        while number not in self.results:
+            await self._something(stream)
+        results = self.results.pop(number)
+        for result in results:
+            said = by_key.get(result.key, [])
+            self.ledger.answered(self.member_id, said, result, sent_at_ms)
+        return results
+
+    async def settle(
+        self, delivery: Delivery, kind: AcknowledgeType = AcknowledgeType.ACCEPT
+    ) -> PartitionResult:
+        """Settles a delivery; asks again while the answer says that a retry helps."""
+        while True:
+            result = await self.acknowledge(delivery, kind)
+            if result.error is None or not result.error.retriable:
+                return result
+            await asyncio.sleep((result.error.retry_after_ms or 100) / 1000)
+
+    async def work(self, *, seconds_per_record: float = 0.0) -> None:
+        """Accepts whatever comes, until cancelled or the stream breaks."""
+        while True:
+            delivery = await self.next_delivery(timeout_s=1e9)
+            await asyncio.sleep(seconds_per_record * delivery.records)
+            await self.settle(delivery)
+
+    def leave(self) -> None:
+        """Leaves in good order."""
+        self.ledger.gone(self.member_id)
+        self.joined_group.leave(self.joined_session)
 
     def disconnect(self) -> None:
         """The stream breaks."""
-        assert self.group is not None, "join first"
-        assert self.session is not None, "join first"
-        self.group.disconnected(self.session)
+        self.joined_group.disconnected(self.joined_session)
+        self.broken()
+
+    def broken(self) -> None:
+        """Whoever waits for something on this stream waits in vain."""
+        self._stream += 1
+        self._connected = False
+        self._arrived.set()
 
 
 class World:
-    """A log, a store, and the coordinator that runs now."""
+    """A log, a database, and the coordinators that run on them. Made inside a running loop."""
 
     def __init__(
-        self, store: Store, log: FakeLog, *, defaults: dict[str, str] | None = None
+        self,
+        log: FakeLog,
+        *,
+        defaults: dict[str, str] | None = None,
+        memory_bytes: int = 64 << 20,
     ) -> None:
-        self.store = store
+        loop = asyncio.get_running_loop()
+        self.database = MemoryDatabase(clock_ms=lambda: STORE_EPOCH_MS + int(loop.time() * 1000))
         self.log = log
         self.defaults = {"share.auto.offset.reset": "earliest", **(defaults or {})}
+        limit = int(self.defaults.get("share.delivery.count.limit", "5"))
+        self.ledger = Ledger(delivery_limit=limit)
+        self.memory_bytes = memory_bytes
         self.fatal: list[SharecoordError] = []
+        self.store = MemoryStore(self.database, check_ranges=True)
+        """Handle of the coordinator that was started last."""
+        self.caller = VirtualStoreCaller()
+        """The way of that coordinator to its store."""
+        self.members: dict[str, FakeMember] = {}
         self._incarnations = itertools.count(1)
 
+    def member(self, member_id: str) -> FakeMember:
+        """A member that reports to this world's ledger."""
+        member = self.members[member_id] = FakeMember(member_id, self.ledger)
+        return member
+
     async def start(self, coordinator_id: str = "c1") -> Coordinator:
-        """A coordinator over this store and log."""
+        """A running coordinator over this database and log."""
+        coordinator = self.build(coordinator_id)
+        await coordinator.start()
+        return coordinator
+
+    def build(
+        self, coordinator_id: str = "c1", *, crash_at: int = 0, crash_after: bool = False
+    ) -> Coordinator:
+        """A coordinator that is not started yet.
+
+        Args:
+            coordinator_id: Its id.
+            crash_at: Number of the store call that never returns (`caller.crashed` tells when);
+                0 = none.
+            crash_after: Whether that call happens all the same.
+        """
         clock = RuntimeClock(asyncio.get_running_loop())
-        caller = InlineStoreCaller()
-        self.store.open(
+        self.caller = caller = VirtualStoreCaller()
+        caller.crash_at, caller.crash_after = crash_at, crash_after
+        self.store = store = MemoryStore(self.database, check_ranges=True)
+        store.open(
             coordinator_id=coordinator_id,
-            cluster_id=await self.log.cluster_id(),
+            cluster_id=self.log.cluster,
             address="test:0",
             version="test",
         )
-        clock.measured(self.store.now_ms())
-        committer = Committer(self.store, caller, now_ms=clock.now_ms, on_fatal=self.fatal.append)
+        clock.measured(store.now_ms())
+        committer = Committer(store, caller, now_ms=clock.now_ms, on_fatal=self.fatal.append)
         context = Context(
             coordinator_id=coordinator_id,
-            store=self.store,
+            store=store,
             caller=caller,
             reader=self.log,
             catalog=self.log,
             clock=clock,
             committer=committer,
-            budget=MemoryBudget(64 << 20),
+            budget=MemoryBudget(self.memory_bytes),
             new_incarnation=lambda: next(self._incarnations),
             group_defaults=self.defaults,
         )
-        coordinator = Coordinator(context)
-        await coordinator.start()
-        return coordinator
+        return Coordinator(context)
 
-    @staticmethod
-    async def kill(coordinator: Coordinator) -> None:
+    async def kill(self, coordinator: Coordinator) -> None:
         """As kill -9: nothing is flushed, no goodbye; what the store has, it has."""
+        store = coordinator.context.store
+        assert isinstance(store, MemoryStore), "started by this world"
+        store.crash()
+        coordinator.context.committer.abandon()
         for group in coordinator.groups.values():
             group.stop_dispatch()
+            group.stop_timers()
             for session in group.sessions.values():
-                session.cancel_timers()
                 session.channel = None
-            for actor in group.partitions.values():
-                actor.deactivate(actor.state)
-        coordinator.context.committer.abandon()
+        for member in self.members.values():
+            if member.group in coordinator.groups.values():
+                member.broken()
         await coordinator.context.stop_tasks()
+
+    def partition(self, group_id: str, topic: str, partition: int = 0) -> PartitionKey:
+        """The key of a share-partition that exists in the database."""
+        return next(
+            key
+            for key in self.database.ids
+            if (key.group_id, key.topic, key.partition) == (group_id, topic, partition)
+        )
+
+    def start_offset(self, group_id: str, topic: str, partition: int = 0) -> int:
+        """The committed SPSO."""
+        partition_id = self.database.ids[self.partition(group_id, topic, partition)]
+        head = self.database.partitions[partition_id].row.head
+        assert head is not None, "initialised"
+        return head.start_offset
+
+
+def actor_of(
+    coordinator: Coordinator, topic: str, partition: int = 0, group_id: str = "g"
+) -> PartitionActor:
+    """The actor of a share-partition."""
+    return coordinator.groups[group_id].partitions[topic, partition]
+
+
+def check_coordinator(coordinator: Coordinator) -> None:
+    """Checks every window, and that held records and credits fit together.
+
+    Raises:
+        InternalError: An invariant of a window does not hold.
+        AssertionError: The read-ahead of a partition was miscounted.
+    """
+    for group in coordinator.groups.values():
+        for actor in group.partitions.values():
+            if actor.partition is None:
+                continue
+            check_window(actor.partition.window)
+            end = actor.partition.window.end_offset
+            ahead = sum(
+                last - first + 1
+                for chunk in actor.cache.after(end)
+                for first, last in chunk.runs(end)
+            )
+            assert actor.fresh_records == ahead, f"{actor.fresh_records} fresh, found {ahead}"
 
 
 @asynccontextmanager
 async def running(world: World) -> AsyncIterator[Coordinator]:
-    """A coordinator for the length of a block, closed in good order."""
+    """A coordinator for the length of a block, closed in good order; then the ledger is checked."""
     coordinator = await world.start()
-    try:
-        yield coordinator
-    finally:
-        await coordinator.drain()
-        await coordinator.close()
+    yield coordinator
+    check_coordinator(coordinator)
+    await coordinator.drain()
+    await coordinator.close()
+    world.ledger.check()
+    assert not world.fatal, world.fatal

@@ -7,10 +7,19 @@ program that waits for nothing is reported as stuck.
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
+__all__ = [
+    "StuckError",
+    "VirtualTimeLoop",
+    "run_virtual",
+    "virtual",
+]
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -50,3 +59,15 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     """Runs `main` on virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
+
+
+def virtual(
+    test: Callable[P, Coroutine[Any, Any, None]],
+) -> Callable[P, None]:
+    """Makes a coroutine function a plain test that runs on virtual time."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_virtual(test(*args, **kwargs))
+
+    return run

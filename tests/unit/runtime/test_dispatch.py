@@ -1,0 +1,250 @@
+"""Who gets what when: fairness, the window's limits, the first record, the drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from sharecoord.core.states import AcknowledgeType
+from sharecoord.errors import DrainingError
+from sharecoord.testing.harness import FakeMember, actor_of, running
+from sharecoord.testing.virtual_time import virtual
+from tests.unit.runtime.worlds import now_s, offsets, world_with
+
+TOPICS = ("orders",)
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Jain's index of fairness: 1 = all equal."""
+    return sum(shares) ** 2 / (len(shares) * sum(x * x for x in shares))
+
+
+class Accepting(FakeMember):
+    """Notes when it accepted how many records."""
+
+    accepted = 0
+
+    async def work(self, *, seconds_per_record: float = 0.0) -> None:
+        while True:
+            delivery = await self.next_delivery(timeout_s=1e9)
+            for acquired in delivery.ranges:
+                for offset in range(acquired.first, acquired.last + 1):
+                    await asyncio.sleep(seconds_per_record)
+                    await self.acknowledge(delivery, first=offset, last=offset)
+                    self.accepted += 1
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@virtual
+async def test_ten_equal_members_get_equal_shares(partitions: int) -> None:
+    """Untuned: nobody says how much it wants."""
+    world = world_with(4_500 // partitions, partitions=partitions)
+    async with running(world) as coordinator:
+        members = [Accepting(f"m{i}", world.ledger) for i in range(10)]
+        for member in members:
+            await member.join(coordinator, "g", TOPICS)
+        working = [asyncio.create_task(m.work(seconds_per_record=0.05)) for m in members]
+        await asyncio.sleep(20)
+        shares = [m.accepted for m in members]
+        assert jain(shares) >= 0.98, shares
+        assert min(shares) > 360, "and nobody waits for work"
+        for task in working:
+            task.cancel()
+
+
+@virtual
+async def test_scarce_records_are_shared() -> None:
+    """Fewer records than the members could work off: none gets more than its part."""
+    world = world_with(0)
+    async with running(world) as coordinator:
+        members = [Accepting(f"m{i}", world.ledger) for i in range(10)]
+        for member in members:
+            await member.join(coordinator, "g", TOPICS)
+        working = [asyncio.create_task(m.work(seconds_per_record=0.01)) for m in members]
+        for _ in range(200):
+            world.log.append("orders", 10)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(2)
+        shares = [m.accepted for m in members]
+        assert sum(shares) == 2_000
+        assert jain(shares) >= 0.98, shares
+        for task in working:
+            task.cancel()
+
+
+@virtual
+async def test_who_joins_late_has_its_share_within_a_second() -> None:
+    world = world_with(20_000)
+    async with running(world) as coordinator:
+        members = [Accepting(f"m{i}", world.ledger) for i in range(5)]
+        working: list[asyncio.Task[None]] = []
+        for member in members[:4]:
+            await member.join(coordinator, "g", TOPICS)
+            working.append(asyncio.create_task(member.work(seconds_per_record=0.005)))
+        await asyncio.sleep(5)
+        late = members[4]
+        await late.join(coordinator, "g", TOPICS)
+        working.append(asyncio.create_task(late.work(seconds_per_record=0.005)))
+        await asyncio.sleep(1)
+        before = [m.accepted for m in members]
+        await asyncio.sleep(2)
+        gained = [m.accepted - b for m, b in zip(members, before, strict=True)]
+        assert jain(gained) >= 0.98, gained
+        for task in working:
+            task.cancel()
+
+
+@virtual
+async def test_who_stops_acknowledging_gets_nothing_more() -> None:
+    world = world_with(5_000)
+    async with running(world) as coordinator:
+        slow, fast = Accepting("slow", world.ledger), Accepting("fast", world.ledger)
+        for member in (slow, fast):
+            await member.join(coordinator, "g", TOPICS)
+        working = [asyncio.create_task(m.work(seconds_per_record=0.005)) for m in (slow, fast)]
+        await asyncio.sleep(2)
+        working[0].cancel()
+        await asyncio.sleep(0.3)
+        got = slow.received
+        held = coordinator.groups["g"].held("slow")
+        assert 0 < held <= 60, "what it works off in 200 ms, not more"
+        done = fast.accepted
+        await asyncio.sleep(20)
+        assert slow.received == got
+        assert fast.accepted - done > 2_500, "the other one goes on at its pace"
+        working[1].cancel()
+
+
+@virtual
+async def test_one_stuck_record_blocks_nothing() -> None:
+    world = world_with(20_000, record_lock_duration_ms="3600000")
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS, max_poll_records=100)
+        (stuck,) = await member.take(100)
+        await member.acknowledge(stuck, first=1)
+        working = asyncio.create_task(member.work())
+        await asyncio.sleep(30)
+        working.cancel()
+        assert world.ledger.confirmed() == 19_999
+        assert world.start_offset("g", "orders") == 0
+        assert len(world.database.partitions[1].in_flight) == 1
+        await member.acknowledge(stuck, last=0)
+        assert world.start_offset("g", "orders") == 20_000
+
+
+@virtual
+async def test_a_full_window_stops_new_data_and_goes_on_redelivering() -> None:
+    world = world_with(1_000, partition_max_record_locks="100")
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS, max_poll_records=500)
+        (delivery,) = await member.take(100)
+        await asyncio.sleep(5)
+        assert not member.deliveries, "the window is full"
+        await member.acknowledge(delivery, AcknowledgeType.RELEASE, first=50, last=59)
+        (again,) = await member.take(10)
+        assert offsets(again) == list(range(50, 60))
+        await asyncio.sleep(5)
+        assert not member.deliveries
+        await member.acknowledge(delivery, first=90)
+        (new,) = await member.take(10)
+        assert offsets(new) == list(range(100, 110))
+        # Records that wait for their time take no room.
+        await member.acknowledge(delivery, AcknowledgeType.RELEASE, delay_ms=60_000, last=9)
+        (more,) = await member.take(10)
+        assert offsets(more) == list(range(110, 120))
+
+
+@virtual
+async def test_a_window_that_is_not_set_grows_with_its_members() -> None:
+    world = world_with(10_000)
+    async with running(world) as coordinator:
+        members = [world.member(f"m{i}") for i in range(600)]
+        for member in members:
+            await member.join(coordinator, "g", TOPICS, max_poll_records=4)
+        await asyncio.sleep(1)
+        first = members[0]
+        for delivery in list(first.deliveries):
+            await first.acknowledge(delivery)
+        await asyncio.sleep(1)
+        assert min(m.received for m in members) > 0, "no number of members starves"
+
+
+@pytest.mark.parametrize("existing", [True, False])
+@virtual
+async def test_the_first_record_of_a_group_comes_within_half_a_second(existing: bool) -> None:
+    world = world_with(10 if existing else 0)
+    async with running(world) as coordinator:
+        await asyncio.sleep(7.3)
+        start_s = now_s()
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS)
+        if not existing:
+            world.log.append("orders", 1)
+        await member.next_delivery()
+        assert now_s() - start_s < 0.5
+
+
+@virtual
+async def test_a_record_that_arrives_goes_out_at_once() -> None:
+    world = world_with(0)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS)
+        for _ in range(20):
+            await asyncio.sleep(1.017)
+            start_s = now_s()
+            world.log.append("orders", 1)
+            await member.acknowledge(await member.next_delivery())
+            assert now_s() - start_s < 0.01
+
+
+@virtual
+async def test_a_drain_stops_acquiring_flushes_and_tells_the_members() -> None:
+    world = world_with(1_000)
+    coordinator = await world.start()
+    member = world.member("m")
+    await member.join(coordinator, "g", TOPICS, max_poll_records=50)
+    (delivery,) = await member.take(50)
+    waiting = asyncio.create_task(member.acknowledge(delivery))
+    await asyncio.sleep(0)
+    await coordinator.drain()
+    assert member.drained
+    assert not (await waiting).exceptions
+    assert world.start_offset("g", "orders") == 50
+    received = member.received
+    world.log.append("orders", 50)
+    await asyncio.sleep(5)
+    assert member.received == received
+    with pytest.raises(DrainingError):
+        await world.member("late").join(coordinator, "g", TOPICS)
+    await coordinator.close()
+    assert len(asyncio.all_tasks()) == 1
+    second = await world.start()
+    await member.join(second, "g", TOPICS, max_poll_records=50)
+    working = asyncio.create_task(member.work())
+    await asyncio.sleep(60)
+    working.cancel()
+    assert world.ledger.confirmed() == 1_050
+    assert world.ledger.check_nothing_lost(world.database, world.log, "g") == 0
+    await second.close()
+
+
+@virtual
+async def test_nothing_starves_among_many_partitions() -> None:
+    world = world_with(50, partitions=20)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS, max_poll_records=1)
+        working = asyncio.create_task(member.work(seconds_per_record=0.001))
+        await asyncio.sleep(1)
+        begun = sum(
+            (p := actor_of(coordinator, "orders", number).partition) is not None
+            and p.window.start_offset > 0
+            for number in range(20)
+        )
+        working.cancel()
+        assert begun == 20

@@ -1,0 +1,44 @@
+"""What the tests of the runtime share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from sharecoord.core.delivery import Delivery
+from sharecoord.testing.fake_log import FakeLog
+from sharecoord.testing.harness import World
+
+
+def world_with(
+    records: int, *, partitions: int = 1, memory_bytes: int = 64 << 20, **defaults: str
+) -> World:
+    """A world with topic `orders`; keyword `a_b` sets `share.a.b`."""
+    log = FakeLog()
+    log.create("orders", partitions)
+    for partition in range(partitions):
+        if records:
+            log.append("orders", records, partition=partition)
+    settings = {f"share.{name.replace('_', '.')}": value for name, value in defaults.items()}
+    return World(log, defaults=settings, memory_bytes=memory_bytes)
+
+
+def now_s() -> float:
+    """Virtual time."""
+    return asyncio.get_running_loop().time()
+
+
+def offsets(*deliveries: Delivery) -> list[int]:
+    """The offsets of deliveries, in order of arrival."""
+    return [o for d in deliveries for r in d.ranges for o in range(r.first, r.last + 1)]
+
+
+def counts(*deliveries: Delivery) -> set[int]:
+    """The delivery counts that occur."""
+    return {r.delivery_count for d in deliveries for r in d.ranges}
+
+
+async def until(holds: Callable[[], object], *, step_s: float = 0.0) -> None:
+    """Lets virtual time (or with step 0 the turns of the loop) pass until something holds."""
+    while not holds():  # noqa: ASYNC110 - on virtual time nothing waits
+        await asyncio.sleep(step_s)
