@@ -6,8 +6,18 @@ does not hold is a proven gap (compaction, control records, aborted data; design
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+
+_NO_KEY = bytes(8)
+_SEED = b"sharecoord key order"
+
+
+def _hash(key: bytes) -> bytes:
+    found = hashlib.blake2b(key, digest_size=8, key=_SEED).digest()
+    return found if found != _NO_KEY else b"\x00\x00\x00\x00\x00\x00\x00\x01"
+
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -32,6 +42,18 @@ class RecordChunk:
     """By index in the chunk; sparse."""
     size_bytes: int
     leader_epoch: int = -1
+    _hashes: bytes | None = None
+
+    def key_hashes(self) -> bytes:
+        """8 bytes per record, in groups that keep order by key; all zero = no key (design 5.6).
+
+        Stable over restarts and versions: they are stored. Two keys with one hash only wait for
+        each other. An empty key is a key.
+        """
+        if self._hashes is None:
+            keys = self.keys or [None] * self.count
+            self._hashes = b"".join([_NO_KEY if key is None else _hash(key) for key in keys])
+        return self._hashes
 
     @property
     def count(self) -> int:

@@ -17,6 +17,7 @@ from sharecoord.errors import (
     StoreFatalError,
     StoreInUseError,
 )
+from sharecoord.runtime import log_changes
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.effects import CallbackEffect
@@ -43,6 +44,8 @@ class Coordinator:
         self.context = context
         self.groups: dict[str, GroupActor] = {}
         self.draining = False
+        self._missing: set[str] = set()
+        """Topics that are in use and that the last look did not find."""
         self.store_ok = True
         self.kafka_ok = True
         self._joining: dict[str, asyncio.Lock] = {}
@@ -186,7 +189,7 @@ class Coordinator:
         while True:
             unknown = any(g.topics - g.topic_ids.keys() for g in self.groups.values())
             next_s = looked_at_all_s + KNOWN_TOPIC_INTERVAL_S
-            if unknown or not self.kafka_ok:
+            if unknown or self._missing or not self.kafka_ok:
                 next_s = min(next_s, looked_s + UNKNOWN_TOPIC_INTERVAL_S)
             try:
                 async with asyncio.timeout_at(next_s):
@@ -195,7 +198,11 @@ class Coordinator:
                 continue
             except TimeoutError:
                 looked_s = loop.time()
-            everything = not self.kafka_ok or looked_s >= looked_at_all_s + KNOWN_TOPIC_INTERVAL_S
+            everything = (
+                bool(self._missing)
+                or not self.kafka_ok
+                or looked_s >= looked_at_all_s + KNOWN_TOPIC_INTERVAL_S
+            )
             try:
                 await self._look_at_topics(everything=everything)
                 self.kafka_ok = True
@@ -207,11 +214,22 @@ class Coordinator:
             if everything:
                 looked_at_all_s = looked_s
 
+    async def _retire_gone(self, missing: set[str]) -> None:
+        """Gives up topics that two looks in a row did not find."""
+        gone, self._missing = missing & self._missing, missing
+        for group in self.groups.values():
+            for topic in sorted(gone & group.topic_ids.keys()):
+                await group.topic_gone(topic)
+        self._missing -= gone
+
     async def _look_at_topics(self, *, everything: bool) -> None:
         wanted: set[str] = set()
         for group in self.groups.values():
             wanted |= group.topics if everything else group.topics - group.topic_ids.keys()
         found = await self.context.catalog.describe(sorted(wanted))
+        if everything:
+            await self._retire_gone(wanted - found.keys())
+            await log_changes.follow_log_starts(self.context, list(self.groups.values()))
         for group in self.groups.values():
             for topic in sorted(group.topics & found.keys()):
                 info = found[topic]

@@ -27,7 +27,7 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.ports import TopicInfo
-from sharecoord.runtime import loading
+from sharecoord.runtime import loading, log_changes
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.dispatch import dispatch
@@ -456,6 +456,15 @@ class GroupActor:
             self._opening[topic] = task
         return task
 
+    async def topic_gone(self, topic: str) -> None:
+        """The cluster does not have the topic any more; should it come back, it starts anew."""
+        del self.topic_ids[topic]
+        del self._partition_ids[topic]
+        await log_changes.retire_topic(self.context, self, self.group_id, topic)
+        for session in self.sessions.values():
+            if topic in session.topics and session.channel is not None:
+                session.channel.assigned(self.assignment(session))
+
     async def _open(self, topic: str, info: TopicInfo) -> None:
         """Opens a topic; asks again until the store lets it."""
         while True:
@@ -480,6 +489,7 @@ class GroupActor:
             and row.head is not None
             and not row.closed
         }
+        recreated = await log_changes.retire_former(self.context, self, rows, topic, info.topic_id)
         opened: list[tuple[PartitionKey, int]] = []
         for partition in info.partitions:
             if (topic, partition) not in self.partitions:
@@ -490,7 +500,7 @@ class GroupActor:
         for session in self.sessions.values():
             if topic in session.topics and session.channel is not None and actors:
                 session.channel.assigned(self.assignment(session))
-        await loading.load_topic(self.context, self, actors, initialised)
+        await loading.load_topic(self.context, self, actors, initialised, recreated=recreated)
 
     def _new_actor(self, key: PartitionKey, partition_id: int) -> PartitionActor:
         actor = PartitionActor(

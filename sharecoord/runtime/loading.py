@@ -22,6 +22,7 @@ from sharecoord.errors import (
     StoreFatalError,
 )
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery
+from sharecoord.runtime import log_changes
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.partition_actor import ActorState, PartitionActor
 from sharecoord.runtime.recovery import ranges_of
@@ -104,6 +105,7 @@ async def _load_once(
         actor.deactivate(ActorState.STOPPED, loaded.row.stopped_reason)
         return
     log_start, log_end = await _log_bounds(context, group, actor.key)
+    truncated_at = await log_changes.judge_log_end(context, actor, loaded.row, log_end)
     head = loaded.row.head
     if head is None:
         start = 0 if starts_at_zero else await _resolve_start(context, group, actor.key)
@@ -117,6 +119,8 @@ async def _load_once(
             raise NotOwnerError("another coordinator initialised the share-partition")
     _activate(context, group, actor, loaded, head, incarnation)
     actor.log_end_offset = log_end
+    if truncated_at is not None:
+        actor.truncate(truncated_at)
     actor.log_start_moved(log_start)
     group.activated(actor)
 
@@ -187,6 +191,8 @@ async def load_topic(
     group: LoadingGroup,
     actors: Sequence[PartitionActor],
     initialised: set[int],
+    *,
+    recreated: bool = False,
 ) -> None:
     """Loads share-partitions of one topic; those added since its first use start at 0.
 
@@ -199,10 +205,11 @@ async def load_topic(
         group: Their group.
         actors: What is to be loaded.
         initialised: Row ids of the topic's share-partitions that had a start offset before.
+        recreated: The group knew a former topic of this name: this one is read from 0.
     """
     waiting = sorted(actors, key=_row_id)
     if not initialised and waiting:
-        await load(context, group, waiting.pop())
+        await load(context, group, waiting.pop(), starts_at_zero=recreated)
     newest = max(initialised, default=None)
     added = [a for a in waiting if newest is not None and a.partition_id > newest]
 
@@ -210,7 +217,11 @@ async def load_topic(
         for actor in added:
             await load(context, group, actor, starts_at_zero=True)
 
-    others = [load(context, group, actor) for actor in waiting if actor not in added]
+    others = [
+        load(context, group, actor, starts_at_zero=recreated)
+        for actor in waiting
+        if actor not in added
+    ]
     await asyncio.gather(load_added(), *others)
 
 

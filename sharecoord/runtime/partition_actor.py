@@ -24,8 +24,8 @@ from sharecoord.core.share_partition import (
     HeldRange,
     SharePartition,
 )
-from sharecoord.core.states import AcknowledgeType
-from sharecoord.core.window import RangeState
+from sharecoord.core.states import AcknowledgeType, Ordering
+from sharecoord.core.window import Keys, RangeState
 from sharecoord.errors import SharecoordError
 from sharecoord.ports import LogReading
 from sharecoord.runtime.clock import RuntimeClock
@@ -86,6 +86,9 @@ class PartitionActor:
         self.fresh_bytes = 0
         self.proven_end = 0
         self.missing_wanted = False
+        self.regressed_since_ms: int | None = None
+        """Since when the log ends before what was read; None = it does not."""
+        self._raises_state_epoch = False
         self.generation = 0
         """Grows when an incarnation ends; what an older one asked for is void."""
         self.sending: dict[DeliveryEffect, None] = {}
@@ -105,6 +108,7 @@ class PartitionActor:
     def activate(self, partition: SharePartition, *, incarnation: int, state_epoch: int) -> None:
         """Takes over a loaded share-partition; reading starts afterwards."""
         self.partition = partition
+        self._raises_state_epoch = False
         self.incarnation = incarnation
         self.state_epoch = state_epoch
         self.state = ActorState.ACTIVE
@@ -144,7 +148,12 @@ class PartitionActor:
         """What must be stored since the last call."""
         if self.partition is None:
             return None
-        return commit_of(self.partition, self.partition_id, self.state_epoch, self.clock)
+        commit = commit_of(self.partition, self.partition_id, self.state_epoch, self.clock)
+        if self._raises_state_epoch:
+            self._raises_state_epoch = False
+            commit.raises_state_epoch = True
+            self.state_epoch += 1
+        return commit
 
     def apply_settings(self, settings: PartitionSettings) -> None:
         """New settings act on the next acquire, release or timer."""
@@ -216,7 +225,7 @@ class PartitionActor:
         if partition is None:
             return 0
         partition.window.advance(self.clock.now_ms())
-        return partition.window.due + min(self.fresh_records, partition.room)
+        return partition.window.ready + min(self.fresh_records, partition.room)
 
     def acquire(self, session: Session, max_records: int) -> int:
         """Hands up to `max_records` to a member; returns how many."""
@@ -230,7 +239,7 @@ class PartitionActor:
             session.member_id,
             max_records=max_records,
             mode=session.mode,
-            due=self._readable_due(max_records) if window.due else (),
+            due=self._readable_due(max_records, session.member_id) if window.due else (),
             fresh=self._fresh_runs(max_records),
         )
         if not decision.changes_anything:
@@ -274,6 +283,17 @@ class PartitionActor:
             self.fresh_bytes = 0
         self._adjust_appetite()
 
+    def _recount_fresh(self) -> None:
+        """Counts what was read ahead anew, after the window's end moved by itself."""
+        assert self.partition is not None, "active"
+        end = self.partition.window.end_offset
+        self.fresh_records = self.fresh_bytes = 0
+        for chunk in self.cache.after(end):
+            start, stop = chunk.span(end, chunk.last)
+            self.fresh_records += stop - start
+            self.fresh_bytes += chunk.size_bytes * (stop - start) // chunk.count
+        self._adjust_appetite()
+
     def _fresh_runs(self, max_records: int) -> list[Run]:
         if not self.fresh_records:
             return []
@@ -283,20 +303,29 @@ class PartitionActor:
         records = 0
         for chunk in self.cache.after(end_offset):
             for first, last in chunk.runs(end_offset):
-                runs.append(Run(first, last))
+                runs.append(Run(first, last, self._keys_of(chunk, first, last)))
                 records += last - first + 1
                 if records >= max_records:
                     return runs
         return runs
 
-    def _readable_due(self, max_records: int) -> list[tuple[int, int, RangeState]]:
+    def _keys_of(self, chunk: RecordChunk, first: int, last: int) -> Keys | None:
+        """The key hashes of a run, in groups that keep order by key."""
+        assert self.partition is not None, "active"
+        if self.partition.settings.ordering != Ordering.KEY:
+            return None
+        start, stop = chunk.span(first, last)
+        return Keys(first, chunk.key_hashes()[start * 8 : stop * 8])
+
+    def _readable_due(self, max_records: int, member_id: str) -> list[tuple[int, int, RangeState]]:
         """Due ranges with their payload at hand; the rest is asked for."""
         assert self.partition is not None, "active"
         window = self.partition.window
         readable: list[tuple[int, int, RangeState]] = []
         wanted: tuple[int, int] | None = None
         gaps: list[tuple[int, int]] = []
-        for first, last, value in window.due_ranges(max(max_records, DUE_LOOKAHEAD_RECORDS)):
+        wanted_records = max(max_records, DUE_LOOKAHEAD_RECORDS)
+        for first, last, value in window.due_ranges(wanted_records, member_id):
             position = first
             while position <= last:
                 chunk = self.cache.find(position)
@@ -416,11 +445,24 @@ class PartitionActor:
         self._commit(decision)
         return decision.lost
 
+    def truncate(self, offset: int) -> None:
+        """The log lost its end: state from `offset` on is void, and so are its locks."""
+        assert self.partition is not None, "active"
+        decision = self.partition.decide_truncate(offset)
+        log.warning(
+            "log truncated", topic=self.key.topic, partition=self.key.partition, offset=offset
+        )
+        self._raises_state_epoch = True
+        self.proven_end = offset
+        self._commit(decision)
+        self._recount_fresh()
+
     def log_start_moved(self, log_start_offset: int) -> None:
         """Records below the log start are gone."""
         if self.partition is not None:
             self.partition.log_start_offset = log_start_offset
             self._commit(self.partition.decide_log_start(log_start_offset))
+            self._recount_fresh()
 
     def held(self, member_id: str) -> int:
         """Records that a member holds here."""

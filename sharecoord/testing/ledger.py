@@ -237,6 +237,12 @@ class Ledger:
         for books in self._books.values():
             books.pop(key, None)
 
+    def truncated(self, key: PartitionKey, offset: int) -> None:
+        """The log lost its end: offsets from there on will be other records."""
+        lives = self._lives.get(key, {})
+        for at in [at for at in lives if at >= offset]:
+            del lives[at]
+
     def forgot(self, member_id: str) -> None:
         """A member's process died: its locks are valid, but it does not know them."""
         self._books.pop(member_id, None)
