@@ -48,6 +48,7 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.partition_actor import ActorState, PartitionActor
 from sharecoord.runtime.store_thread import StoreCaller
+from sharecoord.runtime.supported import refuse_unsupported
 
 log = structlog.get_logger(__name__)
 
@@ -213,6 +214,7 @@ class Admin:
             checked = validate_group_overrides(
                 config | dict(set_values), self._context.group_defaults
             )
+            refuse_unsupported(checked)
             if validate_only:
                 return
             try:

@@ -28,6 +28,12 @@ from sharecoord.runtime.store_thread import StoreCaller
 
 log = structlog.get_logger(__name__)
 
+PENDING_BYTES_MAX = 16 << 20
+"""Acquiring stops while more changes than this wait for their commit (design 4)."""
+
+RANGE_BYTES = 200
+"""What one changed range takes in a pending batch."""
+
 PENDING_AGE_MAX_MS = 500
 """Acquiring stops while the oldest uncommitted change is older (design 4)."""
 
@@ -47,6 +53,10 @@ class Committable(Protocol):
     partition_id: int
     generation: int
     """Grows when an incarnation ends: what was decided before is void from then on."""
+
+    @property
+    def pending_ranges(self) -> int:
+        """Changed ranges that are not stored yet."""
 
     def take_commit(self) -> PartitionCommit | None:
         """What must be stored since the last call."""
@@ -127,7 +137,11 @@ class Committer:
         if oldest_ms is None:
             oldest_ms = self._waiting_since_ms
         late = oldest_ms is not None and self._now_ms() - oldest_ms > PENDING_AGE_MAX_MS
-        return late or self._failed
+        return late or self._failed or self._pending_bytes > PENDING_BYTES_MAX
+
+    @property
+    def _pending_bytes(self) -> int:
+        return RANGE_BYTES * sum(actor.pending_ranges for actor in self._dirty)
 
     def when_unblocked(self, callback: Callable[[], None]) -> None:
         """Calls back once after the next commit; the same callback only once."""

@@ -98,10 +98,15 @@ class GroupActor:
         """New overrides act at once."""
         self.group_epoch = row.group_epoch
         self.paused = row.paused
-        self.config = resolve(row.config, self.context.group_defaults)
+        before, self.config = self.config, resolve(row.config, self.context.group_defaults)
         self.settings = settings_of(self.config)
-        for actor in self.partitions.values():
+        for actor in list(self.partitions.values()):
             actor.apply_settings(self.settings)
+            if (
+                before.isolation_level != self.config.isolation_level
+                and actor.state is ActorState.ACTIVE
+            ):
+                self._dropped(actor, SharecoordError("the isolation level changed: read anew"))
         self.schedule_pump()
 
     # -- members --------------------------------------------------------------------------------
@@ -578,6 +583,7 @@ def settings_of(config: GroupConfig) -> PartitionSettings:
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,
         retry_backoff_multiplier=config.retry_backoff_multiplier,
+        retry_backoff_jitter=config.retry_backoff_jitter,
     )
 
 

@@ -11,10 +11,11 @@ from typing import Protocol
 
 import structlog
 
-from sharecoord.config.group import GroupConfig, IsolationLevel, ResetStrategy
+from sharecoord.config.group import GroupConfig, IsolationLevel
 from sharecoord.core.changes import LoadedPartition, PartitionHead, PartitionKey
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
+from sharecoord.core.start_offset import resolve_start
 from sharecoord.errors import (
     KafkaUnavailableError,
     NotOwnerError,
@@ -108,8 +109,11 @@ async def _load_once(
     truncated_at = await log_changes.judge_log_end(context, actor, loaded.row, log_end)
     head = loaded.row.head
     if head is None:
-        start = 0 if starts_at_zero else await _resolve_start(context, group, actor.key)
-        head = PartitionHead(max(start, log_start), max(start, log_start), -1, 0, 0)
+        start = log_start
+        if not starts_at_zero:
+            at_time = await _offset_for_time(context, group, actor.key)
+            start = resolve_start(group.config.auto_offset_reset, log_start, log_end, at_time)
+        head = PartitionHead(start, start, -1, 0, 0)
         if not await context.caller.call(
             context.store.initialize_partition,
             actor.partition_id,
@@ -172,14 +176,13 @@ async def _log_bounds(context: Context, group: LoadingGroup, key: PartitionKey) 
     return found[first], found[last]
 
 
-async def _resolve_start(context: Context, group: LoadingGroup, key: PartitionKey) -> int:
-    """Applies `share.auto.offset.reset` (KIP-932, 1.7)."""
+async def _offset_for_time(context: Context, group: LoadingGroup, key: PartitionKey) -> int | None:
+    """For `by_duration` the first offset of that time; else None."""
     reset = group.config.auto_offset_reset
-    at = {ResetStrategy.EARLIEST: EARLIEST, ResetStrategy.LATEST: LATEST}.get(reset.strategy)
-    if at is None:
-        now_ms = context.clock.to_store(context.clock.now_ms())
-        at = max(0, now_ms - (reset.duration_ms or 0))
-    query = OffsetQuery(key.topic, key.partition, at)
+    if reset.duration_ms is None:
+        return None
+    now_ms = context.clock.to_store(context.clock.now_ms())
+    query = OffsetQuery(key.topic, key.partition, max(0, now_ms - reset.duration_ms))
     found = await context.catalog.offsets([query])
     if query not in found:
         raise KafkaUnavailableError(f"no offsets for {key.topic}[{key.partition}] from Kafka")

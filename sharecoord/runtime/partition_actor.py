@@ -43,6 +43,9 @@ FRESH_BYTES_HIGH = 16 << 20
 FRESH_RECORDS_HIGH = 60_000
 """The same for small records."""
 
+TOKENS_RESERVE = 100_000
+"""With fewer tokens left than any acquire can use, the partition is claimed anew."""
+
 DUE_LOOKAHEAD_RECORDS = 2_000
 """So many due records are looked at for payloads that must be read again."""
 
@@ -144,6 +147,11 @@ class PartitionActor:
             self.deactivate(ActorState.LOADING)
             self._on_dropped(self, error)
 
+    @property
+    def pending_ranges(self) -> int:
+        """Changed ranges that are not stored yet."""
+        return len(self.partition.window.dirty) if self.partition else 0
+
     def take_commit(self) -> PartitionCommit | None:
         """What must be stored since the last call."""
         if self.partition is None:
@@ -231,6 +239,9 @@ class PartitionActor:
         """Hands up to `max_records` to a member; returns how many."""
         partition = self.partition
         assert partition is not None, "only an active partition hands out"
+        if partition.tokens_left < TOKENS_RESERVE:
+            self._on_dropped(self, SharecoordError("lock tokens used up: a new claim has more"))
+            return 0
         now_ms = self.clock.now_ms()
         window = partition.window
         end_before = window.end_offset

@@ -17,7 +17,12 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
-from sharecoord.runtime.committer import PENDING_AGE_MAX_MS, Committer
+from sharecoord.runtime.committer import (
+    PENDING_AGE_MAX_MS,
+    PENDING_BYTES_MAX,
+    RANGE_BYTES,
+    Committer,
+)
 from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.harness import VirtualStoreCaller
 from sharecoord.testing.virtual_time import virtual
@@ -41,6 +46,7 @@ class FakeActor:
 
     def __init__(self, partition_id: int) -> None:
         self.partition_id = partition_id
+        self.pending_ranges = 0
         self.generation = 0
         self.dropped: list[SharecoordError] = []
         self.alive = True
@@ -320,3 +326,16 @@ async def test_an_abandoned_committer_lets_nothing_go() -> None:
     await asyncio.sleep(1)
     assert effect.number is None
     assert not setup.store.batches
+
+
+@virtual
+async def test_acquiring_waits_while_too_much_is_pending() -> None:
+    setup, actor = Setup(), FakeActor(1)
+    actor.pending_ranges = PENDING_BYTES_MAX // RANGE_BYTES
+    setup.add(actor)
+    assert not setup.committer.behind
+    actor.pending_ranges += 1
+    assert setup.committer.behind
+    await setup.committer.flush()
+    assert not setup.committer.behind
+    await setup.close()
