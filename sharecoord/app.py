@@ -15,7 +15,7 @@ import structlog
 from sharecoord import __version__
 from sharecoord.api.grpc.admin_service import AdminService
 from sharecoord.api.grpc.server import bind, make_server
-from sharecoord.config.endpoints import check_listen_security
+from sharecoord.config.endpoints import EventsSinkKind, check_listen_security
 from sharecoord.config.process import ProcessConfig
 from sharecoord.config.process_settings import LogFormat, Mode
 from sharecoord.errors import InvalidConfigError, SharecoordError
@@ -33,6 +33,7 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.record_cache import MemoryBudget
 from sharecoord.runtime.status import StatusBoard
 from sharecoord.runtime.store_thread import StoreThread
+from sharecoord.runtime.supported import refuse_unsupported
 from sharecoord.store.factory import make_store
 
 log = structlog.get_logger(__name__)
@@ -86,6 +87,12 @@ class Application:
             raise InvalidConfigError(
                 "coordinator.mode=fleet is not supported by this release; remove it"
             )
+        if config.events.sink.kind is not EventsSinkKind.OFF:
+            raise InvalidConfigError(
+                f"events.sink={config.events.sink} (--events) is not supported by this release "
+                "yet; leave it out"
+            )
+        refuse_unsupported(config.group_defaults)
         tls = bool(config.tls.cert_file)
         check_listen_security(config.listen.address, tls=tls, insecure=config.listen.insecure)
         loop = asyncio.get_running_loop()
@@ -115,7 +122,7 @@ class Application:
         info = CoordinatorInfo(
             __version__,
             self._cluster_id,
-            self.config.kafka["bootstrap.servers"],
+            brokers(self.config),
             self.config.store.url.masked,
         )
         return Admin(coordinator, info, reads=reads)
@@ -170,6 +177,12 @@ class Application:
             self.failure.exception()
 
 
+def brokers(config: ProcessConfig) -> str:
+    """The brokers' addresses as configured, under either of librdkafka's names."""
+    kafka = config.kafka
+    return kafka.get("bootstrap.servers") or kafka["metadata.broker.list"]
+
+
 async def _serve(config: ProcessConfig, ready_file: Path | None) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -180,7 +193,7 @@ async def _serve(config: ProcessConfig, ready_file: Path | None) -> None:
     assert application.failure is not None, "started"
     store = config.store.url
     print(f"sharecoord {__version__}", file=sys.stderr)  # noqa: T201
-    print(f"  Kafka       {config.kafka['bootstrap.servers']}", file=sys.stderr)  # noqa: T201
+    print(f"  Kafka       {brokers(config)}", file=sys.stderr)  # noqa: T201
     print(f"  store       {store.masked}", file=sys.stderr)  # noqa: T201
     print(f"  workers at  {application.address}", file=sys.stderr)  # noqa: T201
     if application.management_port is not None:

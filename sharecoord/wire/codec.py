@@ -14,6 +14,9 @@ from sharecoord.errors import InvalidRequestError
 from sharecoord.wire import share_service_pb2 as service
 from sharecoord.wire import share_types_pb2 as types
 
+DELAY_MS_MAX = 2**53
+"""Longest delay of a release; a time that far ahead still fits 64 bits of every database."""
+
 _TYPES = {int(kind): kind for kind in AcknowledgeType}
 
 
@@ -121,7 +124,7 @@ def acknowledged_ranges(
     """What a member says, checked as far as a message can be checked by itself.
 
     Raises:
-        InvalidRequestError: A type that does not exist, or a reason that is too long.
+        InvalidRequestError: A type that does not exist, a reason or a delay that is too long.
     """
     found: list[AcknowledgedRange] = []
     for item in ranges:
@@ -135,6 +138,10 @@ def acknowledged_ranges(
         if reason is not None and len(reason.encode()) > limits.REASON_BYTES_MAX:
             raise InvalidRequestError(
                 f"acknowledgements.ranges.reason has more than {limits.REASON_BYTES_MAX} bytes"
+            )
+        if item.delay_ms > DELAY_MS_MAX:
+            raise InvalidRequestError(
+                f"acknowledgements.ranges.delay_ms {item.delay_ms} is more than {DELAY_MS_MAX}"
             )
         found.append(
             AcknowledgedRange(

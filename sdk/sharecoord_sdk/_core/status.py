@@ -79,6 +79,7 @@ _MENDED_BY_JOINING: Final = ("UNKNOWN_MEMBER",)
 _HINTS: Final[dict[str, str]] = {
     "UNIMPLEMENTED": "the peer speaks gRPC but not sharecoord.v1; is the address right?",
     "UNAUTHENTICATED": "check sasl.username and sasl.password, or oauth_cb",
+    "RESOURCE_EXHAUSTED": "the coordinator's limits.request.max.bytes is the most that it takes",
 }
 
 

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import structlog
 
 from sharecoord import __version__
 from sharecoord.api.grpc.channel import StreamChannel
 from sharecoord.api.grpc.validation import check_topics, join_command
-from sharecoord.errors import InvalidRequestError, SharecoordError
+from sharecoord.errors import InternalError, InvalidRequestError, SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.group_actor import GroupActor
@@ -20,12 +21,20 @@ from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
 from sharecoord.wire.status import code_of, trailing_metadata
 
+log = structlog.get_logger(__name__)
+
 ServicerContext = grpc.aio.ServicerContext[Any, Any]
 
 
 async def abort(context: ServicerContext, error: SharecoordError) -> None:
     """Ends a call with an error; does not return."""
     await context.abort(code_of(error), error.message, trailing_metadata(error))
+
+
+def unexpected(call: str, error: Exception) -> InternalError:
+    """A mistake of ours: the log gets the traceback, the caller one sentence."""
+    log.error("call failed", call=call, exc_info=error)
+    return InternalError(f"{call} failed inside of the coordinator; its log says why")
 
 
 def host_of(context: ServicerContext) -> str:
@@ -63,9 +72,17 @@ class ConsumeStream:
             async for request in requests:
                 if self._session is None:
                     await self._join(request)
+                elif request.HasField("join"):
+                    raise InvalidRequestError(
+                        "join stands in a later message of the stream; send it once, in the first"
+                    )
                 self._handle(request)
+            if self._session is None:
+                error = InvalidRequestError("the stream ended before a message with join came")
         except SharecoordError as problem:
             error = problem
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the member must hear of it
+            error = unexpected("Consume", problem)
         finally:
             self._channel.end(error)
 
@@ -117,8 +134,14 @@ class ConsumeStream:
         self, group: GroupActor, session: Session, request: service.ConsumeRequest
     ) -> None:
         channel, acknowledge_id = self._channel, request.acknowledge_id
+        if not acknowledge_id:
+            raise InvalidRequestError(
+                "acknowledge_id is 0 beside acknowledgements; number them from 1 on, so that the "
+                "answers can be told apart"
+            )
+        items = codec.acknowledgements(request.acknowledgements)
         collector = Collector(lambda results: channel.acknowledged(acknowledge_id, results))
-        group.acknowledge(session, codec.acknowledgements(request.acknowledgements), collector)
+        group.acknowledge(session, items, collector)
 
     def _leave(self, group: GroupActor, session: Session) -> None:
         """Leaves, and says so once that is durable."""

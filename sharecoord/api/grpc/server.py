@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,13 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from sharecoord.api.grpc.consume import ConsumeStream, ServicerContext, abort, host_of
+from sharecoord.api.grpc.consume import (
+    ConsumeStream,
+    ServicerContext,
+    abort,
+    host_of,
+    unexpected,
+)
 from sharecoord.api.grpc.unary import UnaryCalls
 from sharecoord.api.grpc.validation import join_command
 from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
@@ -58,6 +66,8 @@ def unary(call: Call, request_type: type[Message]) -> grpc.RpcMethodHandler[Any,
             return await call(request, context)
         except SharecoordError as error:
             await abort(context, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
+            await abort(context, unexpected(request_type.__name__, error))
         return None
 
     return grpc.unary_unary_rpc_method_handler(
@@ -135,6 +145,7 @@ def bind(server: grpc.aio.Server, address: ListenAddress, tls: TlsConfig) -> str
     Raises:
         InvalidConfigError: The address can not be had, or a TLS file can not be read.
     """
+    _check_free(address)
     try:
         if tls.cert_file:
             port = server.add_secure_port(str(address), _server_credentials(tls))
@@ -148,6 +159,48 @@ def bind(server: grpc.aio.Server, address: ListenAddress, tls: TlsConfig) -> str
     if isinstance(address, UnixAddress):
         return str(address)
     return str(TcpAddress(address.host, port))
+
+
+def _check_free(address: ListenAddress) -> None:
+    """Asks the system, which says why not; gRPC only logs it, and takes a socket file over."""
+    problem = _unix_problem(address) if isinstance(address, UnixAddress) else _tcp_problem(address)
+    if problem:
+        raise InvalidConfigError(
+            f"listen.address: can not listen on {address}: {problem}. Choose another address "
+            "(port 0 = any free one), or stop the process that has it"
+        )
+
+
+def _unix_problem(address: UnixAddress) -> str:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            served = Path(address.path).exists() and probe.connect_ex(address.path) == 0
+        except OSError as error:
+            return error.strerror or str(error)
+    return "another process serves there" if served else ""
+
+
+def _tcp_problem(address: TcpAddress) -> str:
+    """Empty when one of the host's addresses can be had, and none of them is taken."""
+    problems: list[OSError] = []
+    try:
+        places = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        return error.strerror or str(error)
+    for family, kind, protocol, _, place in places:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(place)
+        except OSError as error:
+            problems.append(error)
+    taken = [error for error in problems if error.errno == errno.EADDRINUSE]
+    if taken or len(problems) == len(places):
+        worst = (taken or problems)[0]
+        return worst.strerror or str(worst)
+    return ""
 
 
 def _server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:

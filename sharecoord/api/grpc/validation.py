@@ -15,10 +15,13 @@ GROUP_ID_CHARACTERS_MAX = 249
 """As long as a topic name, so that it fits everywhere a name fits."""
 
 MEMBER_ID_CHARACTERS_MAX = 64
+CLIENT_ID_CHARACTERS_MAX = 249
 TOPICS_MAX = 1_000
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 MAX_POLL_RECORDS_MAX = 10_000
 DEFAULT_MAX_POLL_INTERVAL_MS = 300_000
+
+_MODES = {0: AcquireMode.FAIR, **{int(mode): mode for mode in AcquireMode}}
 
 
 def check_group_id(group_id: str) -> str:
@@ -33,11 +36,7 @@ def check_group_id(group_id: str) -> str:
         raise InvalidRequestError(
             f"group_id has {len(group_id)} characters; {GROUP_ID_CHARACTERS_MAX} are the most"
         )
-    bad = next((c for c in group_id if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp"}), None)
-    if bad is not None:
-        raise InvalidRequestError(
-            f"group_id {group_id!r} contains the control character U+{ord(bad):04X}; remove it"
-        )
+    _refuse_control_characters("group_id", group_id)
     if group_id != group_id.strip():
         raise InvalidRequestError(f"group_id {group_id!r} begins or ends with a space; remove it")
     return group_id
@@ -72,7 +71,38 @@ def check_member_id(member_id: str) -> str:
             f"member_id has {len(member_id)} characters; make a UUID once and keep it "
             f"(1 to {MEMBER_ID_CHARACTERS_MAX})"
         )
+    _refuse_control_characters("member_id", member_id)
     return member_id
+
+
+def check_client_id(client_id: str) -> str:
+    """A usable client id; it may be empty.
+
+    Raises:
+        InvalidRequestError: Too long, or with control characters.
+    """
+    if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
+        raise InvalidRequestError(
+            f"client_id has {len(client_id)} characters; {CLIENT_ID_CHARACTERS_MAX} are the most"
+        )
+    _refuse_control_characters("client_id", client_id)
+    return client_id
+
+
+def _refuse_control_characters(name: str, text: str) -> None:
+    bad = next((c for c in text if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp"}), None)
+    if bad is not None:
+        raise InvalidRequestError(
+            f"{name} {text!r} contains the control character U+{ord(bad):04X}; remove it"
+        )
+
+
+def _acquire_mode(number: int) -> AcquireMode:
+    if number not in _MODES:
+        raise InvalidRequestError(
+            f"acquire_mode {number} is not one of FAIR (1), BATCH_OPTIMIZED (2), RECORD_LIMIT (3)"
+        )
+    return _MODES[number]
 
 
 def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
@@ -96,13 +126,12 @@ def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
             f"max_poll_records {join.max_poll_records} is more than {MAX_POLL_RECORDS_MAX}"
         )
     group_id = check_group_id(join.group_id)
-    mode = AcquireMode(join.acquire_mode) if join.acquire_mode else AcquireMode.FAIR
     command = JoinCommand(
         member_id=check_member_id(join.member_id),
-        client_id=join.client_id,
+        client_id=check_client_id(join.client_id),
         host=host,
         topics=topics,
-        mode=mode,
+        mode=_acquire_mode(join.acquire_mode),
         max_poll_records=join.max_poll_records,
         max_poll_interval_ms=join.max_poll_interval_ms or DEFAULT_MAX_POLL_INTERVAL_MS,
         credit_records=join.credit.records_total,
