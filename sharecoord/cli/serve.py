@@ -60,8 +60,7 @@ def serve(
     printed), workers at localhost:7070. Settings come from flags, then SHARECOORD_* variables,
     then --kafka-config, then --config, then defaults.
     """
-    flags: dict[str, object] = {
-        **_parse_settings(settings),
+    given: dict[str, object] = {
         "kafka.bootstrap.servers": kafka,
         "store.url": store,
         "listen.address": listen,
@@ -71,6 +70,9 @@ def serve(
         "log.level": log_level,
         "log.format": log_format,
     }
+    # A flag that was not given leaves --set alone.
+    own = {name: value for name, value in given.items() if value is not None}
+    flags = {**_parse_settings(settings), **own}
     from sharecoord.config.process import load
 
     config = load(config_file, os.environ, flags, kafka_config=kafka_config)

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import structlog
+
 from sharecoord.core.records import Headers, RecordChunk
 from sharecoord.kafka.client import Message
 
+log = structlog.get_logger(__name__)
+
 RECORD_OVERHEAD_BYTES = 160
 """What a record costs in memory beside its payload: two bytes objects and list slots."""
+
+
+def _note_unreadable_headers(message: Message) -> None:
+    """Says so: the client can not give headers whose name is not UTF-8. The record goes on."""
+    log.warning(
+        "headers left out: a header's name is not UTF-8",
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+    )
 
 
 def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
@@ -28,7 +42,11 @@ def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
         keys = None
     headers: dict[int, Headers] = {}
     for i, message in enumerate(messages):
-        found: Any = message.headers()
+        try:
+            found: Any = message.headers()
+        except (SystemError, UnicodeDecodeError):
+            found = None
+            _note_unreadable_headers(message)
         if found:
             headers[i] = found
     contiguous = last - first + 1 == len(messages)

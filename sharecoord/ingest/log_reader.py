@@ -120,6 +120,17 @@ class _Slot:
         self._wake.set()
 
     async def _run(self) -> None:
+        """Reads until closed; what can not be read for a mistake of ours is read again."""
+        while not self._stopped:
+            try:
+                await self._read_on()
+            except Exception:
+                log.exception("reading failed; all partitions of this consumer start again")
+                await asyncio.sleep(RESTART_DELAY_S)
+                for reading in list(self.readings.values()):
+                    self._restart(reading)
+
+    async def _read_on(self) -> None:
         loop = asyncio.get_running_loop()
         last_data = loop.time()
         while not self._stopped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterable
 
@@ -19,7 +20,7 @@ from sharecoord import __version__
 from sharecoord.errors import InvalidConfigError
 from sharecoord.runtime.status import StatusBoard
 
-START_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 5.0
 
 
 class BoardCollector(Collector):
@@ -104,6 +105,20 @@ def make_app(board: StatusBoard) -> Starlette:
     )
 
 
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Listens on the addresses of a host that this machine has, all with one port."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    for family, _, _, _, place in sorted(found):
+        try:
+            sockets.append(socket.create_server((place[0], port), family=family))
+        except OSError:
+            if not sockets:
+                raise
+        port = port or sockets[0].getsockname()[1]
+    return sockets
+
+
 def _answer(*, ok: bool, no: str) -> Response:
     return PlainTextResponse("ok\n" if ok else f"{no}\n", status_code=200 if ok else 503)
 
@@ -112,11 +127,9 @@ class ManagementServer:
     """Runs the routes in a thread."""
 
     def __init__(self, board: StatusBoard, *, host: str, port: int) -> None:
-        self._where = f"{host}:{port}"
+        self._host, self._port = host, port
         config = uvicorn.Config(
             make_app(board),
-            host=host,
-            port=port,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -125,26 +138,12 @@ class ManagementServer:
             ws="none",
         )
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._run, name="sharecoord-management", daemon=True)
-        self._started = threading.Event()
-        self._failed = False
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except SystemExit:
-            self._failed = True
-        finally:
-            self._started.set()
-
-    async def _serve(self) -> None:
-        """As `Server.serve`, with word of the moment at which it listens."""
-        self._server.config.load()
-        self._server.lifespan = self._server.config.lifespan_class(self._server.config)
-        await self._server.startup()
-        self._started.set()
-        await self._server.main_loop()
-        await self._server.shutdown()
+        self._sockets: list[socket.socket] = []
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._server.serve(self._sockets)),
+            name="sharecoord-management",
+            daemon=True,
+        )
 
     def start(self) -> int:
         """Starts; returns the port.
@@ -152,17 +151,19 @@ class ManagementServer:
         Raises:
             InvalidConfigError: The address can not be had.
         """
-        self._thread.start()
-        self._started.wait(START_TIMEOUT_S)
-        if self._failed or not self._server.started:
+        try:
+            self._sockets = _listen(self._host, self._port)
+        except OSError as error:
             raise InvalidConfigError(
-                f"management.host and management.port: can not listen on {self._where}; is another "
-                "process there? Choose another management.port (0 = any free one)"
-            )
-        port: int = self._server.servers[0].sockets[0].getsockname()[1]
+                f"management.host and management.port: can not listen on {self._host}:"
+                f"{self._port}: {error.strerror or error}. Choose another management.port "
+                "(0 = any free one), or stop the process that has it"
+            ) from error
+        self._thread.start()
+        port: int = self._sockets[0].getsockname()[1]
         return port
 
     def stop(self) -> None:
         """Stops and waits."""
         self._server.should_exit = True
-        self._thread.join(START_TIMEOUT_S)
+        self._thread.join(STOP_TIMEOUT_S)

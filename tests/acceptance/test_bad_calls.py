@@ -432,11 +432,6 @@ def test_a_request_over_the_limit_is_refused_and_the_rest_goes_on(member: Member
     assert exceptions(outcome) == [], "nothing of the large request was applied"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the SDK sends all acknowledgements of a commit in one message, whatever the limit, and "
-    "sends it again on every new stream",
-)
 def test_the_sdk_gets_more_acknowledgements_through_than_one_request_may_hold(
     kafka_broker: KafkaUnderTest, topic: TopicFactory, topics: Topics, tmp_path: Path
 ) -> None:

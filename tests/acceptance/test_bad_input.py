@@ -27,8 +27,6 @@ TopicFactory = Callable[..., str]
 NOWHERE = f"{LOOPBACK}:1"
 """Nobody listens there; what is refused before Kafka is asked needs no broker."""
 
-SET_IS_LOST = "--set is ignored for the settings that have a flag of their own"
-
 
 def consume(address: str, topic: str, group: str, count: int) -> list[int]:
     """Offsets of the first `count` records that a new member of the group gets; it accepts them."""
@@ -79,12 +77,10 @@ def test_a_wrong_setting_in_yaml_is_named_with_its_line(
         pytest.param(
             "listen.address=127.0.0.1:99999",
             ["listen.address", "0 (any free one) to 65535"],
-            marks=pytest.mark.xfail(strict=True, reason=SET_IS_LOST),
         ),
         pytest.param(
             "store.url=sqlit:///x.db",
             ["store.url", "sqlite"],
-            marks=pytest.mark.xfail(strict=True, reason=SET_IS_LOST),
         ),
         ("kafka.bootstrap.server=x:1", ["bootstrap.server", 'Did you mean "bootstrap.servers"']),
         ("kafka.fetch.wait.max.ms=-7", ["kafka.fetch.wait.max.ms", "-7", "0..300000"]),

@@ -28,6 +28,10 @@ RETURN: Final = int(types_pb.ACKNOWLEDGE_TYPE_RETURN)
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_LONGEST_S: Final = 1.0
 
+# A message of acknowledgements stays below 64 KiB, the smallest limit that a coordinator can have.
+_MESSAGE_BYTES: Final = 24 * 1024
+_RANGE_BYTES: Final = 48
+
 _ARCHIVED: Final = (types_pb.RECORD_STATE_ARCHIVED, types_pb.RECORD_STATE_ARCHIVING)
 
 
@@ -160,24 +164,28 @@ class AckBook:
             by_key.setdefault(item.span.columns.key, []).append(item)
         for key, items in by_key.items():
             for layer in _layers(items):
-                if ticket is not None:
-                    ticket.expect(key)
-                self._waiting.append(PartitionAck(key, layer, ticket, now))
+                for piece in _in_pieces(layer):
+                    if ticket is not None:
+                        ticket.expect(key)
+                    self._waiting.append(PartitionAck(key, piece, ticket, now))
 
     def take(self, now: float) -> tuple[int, list[types_pb.PartitionAcknowledgements]] | None:
         """The next message's id and acknowledgements, or None when nothing is due.
 
         Within a message the ranges of a partition ascend and do not overlap. A record that was
-        delivered a second time while its first delivery was under way goes in the next message.
+        delivered a second time while its first delivery was under way goes in the next message,
+        and so does what would make this one larger than any coordinator takes.
         """
         chosen: dict[PartitionKey, list[AckRange]] = {}
         parts: list[PartitionAck] = []
         left: list[PartitionAck] = []
+        room = _MESSAGE_BYTES
         for part in self._waiting:
             taken = chosen.setdefault(part.key, [])
-            if part.not_before <= now and not _overlaps(taken, part.ranges):
+            if room > 0 and part.not_before <= now and not _overlaps(taken, part.ranges):
                 taken.extend(part.ranges)
                 parts.append(part)
+                room -= sum(map(_size_of, part.ranges))
             else:
                 left.append(part)
         if not parts:
@@ -245,6 +253,25 @@ def _layers(items: list[AckRange]) -> list[list[AckRange]]:
         else:
             layers.append([item])
     return layers
+
+
+def _size_of(item: AckRange) -> int:
+    """Bytes of a range on the wire, at most."""
+    return _RANGE_BYTES + 4 * len(item.reason)
+
+
+def _in_pieces(items: list[AckRange]) -> list[list[AckRange]]:
+    """Ranges cut into lists of at most _MESSAGE_BYTES (one range at least)."""
+    pieces: list[list[AckRange]] = [[]]
+    room = _MESSAGE_BYTES
+    for item in items:
+        size = _size_of(item)
+        if size > room and pieces[-1]:
+            pieces.append([])
+            room = _MESSAGE_BYTES
+        pieces[-1].append(item)
+        room -= size
+    return pieces
 
 
 def _overlaps(taken: list[AckRange], more: list[AckRange]) -> bool:

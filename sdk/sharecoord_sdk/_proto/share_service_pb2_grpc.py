@@ -81,7 +81,7 @@ class ShareServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Join(self, request, context):
-        """Joins a group without a stream. NOT_FOUND: no such topic.
+        """Joins a group without a stream. Topics that do not exist (yet) are named in the assignment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
-import structlog
 from google.protobuf.message import Message
 
-from sharecoord.api.grpc.consume import ServicerContext, abort
+from sharecoord.api.grpc.calls import unary, without_context
 from sharecoord.api.grpc.validation import check_group_id, check_topics
 from sharecoord.config.group import GroupSource
 from sharecoord.core.changes import InFlightRow
-from sharecoord.errors import InternalError, InvalidRequestError, SharecoordError
+from sharecoord.errors import InvalidRequestError, SharecoordError
 from sharecoord.runtime.admin import Admin
 from sharecoord.runtime.admin_types import (
     GroupState,
@@ -27,8 +26,6 @@ from sharecoord.runtime.admin_types import (
 )
 from sharecoord.wire import admin_service_pb2 as pb
 from sharecoord.wire import share_types_pb2 as types
-
-log = structlog.get_logger(__name__)
 
 Method = Callable[[Any], Awaitable[Message]]
 
@@ -69,12 +66,10 @@ class AdminService:
         return grpc.method_handlers_generic_handler(
             SERVICE.full_name,
             {
-                name: grpc.unary_unary_rpc_method_handler(
-                    _answering(name, method),
-                    request_deserializer=getattr(
-                        pb, SERVICE.methods_by_name[name].input_type.name
-                    ).FromString,
-                    response_serializer=_encode,
+                name: unary(
+                    name,
+                    without_context(method),
+                    getattr(pb, SERVICE.methods_by_name[name].input_type.name),
                 )
                 for name, method in methods.items()
             },
@@ -207,28 +202,6 @@ class AdminService:
             store=view.info.store,
             uptime_ms=view.uptime_ms,
         )
-
-
-def _encode(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
-def _answering(name: str, method: Method) -> Callable[[Any, ServicerContext], Awaitable[Message]]:
-    """A handler that answers errors by the table; a mistake of ours is logged and named."""
-
-    async def answer(request: Any, context: ServicerContext) -> Message:
-        try:
-            return await method(request)
-        except SharecoordError as error:
-            await abort(context, error)
-            raise
-        except Exception:
-            log.exception("admin call failed", method=name)
-            text = f"{name} failed inside of the coordinator; its log says why"
-            await abort(context, InternalError(text))
-            raise
-
-    return answer
 
 
 def _reset_to(request: pb.ResetOffsetsRequest) -> ResetTo:

@@ -4,42 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
-
-import grpc
-import structlog
 
 from sharecoord import __version__
+from sharecoord.api.grpc.calls import ServicerContext, abort, host_of, unexpected
 from sharecoord.api.grpc.channel import StreamChannel
 from sharecoord.api.grpc.validation import check_topics, join_command
-from sharecoord.errors import InternalError, InvalidRequestError, SharecoordError
+from sharecoord.errors import InvalidRequestError, SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.sessions import Session
 from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
-from sharecoord.wire.status import code_of, trailing_metadata
-
-log = structlog.get_logger(__name__)
-
-ServicerContext = grpc.aio.ServicerContext[Any, Any]
-
-
-async def abort(context: ServicerContext, error: SharecoordError) -> None:
-    """Ends a call with an error; does not return."""
-    await context.abort(code_of(error), error.message, trailing_metadata(error))
-
-
-def unexpected(call: str, error: Exception) -> InternalError:
-    """A mistake of ours: the log gets the traceback, the caller one sentence."""
-    log.error("call failed", call=call, exc_info=error)
-    return InternalError(f"{call} failed inside of the coordinator; its log says why")
-
-
-def host_of(context: ServicerContext) -> str:
-    """The peer's address without the scheme."""
-    return context.peer().partition(":")[2]
 
 
 class ConsumeStream:

@@ -14,18 +14,13 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from sharecoord.api.grpc.consume import (
-    ConsumeStream,
-    ServicerContext,
-    abort,
-    host_of,
-    unexpected,
-)
+from sharecoord.api.grpc.calls import ServicerContext, host_of, unary, without_context
+from sharecoord.api.grpc.consume import ConsumeStream
 from sharecoord.api.grpc.unary import UnaryCalls
 from sharecoord.api.grpc.validation import join_command
 from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
 from sharecoord.config.process_settings import TlsConfig
-from sharecoord.errors import InvalidConfigError, SharecoordError
+from sharecoord.errors import InvalidConfigError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.wire import share_service_pb2 as service
 
@@ -46,39 +41,6 @@ OPTIONS: list[tuple[str, Any]] = [
 def _frame(message: bytes) -> bytes:
     """Stream messages are serialised when they are queued."""
     return message
-
-
-Call = Callable[[Any, ServicerContext], Awaitable[Message]]
-
-
-def _without_context(call: Callable[[Any], Awaitable[Message]]) -> Call:
-    async def answer(request: Any, _: ServicerContext) -> Message:
-        return await call(request)
-
-    return answer
-
-
-def unary(call: Call, request_type: type[Message]) -> grpc.RpcMethodHandler[Any, Any]:
-    """A unary method whose typed errors become a status with reason and details."""
-
-    async def guarded(request: Any, context: ServicerContext) -> Message | None:
-        try:
-            return await call(request, context)
-        except SharecoordError as error:
-            await abort(context, error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
-            await abort(context, unexpected(request_type.__name__, error))
-        return None
-
-    return grpc.unary_unary_rpc_method_handler(
-        guarded,
-        request_deserializer=request_type.FromString,
-        response_serializer=_serialize,
-    )
-
-
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
 
 
 class ShareService:
@@ -109,9 +71,9 @@ class ShareService:
             "Leave": (calls.leave, service.LeaveRequest),
         }
         handlers = {
-            name: unary(_without_context(call), kind) for name, (call, kind) in plain.items()
+            name: unary(name, without_context(call), kind) for name, (call, kind) in plain.items()
         }
-        return {**handlers, "Join": unary(join, service.JoinRequest)}
+        return {**handlers, "Join": unary("Join", join, service.JoinRequest)}
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Method handlers; Consume's answers are bytes already."""

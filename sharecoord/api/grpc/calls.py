@@ -1,0 +1,66 @@
+"""What all gRPC methods share: errors as status, and unary methods whose errors are guarded."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf.message import Message
+
+from sharecoord.errors import InternalError, SharecoordError
+from sharecoord.wire.status import code_of, trailing_metadata
+
+log = structlog.get_logger(__name__)
+
+ServicerContext = grpc.aio.ServicerContext[Any, Any]
+Call = Callable[[Any, ServicerContext], Awaitable[Message]]
+
+
+async def abort(context: ServicerContext, error: SharecoordError) -> None:
+    """Ends a call with an error; does not return."""
+    await context.abort(code_of(error), error.message, trailing_metadata(error))
+
+
+def unexpected(call: str, error: Exception) -> InternalError:
+    """A mistake of ours: the log gets the traceback, the caller one sentence."""
+    log.error("call failed", call=call, exc_info=error)
+    return InternalError(f"{call} failed inside of the coordinator; its log says why")
+
+
+def host_of(context: ServicerContext) -> str:
+    """The peer's address without the scheme."""
+    return context.peer().partition(":")[2]
+
+
+def without_context(call: Callable[[Any], Awaitable[Message]]) -> Call:
+    """A method that looks at its request alone."""
+
+    async def answer(request: Any, _: ServicerContext) -> Message:
+        return await call(request)
+
+    return answer
+
+
+def unary(name: str, call: Call, request_type: type[Message]) -> grpc.RpcMethodHandler[Any, Any]:
+    """A unary method whose typed errors become a status with reason and details."""
+
+    async def guarded(request: Any, context: ServicerContext) -> Message | None:
+        try:
+            return await call(request, context)
+        except SharecoordError as error:
+            await abort(context, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
+            await abort(context, unexpected(name, error))
+        return None
+
+    return grpc.unary_unary_rpc_method_handler(
+        guarded,
+        request_deserializer=request_type.FromString,
+        response_serializer=_serialize,
+    )
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()

@@ -1,0 +1,75 @@
+"""The reader of Kafka, on a consumer that is made up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sharecoord.core.records import RecordChunk
+from sharecoord.ingest import log_reader
+from sharecoord.ingest.log_reader import KafkaLogReader
+from tests.unit.ingest.test_columns import FakeMessage
+
+
+class Good(FakeMessage):
+    def error(self) -> None:
+        return None
+
+
+class FakeConsumer:
+    """Breaks once in the middle of reading, then gives records."""
+
+    def __init__(self) -> None:
+        self.assigned: list[int] = []
+        self._answers: list[Any] = [RuntimeError("a mistake"), [Good(0, b"a", None, None)]]
+
+    def incremental_assign(self, places: list[Any]) -> None:
+        self.assigned += [place.offset for place in places]
+
+    def incremental_unassign(self, places: list[Any]) -> None:
+        assert places
+
+    def consume(self, count: int, timeout_s: float) -> list[Any]:
+        answer = self._answers.pop(0) if self._answers else []
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer)
+
+    def close(self) -> None:
+        self._answers.clear()
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.chunks: list[RecordChunk] = []
+        self.came = asyncio.Event()
+
+    def on_chunk(self, chunk: RecordChunk) -> None:
+        self.chunks.append(chunk)
+        self.came.set()
+
+    def on_end(self, end_offset: int) -> None:
+        raise AssertionError(end_offset)
+
+    def on_out_of_range(self) -> None:
+        raise AssertionError
+
+    def on_gone(self) -> None:
+        raise AssertionError
+
+
+async def test_a_mistake_while_reading_starts_the_partitions_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = FakeConsumer()
+    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
+    monkeypatch.setattr(log_reader, "RESTART_DELAY_S", 0.0)
+    reader, sink = KafkaLogReader({}), Sink()
+    reader.read("t", 0, 0, committed=False, sink=sink)
+    async with asyncio.timeout(20):
+        await sink.came.wait()
+    assert consumer.assigned == [0, 0]
+    assert [chunk.values for chunk in sink.chunks] == [[b"a"]]
+    await reader.close()

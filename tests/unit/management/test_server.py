@@ -1,0 +1,60 @@
+"""Health and metrics on a thread of their own."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+
+from sharecoord.errors import InvalidConfigError
+from sharecoord.management.server import ManagementServer
+from sharecoord.runtime.status import Snapshot, StatusBoard
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_probes_follow_the_board_and_metrics_are_served() -> None:
+    board = StatusBoard()
+    server = ManagementServer(board, host="127.0.0.1", port=0)
+    port = server.start()
+    try:
+        assert get(port, "/healthz/live")[0] == 503
+        board.latest = Snapshot(
+            ticked_at_s=float("inf"),
+            serving=True,
+            store_ok=False,
+            kafka_ok=True,
+            commits=7,
+            members={"g": 2},
+            partitions=(),
+            delivered={},
+            acknowledged={},
+            cache_bytes=0,
+        )
+        assert get(port, "/healthz/live") == (200, "ok\n")
+        code, text = get(port, "/healthz/ready")
+        assert code == 503
+        assert "no store" in text
+        code, text = get(port, "/metrics")
+        assert code == 200
+        assert 'sharecoord_members{group="g"} 2.0' in text
+        assert "sharecoord_commits_total 7.0" in text
+    finally:
+        server.stop()
+
+
+def test_a_port_that_is_taken_is_named_with_the_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = ManagementServer(StatusBoard(), host="127.0.0.1", port=port)
+        with pytest.raises(InvalidConfigError, match=f"127.0.0.1:{port}: Address already in use"):
+            server.start()
+    assert capsys.readouterr().err == ""
