@@ -14,7 +14,7 @@ import structlog
 
 from sharecoord import __version__
 from sharecoord.api.grpc.admin_service import AdminService
-from sharecoord.api.grpc.server import bind, make_server
+from sharecoord.api.grpc.server import bind, make_server, set_serving
 from sharecoord.config.endpoints import EventsSinkKind, check_listen_security
 from sharecoord.config.process import ProcessConfig
 from sharecoord.config.process_settings import LogFormat, Mode
@@ -101,12 +101,17 @@ class Application:
         coordinator = self.coordinator = Coordinator(context)
         self._stack.push_async_callback(coordinator.close)
         await coordinator.start()
-        server = make_server(coordinator, request_bytes_max=config.limits.request_max_bytes)
+        server, statuses = make_server(
+            coordinator, request_bytes_max=config.limits.request_max_bytes
+        )
         server.add_generic_rpc_handlers((AdminService(self._admin(coordinator)).handlers(),))
         self.address = bind(server, config.listen.address, config.tls)
         await server.start()
         self._stack.push_async_callback(server.stop, 1)
+        await set_serving(statuses)
         self._stack.push_async_callback(coordinator.drain)
+        # Health says NOT_SERVING first, so that nobody new comes while members are sent away.
+        self._stack.push_async_callback(statuses.enter_graceful_shutdown)
         context.spawn(self._tick(coordinator), "status")
         if config.management.enable:
             management = ManagementServer(

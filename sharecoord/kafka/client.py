@@ -7,6 +7,7 @@ never committed, a position out of range is always an error (design 5.8).
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -78,8 +79,17 @@ QUIET: dict[str, str | int | float | bool] = {
 }
 
 
+LOG_AGAIN_S = 10.0
+"""librdkafka says 20 times a second that a broker is down; the log gets it once in so long."""
+
+_logged_s: dict[str, float] = {}
+
+
 def _log_error(error: KafkaError) -> None:
-    log.warning("kafka client error", code=error.name(), text=error.str())
+    code, now_s = error.name(), time.monotonic()
+    if now_s - _logged_s.get(code, -LOG_AGAIN_S) >= LOG_AGAIN_S:
+        _logged_s[code] = now_s
+        log.warning("kafka client error", code=code, text=error.str())
 
 
 def make_consumer(settings: Mapping[str, str | int | float | bool], *, committed: bool) -> Consumer:

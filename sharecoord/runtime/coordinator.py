@@ -33,8 +33,15 @@ LEASE_RENEWAL_S = 1.0
 UNKNOWN_TOPIC_INTERVAL_S = 0.5
 """How often topics are looked for that members want and the cluster does not have."""
 
-KNOWN_TOPIC_INTERVAL_S = 30.0
-"""How often known topics are looked at for new partitions and new ids."""
+KNOWN_TOPIC_INTERVAL_S = 2.0
+"""How often known topics are looked at for new partitions and new ids; one request for all. A topic
+that is deleted and made again within this time is read on at its old position until then."""
+
+GONE_AFTER_S = 30.0
+"""A topic that is missing for so long is given up."""
+
+LOG_START_INTERVAL_S = 30.0
+"""How often retention is followed for records that are due again."""
 
 
 class Coordinator:
@@ -44,8 +51,7 @@ class Coordinator:
         self.context = context
         self.groups: dict[str, GroupActor] = {}
         self.draining = False
-        self._missing: set[str] = set()
-        """Topics that are in use and that the last look did not find."""
+        self._missing_since_s: dict[str, float] = {}
         self.store_ok = True
         self.kafka_ok = True
         self._joining: dict[str, asyncio.Lock] = {}
@@ -74,6 +80,7 @@ class Coordinator:
                 group.expire_later(session)
         self.context.spawn(self._renew_lease(), "lease")
         self.context.spawn(self._watch_topics(), "topics")
+        self.context.spawn(self._follow_log_starts(), "log-starts")
 
     async def drain(self) -> None:
         """Stops acquiring, asks members to go, commits what is pending (design 9, Drain)."""
@@ -189,7 +196,7 @@ class Coordinator:
         while True:
             unknown = any(g.topics - g.topic_ids.keys() for g in self.groups.values())
             next_s = looked_at_all_s + KNOWN_TOPIC_INTERVAL_S
-            if unknown or self._missing or not self.kafka_ok:
+            if unknown or not self.kafka_ok:
                 next_s = min(next_s, looked_s + UNKNOWN_TOPIC_INTERVAL_S)
             try:
                 async with asyncio.timeout_at(next_s):
@@ -198,11 +205,7 @@ class Coordinator:
                 continue
             except TimeoutError:
                 looked_s = loop.time()
-            everything = (
-                bool(self._missing)
-                or not self.kafka_ok
-                or looked_s >= looked_at_all_s + KNOWN_TOPIC_INTERVAL_S
-            )
+            everything = not self.kafka_ok or looked_s >= looked_at_all_s + KNOWN_TOPIC_INTERVAL_S
             try:
                 await self._look_at_topics(everything=everything)
                 self.kafka_ok = True
@@ -214,24 +217,40 @@ class Coordinator:
             if everything:
                 looked_at_all_s = looked_s
 
+    async def _follow_log_starts(self) -> None:
+        """Archives and counts what retention took away under the groups."""
+        while True:
+            await asyncio.sleep(LOG_START_INTERVAL_S)
+            try:
+                await log_changes.follow_log_starts(self.context, list(self.groups.values()))
+            except SharecoordError as error:
+                log.warning("log starts not read", why=error.message)
+
     async def _retire_gone(self, missing: set[str]) -> None:
-        """Gives up topics that two looks in a row did not find."""
-        gone, self._missing = missing & self._missing, missing
+        """Gives up topics that have been missing for a while; a broker may not know one at once."""
+        now_s = asyncio.get_running_loop().time()
+        self._missing_since_s = {
+            topic: self._missing_since_s.get(topic, now_s) for topic in missing
+        }
+        gone = {
+            t for t, since_s in self._missing_since_s.items() if now_s - since_s >= GONE_AFTER_S
+        }
         for group in self.groups.values():
             for topic in sorted(gone & group.topic_ids.keys()):
                 await group.topic_gone(topic)
-        self._missing -= gone
 
     async def _look_at_topics(self, *, everything: bool) -> None:
         wanted: set[str] = set()
         for group in self.groups.values():
-            wanted |= group.topics if everything else group.topics - group.topic_ids.keys()
+            if everything:
+                wanted |= group.topics | group.topic_ids.keys()
+            else:
+                wanted |= group.topics - group.topic_ids.keys()
         found = await self.context.catalog.describe(sorted(wanted))
         if everything:
             await self._retire_gone(wanted - found.keys())
-            await log_changes.follow_log_starts(self.context, list(self.groups.values()))
         for group in self.groups.values():
-            for topic in sorted(group.topics & found.keys()):
+            for topic in sorted((group.topics | group.topic_ids.keys()) & found.keys()):
                 info = found[topic]
                 have = {p for t, p in group.partitions if t == topic}
                 if have != set(info.partitions) or group.topic_ids.get(topic) != info.topic_id:

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
@@ -90,15 +90,23 @@ class ShareService:
         )
 
 
-def make_server(coordinator: Coordinator, *, request_bytes_max: int) -> grpc.aio.Server:
-    """A server with every service, not yet listening."""
+def make_server(
+    coordinator: Coordinator, *, request_bytes_max: int
+) -> tuple[grpc.aio.Server, HealthServicer]:
+    """A server with every service, not yet listening, and what its health service says."""
     options = [*OPTIONS, ("grpc.max_receive_message_length", request_bytes_max)]
     server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((ShareService(coordinator).handlers(),))
     statuses = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(statuses, server)
     reflection.enable_server_reflection([*SERVICES, health.SERVICE_NAME], server)
-    return server
+    return server, statuses
+
+
+async def set_serving(statuses: HealthServicer) -> None:
+    """Every service is there."""
+    for name in SERVICES:
+        await statuses.set(name, health_pb2.HealthCheckResponse.SERVING)
 
 
 def bind(server: grpc.aio.Server, address: ListenAddress, tls: TlsConfig) -> str:

@@ -152,7 +152,8 @@ class UnaryCalls:
     ) -> None:
         """Opens the credit for this fetch and waits for records."""
         wanted = request.max_records or FETCH_RECORDS_DEFAULT
-        session.max_poll_records = wanted
+        # The credit limits the answer; what the member holds already must not.
+        session.max_poll_records = wanted + group.held(session.member_id)
         session.credit_records = session.delivered_records + wanted
         session.credit_bytes = session.delivered_bytes + (request.max_bytes or FETCH_BYTES_DEFAULT)
         channel.arrived.clear()
