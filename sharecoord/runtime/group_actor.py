@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -585,8 +585,3 @@ def settings_of(config: GroupConfig) -> PartitionSettings:
         retry_backoff_multiplier=config.retry_backoff_multiplier,
         retry_backoff_jitter=config.retry_backoff_jitter,
     )
-
-
-def known_topics(partitions: Mapping[Place, PartitionActor]) -> set[str]:
-    """Topics with a share-partition in memory."""
-    return {topic for topic, _ in partitions}
