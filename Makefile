@@ -49,7 +49,7 @@ test: $(VENV)/.stamp-test ## Run all suites but the long ones (CI's command; Jav
 	@$(PYTEST) tests -m "not long" $(PYTEST_ARGS)
 
 check: $(VENV)/.stamp-test ## Run the fast suites (unit, property, golden, architecture, sdk; no Java)
-	@$(PYTEST) $(FAST_SUITES) -m "not long and not kafka" $(PYTEST_ARGS)
+	@$(PYTEST) $(FAST_SUITES) -m "not long and not kafka" -n 2 --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.stamp-test $(PROTO_VENV)/.stamp ## Check style, types, imports, and that generated files are current
 	@$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from sharecoord.core import limits
 from sharecoord.core.changes import PartitionKey
@@ -17,6 +18,9 @@ from sharecoord.wire import share_types_pb2 as types
 DELAY_MS_MAX = 2**53
 """Longest delay of a release; a time that far ahead still fits 64 bits of every database."""
 
+PREFIXES_MAX = 4_096
+"""Lengths of payloads whose encoding is remembered: half a megabyte at the most."""
+
 _TYPES = {int(kind): kind for kind in AcknowledgeType}
 
 
@@ -27,12 +31,78 @@ def topic_partition(key: PartitionKey) -> types.TopicPartition:
     )
 
 
+Columns = tuple[list[bytes], list[bytes]]
+"""Values and keys, nulls as empty entries; no keys = an empty column."""
+
+
 def fill_record_batch(batch: types.RecordBatch, delivery: Delivery, now_ms: int) -> None:
     """Fills an empty message with a delivery as columns.
 
     The message is made by its parent (`batches.add()`): putting a finished one into a parent
     would copy every payload once more.
     """
+    values, keys = _fill_all_but_payloads(batch, delivery, now_ms)
+    batch.values.extend(values)
+    batch.keys.extend(keys)
+
+
+def delivery_frame(delivery: Delivery, now_ms: int) -> bytes:
+    """A serialised ConsumeResponse with one batch.
+
+    Payloads are joined to the rest by hand, in protobuf's encoding: through a message they would
+    be copied four times, into fresh memory each time (docs/decisions/0005).
+    """
+    batch = types.RecordBatch()
+    values, keys = _fill_all_but_payloads(batch, delivery, now_ms)
+    head = batch.SerializeToString()
+    keys_bytes, key_parts = _entries(_KEY_PREFIXES, keys)
+    values_bytes, value_parts = _entries(_VALUE_PREFIXES, values)
+    size = len(head) + keys_bytes + values_bytes
+    return b"".join([_prefix(_BATCHES, size), head, *key_parts, *value_parts])
+
+
+def _prefix(field: int, length: int) -> bytes:
+    """Tag and length of a length-delimited field, both as varints."""
+    found = bytearray()
+    for number in (field << 3 | 2, length):
+        rest = number
+        while rest > 0x7F:
+            found.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        found.append(rest)
+    return bytes(found)
+
+
+class _Prefixes(dict[int, bytes]):
+    """What stands before an entry of a column, by the entry's length; made once per length."""
+
+    def __init__(self, column: str) -> None:
+        self._field = types.RecordBatch.DESCRIPTOR.fields_by_name[column].number
+
+    def __missing__(self, length: int) -> bytes:
+        if len(self) >= PREFIXES_MAX:
+            self.clear()
+        self[length] = found = _prefix(self._field, length)
+        return found
+
+
+_BATCHES = service.ConsumeResponse.DESCRIPTOR.fields_by_name["batches"].number
+_KEY_PREFIXES = _Prefixes("keys")
+_VALUE_PREFIXES = _Prefixes("values")
+
+
+def _entries(prefixes: _Prefixes, column: list[bytes]) -> tuple[int, list[bytes]]:
+    """A column as it stands in a serialised message: its size in bytes, and its parts."""
+    lengths = list(map(len, column))
+    before = list(map(prefixes.__getitem__, lengths))
+    parts = before + column
+    parts[::2] = before
+    parts[1::2] = column
+    return sum(lengths) + sum(map(len, before)), parts
+
+
+def _fill_all_but_payloads(batch: types.RecordBatch, delivery: Delivery, now_ms: int) -> Columns:
+    """Fills everything but values and keys, which it returns."""
     slices = delivery.slices
     head, start, stop = slices[0]
     whole = len(slices) == 1
@@ -58,10 +128,11 @@ def fill_record_batch(batch: types.RecordBatch, delivery: Delivery, now_ms: int)
         keys = None if head.keys is None else head.keys[start:stop]
     else:
         values, keys = _join_columns(batch, delivery, base)
-    _add_column(batch, "values", values)
-    if keys is not None:
-        _add_column(batch, "keys", keys)
     _add_headers(batch, delivery)
+    values, batch.null_values = _without_nulls(values)
+    if keys is not None:
+        keys, batch.null_keys = _without_nulls(keys)
+    return cast("Columns", (values, keys or []))
 
 
 def _first_offset(chunk: RecordChunk, index: int) -> int:
@@ -88,21 +159,15 @@ def _join_columns(
     return values, keys if any_keys else None
 
 
-def _add_column(batch: types.RecordBatch, name: str, column: list[bytes | None]) -> None:
-    """Adds values or keys, nulls as empty entries with their bit set."""
-    target = batch.values if name == "values" else batch.keys
-    if None in column:
-        bits = bytearray((len(column) + 7) // 8)
-        for i, entry in enumerate(column):
-            if entry is None:
-                bits[i >> 3] |= 1 << (i & 7)
-        if name == "values":
-            batch.null_values = bytes(bits)
-        else:
-            batch.null_keys = bytes(bits)
-        target.extend([entry or b"" for entry in column])
-    else:
-        target.extend(column)  # type: ignore[arg-type]
+def _without_nulls(column: list[bytes | None]) -> tuple[list[bytes | None], bytes]:
+    """The column with its nulls as empty entries, and their bits (none without nulls)."""
+    if None not in column:
+        return column, b""
+    bits = bytearray((len(column) + 7) // 8)
+    for i, entry in enumerate(column):
+        if entry is None:
+            bits[i >> 3] |= 1 << (i & 7)
+    return [entry or b"" for entry in column], bytes(bits)
 
 
 def _add_headers(batch: types.RecordBatch, delivery: Delivery) -> None:

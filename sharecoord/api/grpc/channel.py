@@ -23,7 +23,9 @@ class StreamChannel:
 
     def put(self, message: service.ConsumeResponse) -> None:
         """Queues a message."""
-        frame = message.SerializeToString()
+        self._put_frame(message.SerializeToString())
+
+    def _put_frame(self, frame: bytes) -> None:
         self._outbox.append(frame)
         self.unsent_bytes += len(frame)
         self._wake.set()
@@ -41,9 +43,7 @@ class StreamChannel:
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         """Sends records."""
-        message = service.ConsumeResponse()
-        codec.fill_record_batch(message.batches.add(), delivery, now_ms)
-        self.put(message)
+        self._put_frame(codec.delivery_frame(delivery, now_ms))
 
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
         """Sends the outcome of acknowledgements."""

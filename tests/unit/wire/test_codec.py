@@ -21,6 +21,7 @@ from sharecoord.core.share_partition import AcquiredRange, HeldRange, RangeOutco
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordState
 from sharecoord.errors import InvalidRequestError, StoreUnavailableError
 from sharecoord.wire import codec
+from sharecoord.wire import share_service_pb2 as service
 from sharecoord.wire import share_types_pb2 as types
 
 TOPIC_ID = "00112233445566778899aabbccddeeff"
@@ -181,6 +182,24 @@ def test_a_batch_is_as_small_as_its_records_let_it(
     assert [entry.index for entry in batch.headers] == [
         i for i, r in enumerate(records) if r.headers
     ]
+
+
+@given(deliveries())
+def test_a_frame_is_the_same_message(case: tuple[Delivery, list[Record], int]) -> None:
+    delivery, _, _ = case
+    frame = service.ConsumeResponse.FromString(codec.delivery_frame(delivery, NOW_MS))
+    assert frame == service.ConsumeResponse(batches=[sent(delivery)])
+
+
+@pytest.mark.parametrize("length", [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
+def test_a_frame_holds_payloads_of_every_length(length: int) -> None:
+    records = [
+        Record(0, b"k" * length, b"v", None, 1, 1),
+        Record(1, None, b"v" * length, None, 1, 1),
+    ]
+    delivery = Delivery(KEY, [Slice(chunk_of(records, 1), 0, 2)], ranges_of(records), 2, 0)
+    frame = service.ConsumeResponse.FromString(codec.delivery_frame(delivery, NOW_MS))
+    assert frame == service.ConsumeResponse(batches=[sent(delivery)])
 
 
 def test_nine_nulls_need_a_second_byte_of_bits() -> None:
