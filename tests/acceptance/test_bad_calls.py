@@ -115,10 +115,12 @@ def test_a_malformed_join_names_its_field(
     if way == "unary":
         untyped: Any = stub
         request = pb.JoinRequest(join=join)
-        is_refused(lambda: untyped.Join(request, timeout=CALL_TIMEOUT_S), *named)
-        return
-    with Stream(stub, pb.ConsumeRequest(join=join)) as stream:
-        is_refused(stream.next, *named)
+        found = fails(lambda: untyped.Join(request, timeout=CALL_TIMEOUT_S))
+    else:
+        with Stream(stub, pb.ConsumeRequest(join=join)) as stream:
+            found = fails(stream.next)
+    assert (found.code, found.reason) == (INVALID, "INVALID_REQUEST"), found
+    assert [part for part in named if part not in found.text] == [], found.text
 
 
 def test_another_protocol_version_names_both(stub: rpc.ShareServiceStub) -> None:
@@ -388,7 +390,10 @@ def test_a_member_with_a_stream_can_not_fetch(
     join = join_message(member.group, member.topic, member_id=member.member_id)
     with Stream(stub, pb.ConsumeRequest(join=join)) as stream:
         member.member_epoch = stream.next().joined.member_epoch
-        is_refused(member.fetch, "has a Consume stream", "another member_id")
+        found = fails(member.fetch)
+        assert (found.code, found.reason) == (INVALID, "INVALID_REQUEST"), found
+        assert "has a Consume stream" in found.text
+        assert "another member_id" in found.text
 
 
 # -- large messages -------------------------------------------------------------------------------

@@ -30,10 +30,18 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
 
     def stop(self) -> None:
-        """Ends the loop and its thread."""
+        """Ends the loop and its thread, and what tests left running there, as asyncio.run does."""
+        self.run(_cancel_others())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
         self.loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class AsyncDriver:

@@ -178,5 +178,6 @@ def test_a_certificate_of_somebody_else_is_not_trusted(
 
     eventually(told)
     assert secure.streams_seen == []
-    assert heard[0].code() == KafkaError._TRANSPORT
+    assert heard[0].code() == KafkaError._SSL
     assert "CERTIFICATE_VERIFY_FAILED" in heard[0].str()
+    assert "ssl.ca.location" in heard[0].str()

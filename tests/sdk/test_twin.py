@@ -97,9 +97,13 @@ def test_constructors_refuse_the_same(arguments: tuple[Any, ...]) -> None:
     ],
 )
 def test_constructors_accept_the_same(extra: dict[str, Any]) -> None:
+    def made(module: Any, *arguments: Any, **keywords: Any) -> list[str]:
+        with module.ShareConsumer(*arguments, **keywords) as consumer:
+            return list(consumer.subscription())
+
     for module in BOTH:
-        module.ShareConsumer({**NOBODY, **extra}).close()
-        module.ShareConsumer(NOBODY, **extra).close()
+        assert tell(lambda m: made(m, {**NOBODY, **extra}), module) == ("returned", [])
+        assert tell(lambda m: made(m, NOBODY, **extra), module) == ("returned", [])
 
 
 @pytest.mark.parametrize(
@@ -292,8 +296,9 @@ def test_closed_consumers_answer_alike(closed: Consumers, name: str) -> None:
 def test_closing_twice_and_using_with_are_allowed_alike() -> None:
     for module in BOTH:
         with module.ShareConsumer(NOBODY) as consumer:
-            consumer.close()
-        consumer.close()
+            assert tell(lambda c: c.close(), consumer) == ("returned", None)
+        assert tell(lambda c: c.close(), consumer) == ("returned", None)
+        assert tell(lambda c: c.subscription(), consumer) == ("IllegalStateException", None)
 
 
 def test_an_object_without_its_constructor_is_closed_alike() -> None:

@@ -28,6 +28,10 @@ _ACQUIRE_MODES: Final = {
     "batch_optimized": types_pb.ACQUIRE_MODE_BATCH_OPTIMIZED,
     "record_limit": types_pb.ACQUIRE_MODE_RECORD_LIMIT,
 }
+# A join stays below 4 MiB, the most that a coordinator takes by default, and gets smaller when one
+# takes less. (64 KiB is the least that `limits.request.max.bytes` can be.)
+_JOIN_BYTES: Final = 4 * 1024 * 1024 - 1024
+_JOIN_BYTES_LEAST: Final = 48 * 1024
 # A poll that grants no credit says so often that the application is alive.
 _POLLED_EVERY_S: Final = 1.0
 
@@ -86,6 +90,7 @@ class ConsumerCore:
         self._polled_at = 0.0
         self._drain_until: float | None = None
         self._drain_addresses: list[str] = []
+        self._join_bytes = _JOIN_BYTES
         self._closing = False
         self._leave_sent = False
         self._left = False
@@ -159,7 +164,8 @@ class ConsumerCore:
             return
         request = service_pb.ConsumeRequest()
         if polling:
-            credit = self._credit.refill()
+            # A coordinator that goes down is promised nothing more.
+            credit = None if self._is_draining else self._credit.refill()
             if credit is not None:
                 request.credit.CopyFrom(credit)
                 self._polled_at = now
@@ -242,8 +248,7 @@ class ConsumerCore:
             left = f"{warning.lock_remaining_ms} ms"
             self._note(logging.DEBUG, f"locks on {place} {offsets} end in {left}")
         if response.HasField("drain"):
-            self._drain_until = received_at + response.drain.grace_ms / 1000
-            self._drain_addresses = list(response.drain.addresses)
+            self._draining(response.drain, received_at)
         self._left = self._left or response.left
 
     def _joined(self, joined: service_pb.Joined, now: float) -> None:
@@ -265,13 +270,14 @@ class ConsumerCore:
                 continue
             self.locks.receive(Columns(batch, key, received_at))
             unwanted = unwanted or self._is_unwanted(key)
-        if unwanted or self._closing:
-            # It was on its way when the subscription changed.
+        if unwanted:
+            # It was on its way when the subscription changed, or when the drain began.
             self._give_back(self._is_unwanted, received_at)
 
     def _is_unwanted(self, key: PartitionKey) -> bool:
         paused = (key.topic, key.partition) in self._paused
-        return paused or self._closing or key.topic not in self.topics
+        going = self._closing or self._is_draining
+        return going or paused or key.topic not in self.topics
 
     def _malformed(self, key: PartitionKey, count: int, values: int) -> None:
         text = f"malformed batch of {key.topic} [{key.partition}]: {count} records, {values} values"
@@ -282,19 +288,41 @@ class ConsumerCore:
         self.locks.settle_renewals(settlement.renewed, settlement.not_renewed)
         self._report(settlement.outcomes)
 
+    def _draining(self, notice: service_pb.DrainNotice, received_at: float) -> None:
+        """The coordinator goes down: what no handler has seen goes back now, uncounted (design 9).
+
+        What the application has stays with it: its locks move with their partitions, and the next
+        coordinator sees them in the lock book.
+        """
+        self._drain_until = received_at + notice.grace_ms / 1000
+        self._drain_addresses = list(notice.addresses)
+        self._give_back(lambda _: True, received_at)
+        where = ", ".join(self._drain_addresses) or "the same address"
+        text = f"coordinator {self.link.address} goes down; joining again at {where}"
+        self._note(logging.DEBUG, text)
+
+    @property
+    def _is_draining(self) -> bool:
+        return self._drain_until is not None
+
     def stream_ended(self, generation: int, failure: StreamFailure, now: float) -> None:
         """The stream broke or was ended; the locks stay, a new stream shows them (identity)."""
         if generation != self.link.generation or not self.link.is_up:
             return
         address, was_joined = self.link.address, self.link.phase is Phase.JOINED
+        if not was_joined and failure.code == "RESOURCE_EXHAUSTED" and not failure.reason:
+            # The join itself is more than this coordinator takes (limits.request.max.bytes).
+            self._join_bytes = max(_JOIN_BYTES_LEAST, self._join_bytes // 2)
+        was_draining, leave_sent = self._is_draining, self._leave_sent
         error = self.link.failed(failure, now)
-        self._acks.stream_lost()
-        self._drain_until = None
-        self._left = self._left or (self._leave_sent and not self._has_word())
-        self._leave_sent = False
+        self._without_stream()
+        self._left = self._left or (leave_sent and not self._has_word())
+        if was_draining and self._drain_addresses:
+            # It went before the answers came, but said where to go.
+            self.link.redirect(self._drain_addresses, now)
         if error is not None:
             self._error = error
-        elif was_joined and not self._left:
+        elif was_joined and not self._left and not was_draining:
             text = f"{describe(failure, address)}; joining again"
             self._note(logging.WARNING, text)
 
@@ -304,21 +332,28 @@ class ConsumerCore:
         """Does what time alone brings about."""
         if self.link.opening_overdue(now):
             self.link.give_up_opening(now)
-            self._acks.stream_lost()
-            self._leave_sent = False
+            self._without_stream()
         self._drain(now)
         error = self.link.notice(now) if self._wants_stream() else None
         if error is not None:
             self._note(logging.ERROR, error.str(), error)
 
     def _drain(self, now: float) -> None:
-        if self._drain_until is None or not self.link.is_up:
+        """Goes on when everything was answered, or when the time to wait for answers is over.
+
+        Who leaves goes nowhere: its leave is carried out here, or the stream ends.
+        """
+        if self._drain_until is None or self._closing:
             return
         if now >= self._drain_until or self._acks.is_empty:
-            self._drain_until = None
-            self._acks.stream_lost()
-            self._leave_sent = False
+            self._without_stream()
             self.link.redirect(self._drain_addresses, now)
+
+    def _without_stream(self) -> None:
+        """Nothing more comes on this stream, and what was sent on it may not have arrived."""
+        self._drain_until = None
+        self._acks.stream_lost()
+        self._leave_sent = False
 
     def wake_at(self, now: float) -> float | None:
         """When `tick`, `connect` or `flush` has something to do next, or None."""
@@ -350,8 +385,11 @@ class ConsumerCore:
 
     def _join_request(self) -> service_pb.ConsumeRequest:
         config = self.config
-        request = service_pb.ConsumeRequest(
-            join=service_pb.Join(
+        request = service_pb.ConsumeRequest()
+        if self._paused:
+            request.paused.CopyFrom(self._paused_partitions())
+        request.join.CopyFrom(
+            service_pb.Join(
                 group_id=config.group_id,
                 member_id=self.member_id,
                 client_id=config.client_id,
@@ -360,16 +398,23 @@ class ConsumerCore:
                 # 0 = not given: the coordinator learns how much this member works off.
                 max_poll_records=config.max_poll_records if config.max_poll_given else 0,
                 max_poll_interval_ms=config.max_poll_interval_ms,
-                credit=self._credit.restart(),
-                lock_book=self.locks.held(self._acks.ranges()),
                 sdk_version=__version__,
                 protocol_version=PROTOCOL_VERSION,
                 rack_id=config.rack_id,
             )
         )
-        if self._paused:
-            request.paused.CopyFrom(self._paused_partitions())
+        self._add_lock_book(request)
+        # Last, because records that the book had no room for left the buffer.
+        request.join.credit.CopyFrom(self._credit.restart())
         return request
+
+    def _add_lock_book(self, request: service_pb.ConsumeRequest) -> None:
+        room = self._join_bytes - request.ByteSize()
+        book, left_out = self.locks.show(self._acks.ranges(), room)
+        request.join.lock_book.extend(book)
+        if left_out:
+            text = f"{left_out} locks found no room in the join; their records come again"
+            self._note(logging.WARNING, text)
 
     def _wants_stream(self) -> bool:
         if self._left:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
+from .absence import no_coordinator
 from .errors import KafkaError
-from .status import StreamFailure, error_for_application, no_coordinator
+from .status import StreamFailure, error_for_application
 
 # A stream that lived so long was a good one: the next back-off starts small again.
 _GOOD_STREAM_S: Final = 5.0

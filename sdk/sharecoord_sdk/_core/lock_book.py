@@ -21,6 +21,7 @@ from .columns import (
     Span,
 )
 from .credit import CreditWindow
+from .held import fitting, hulls, merged, size_of
 
 
 class LockBook:
@@ -173,18 +174,35 @@ class LockBook:
         self._buffer = kept
         return back
 
-    def held(self, under_way: Iterable[AckRange]) -> list[types_pb.HeldRange]:
-        """Every range that this consumer holds, as the join shows it.
+    def show(
+        self, under_way: Iterable[AckRange], room_bytes: int
+    ) -> tuple[list[types_pb.HeldRange], int]:
+        """Every lock that this consumer holds, as the join shows it.
+
+        Locks that do not fit are given up, so that the join goes through: first those of records
+        that nobody saw (the coordinator takes them back uncounted), then those of records that the
+        application has, whose acknowledgement fails then.
 
         Args:
             under_way: Acknowledgements without an answer: their locks are held too.
+            room_bytes: What the book may take on the wire.
+
+        Returns:
+            The ranges, and how many were given up.
         """
-        spans = [item.span for item in under_way]
-        spans.extend(self._buffer)
-        spans.extend(self._renewed)
-        for span in self._in_flight:
-            spans.extend(run for state, run in span.runs() if state <= RENEW)
-        return [_held(span) for span in spans]
+        words: list[Span] = []
+        returns: list[Span] = []
+        for item in under_way:
+            (returns if item.kind == RETURN else words).append(item.span)
+        hands = [run for span in self._in_flight for state, run in span.runs() if state <= RENEW]
+        # In the order in which they find room.
+        spans = [*words, *hands, *self._renewed, *self._buffer, *returns]
+        book = merged(spans)
+        if size_of(book) > room_bytes:
+            book = hulls(spans)
+        shown, left_out = fitting(book, room_bytes)
+        self.lose([item.to_wire() for item in left_out])
+        return [item.to_wire() for item in shown], len(left_out)
 
     def lose(self, lost: Sequence[types_pb.HeldRange]) -> None:
         """Takes note of locks that the owner says are gone.
@@ -267,15 +285,3 @@ def _with_details(run: Span, kind: int) -> list[AckRange]:
         members = [row for row, _ in group]
         ranges.append(AckRange(run.within(members[0], members[-1] + 1), kind, delay_ms, reason))
     return ranges
-
-
-def _held(span: Span) -> types_pb.HeldRange:
-    key = span.columns.key
-    return types_pb.HeldRange(
-        partition=types_pb.TopicPartition(
-            topic=key.topic, partition=key.partition, topic_id=key.topic_id
-        ),
-        first_offset=span.first_offset,
-        last_offset=span.last_offset,
-        lock_token=span.lock.token,
-    )

@@ -1,4 +1,4 @@
-"""What a failed stream, or a refused acknowledgement, means in Kafka's error codes: two tables."""
+"""What a failed stream, or a refused acknowledgement, means in Kafka's error codes: tables."""
 
 from __future__ import annotations
 
@@ -76,6 +76,11 @@ _TOLD_THOUGH_RETRIABLE: Final = ("GROUP_MAX_SIZE_REACHED",)
 # Joining again is the whole answer: a new stream does so anyway.
 _MENDED_BY_JOINING: Final = ("UNKNOWN_MEMBER",)
 
+_HTTP_FIX: Final = (
+    "an HTTP server or proxy answers there; is bootstrap.servers right? For a proxy that"
+    " https_proxy or http_proxy names, add the coordinator's host to no_proxy"
+)
+
 _HINTS: Final[dict[str, str]] = {
     "UNIMPLEMENTED": "the peer speaks gRPC but not sharecoord.v1; is the address right?",
     "UNAUTHENTICATED": "check sasl.username and sasl.password, or oauth_cb",
@@ -104,18 +109,19 @@ def error_for_application(failure: StreamFailure, address: str) -> KafkaError | 
 
 def describe(failure: StreamFailure, address: str) -> str:
     """One line for people: who said what."""
-    said = failure.details or "no details"
+    # Only a coordinator gives a reason; without one it may be anybody.
+    who = f"coordinator {address}" if failure.reason else address
+    hint = "" if failure.reason else _hint(failure)
+    return f"{who}: {say(failure)}{hint and '; '}{hint}"
+
+
+def say(failure: StreamFailure) -> str:
+    """What was said, in one line."""
     why = f" ({failure.reason})" if failure.reason else ""
-    hint = f"; {_HINTS[failure.code]}" if failure.code in _HINTS and not failure.reason else ""
-    return f"coordinator {address}: {failure.code}{why}: {said}{hint}"
+    return f"{failure.code}{why}: {failure.details or 'no details'}"
 
 
-def no_coordinator(address: str, failure: StreamFailure | None, waited_s: float) -> KafkaError:
-    """The error for an address where no coordinator has answered for so long."""
-    last = "no answer" if failure is None else f"{failure.code}: {failure.details or 'no details'}"
-    text = (
-        f"{address}: no coordinator has answered there for {waited_s:.0f} s ({last})."
-        " Is this a Kafka broker? bootstrap.servers of the SDK is the coordinator's address,"
-        f" the one of `sharecoord serve --listen` (port 7070 by default)"
-    )
-    return KafkaError(KafkaError._TRANSPORT, text, retriable=True)
+def _hint(failure: StreamFailure) -> str:
+    if "http2 header with status" in failure.details:
+        return _HTTP_FIX
+    return _HINTS.get(failure.code, "")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sharecoord_sdk._core.base import Arrival, BaseShareConsumer, Steps
 from sharecoord_sdk._core.config import SaslConfig
@@ -18,28 +19,34 @@ from sharecoord_sdk._core.records import Messages, TopicPartition
 from sharecoord_sdk._grpc import authorization
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
-from .stream import Stream
+from .stream import END_S, Stream
 
 T = TypeVar("T")
-# A cancelled call ends at once; a reader that does not is left behind as a daemon.
-_READER_END_S: Final = 1.0
 
 
 class _StreamSlot:
     """Holds the current stream for the consumer and for its finalizer."""
 
-    __slots__ = ("stream",)
+    __slots__ = ("ending", "stream")
 
     def __init__(self) -> None:
         self.stream: Stream | None = None
+        #: Earlier streams: cancelled or broken, and perhaps not quite at their end.
+        self.ending: list[Stream] = []
+
+    def cancel(self) -> None:
+        """Ends the current stream. Never blocks."""
+        if self.stream is not None:
+            self.stream.cancel()
+            self.ending.append(self.stream)
+            self.stream = None
 
 
 def _abandon(slot: _StreamSlot, pid: int) -> None:
     """Ends the stream of a consumer that was dropped without `close`."""
     # In a forked child the call belongs to the parent: leave it alone.
-    if slot.stream is not None and os.getpid() == pid:
-        slot.stream.cancel()
-        slot.stream = None
+    if os.getpid() == pid:
+        slot.cancel()
 
 
 class ShareConsumer(BaseShareConsumer):
@@ -153,9 +160,10 @@ class ShareConsumer(BaseShareConsumer):
         if self._core is None or not self._closed:
             return
         self._finalizer.detach()
-        stream, self._slot.stream = self._slot.stream, None
-        if stream is not None:
-            stream.close(_READER_END_S)
+        self._slot.cancel()
+        deadline = time.monotonic() + END_S
+        while self._slot.ending:
+            self._slot.ending.pop().join(deadline)
 
     def __enter__(self) -> Self:
         return self
@@ -189,9 +197,8 @@ class ShareConsumer(BaseShareConsumer):
             yield self._inbox.get_nowait()
 
     def _open_stream(self, connection: Connection, metadata: list[tuple[str, str]]) -> None:
-        if self._slot.stream is not None:
-            self._slot.stream.cancel()
-        self._slot.stream = None
+        self._slot.cancel()
+        self._slot.ending = [stream for stream in self._slot.ending if not stream.is_over]
         self._slot.stream = Stream(connection, self._config.tls, metadata, self._inbox)
 
     def _send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:

@@ -1,12 +1,20 @@
-"""One stream on grpc's synchronous stack, with one thread that reads it."""
+"""One stream on grpc's synchronous stack, with one thread that reads it.
+
+grpc adds two threads of its own per call: one takes requests out of our iterator, one brings
+events. All three are daemons. A daemon that still runs when the interpreter ends is stopped where
+it is, and its locks stay locked; Python's own clean-up, which closes grpc's channels and takes the
+same locks, may then wait for ever. So `close`, and the exit of the process, wait for the three.
+"""
 
 from __future__ import annotations
 
+import atexit
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
-from threading import Thread
-from typing import Any
+from threading import Event, Thread, current_thread
+from typing import Any, Final
 
 import grpc
 
@@ -20,6 +28,53 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 Inbox = SimpleQueue[Arrival]
 Outbox = SimpleQueue[service_pb.ConsumeRequest | None]
 
+# A cancelled call ends at once; threads that do not are left behind as daemons.
+END_S: Final = 1.0
+
+
+class _Party:
+    """A thread of grpc, known as soon as it shows itself."""
+
+    def __init__(self) -> None:
+        self._seen = Event()
+        self._thread: Thread | None = None
+
+    def here(self) -> None:
+        """Called in that thread."""
+        self._thread = current_thread()
+        self._seen.set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs, or is still to show itself."""
+        return self._thread is None or self._thread.is_alive()
+
+    def join(self, deadline: float) -> None:
+        """Waits for its end, until `deadline` (monotonic) at most."""
+        self._seen.wait(_left(deadline))
+        if self._thread is not None:
+            self._thread.join(_left(deadline))
+
+
+class _Requests:
+    """The iterator that grpc takes requests from; ends at the None that the end of a call puts."""
+
+    def __init__(self, outbox: Outbox, sender: _Party) -> None:
+        self._outbox = outbox
+        self._sender: _Party | None = sender
+
+    def __iter__(self) -> Iterator[service_pb.ConsumeRequest]:
+        return self
+
+    def __next__(self) -> service_pb.ConsumeRequest:
+        if self._sender is not None:
+            self._sender.here()
+            self._sender = None
+        request = self._outbox.get()
+        if request is None:
+            raise StopIteration
+        return request
+
 
 class Stream:
     """A call to the coordinator. Knows nothing of the consumer, so that it can be collected."""
@@ -31,6 +86,7 @@ class Stream:
         metadata: list[tuple[str, str]],
         inbox: Inbox,
     ) -> None:
+        self._pid = os.getpid()
         self._outbox: Outbox = SimpleQueue()
         self.send(connection.requests)
         channel = open_channel(connection.address, tls)
@@ -39,8 +95,10 @@ class Stream:
             request_serializer=encode,
             response_deserializer=service_pb.ConsumeResponse.FromString,
         )
-        # Ends at the None that `close`, or the reader at the end of the stream, puts.
-        self._call: Any = method(iter(self._outbox.get, None), metadata=tuple(metadata))
+        self._sender, self._events = _Party(), _Party()
+        self._call: Any = method(_Requests(self._outbox, self._sender), metadata=tuple(metadata))
+        # grpc calls back at the end of the call, in the thread that brings events.
+        self._is_watched: bool = self._call.add_callback(self._events.here)
         self._reader = Thread(
             target=_read,
             args=(self._call, channel, inbox, self._outbox, connection.generation),
@@ -48,6 +106,9 @@ class Stream:
             daemon=True,
         )
         self._reader.start()
+        for stream in list(_LIVE):
+            stream.forget_if_over()
+        _LIVE.add(self)
 
     def send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
         """Queues messages, in order."""
@@ -59,10 +120,47 @@ class Stream:
         self._call.cancel()
         self._outbox.put(None)
 
-    def close(self, timeout_s: float) -> None:
-        """Ends the call and waits for the reader, at most so long."""
-        self.cancel()
-        self._reader.join(timeout_s)
+    def join(self, deadline: float) -> None:
+        """Waits for the threads of an ended call, until `deadline` (monotonic) at most."""
+        self._reader.join(_left(deadline))
+        for party in self._parties():
+            party.join(deadline)
+        self.forget_if_over()
+
+    def forget_if_over(self) -> None:
+        """Nothing of it runs any more: nobody has to wait for it."""
+        if not self._reader.is_alive() and not any(p.is_alive for p in self._parties()):
+            _LIVE.discard(self)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it was running when it was last looked at."""
+        return self not in _LIVE
+
+    def end_at_exit(self, deadline: float) -> None:
+        """Ends what a process left open. In a forked child the call is the parent's."""
+        if self._pid == os.getpid():
+            self.cancel()
+            self.join(deadline)
+
+    def _parties(self) -> tuple[_Party, ...]:
+        return (self._sender, self._events) if self._is_watched else (self._sender,)
+
+
+# Streams of which something may still run.
+_LIVE: set[Stream] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Ends the streams of consumers that were not closed, before the interpreter ends."""
+    deadline = time.monotonic() + END_S
+    for stream in list(_LIVE):
+        stream.end_at_exit(deadline)
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 def _read(call: Any, channel: grpc.Channel, inbox: Inbox, outbox: Outbox, generation: int) -> None:

@@ -1,0 +1,150 @@
+"""Why this consumer is not joined: a true sentence and the fix, for each way in which it fails."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from .errors import KafkaError
+from .status import StreamFailure, code_of_reason, say
+
+_ADDRESS: Final = (
+    "bootstrap.servers is the coordinator's address, the one of `sharecoord serve --listen`"
+    " (port 7070 by default)"
+)
+
+
+class _Case(NamedTuple):
+    """One way to fail: what the details of the status show it by, and what to say."""
+
+    pattern: re.Pattern[str]
+    code: int
+    what: str
+    fix: str
+
+
+def _case(pattern: str, what: str, fix: str, code: int = KafkaError._TRANSPORT) -> _Case:
+    return _Case(re.compile(pattern, re.IGNORECASE), code, what, fix)
+
+
+# The first that fits counts: gRPC wraps the cause into more general words.
+_UNREACHED: Final = (
+    _case(
+        r"hostname lookup|domain name not found|dns|errors resolving|name resolution",
+        "the host name is not known",
+        f"Correct bootstrap.servers, or the DNS entry: {_ADDRESS}.",
+        KafkaError._RESOLVE,
+    ),
+    _case(
+        r"certificate_verify_failed",
+        "the certificate there is signed by no CA that this client knows",
+        "Give the CA in ssl.ca.location.",
+        KafkaError._SSL,
+    ),
+    _case(
+        r"hostname verification",
+        "the certificate there is for another host name",
+        "Use a name of the certificate in bootstrap.servers, or add this one to the certificate.",
+        KafkaError._SSL,
+    ),
+    _case(
+        r"wrong_version_number",
+        "what listens there does not speak TLS",
+        "Set security.protocol to plaintext, or give the coordinator tls.cert.file and"
+        " tls.key.file.",
+        KafkaError._SSL,
+    ),
+    _case(
+        r"certificate_required|handshake",
+        "the TLS handshake failed",
+        "Does the coordinator have TLS (else set security.protocol to plaintext), and does it want"
+        f" a certificate of this client (ssl.certificate.location)? {_ADDRESS}.",
+        KafkaError._SSL,
+    ),
+    _case(
+        r"http/2|http1|http2 header",
+        "something that is no gRPC server, such as an HTTP server or proxy, answers there",
+        f"Correct the address: {_ADDRESS}. For a proxy that https_proxy or http_proxy names, add"
+        " the coordinator's host to no_proxy.",
+    ),
+    _case(
+        r"connection refused|no such file",
+        "nothing listens there",
+        f"Start the coordinator (`sharecoord serve`), or correct the address: {_ADDRESS}.",
+    ),
+    _case(
+        r"reset by peer|socket closed|broken pipe|goaway|end of (file|stream)",
+        "something listens there and hangs up",
+        f"Is this a Kafka broker? {_ADDRESS}. If the coordinator has TLS, set security.protocol to"
+        " ssl.",
+    ),
+    _case(
+        r"no route|unreachable|time(d )?out|deadline",
+        "the host can not be reached",
+        f"Is it up, and does no firewall drop the connection? {_ADDRESS}.",
+    ),
+)
+
+_BY_CODE: Final = {
+    "OK": (
+        "something takes the stream there and ends it without an answer",
+        "Is there a proxy in between that does not pass gRPC streams on?",
+    ),
+    # Not from the wire: the join got no answer in `socket.connection.setup.timeout.ms`.
+    "DEADLINE_EXCEEDED": (
+        "nobody answers the join",
+        f"Is the coordinator stopped or overloaded, or does a firewall drop packets? {_ADDRESS}.",
+    ),
+    "RESOURCE_EXHAUSTED": (
+        "what serves there takes no message of this size, or no more calls",
+        "Raise the coordinator's limits.request.max.bytes, or subscribe to fewer topics.",
+    ),
+}
+
+_BY_REASON: Final = {
+    "DRAINING": "It goes down: start it again, or name another coordinator in bootstrap.servers.",
+    "STORE_UNAVAILABLE": "Its database is away: see store.url and the coordinator's log.",
+    "STORE_OUTCOME_UNKNOWN": "Its database is away: see store.url and the coordinator's log.",
+    "KAFKA_UNAVAILABLE": "It can not reach Kafka: see its kafka.bootstrap.servers and the brokers.",
+    "LIMIT_EXCEEDED": "It has reached a limit, which the text names.",
+}
+
+
+def no_coordinator(address: str, failure: StreamFailure | None, waited_s: float) -> KafkaError:
+    """The error for a consumer that has not been joined for so long.
+
+    Args:
+        address: Tried last.
+        failure: How that ended; None while it is under way.
+        waited_s: Seconds since the consumer was joined, or first tried.
+    """
+    if failure is None:
+        failure = StreamFailure("DEADLINE_EXCEEDED", "no answer to the join yet")
+    if failure.reason:
+        fix = _BY_REASON.get(failure.reason, "See the coordinator's log.")
+        since = f"answers, but has not served this consumer for {waited_s:.0f} s"
+        text = f"coordinator {address} {since} ({say(failure)}). {fix}"
+        return KafkaError(code_of_reason(failure.reason), text, retriable=True)
+    who, code, what, fix = _explain(failure)
+    since = f"{who} for {waited_s:.0f} s"
+    text = f"{address}: {since}: {what} ({say(failure)}). {fix}"
+    return KafkaError(code, text, retriable=True)
+
+
+def _explain(failure: StreamFailure) -> tuple[str, int, str, str]:
+    """What is sure, Kafka's code, what is the case, and what to do about it."""
+    nobody = "no coordinator has answered there"
+    # It may be one, but gRPC itself has ended the call.
+    unserved = "this consumer has not been served there"
+    if failure.code in _BY_CODE:
+        who = nobody if failure.code == "DEADLINE_EXCEEDED" else unserved
+        return who, KafkaError._TRANSPORT, *_BY_CODE[failure.code]
+    for case in _UNREACHED:
+        if case.pattern.search(failure.details):
+            return nobody, case.code, case.what, case.fix
+    if failure.code == "UNAVAILABLE":
+        what = "the address can not be reached, or what is there turns this consumer away"
+        fix = f"Is this a Kafka broker? {_ADDRESS}. Look at the log of what is there."
+        return unserved, KafkaError._TRANSPORT, what, fix
+    what = "what serves there fails without a reason of a coordinator"
+    return unserved, KafkaError._TRANSPORT, what, f"Look at its log. {_ADDRESS}."

@@ -1,0 +1,71 @@
+"""A core on its own: no grpc, no threads, a clock that the test moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sharecoord_sdk._core.columns import Span
+from sharecoord_sdk._core.config import read_config
+from sharecoord_sdk._core.core import ConsumerCore
+from sharecoord_sdk._core.status import StreamFailure
+from sharecoord_sdk._proto import share_service_pb2 as service_pb
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
+
+from .fake_coordinator import Ack, acks_of
+
+GONE = StreamFailure("UNAVAILABLE", "gone")
+OWNER = object()
+
+
+class World:
+    """A core, its clock, and everything that it wanted sent."""
+
+    def __init__(self, *, chance: float = 0.0, **config: Any) -> None:
+        full = {name.replace("_", "."): value for name, value in config.items()}
+        given_config = {"group.id": "g", "bootstrap.servers": "a:1,b:2", **full}
+        self.core = ConsumerCore(read_config((given_config,), {}), "me", lambda: chance)
+        self.now = 100.0
+        self.sent: list[service_pb.ConsumeRequest] = []
+        self.opened: list[str] = []
+
+    def drive(self) -> None:
+        """What a shell does between two waits."""
+        self.core.tick(self.now)
+        connection = self.core.connect(self.now)
+        if connection is not None:
+            self.opened.append(connection.address)
+            self.sent.extend(connection.requests)
+        self.sent.extend(self.core.take_outbox())
+
+    def receive(self, *batches: types_pb.RecordBatch, **fields: Any) -> None:
+        """A message comes in."""
+        response = service_pb.ConsumeResponse(batches=batches, **fields)
+        self.core.received(self.core.link.generation, response, self.now)
+
+    def join(self) -> None:
+        """Subscribes and is answered."""
+        self.core.subscribe(["t"], self.now)
+        self.drive()
+        self.receive(joined=service_pb.Joined(lock_duration_ms=30_000))
+
+    def poll(self) -> list[Span]:
+        """One poll that does not wait."""
+        self.core.begin_poll(self.now)
+        spans = self.core.take(self.now, OWNER)
+        self.core.flush(self.now, polling=True)
+        self.drive()
+        return spans
+
+    def acks(self) -> list[Ack]:
+        """Every acknowledged range that was sent."""
+        return [ack for request in self.sent for ack in acks_of(request)]
+
+    def answer(self, *outcomes: types_pb.PartitionOutcome) -> None:
+        """Answers the last acknowledgements."""
+        last = max(request.acknowledge_id for request in self.sent)
+        result = service_pb.AcknowledgeResult(acknowledge_id=last, outcomes=outcomes)
+        self.receive(results=[result])
+
+    def fail(self, failure: StreamFailure = GONE) -> None:
+        """The stream ends."""
+        self.core.stream_ended(self.core.link.generation, failure, self.now)
