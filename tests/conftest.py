@@ -6,8 +6,8 @@ The Kafka under test, one per run, is found in this order:
    the settings of `FAST_SHARE_GROUPS`).
    `SHARECOORD_TEST_KAFKA=none` leaves out all tests that need Kafka, and says so.
 2. Docker through testcontainers, when `docker info` succeeds and the image is there or can be
-   pulled (`SHARECOORD_TEST_KAFKA_IMAGE`, by default Kafka's own). An engine that has no registry
-   needs `TESTCONTAINERS_RYUK_DISABLED=true` as well.
+   pulled (`SHARECOORD_TEST_KAFKA_IMAGE`, by default Kafka's own). An image that can not be had
+   costs seconds and one line in the summary, and the run goes on with 3.
 3. A broker as a local process, its jars resolved by Maven (Java 17). Without Java or Maven the
    tests fail with the line that installs them; they are never skipped in silence.
 """
@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import hypothesis
 import pytest
@@ -31,14 +30,22 @@ from sharecoord.devenv.errors import DevenvError
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.devenv.processes import free_ports, running
 from sharecoord.devenv.topics import Topics
-from tests.support import KafkaUnderTest, eventually, unique_name
+from tests.support import (
+    KAFKA_VARIABLE,
+    DockerCli,
+    KafkaChoice,
+    KafkaUnderTest,
+    bridge_address,
+    choose_kafka,
+    eventually,
+    unique_name,
+)
 
-KAFKA_VARIABLE = "SHARECOORD_TEST_KAFKA"
-IMAGE_VARIABLE = "SHARECOORD_TEST_KAFKA_IMAGE"
+if TYPE_CHECKING:
+    from testcontainers.core.docker_client import DockerClient
+
 PROFILE_VARIABLE = "SHARECOORD_TEST_PROFILE"
 WITHOUT_KAFKA = "none"
-DOCKER_INFO_TIMEOUT_S = 10.0
-DOCKER_PULL_TIMEOUT_S = 600.0
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=50)
@@ -79,7 +86,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not wanted or session.config.option.collectonly or os.environ.get(KAFKA_VARIABLE):
         return
     try:
-        if container_image() is None:
+        if chosen_kafka().source == "local":
             maven.kafka_libs()
     except DevenvError:
         pass  # the fixture meets the same error, and the tests that need it fail with it
@@ -94,28 +101,40 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 # -- the cluster ----------------------------------------------------------------------------------
 
 
-def docker_succeeds(timeout_s: float, *arguments: str) -> bool:
-    """Whether a docker command ends well in time."""
-    command = ["docker", *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=timeout_s)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
-
-
 @functools.cache
-def container_image() -> str | None:
-    """Kafka's image when a Docker engine answers and has it or can pull it; asked once per run."""
-    if not docker_succeeds(DOCKER_INFO_TIMEOUT_S, "info"):
-        return None
-    image = os.environ.get(IMAGE_VARIABLE, f"apache/kafka:{maven.DEFAULT_VERSION}")
-    if docker_succeeds(DOCKER_INFO_TIMEOUT_S, "image", "inspect", image):
-        return image
-    if docker_succeeds(DOCKER_PULL_TIMEOUT_S, "pull", image):
-        return image
-    _notes.append(f"Docker answers but {image} can not be pulled: set {IMAGE_VARIABLE} to one")
-    return None
+def chosen_kafka() -> KafkaChoice:
+    """Where Kafka comes from in this run; asked once, because a pull may be part of the answer."""
+    choice = choose_kafka(os.environ, DockerCli(), f"apache/kafka:{maven.DEFAULT_VERSION}")
+    if choice.note:
+        _notes.append(choice.note)
+    return choice
+
+
+def published_host(client: DockerClient) -> str:
+    """Where the published ports of a container that is still to be started will be reached.
+
+    The broker has to be told before it starts, and testcontainers knows it only afterwards when
+    the tests themselves run in a container. Then it is the gateway of Docker's default bridge: the
+    engine's own end, whether the engine runs in the same container or beside it.
+    """
+    from testcontainers.core.config import ConnectionMode
+
+    if client.get_connection_mode() is ConnectionMode.docker_host:
+        return client.host()
+    return bridge_address(client.client.networks.get("bridge").attrs["IPAM"]["Config"])
+
+
+def do_without_reaper_if_missing() -> None:
+    """Switches off the container that removes others after a kill -9 when its image is not here."""
+    from testcontainers.core.config import testcontainers_config
+
+    if testcontainers_config.ryuk_disabled:
+        return
+    problem = DockerCli().problem_with(testcontainers_config.ryuk_image)
+    if problem is not None:
+        testcontainers_config.ryuk_disabled = True
+        image = testcontainers_config.ryuk_image
+        _notes.append(f"no {image}: after kill -9 of the tests remove their container by hand")
 
 
 def container_settings(host: str, port: int) -> dict[str, str]:
@@ -142,9 +161,10 @@ def container_broker(image: str) -> Iterator[KafkaUnderTest]:
     """A broker in a container; any error of Docker's is passed on."""
     from testcontainers.core.container import DockerContainer
 
+    do_without_reaper_if_missing()
     container = DockerContainer(image)
     (port,) = free_ports(1)
-    host = container.get_container_host_ip()
+    host = published_host(container.get_docker_client())
     container.with_bind_ports(port, port).with_envs(**container_settings(host, port))
     with container:
         address = f"{host}:{port}"
@@ -174,13 +194,11 @@ def local_broker() -> Iterator[KafkaUnderTest]:
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[KafkaUnderTest]:
     """The one Kafka of this run; see the head of this file for where it comes from."""
-    address = os.environ.get(KAFKA_VARIABLE)
-    if address:
-        _notes.append(f"{address} from {KAFKA_VARIABLE}")
-        yield KafkaUnderTest(address, "environment")
+    choice = chosen_kafka()
+    if choice.source == "environment":
+        yield KafkaUnderTest(choice.place, "environment")
         return
-    image = container_image()
-    with container_broker(image) if image is not None else local_broker() as found:
+    with container_broker(choice.place) if choice.source == "docker" else local_broker() as found:
         _notes.append(f"{found.source} at {found.bootstrap_servers}")
         yield found
 

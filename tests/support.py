@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import ipaddress
+import selectors
+import subprocess
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 from sharecoord.devenv.broker import KafkaBroker
 
 T = TypeVar("T")
+
+KAFKA_VARIABLE = "SHARECOORD_TEST_KAFKA"
+IMAGE_VARIABLE = "SHARECOORD_TEST_KAFKA_IMAGE"
 
 FIRST_PAUSE_S = 0.005
 LONGEST_PAUSE_S = 0.2
@@ -32,6 +38,138 @@ class KafkaUnderTest:
     bootstrap_servers: str
     source: str
     broker: KafkaBroker | None = None
+
+
+# -- which Kafka ----------------------------------------------------------------------------------
+
+
+class Engine(Protocol):
+    """What has to be known of a Docker engine."""
+
+    def answers(self) -> bool:
+        """Whether there is one."""
+
+    def problem_with(self, image: str) -> str | None:
+        """Why an image is neither here nor to be had; None when it is here now."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaChoice:
+    """Where the Kafka of a run is to come from.
+
+    Attributes:
+        source: As in `KafkaUnderTest`.
+        place: The address for `environment`, the image for `docker`, empty for `local`.
+        note: A line for the person who runs the tests; empty when there is nothing to say.
+    """
+
+    source: Literal["environment", "docker", "local"]
+    place: str = ""
+    note: str = ""
+
+
+def choose_kafka(environment: Mapping[str, str], engine: Engine, default_image: str) -> KafkaChoice:
+    """An address in the environment, else an image of a Docker engine, else local processes.
+
+    The engine is not asked when there is an address, and for no image when it does not answer.
+    """
+    address = environment.get(KAFKA_VARIABLE)
+    if address:
+        return KafkaChoice("environment", address, f"{address} from {KAFKA_VARIABLE}")
+    if not engine.answers():
+        return KafkaChoice("local")
+    image = environment.get(IMAGE_VARIABLE) or default_image
+    problem = engine.problem_with(image)
+    if problem is None:
+        return KafkaChoice("docker", image)
+    fix = f"set {IMAGE_VARIABLE} to an image that is there"
+    return KafkaChoice("local", note=f"Docker answers, but not with {image}: {problem}; {fix}")
+
+
+def bridge_address(pools: Sequence[Mapping[str, str]]) -> str:
+    """The engine's own end of a bridge network, where ports published by containers are reached.
+
+    An engine of its first hour names the subnet alone; the bridge has its first address.
+
+    Args:
+        pools: `IPAM.Config` of `docker network inspect`; one of them is of IPv4.
+    """
+    for pool in pools:
+        subnet = ipaddress.ip_network(pool["Subnet"])
+        if subnet.version == 4:
+            return pool.get("Gateway") or str(subnet[1])
+    raise AssertionError(f"the bridge has no IPv4 subnet: {list(pools)}")
+
+
+class DockerCli:
+    """The engine that the `docker` program talks to."""
+
+    def __init__(
+        self,
+        program: str = "docker",
+        *,
+        answer_timeout_s: float = 15.0,
+        pull_timeout_s: float = 600.0,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            program: Name or path of the program.
+            answer_timeout_s: How long the engine, and the registry at a pull, may be silent.
+            pull_timeout_s: How long a pull may take once the registry has answered.
+        """
+        self._program = program
+        self._answer_timeout_s = answer_timeout_s
+        self._pull_timeout_s = pull_timeout_s
+
+    def answers(self) -> bool:
+        """Whether `docker info` succeeds."""
+        return self._succeeds("info")
+
+    def problem_with(self, image: str) -> str | None:
+        """Pulls the image unless it is here; the last line of a failed pull."""
+        if self._succeeds("image", "inspect", image):
+            return None
+        command = [self._program, "pull", image]
+        # Leaving the block waits for the end of a program that has been killed.
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as pull:
+            # The first line comes when the registry has answered or can not be reached. A network
+            # that swallows packets must not cost the minutes that a download may take.
+            if not self._speaks(pull):
+                pull.kill()
+                return f"no answer of its registry within {self._answer_timeout_s:g} s"
+            try:
+                said, _ = pull.communicate(timeout=self._pull_timeout_s)
+            except subprocess.TimeoutExpired:
+                pull.kill()
+                return f"not pulled within {self._pull_timeout_s:g} s"
+        lines = said.decode(errors="replace").strip().splitlines()
+        if pull.returncode == 0:
+            return None
+        return (
+            lines[-1].removeprefix("Error response from daemon: ") if lines else "the pull failed"
+        )
+
+    def _speaks(self, process: subprocess.Popen[bytes]) -> bool:
+        with selectors.DefaultSelector() as selector:
+            assert process.stdout is not None
+            selector.register(process.stdout, selectors.EVENT_READ)
+            return bool(selector.select(self._answer_timeout_s))
+
+    def _succeeds(self, *arguments: str) -> bool:
+        command = [self._program, *arguments]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, check=False, timeout=self._answer_timeout_s
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return done.returncode == 0
+
+
+# -- names and waiting ----------------------------------------------------------------------------
 
 
 def unique_name(prefix: str) -> str:
