@@ -30,7 +30,7 @@ from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.record_cache import MemoryBudget
+from sharecoord.runtime.record_cache import MemoryBudget, MemoryLimits
 from sharecoord.runtime.status import StatusBoard
 from sharecoord.runtime.store_thread import StoreThread
 from sharecoord.runtime.supported import refuse_unsupported
@@ -160,6 +160,11 @@ class Application:
             clock=clock,
             committer=committer,
             budget=MemoryBudget(config.memory.cache_max_bytes),
+            memory=MemoryLimits(
+                config.memory.limit_bytes,
+                config.memory.read_stop_ratio,
+                config.memory.acquire_stop_ratio,
+            ),
             new_incarnation=lambda: secrets.randbits(62) + 1,
             lock_grace_ms=config.recovery.lock_grace_ms,
             group_defaults=config.group_defaults,

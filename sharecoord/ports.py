@@ -133,10 +133,18 @@ class Store(Protocol):
         """
 
     def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
-        """Deletes the share-partitions of whole topics of a group; returns how many."""
+        """Deletes the share-partitions of whole topics of a group; returns how many.
+
+        Those with an outbox are emptied and stay, uninitialised, until it is done: dead letters
+        were promised to their topic, and outlive their group's offsets (design 5.11).
+        """
 
     def delete_group(self, group_id: str) -> bool:
-        """Deletes a group with everything under it; False = there was none."""
+        """Deletes a group with its members and share-partitions; False = there was none.
+
+        As with `delete_topics`, an outbox outlives it: a group that is made again under this name
+        delivers it. What only an outbox is left of does not count as a group.
+        """
 
     # -- reads for people: committed state ------------------------------------------------------
 
@@ -170,6 +178,13 @@ class LogSink(Protocol):
 
 class LogReading(Protocol):
     """A running read of one partition."""
+
+    @property
+    def drained_s(self) -> float:
+        """Loop time at which the reader had nothing left: what came after it was fetched later.
+
+        In `LogSink.on_chunk` it is that of before these records.
+        """
 
     def want_more(self, *, wanted: bool) -> None:
         """Back-pressure: with False, chunks already under way may still come, then none."""
@@ -229,6 +244,15 @@ class TopicCatalog(Protocol):
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
         """The topics that exist; unknown ones are left out."""
+
+    async def look(self, topic: str) -> TopicInfo | None:
+        """A topic as a request finds it that begins after this call; None = there is none.
+
+        Calls at the same time share a request, which ends within seconds.
+
+        Raises:
+            KafkaUnavailableError: No answer in time.
+        """
 
     async def offsets(
         self, queries: Sequence[OffsetQuery], *, committed: bool = False

@@ -9,6 +9,7 @@ itself); only when nothing comes for a while does a thread wait in librdkafka's 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
@@ -59,6 +60,11 @@ class Reading:
         self.closed = False
         self._slot = slot
 
+    @property
+    def drained_s(self) -> float:
+        """When the consumer's queue was empty last; see `ports.LogReading`."""
+        return self._slot.drained_s
+
     def want_more(self, *, wanted: bool) -> None:
         """Back-pressure."""
         if wanted != self.hungry and not self.closed:
@@ -91,6 +97,8 @@ class _Slot:
         self.committed = committed
         self.readings: dict[tuple[str, int], Reading] = {}
         self._consumer: Consumer = make_consumer(settings, committed=committed)
+        self.drained_s = asyncio.get_running_loop().time()
+        """Loop time at which librdkafka's queue was seen empty last."""
         self._wake = asyncio.Event()
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="sharecoord-read")
         self._stopped = False
@@ -138,20 +146,31 @@ class _Slot:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
+            began_s = loop.time()
             messages = self._consumer.consume(CONSUME_RECORDS_MAX, 0)
             if messages:
                 last_data = loop.time()
                 self._dispatch(messages)
+            if len(messages) < CONSUME_RECORDS_MAX:
+                self.drained_s = began_s
+            if messages:
                 await asyncio.sleep(0)
             elif loop.time() - last_data < SPIN_S:
                 await asyncio.sleep(0.001)
             else:
-                messages = await loop.run_in_executor(
-                    self._waiter, self._consumer.consume, 1, WAIT_S
-                )
+                began_s = loop.time()
+                messages, waited_s = await loop.run_in_executor(self._waiter, self._wait)
+                # Nothing was in the queue until the wait ended, whether or not a record ended it.
+                self.drained_s = began_s + waited_s
                 if messages:
                     last_data = loop.time()
                     self._dispatch(messages)
+
+    def _wait(self) -> tuple[list[Message], float]:
+        """Waits for one message; returns how long that took (without the wait for this thread)."""
+        began_s = time.monotonic()
+        messages = self._consumer.consume(1, WAIT_S)
+        return messages, time.monotonic() - began_s
 
     def _dispatch(self, messages: list[Message]) -> None:
         """Gives each partition its run of messages, and each event its meaning."""

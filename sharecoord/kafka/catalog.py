@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from sharecoord.errors import KafkaUnavailableError
 from sharecoord.kafka.client import KafkaError, make_admin
+from sharecoord.kafka.looks import SharedLooks
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
 
 REQUEST_TIMEOUT_S = 10.0
@@ -37,6 +39,7 @@ class KafkaCatalog:
         self._connection_error = ""
         self._is_mock: bool | None = None
         """Whether the cluster is librdkafka's mock one; None = not asked yet."""
+        self._looks = SharedLooks(self.describe)
 
     def _client(self) -> AdminClient:
         if self._admin is None:
@@ -79,17 +82,23 @@ class KafkaCatalog:
         """The topics that exist, with id and partitions."""
         if not topics:
             return {}
-        return await asyncio.to_thread(self._describe, list(topics))
-
-    def _describe(self, topics: list[str]) -> dict[str, TopicInfo]:
         if self._is_mock is None:
-            self._is_mock = str(self._metadata().cluster_id).startswith(MOCK_CLUSTER)
+            self._is_mock = (await self.cluster_id()).startswith(MOCK_CLUSTER)
         if self._is_mock:
-            return self._describe_from_metadata(topics)
-        found: dict[str, TopicInfo] = {}
-        futures = self._client().describe_topics(
-            TopicCollection(topics), request_timeout=REQUEST_TIMEOUT_S
+            return await asyncio.to_thread(self._describe_from_metadata, list(topics))
+        futures: dict[str, Future[Any]] = self._client().describe_topics(
+            TopicCollection(list(topics)), request_timeout=REQUEST_TIMEOUT_S
         )
+        # No thread waits: records may be held until this answer is there.
+        await _all_done(futures.values())
+        return self._described(futures)
+
+    async def look(self, topic: str) -> TopicInfo | None:
+        """A topic as it is now, by a request shared with others."""
+        return await self._looks.look(topic)
+
+    def _described(self, futures: Mapping[str, Future[Any]]) -> dict[str, TopicInfo]:
+        found: dict[str, TopicInfo] = {}
         for topic, future in futures.items():
             description = self._result(future)
             if description is None:
@@ -165,7 +174,31 @@ class KafkaCatalog:
 
     async def close(self) -> None:
         """Drops the client."""
+        await self._looks.close()
         self._admin = None
+
+
+async def _all_done(futures: Collection[Future[Any]]) -> None:
+    """Waits until all are done, however they end. They are never cancelled: librdkafka ends them.
+
+    librdkafka's own time limit ends a request, and then its futures.
+    """
+    loop = asyncio.get_running_loop()
+    left, done = len(futures), loop.create_future()
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if not left and not done.done():
+            done.set_result(None)
+
+    def one_done(_: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(count)
+
+    for future in futures:
+        future.add_done_callback(one_done)
+    await done
 
 
 def _topic_id(uuid: Any) -> str:

@@ -25,7 +25,6 @@ from sharecoord.errors import (
     GroupNotFoundError,
     InvalidRequestError,
     SharecoordError,
-    StoreFencedError,
     StoreOutcomeUnknownError,
     UnknownTopicOrPartitionError,
 )
@@ -38,7 +37,6 @@ from sharecoord.runtime.admin_types import (
     GroupState,
     GroupView,
     InFlightView,
-    Place,
     ResetCommand,
     ResetKind,
     ResetResult,
@@ -313,7 +311,7 @@ class Admin:
                 actor.deactivate(ActorState.LOADING)
                 again = actor.incarnation or None
                 work = loading.load(self._context, group, actor, previous_incarnation=again)
-                self._context.spawn(work, "reset")
+                actor.loader = self._context.spawn(work, "reset")
         await self._committed()
 
     async def _fence_when_loaded(self, actor: PartitionActor) -> None:
@@ -356,12 +354,15 @@ class Admin:
     async def _delete_topics(self, group_id: str, topics: Sequence[str]) -> None:
         group = await self._coordinator.group(group_id)
         await self._committed()
-        _forget(group, topics)
+        if group.closed:
+            raise _not_found(group_id)
+        group.forget(topics, "its offsets were deleted")
         try:
-            # In the same step as `_forget`: whoever opens the topics from now on comes after it.
+            # In the same step as `forget`: whoever opens the topics from now on comes after it.
             await self._context.caller.call(self._context.store.delete_topics, group_id, topics)
         finally:
-            await self._refresh(group_id)
+            if not group.closed:
+                await self._refresh(group_id)
             for session in group.sessions.values():
                 if not session.topics.isdisjoint(topics):
                     self._coordinator.subscription_changed(group, session)
@@ -391,27 +392,27 @@ class Admin:
         return results
 
     async def _delete_group(self, group_id: str) -> None:
-        await self._committed()
-        groups, members = await self._load()
-        if group_id not in groups:
-            raise _not_found(group_id)
-        group = self._coordinator.groups.get(group_id)
-        count = max(len(members.get(group_id, [])), len(group.sessions) if group else 0)
-        if count:
-            raise GroupNotEmptyError(
-                f"group {group_id!r} has {_count(count, 'member')}; stop them first"
-            )
-        if group is not None:
-            _forget(group, {topic for topic, _ in group.partitions} | group.topic_ids.keys())
-            del self._coordinator.groups[group_id]
-        try:
-            await self._context.caller.call(self._context.store.delete_group, group_id)
-        except SharecoordError:
+        """Deletes one group, between two of its lives.
+
+        The live actor is closed in the same step in which the deletion is handed to the store:
+        whatever the actor asked the store for comes before it, whatever a new one asks for after
+        it. A deletion that fails leaves the group to its next use, which makes a new actor.
+        """
+        async with self._coordinator.making(group_id):
+            await self._committed()
+            groups, members = await self._load()
+            if group_id not in groups:
+                raise _not_found(group_id)
+            group = self._coordinator.groups.get(group_id)
+            count = max(len(members.get(group_id, [])), len(group.sessions) if group else 0)
+            if count:
+                raise GroupNotEmptyError(
+                    f"group {group_id!r} has {_count(count, 'member')}; stop them first"
+                )
             if group is not None:
-                self._coordinator.groups.setdefault(group_id, group)
-            raise
-        if group is not None:
-            _send_away(group)
+                del self._coordinator.groups[group_id]
+                group.close()
+            await self._context.caller.call(self._context.store.delete_group, group_id)
         log.info("group deleted", group=group_id)
 
     # -- inside ---------------------------------------------------------------------------------
@@ -469,23 +470,3 @@ def _not_found(group_id: str) -> GroupNotFoundError:
 
 def _no_state(group_id: str, topic: str) -> UnknownTopicOrPartitionError:
     return UnknownTopicOrPartitionError(f"group {group_id!r} has no offsets for topic {topic!r}")
-
-
-def _forget(group: GroupActor, topics: Iterable[str]) -> None:
-    """Takes share-partitions out of a group; nothing of their state is written any more."""
-    gone = set(topics)
-    places: list[Place] = [place for place in group.partitions if place[0] in gone]
-    for place in places:
-        group.partitions.pop(place).deactivate(ActorState.CLOSED, "its offsets were deleted")
-    for topic in gone:
-        group.topic_ids.pop(topic, None)
-
-
-def _send_away(group: GroupActor) -> None:
-    """Members that joined while their group was being deleted join again, a new one."""
-    for session in list(group.sessions.values()):
-        session.cancel_timers()
-        channel, session.channel = session.channel, None
-        if channel is not None:
-            channel.end(StoreFencedError("the group was deleted meanwhile; join again"))
-    group.sessions.clear()

@@ -89,6 +89,7 @@ class PartitionView:
         leader_epoch: Of the record before `end_offset`; None = not known.
         window_full_at: Nothing new is read until this offset is finished; None = not full.
         stopped_reason: Why it is not served; "" = it is.
+        memory_short: What `memory.limit` has stopped here, "" = nothing.
     """
 
     topic: str
@@ -105,6 +106,7 @@ class PartitionView:
     leader_epoch: int | None = None
     window_full_at: int | None = None
     stopped_reason: str = ""
+    memory_short: str = ""
 
 
 @dataclass(frozen=True, slots=True)

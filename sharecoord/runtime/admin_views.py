@@ -15,6 +15,7 @@ from sharecoord.errors import KafkaUnavailableError
 from sharecoord.ports import LATEST, OffsetQuery
 from sharecoord.runtime.admin_types import MemberView, PartitionView
 from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.memory import MemoryLevel
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.store_thread import StoreCaller
 
@@ -112,8 +113,17 @@ class Views:
             archived_records=counts.get(RecordState.ARCHIVED, 0),
             leader_epoch=None if epoch < 0 else epoch,
             window_full_at=full_at,
+            memory_short=self._memory_short(actor),
             stopped_reason=row.stopped_reason or ("" if actor is None else actor.stopped_reason),
         )
+
+    def _memory_short(self, actor: PartitionActor | None) -> str:
+        """What the memory limit has stopped for a share-partition."""
+        if actor is None:
+            return ""
+        if self._coordinator.memory.figures.level is MemoryLevel.ACQUIRING_STOPPED:
+            return "memory.limit: nothing new is acquired"
+        return "memory.limit: nothing new is read" if actor.held_back else ""
 
     async def members(
         self, group_id: str, members: Sequence[MemberRow], rows: Sequence[PartitionRow]

@@ -102,6 +102,8 @@ class Committer:
         self._failed = False
         self._unblocked: dict[Callable[[], None], None] = {}
         self.commits = 0
+        self.committing_bytes = 0
+        """Changes in the transaction that runs now; those that gather are still in the windows."""
         self._task = asyncio.create_task(self._run(), name="sharecoord-committer")
 
     def add(self, actor: Committable, effect: Effect | None = None) -> None:
@@ -206,6 +208,8 @@ class Committer:
             if commit is not None:
                 taken[actor] = actor.generation
                 commits.append(commit)
+        changes = sum(len(commit.upserted) + len(commit.deleted) for commit in commits)
+        self.committing_bytes = RANGE_BYTES * changes
         commits.sort(key=_partition_id)
         why = await self._write(CommitBatch(partitions=commits, members_removed=removed))
         failed = {actor: error for actor in taken if (error := why.get(actor.partition_id))}
@@ -213,6 +217,7 @@ class Committer:
             if actor.generation == taken[actor]:
                 actor.drop(error)
         self._committing_since_ms = None
+        self.committing_bytes = 0
         for_all = why.get(WHOLE_BATCH)
         for owner, generation, effect in effects:
             if owner is None:

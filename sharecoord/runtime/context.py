@@ -13,7 +13,7 @@ from sharecoord.errors import StoreFatalError, StoreInUseError
 from sharecoord.ports import LogReader, Store, TopicCatalog
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
-from sharecoord.runtime.record_cache import MemoryBudget
+from sharecoord.runtime.record_cache import MemoryBudget, MemoryLimits
 from sharecoord.runtime.store_thread import StoreCaller
 
 log = structlog.get_logger(__name__)
@@ -33,6 +33,7 @@ class Context:
     budget: MemoryBudget
     new_incarnation: Callable[[], int]
     """A number that no other claim has; chance is an argument."""
+    memory: MemoryLimits = field(default_factory=MemoryLimits)
     lock_grace_ms: int = 10_000
     store_ok: bool = True
     """Whether the last renewal of the lease came through."""

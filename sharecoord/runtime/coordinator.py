@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -15,6 +16,7 @@ from sharecoord.errors import (
     KafkaUnavailableError,
     SharecoordError,
     StoreFatalError,
+    StoreFencedError,
     StoreInUseError,
 )
 from sharecoord.runtime import log_changes
@@ -22,6 +24,7 @@ from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.effects import CallbackEffect
 from sharecoord.runtime.group_actor import GroupActor, JoinCommand
+from sharecoord.runtime.memory import MemoryWatch
 from sharecoord.runtime.sessions import Session
 
 log = structlog.get_logger(__name__)
@@ -44,6 +47,11 @@ LOG_START_INTERVAL_S = 30.0
 """How often retention is followed for records that are due again."""
 
 
+JOIN_LIVES_MAX = 3
+"""A join that meets a deletion of its group goes on in the next life of it; so often, then its
+caller is told to try again: an operator who deletes in a loop must not hold streams for ever."""
+
+
 class Coordinator:
     """See the module."""
 
@@ -54,9 +62,9 @@ class Coordinator:
         self._missing_since_s: dict[str, float] = {}
         self.store_ok = True
         self.kafka_ok = True
-        self._joining: dict[str, asyncio.Lock] = {}
+        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._watch_now = asyncio.Event()
-        self._members_loaded: list[tuple[str, str]] = []
+        self.memory = MemoryWatch(context, self.groups)
 
     async def start(self) -> None:
         """Loads groups and members; begins to watch."""
@@ -79,6 +87,7 @@ class Coordinator:
                 group.sessions[member.member_id] = session
                 group.expire_later(session)
         self.context.spawn(self._renew_lease(), "lease")
+        self.context.spawn(self.memory.run(), "memory")
         self.context.spawn(self._watch_topics(), "topics")
         self.context.spawn(self._follow_log_starts(), "log-starts")
 
@@ -112,14 +121,18 @@ class Coordinator:
         found = self.groups.get(group_id)
         if found is not None:
             return found
-        async with self._joining.setdefault(group_id, asyncio.Lock()):
-            if group_id not in self.groups:
+        async with self.making(group_id):
+            found = self.groups.get(group_id)
+            if found is None:
                 row: GroupRow = await self.context.caller.call(
                     self.context.store.ensure_group, group_id
                 )
-                self.groups[group_id] = GroupActor(self.context, row)
-        self._joining.pop(group_id, None)
-        return self.groups[group_id]
+                found = self.groups[group_id] = GroupActor(self.context, row)
+        return found
+
+    def making(self, group_id: str) -> asyncio.Lock:
+        """Who holds this makes or deletes the group: nobody else does meanwhile."""
+        return self._making.setdefault(group_id, asyncio.Lock())
 
     async def existing_group(self, group_id: str) -> GroupActor:
         """The actor of a group that is there.
@@ -139,17 +152,27 @@ class Coordinator:
     ) -> tuple[GroupActor, Session, list[LostRange]]:
         """Brings a member into its group and opens the topics it wants.
 
+        A group that is deleted meanwhile is made again, as if the join had come after.
+
         Raises:
             DrainingError: This coordinator is going down.
             SharecoordError: As `GroupActor.join`.
         """
         if self.draining:
             raise DrainingError("this coordinator is shutting down", retry_after_ms=1000)
-        group = await self.group(group_id)
-        await self._open_topics(group, command.topics)
-        session, lost = await group.join(command, channel)
-        self._watch_now.set()
-        return group, session, lost
+        for lives_left in reversed(range(JOIN_LIVES_MAX)):
+            group = await self.group(group_id)
+            await self._open_topics(group, command.topics)
+            try:
+                session, lost = await group.join(command, channel)
+            except StoreFencedError:
+                if not group.closed or not lives_left:
+                    raise
+                log.info("joining a group that was deleted meanwhile: a new one", group=group_id)
+            else:
+                self._watch_now.set()
+                return group, session, lost
+        raise AssertionError("the last attempt returns or raises")
 
     async def _open_topics(self, group: GroupActor, topics: Sequence[str]) -> None:
         """Starts to open topics that the group does not serve yet; waits for Kafka's answer."""

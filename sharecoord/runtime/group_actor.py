@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 
-from sharecoord.config.group import GroupConfig, IsolationLevel, resolve
+from sharecoord.config.group import GroupConfig, resolve
 from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
-from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import AcknowledgedRange, HeldRange
-from sharecoord.core.states import AcquireMode, Ordering
+from sharecoord.core.states import AcquireMode
 from sharecoord.errors import (
     GroupMaxSizeReachedError,
     KafkaUnavailableError,
     MemberFencedError,
-    OffsetOutOfRangeError,
     SharecoordError,
     StoreFatalError,
+    StoreFencedError,
     StoreUnavailableError,
     UnknownMemberError,
     UnknownTopicOrPartitionError,
@@ -32,27 +31,18 @@ from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.dispatch import dispatch
 from sharecoord.runtime.effects import Collector
+from sharecoord.runtime.group_settings import settings_of, window_records
 from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.rereads import reread
 from sharecoord.runtime.sessions import Session
 
 log = structlog.get_logger(__name__)
-
-WINDOW_MS = 200
-"""A window that is not set by hand holds what the members work off in so long (design 5.4)."""
-
-WINDOW_PER_MEMBER = 4
-"""... and at least so many records per member with demand."""
-
-WINDOW_MAX = 100_000
 
 LOAD_WAIT_S = 5.0
 """A join waits so long for the partitions of its lock book to be loaded."""
 
 OPEN_AGAIN_S = 0.2
 """Wait after a topic could not be opened."""
-
-REREAD_AGAIN_S = 0.5
-"""Wait after a re-read that failed."""
 
 Place = tuple[str, int]
 
@@ -92,6 +82,8 @@ class GroupActor:
         self._pump_scheduled = False
         self._turn = 0
         self._stopped = False
+        self.closed = False
+        """The group was deleted: nobody comes in any more, the next use makes a new actor."""
         self.apply_config(row)
 
     def apply_config(self, row: GroupRow) -> None:
@@ -106,7 +98,7 @@ class GroupActor:
                 before.isolation_level != self.config.isolation_level
                 and actor.state is ActorState.ACTIVE
             ):
-                self._dropped(actor, SharecoordError("the isolation level changed: read anew"))
+                self.dropped(actor, SharecoordError("the isolation level changed: read anew"))
         self.schedule_pump()
 
     # -- members --------------------------------------------------------------------------------
@@ -119,7 +111,9 @@ class GroupActor:
         Raises:
             GroupMaxSizeReachedError: The group is full.
             StoreUnavailableError: The member could not be written.
+            StoreFencedError: The group was deleted meanwhile: join again, a new one.
         """
+        self._check_open()
         if (
             command.member_id not in self.sessions
             and len(self.sessions) >= self.config.group_max_size
@@ -141,6 +135,8 @@ class GroupActor:
                 command.topics,
             ),
         )
+        # Written before the deletion, the row went with the group.
+        self._check_open()
         session = self._session_of(command, channel, epoch)
         try:
             lost = await self._compare_lock_book(session, command)
@@ -149,6 +145,12 @@ class GroupActor:
             self.disconnected(session)
             raise
         return session, lost
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise StoreFencedError(
+                f"group {self.group_id!r} was deleted meanwhile; join again", retry_after_ms=100
+            )
 
     def _session_of(
         self, command: JoinCommand, channel: MemberChannel | None, epoch: int
@@ -431,14 +433,7 @@ class GroupActor:
 
     def _adjust_window(self) -> None:
         """Lets a window that is not set by hand follow the members' pace (design 5.4)."""
-        if "share.partition.max.record.locks" in self.config.sources:
-            return
-        pace = sum(s.pace.records_per_ms for s in self.sessions.values())
-        locks = max(
-            self.config.max_record_locks,
-            min(WINDOW_MAX, int(pace * WINDOW_MS)),
-            min(WINDOW_MAX, WINDOW_PER_MEMBER * len(self.sessions)),
-        )
+        locks = window_records(self.config, self.sessions.values())
         if locks > self.settings.record_locks_max or locks * 2 < self.settings.record_locks_max:
             self.settings = self.settings._replace(record_locks_max=locks)
             for actor in self.partitions.values():
@@ -451,24 +446,57 @@ class GroupActor:
         """Topics that members want."""
         return {topic for session in self.sessions.values() for topic in session.topics}
 
-    def topic_found(self, topic: str, info: TopicInfo) -> asyncio.Task[None]:
-        """Opens what is new of a topic; returns the running work."""
+    def topic_found(self, topic: str, info: TopicInfo) -> None:
+        """Opens what is new of a topic, unless the group was deleted."""
+        if self.closed:
+            return
+        if self.topic_ids.get(topic, info.topic_id) != info.topic_id:
+            self._stop_opening(topic)
         self.topic_ids[topic] = info.topic_id
         self._partition_ids[topic] = info.partitions
         task = self._opening.get(topic)
         if task is None or task.done():
-            task = self.context.spawn(self._open(topic, info), f"open-{topic}")
-            self._opening[topic] = task
-        return task
+            self._opening[topic] = self.context.spawn(self._open(topic, info), f"open-{topic}")
+
+    def _stop_opening(self, topic: str) -> None:
+        """What is being opened belongs to a life of the topic that has ended."""
+        task = self._opening.pop(topic, None)
+        if task is not None:
+            task.cancel()
 
     async def topic_gone(self, topic: str) -> None:
         """The cluster does not have the topic any more; should it come back, it starts anew."""
+        self._stop_opening(topic)
         del self.topic_ids[topic]
         del self._partition_ids[topic]
         await log_changes.retire_topic(self.context, self, self.group_id, topic)
         for session in self.sessions.values():
             if topic in session.topics and session.channel is not None:
                 session.channel.assigned(self.assignment(session))
+
+    def forget(self, topics: Iterable[str], why: str) -> None:
+        """Takes topics out of the group; nothing of their state is written any more.
+
+        Whatever opens or loads them ends here too: nobody would stop what it brings to life.
+        """
+        for topic in set(topics):
+            self._stop_opening(topic)
+            self.topic_ids.pop(topic, None)
+            self._partition_ids.pop(topic, None)
+            for place in [place for place in self.partitions if place[0] == topic]:
+                self.partitions.pop(place).deactivate(ActorState.CLOSED, why)
+
+    def close(self) -> None:
+        """The group is being deleted: all its work ends, and nobody comes in any more."""
+        self.closed = self._stopped = True
+        served = {topic for topic, _ in self.partitions}
+        self.forget(served | self.topic_ids.keys() | self._opening.keys(), "the group was deleted")
+        for session in self.sessions.values():
+            session.cancel_timers()
+            channel, session.channel = session.channel, None
+            if channel is not None:
+                channel.end(StoreFencedError("the group was deleted meanwhile; join again"))
+        self.sessions.clear()
 
     async def _open(self, topic: str, info: TopicInfo) -> None:
         """Opens a topic; asks again until the store lets it."""
@@ -515,7 +543,7 @@ class GroupActor:
             committer=self.context.committer,
             budget=self.context.budget,
             pump=self.schedule_pump,
-            on_dropped=self._dropped,
+            on_dropped=self.dropped,
             on_missing=self._missing,
         )
         self.partitions[key.topic, key.partition] = actor
@@ -533,55 +561,18 @@ class GroupActor:
         loading.start_reading(self.context, self, actor)
         self.schedule_pump()
 
-    def _dropped(self, actor: PartitionActor, error: SharecoordError) -> None:
+    def dropped(self, actor: PartitionActor, error: SharecoordError) -> None:
         """The incarnation of a share-partition failed: claim and load it anew."""
+        if self.partitions.get((actor.key.topic, actor.key.partition)) is not actor:
+            return
         log.warning("share-partition dropped", partition=actor.key, why=str(error))
         actor.deactivate(ActorState.LOADING)
         work = loading.load(
             self.context, self, actor, previous_incarnation=actor.incarnation or None
         )
-        self.context.spawn(work, f"reload-{actor.key.topic}-{actor.key.partition}")
+        actor.loader = self.context.spawn(work, f"reload-{actor.key.topic}-{actor.key.partition}")
 
     def _missing(self, actor: PartitionActor, first: int, last: int) -> None:
         """Payloads of due records are not in memory: read them again."""
-        self.context.spawn(self._reread(actor, first, last), f"reread-{actor.key.topic}")
-
-    async def _reread(self, actor: PartitionActor, first: int, last: int) -> None:
-        committed = self.config.isolation_level is IsolationLevel.READ_COMMITTED
-        generation = actor.generation
-        chunks: list[RecordChunk] | None = None
-        why: SharecoordError | None = None
-        try:
-            chunks = await self.context.reader.reread(
-                actor.key.topic, actor.key.partition, first, last, committed=committed
-            )
-        except SharecoordError as error:
-            log.warning("re-read failed", partition=actor.key, why=error.message)
-            why = error
-        except Exception:
-            log.exception("re-read failed", partition=actor.key)
-        if actor.generation != generation or actor.partition is None:
-            return
-        if chunks is not None:
-            actor.payload_read(first, last, chunks)
-        elif isinstance(why, OffsetOutOfRangeError):
-            self._dropped(actor, why)
-        else:
-            actor.missing_wanted = False
-            asyncio.get_running_loop().call_later(REREAD_AGAIN_S, self.schedule_pump)
-
-
-def settings_of(config: GroupConfig) -> PartitionSettings:
-    """The settings that the state machine reads."""
-    return PartitionSettings(
-        lock_duration_ms=config.lock_duration_ms,
-        delivery_limit=config.delivery_count_limit,
-        record_locks_max=config.max_record_locks,
-        window_ranges_max=config.max_window_ranges,
-        renew_enabled=config.renew_acknowledge_enable,
-        ordering=Ordering(config.ordering),
-        retry_backoff_ms=config.retry_backoff_ms,
-        retry_backoff_max_ms=config.retry_backoff_max_ms,
-        retry_backoff_multiplier=config.retry_backoff_multiplier,
-        retry_backoff_jitter=config.retry_backoff_jitter,
-    )
+        work = reread(self, actor, first, last)
+        self.context.spawn(work, f"reread-{actor.key.topic}")

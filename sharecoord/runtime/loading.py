@@ -22,11 +22,12 @@ from sharecoord.errors import (
     SharecoordError,
     StoreFatalError,
 )
-from sharecoord.ports import EARLIEST, LATEST, OffsetQuery
+from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
 from sharecoord.runtime import log_changes
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.partition_actor import ActorState, PartitionActor
 from sharecoord.runtime.recovery import ranges_of
+from sharecoord.runtime.topic_life import GuardedReading, TopicLife
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +45,9 @@ class LoadingGroup(Protocol):
 
     def activated(self, actor: PartitionActor) -> None:
         """A share-partition is served from now on."""
+
+    def topic_found(self, topic: str, info: TopicInfo) -> None:
+        """Opens what is new of a topic: another id is another life of it."""
 
 
 async def load(
@@ -140,6 +144,7 @@ def _activate(
     partition = SharePartition(head, owner_epoch=loaded.row.owner_epoch, settings=group.settings)
     partition.load(ranges_of(loaded, context.clock, lock_grace_ms=context.lock_grace_ms))
     actor.activate(partition, incarnation=incarnation, state_epoch=loaded.row.state_epoch)
+    actor.life = TopicLife(context, group, actor)
     log.info(
         "share-partition loaded",
         group=actor.key.group_id,
@@ -156,13 +161,16 @@ def _activate(
 def start_reading(context: Context, group: LoadingGroup, actor: PartitionActor) -> None:
     """Reads from the window's end on."""
     assert actor.partition is not None, "active"
-    actor.reading = context.reader.read(
+    assert actor.life is not None, "activated by this module"
+    guarded = GuardedReading(actor.life, actor)
+    reading = context.reader.read(
         actor.key.topic,
         actor.key.partition,
         actor.partition.window.end_offset,
         committed=group.config.isolation_level is IsolationLevel.READ_COMMITTED,
-        sink=actor,
+        sink=guarded,
     )
+    actor.reading = guarded.over(reading)
 
 
 async def _log_bounds(context: Context, group: LoadingGroup, key: PartitionKey) -> tuple[int, int]:

@@ -92,6 +92,9 @@ async def judge_log_end(
             f"{where} ends at {log_end}, but {row.head.end_offset} was read; looking again"
         )
     if row.key.topic_id:
+        info = await context.catalog.look(row.key.topic)
+        if info is None or info.topic_id != row.key.topic_id:
+            raise KafkaUnavailableError(f"{where} is gone, or of a topic made again")
         return log_end
     await context.caller.call(
         context.store.stop_partition,

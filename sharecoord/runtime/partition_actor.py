@@ -26,7 +26,7 @@ from sharecoord.core.share_partition import (
 )
 from sharecoord.core.states import AcknowledgeType, Ordering
 from sharecoord.core.window import Keys, RangeState
-from sharecoord.errors import SharecoordError
+from sharecoord.errors import NotOwnerError, SharecoordError
 from sharecoord.ports import LogReading
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
@@ -34,6 +34,7 @@ from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEff
 from sharecoord.runtime.record_cache import MemoryBudget, RecordCache, runs_in
 from sharecoord.runtime.recovery import commit_of
 from sharecoord.runtime.sessions import Session
+from sharecoord.runtime.topic_life import TopicLife
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +49,10 @@ TOKENS_RESERVE = 100_000
 
 DUE_LOOKAHEAD_RECORDS = 2_000
 """So many due records are looked at for payloads that must be read again."""
+
+LIFELINE_RECORDS = 100
+"""So many due records still go out while the memory limit stops acquiring, and only where nothing
+is under a lock: their acknowledgements are the only way in which their ranges can go."""
 
 
 class ActorState(enum.Enum):
@@ -83,12 +88,18 @@ class PartitionActor:
         self.state_epoch = 0
         self.partition: SharePartition | None = None
         self.reading: LogReading | None = None
+        self.life: TopicLife | None = None
+        """What lets records pass as long as the topic is still the same."""
         self.log_end_offset: int | None = None
         self.cache = RecordCache(budget)
         self.fresh_records = 0
         self.fresh_bytes = 0
         self.proven_end = 0
         self.missing_wanted = False
+        self.held_back = False
+        """Nothing new is read because of the memory limit."""
+        self.read_ahead_given_up = False
+        """... and reading was closed: it starts anew at the window's end."""
         self.regressed_since_ms: int | None = None
         """Since when the log ends before what was read; None = it does not."""
         self._raises_state_epoch = False
@@ -98,6 +109,8 @@ class PartitionActor:
         """Deliveries that wait for their commit."""
         self._unseen: list[tuple[str, Sequence[AcquiredRange]]] = []
         """What was not sent and may be stored as acquired: handed back after the reload."""
+        self.loader: asyncio.Task[None] | None = None
+        """The reload under way; ends when the actor is closed."""
         self._budget = budget
         self._committer = committer
         self._pump = pump
@@ -109,7 +122,13 @@ class PartitionActor:
     # -- life -----------------------------------------------------------------------------------
 
     def activate(self, partition: SharePartition, *, incarnation: int, state_epoch: int) -> None:
-        """Takes over a loaded share-partition; reading starts afterwards."""
+        """Takes over a loaded share-partition; reading starts afterwards.
+
+        Raises:
+            NotOwnerError: It was closed while it was loaded: nobody would stop it any more.
+        """
+        if self.state is not ActorState.LOADING:
+            raise NotOwnerError(self.stopped_reason or f"it is {self.state.value} already")
         self.partition = partition
         self._raises_state_epoch = False
         self.incarnation = incarnation
@@ -117,6 +136,7 @@ class PartitionActor:
         self.state = ActorState.ACTIVE
         self.fresh_records = self.fresh_bytes = 0
         self.proven_end = partition.window.end_offset
+        self.read_ahead_given_up = False
         self.cache.clear()
         self.missing_wanted = False
         self._arm_timer()
@@ -130,6 +150,9 @@ class PartitionActor:
         self.state = state
         if state is not ActorState.LOADING:
             self._unseen.clear()
+        loader, self.loader = self.loader, None
+        if state is ActorState.CLOSED and loader and loader is not asyncio.current_task():
+            loader.cancel()
         self.stopped_reason = reason
         self.partition = None
         if self.reading is not None:
@@ -209,6 +232,9 @@ class PartitionActor:
 
     def _adjust_appetite(self) -> None:
         if self.reading is not None:
+            if self.held_back:
+                self.reading.want_more(wanted=False)
+                return
             full = self.fresh_bytes > FRESH_BYTES_HIGH or self.fresh_records > FRESH_RECORDS_HIGH
             low = (
                 self.fresh_bytes * 2 < FRESH_BYTES_HIGH
@@ -218,6 +244,28 @@ class PartitionActor:
                 self.reading.want_more(wanted=False)
             elif low:
                 self.reading.want_more(wanted=True)
+
+    def hold_back(self, *, held: bool) -> None:
+        """Stops reading for the sake of memory, or lets it go on; also what is read anew later."""
+        if held or self.held_back:
+            self.held_back = held
+            self._adjust_appetite()
+
+    def give_up_read_ahead(self) -> int:
+        """Forgets all payloads and stops reading; returns how many bytes that makes free.
+
+        Whoever lets reading go on starts it anew at the window's end (`read_ahead_given_up`).
+        """
+        if self.partition is None or self.reading is None:
+            return 0
+        freed = self.cache.size_bytes
+        self.reading.close()
+        self.reading = None
+        self.read_ahead_given_up = True
+        self.cache.clear()
+        self.fresh_records = self.fresh_bytes = 0
+        self.proven_end = self.partition.window.end_offset
+        return freed
 
     def _skip_gap(self) -> None:
         """Moves the window over a proven gap when no record is left before its end."""
@@ -233,7 +281,15 @@ class PartitionActor:
         if partition is None:
             return 0
         partition.window.advance(self.clock.now_ms())
+        if not self._budget.may_acquire():
+            return self._lifeline()
         return partition.window.ready + min(self.fresh_records, partition.room)
+
+    def _lifeline(self) -> int:
+        """How many due records may go out although memory is short."""
+        assert self.partition is not None, "active"
+        window = self.partition.window
+        return 0 if window.acquired else min(window.ready, LIFELINE_RECORDS)
 
     def acquire(self, session: Session, max_records: int) -> int:
         """Hands up to `max_records` to a member; returns how many."""
@@ -242,6 +298,11 @@ class PartitionActor:
         if partition.tokens_left < TOKENS_RESERVE:
             self._on_dropped(self, SharecoordError("lock tokens used up: a new claim has more"))
             return 0
+        short = not self._budget.may_acquire()
+        if short:
+            max_records = min(max_records, self._lifeline())
+            if not max_records:
+                return 0
         now_ms = self.clock.now_ms()
         window = partition.window
         end_before = window.end_offset
@@ -251,7 +312,7 @@ class PartitionActor:
             max_records=max_records,
             mode=session.mode,
             due=self._readable_due(max_records, session.member_id) if window.due else (),
-            fresh=self._fresh_runs(max_records),
+            fresh=[] if short else self._fresh_runs(max_records),
         )
         if not decision.changes_anything:
             return 0
@@ -263,6 +324,7 @@ class PartitionActor:
             self._committer.add(self)
             return 0
         session.sent(delivery.records, delivery.size_bytes, now_ms)
+        self._budget.delivers(delivery.size_bytes)
         effect = DeliveryEffect(self, session, delivery)
         self.sending[effect] = None
         self._committer.add(self, effect)
@@ -335,7 +397,8 @@ class PartitionActor:
         readable: list[tuple[int, int, RangeState]] = []
         wanted: tuple[int, int] | None = None
         gaps: list[tuple[int, int]] = []
-        wanted_records = max(max_records, DUE_LOOKAHEAD_RECORDS)
+        lookahead = LIFELINE_RECORDS if self._budget.acquiring_stopped else DUE_LOOKAHEAD_RECORDS
+        wanted_records = max(max_records, lookahead)
         for first, last, value in window.due_ranges(wanted_records, member_id):
             position = first
             while position <= last:
@@ -343,8 +406,8 @@ class PartitionActor:
                 if chunk is None:
                     stop = min(last, (self.cache.next_start(position) or last + 1) - 1)
                     wanted = wanted or (position, position)
-                    if position - wanted[0] < DUE_LOOKAHEAD_RECORDS:
-                        wanted = (wanted[0], min(stop, wanted[0] + DUE_LOOKAHEAD_RECORDS - 1))
+                    if position - wanted[0] < lookahead:
+                        wanted = (wanted[0], min(stop, wanted[0] + lookahead - 1))
                     position = stop + 1
                     continue
                 stop = min(last, chunk.last)
@@ -362,7 +425,12 @@ class PartitionActor:
         return readable
 
     def payload_read(self, first: int, last: int, chunks: Sequence[RecordChunk]) -> None:
-        """A re-read came back: records go to the cache, what is not there is a gap."""
+        """A re-read came back; it is used once the topic is known to be still the same."""
+        if self.life is not None:
+            self.life.confirm(lambda: self._use_payload(first, last, chunks))
+
+    def _use_payload(self, first: int, last: int, chunks: Sequence[RecordChunk]) -> None:
+        """Records go to the cache, what is not there is a gap."""
         self.missing_wanted = False
         partition = self.partition
         if partition is None:

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.memory import MemoryFigures, partition_bytes
 from sharecoord.runtime.partition_actor import ActorState
 
 STALL_AFTER_S = 10.0
@@ -28,6 +29,10 @@ class PartitionFigures:
     lag: int | None
     window_ranges: int
     active: bool
+    memory_bytes: int = 0
+    """Payloads, ranges and keys."""
+    held_back: bool = False
+    """Nothing new is read because of `memory.limit`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class Snapshot:
     delivered: dict[str, int]
     acknowledged: dict[str, int]
     cache_bytes: int
+    memory: MemoryFigures | None = None
 
 
 class StatusBoard:
@@ -82,6 +88,7 @@ class StatusBoard:
                 g.group_id: sum(s.acknowledged_total for s in g.sessions.values()) for g in groups
             },
             cache_bytes=coordinator.context.budget.used_bytes,
+            memory=coordinator.memory.figures,
         )
 
 
@@ -104,6 +111,8 @@ def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
                     lag=lag,
                     window_ranges=len(window.ranges) if window else 0,
                     active=actor.state is ActorState.ACTIVE,
+                    memory_bytes=partition_bytes(actor),
+                    held_back=actor.held_back,
                 )
             )
     return found

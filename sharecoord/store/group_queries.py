@@ -172,30 +172,47 @@ def delete_topics(
     locked = _lock_partitions(connection, of_topics)
     if not locked:
         return 0
-    with_outbox = set(
-        connection.execute(
-            select(_P.id).where(of_topics, exists().where(DEAD_LETTER.c.partition_id == _P.id))
-        ).scalars()
-    )
-    for partition_id in sorted(with_outbox):
-        _clear(connection, partition_id, None)
-    _delete_partitions(connection, dialect, [row for row in locked if row["id"] not in with_outbox])
+    _delete_all_but_outboxes(connection, dialect, locked, of_topics)
     ensure_group(connection, dialect, group_id)
     _change_group(connection, group_id, {})
     return len(locked)
 
 
 def delete_group(connection: Connection, dialect: Dialect, group_id: str) -> bool:
-    """Deletes the group, its share-partitions with their outbox, and its members."""
-    locked = _lock_partitions(connection, _P.group_id == group_id)
-    _delete_partitions(connection, dialect, locked)
+    """Deletes the group, its share-partitions and members; an outbox stays until it is done."""
+    of_group = _P.group_id == group_id
+    locked = _lock_partitions(connection, of_group)
+    deleted = _delete_all_but_outboxes(connection, dialect, locked, of_group)
     query = select(_G.group_epoch).where(_G.group_id == group_id).with_for_update()
     group_epoch = connection.execute(query).scalar_one_or_none()
     if group_epoch is not None:
         raise_floor(connection, dialect, group_epoch)
     connection.execute(delete(SHARE_GROUP).where(_G.group_id == group_id))
     members = connection.execute(delete(MEMBER).where(MEMBER.c.group_id == group_id))
-    return bool(locked) or group_epoch is not None or members.rowcount > 0
+    return deleted > 0 or group_epoch is not None or members.rowcount > 0
+
+
+def _delete_all_but_outboxes(
+    connection: Connection,
+    dialect: Dialect,
+    locked: Sequence[Mapping[str, Any]],
+    which: ColumnElement[bool],
+) -> int:
+    """Deletes locked share-partitions, empties those with an outbox; returns how many it deleted.
+
+    Dead letters were promised to their topic (design 5.11): the row that they hang on stays,
+    uninitialised, until they are done.
+    """
+    with_outbox = set(
+        connection.execute(
+            select(_P.id).where(which, exists().where(DEAD_LETTER.c.partition_id == _P.id))
+        ).scalars()
+    )
+    for partition_id in sorted(with_outbox):
+        _clear(connection, partition_id, None)
+    doomed = [row for row in locked if row["id"] not in with_outbox]
+    _delete_partitions(connection, dialect, doomed)
+    return len(doomed)
 
 
 def _delete_partitions(

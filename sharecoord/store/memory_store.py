@@ -93,6 +93,16 @@ class MemoryDatabase:
         del self.ids[row.key]
         del self.partitions[row.partition_id]
 
+    def delete_all_but_outboxes(self, ids: Sequence[int]) -> int:
+        """Deletes partitions, empties those with an outbox; returns how many it deleted."""
+        doomed = [partition for partition in self.locked(ids) if not partition.dead_letters]
+        for partition in self.locked(ids):
+            if partition.dead_letters:
+                partition.clear(None)
+        for partition in doomed:
+            self.delete(partition)
+        return len(doomed)
+
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
@@ -395,12 +405,7 @@ class MemoryStore:
                 for key, partition_id in database.ids.items()
                 if key.group_id == group_id and key.topic in topics
             ]
-            for partition in database.locked(ids):
-                if partition.dead_letters:
-                    # Stays, uninitialised, until its outbox is done.
-                    partition.clear(None)
-                else:
-                    database.delete(partition)
+            database.delete_all_but_outboxes(ids)
             if ids:
                 _change_group(database, _ensure(database, group_id))
             return len(ids)
@@ -408,15 +413,14 @@ class MemoryStore:
     def delete_group(self, group_id: str) -> bool:
         with self._transaction("delete_group") as database:
             ids = [number for key, number in database.ids.items() if key.group_id == group_id]
-            for partition in database.locked(ids):
-                database.delete(partition)
+            deleted = database.delete_all_but_outboxes(ids)
             group = database.groups.pop(group_id, None)
             if group is not None:
                 database.epoch_floor = max(database.epoch_floor, group.group_epoch)
             members = [key for key in database.members if key[0] == group_id]
             for key in members:
                 del database.members[key]
-            return bool(ids) or group is not None or bool(members)
+            return deleted > 0 or group is not None or bool(members)
 
     # -- reads for people -----------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from sharecoord.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from sharecoord.kafka.looks import SharedLooks
 from sharecoord.ports import EARLIEST, LATEST, LogSink, OffsetQuery, TopicInfo
 
 __all__ = [
@@ -88,6 +89,12 @@ class FakeReading:
         self._scheduled = False
         self.kick()
 
+    @property
+    def drained_s(self) -> float:
+        """When all that there is had been read: just now, or as the log says."""
+        now_s = asyncio.get_running_loop().time()
+        return now_s if self._log.drained_s is None else self._log.drained_s
+
     def want_more(self, *, wanted: bool) -> None:
         """Back-pressure."""
         self.wanted = wanted
@@ -156,6 +163,15 @@ class FakeLog:
     def __init__(self, cluster: str = "fake-cluster") -> None:
         self.cluster = cluster
         self.down = False
+        self.describes: list[tuple[str, ...]] = []
+        """What was asked for, one entry a request."""
+        self.describe_s = 0.001
+        """How long a description takes."""
+        self.describe_failures = 0
+        """So many of the next descriptions fail."""
+        self.drained_s: float | None = None
+        """Since when the readers' queues are never empty; None = they are."""
+        self._looks = SharedLooks(self.describe)
         self.readings: dict[FakeReading, None] = {}
         self._ids = itertools.count(1)
         self._topics: dict[str, tuple[str, dict[int, FakePartition]]] = {}
@@ -279,13 +295,21 @@ class FakeLog:
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
         """The topics that exist."""
-        await asyncio.sleep(0.001)
+        self.describes.append(tuple(topics))
+        await asyncio.sleep(self.describe_s)
         self._check_up()
+        if self.describe_failures:
+            self.describe_failures -= 1
+            raise KafkaUnavailableError("no description this time", retry_after_ms=100)
         return {
             topic: TopicInfo(self._topics[topic][0], tuple(sorted(self._topics[topic][1])))
             for topic in topics
             if topic in self._topics
         }
+
+    async def look(self, topic: str) -> TopicInfo | None:
+        """A topic as it is now, by a request shared with others."""
+        return await self._looks.look(topic)
 
     async def offsets(
         self, queries: Sequence[OffsetQuery], *, committed: bool = False
@@ -309,5 +333,6 @@ class FakeLog:
 
     async def close(self) -> None:
         """Stops every read."""
+        await self._looks.close()
         for reading in list(self.readings):
             reading.close()

@@ -189,7 +189,7 @@ def test_an_outbox_outlives_its_topics_deletion(world: World) -> None:
 def test_a_group_is_deleted_with_everything_under_it(world: World) -> None:
     store = world.open()
     loaded = claimed(store)
-    commit(store, change_of(loaded, upserted=[row_of(0, 4)], dead_letters=[letter_of(9)]))
+    commit(store, change_of(loaded, upserted=[row_of(0, 4)]))
     store.save_group_config("group", set_values={"a": "1"}, deleted=[])
     store.join_member(member_of("m1"))
     other = claimed(store, key_of(group="other"))
@@ -204,6 +204,37 @@ def test_a_group_is_deleted_with_everything_under_it(world: World) -> None:
     assert [member.group_id for member in store.load_members()] == ["other"]
     assert commit(store, change_of(loaded)) == {loaded.row.partition_id}
     assert commit(store, change_of(other)) == frozenset()
+
+
+def test_an_outbox_outlives_its_groups_deletion(world: World) -> None:
+    store = world.open()
+    loaded, plain = claimed(store), claimed(store, key_of(1))
+    letters = change_of(
+        loaded, head=head_of(0, 9), upserted=[row_of(0, 4)], dead_letters=[letter_of(7)]
+    )
+    commit(store, letters)
+    store.save_group_config("group", set_values={"a": "1"}, deleted=[])
+    store.join_member(member_of("m1"))
+    assert store.delete_group("group")
+    # Nothing is left but the outbox, and that is no group.
+    assert store.load_groups() == []
+    assert store.load_members() == []
+    (row,) = store.list_partitions("group")
+    assert (row.partition_id, row.head) == (loaded.row.partition_id, None)
+    assert ranges(store, row.partition_id) == []
+    assert not store.delete_group("group")
+    assert commit(store, change_of(loaded), change_of(plain)) == {
+        loaded.row.partition_id,
+        plain.row.partition_id,
+    }
+    # A group of this name finds it again.
+    again = claimed(store)
+    assert again.row.partition_id == loaded.row.partition_id
+    assert (again.in_flight, again.dead_letters) == ((), (letter_of(7),))
+    assert again.row.owner_epoch > loaded.row.owner_epoch
+    commit(store, change_of(again, dead_letters_done=[7]))
+    assert store.delete_group("group")
+    assert store.list_partitions("group") == []
 
 
 def test_what_is_made_again_repeats_no_id_and_no_epoch(world: World) -> None:

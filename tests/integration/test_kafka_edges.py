@@ -327,11 +327,6 @@ def test_a_topic_made_again_is_read_from_0_and_its_former_life_is_over(
     assert now not in {"", recreated.former_topic_id}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="known limit: a topic deleted and made again within 2 s is read on until the next look",
-)
 def test_nothing_of_a_topic_made_again_passes_for_a_record_of_its_former_life(
     kafka_broker: KafkaUnderTest, topics: Topics, tmp_path: Path
 ) -> None:

@@ -73,3 +73,32 @@ async def test_a_mistake_while_reading_starts_the_partitions_again(
     assert consumer.assigned == [0, 0]
     assert [chunk.values for chunk in sink.chunks] == [[b"a"]]
     await reader.close()
+
+
+async def test_the_reader_tells_since_when_its_queue_was_not_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A full batch may have been fetched long ago; after a part of one all is new."""
+    consumer = FakeConsumer()
+    full = [[Good(i, b"x", None, None) for i in range(at, at + 3)] for at in (0, 3)]
+    consumer._answers = [*full, [Good(6, b"x", None, None)], [Good(7, b"x", None, None)]]
+    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
+    monkeypatch.setattr(log_reader, "CONSUME_RECORDS_MAX", 3)
+    reader, drained = KafkaLogReader({}), list[float]()
+
+    class Noting(Sink):
+        def on_chunk(self, chunk: RecordChunk) -> None:
+            drained.append(reading.drained_s)
+            self.chunks.append(chunk)
+            if chunk.last == 7:
+                self.came.set()
+
+    sink = Noting()
+    began_s = asyncio.get_running_loop().time()
+    reading = reader.read("t", 0, 0, committed=False, sink=sink)
+    async with asyncio.timeout(20):
+        await sink.came.wait()
+    assert [chunk.last for chunk in sink.chunks] == [2, 5, 6, 7]
+    assert drained[0] == drained[1] == drained[2] >= began_s
+    assert drained[3] > drained[2]
+    await reader.close()

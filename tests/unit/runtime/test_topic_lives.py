@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from sharecoord.core.share_partition import HeldRange
-from sharecoord.core.states import AcknowledgeOutcome
+from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
+from sharecoord.kafka.looks import LOOK_TIMEOUT_S
+from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.log_changes import REGRESSION_CONFIRM_MS
 from sharecoord.runtime.partition_actor import ActorState
-from sharecoord.testing.harness import running
+from sharecoord.runtime.topic_life import SILENCE_S
+from sharecoord.testing.harness import FakeMember, World, actor_of, running
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import offsets, until, world_with
+from tests.unit.runtime.worlds import now_s, offsets, until, world_with
 
 TOPICS = ("orders",)
 
@@ -143,3 +149,196 @@ async def test_the_watch_counts_what_retention_took() -> None:
         await member.join(coordinator, "g", TOPICS, max_poll_records=4)
         await member.take(2)
         assert held.records == 4
+
+
+# -- a topic that is made again between two looks -------------------------------------------------
+
+
+async def quiet_with(world: World, coordinator: Coordinator, partitions: int = 1) -> FakeMember:
+    """A member that has finished 10 records of each partition, and a silence after them."""
+    member = world.member("m")
+    await member.join(coordinator, "g", TOPICS, max_poll_records=5_000)
+    for delivery in await member.take(10 * partitions):
+        await member.acknowledge(delivery)
+    await asyncio.sleep(SILENCE_S * 2)
+    return member
+
+
+def made_again(world: World, records: int, partitions: int = 1) -> None:
+    """Between two turns of the loop, so that nobody sees the moment without the topic."""
+    world.log.delete("orders")
+    world.log.create("orders", partitions)
+    for partition in range(partitions):
+        world.log.append("orders", records, partition=partition)
+
+
+@virtual
+async def test_nothing_of_a_new_life_passes_for_the_former_one() -> None:
+    partitions = 100
+    world = world_with(10, partitions=partitions)
+    async with running(world) as coordinator:
+        member = await quiet_with(world, coordinator, partitions)
+        former = coordinator.groups["g"].topic_ids["orders"]
+        world.log.describes.clear()
+        made_again(world, 30, partitions)
+        deliveries = await member.take(30 * partitions)
+        assert former not in {d.key.topic_id for d in deliveries}
+        for partition in range(partitions):
+            of_it = [d for d in deliveries if d.key.partition == partition]
+            assert offsets(*of_it) == list(range(30))
+        # 100 that woke up at once shared their looks, as do those that read the new life.
+        assert len(world.log.describes) <= 20
+        for delivery in deliveries:
+            await member.acknowledge(delivery)
+
+
+@virtual
+@pytest.mark.parametrize("failures", [1, 5])
+async def test_records_wait_for_a_look_that_works(failures: int) -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = await quiet_with(world, coordinator)
+        world.log.describe_failures = failures
+        made_again(world, 30)
+        await asyncio.sleep(0.04)
+        assert not member.deliveries
+        (delivery,) = await member.take(30, timeout_s=5)
+        assert offsets(delivery) == list(range(30))
+        await member.acknowledge(delivery)
+
+
+@virtual
+async def test_a_look_that_takes_long_only_delays() -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = await quiet_with(world, coordinator)
+        world.log.describe_s = 1.0
+        world.log.append("orders", 5)
+        await asyncio.sleep(0.5)
+        world.log.append("orders", 5)
+        began_s = now_s()
+        deliveries = await member.take(10)
+        assert offsets(*deliveries) == list(range(10, 20))
+        # The records that came during the first look have one of their own.
+        assert now_s() - began_s < 1.6
+        for delivery in deliveries:
+            await member.acknowledge(delivery)
+
+
+@virtual
+async def test_a_look_that_never_answers_is_given_up_and_made_again() -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = await quiet_with(world, coordinator)
+        budget = coordinator.context.budget.used_bytes
+        world.log.describe_s = 1e9
+        world.log.append("orders", 5)
+        await asyncio.sleep(LOOK_TIMEOUT_S * 3)
+        assert not member.deliveries
+        assert coordinator.context.budget.used_bytes > budget
+        world.log.describe_s = 0.001
+        began_s = now_s()
+        (delivery,) = await member.take(5)
+        assert now_s() - began_s < LOOK_TIMEOUT_S + 1
+        await member.acknowledge(delivery)
+
+
+@virtual
+async def test_records_of_a_topic_that_is_gone_are_dropped_with_its_share_partition() -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = await quiet_with(world, coordinator)
+        world.log.describe_failures = 3
+        world.log.append("orders", 5)
+        await asyncio.sleep(0.01)
+        world.log.delete("orders")
+        await asyncio.sleep(65)
+        assert not member.deliveries
+        assert not coordinator.groups["g"].partitions
+        assert coordinator.context.budget.used_bytes == 0
+
+
+@virtual
+async def test_records_that_flow_need_no_look() -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = await quiet_with(world, coordinator)
+        world.log.append("orders")
+        await member.acknowledge((await member.take(1))[0])
+        world.log.describes.clear()
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            world.log.append("orders")
+            at_s = now_s()
+            (delivery,) = await member.take(1)
+            assert now_s() - at_s < 0.0015, "no more than the commit"
+            await member.acknowledge(delivery)
+        # Only the periodic looks, one every 2 s.
+        assert len(world.log.describes) <= 6
+
+
+@virtual
+async def test_a_backlog_is_looked_at_in_time_and_never_waits() -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = await quiet_with(world, coordinator)
+        world.log.append("orders")
+        await member.acknowledge((await member.take(1))[0])
+        world.log.describes.clear()
+        world.log.drained_s = now_s()
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            world.log.append("orders")
+            at_s = now_s()
+            (delivery,) = await member.take(1)
+            assert now_s() - at_s < 0.0015, "no more than the commit"
+            await member.acknowledge(delivery)
+        assert 10 <= len(world.log.describes) <= 40
+
+
+@virtual
+async def test_the_first_record_of_a_group_does_not_wait() -> None:
+    world = world_with(10, partitions=20)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS, max_poll_records=5_000)
+        joined_s = now_s()
+        deliveries = await member.take(200)
+        # The store takes 1 ms a call; a look takes as long and comes while Kafka is asked.
+        assert now_s() - joined_s < 0.1
+        assert len(world.log.describes) <= 5
+        for delivery in deliveries:
+            await member.acknowledge(delivery)
+
+
+@virtual
+async def test_a_re_read_of_a_topic_made_again_is_not_used() -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS, max_poll_records=50)
+        (held,) = await member.take(10)
+        actor_of(coordinator, "orders").cache.clear()
+        await asyncio.sleep(SILENCE_S * 2)
+        made_again(world, 30)
+        await member.acknowledge(held, AcknowledgeType.RELEASE)
+        deliveries = await member.take(30)
+        assert held.key.topic_id not in {d.key.topic_id for d in deliveries}
+        for delivery in deliveries:
+            await member.acknowledge(delivery)
+
+
+@virtual
+async def test_a_log_that_is_shorter_because_it_is_another_one_voids_nothing() -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = await quiet_with(world, coordinator)
+        (row,) = world.store.list_partitions("g")
+        world.log.describe_failures = 1_000
+        made_again(world, 5)
+        await asyncio.sleep(REGRESSION_CONFIRM_MS / 1000 + 5)
+        assert world.store.list_partitions("g")[0].state_epoch == row.state_epoch
+        world.log.describe_failures = 0
+        (delivery,) = await member.take(5)
+        assert delivery.key.topic_id != row.key.topic_id
+        await member.acknowledge(delivery)
