@@ -107,9 +107,10 @@ class Application:
         server.add_generic_rpc_handlers((AdminService(self._admin(coordinator)).handlers(),))
         self.address = bind(server, config.listen.address, config.tls)
         await server.start()
-        self._stack.push_async_callback(server.stop, 1)
+        drain_ms = config.coordinator.drain_timeout_ms
+        self._stack.push_async_callback(server.stop, drain_ms / 1000)
         await set_serving(statuses)
-        self._stack.push_async_callback(coordinator.drain)
+        self._stack.push_async_callback(coordinator.drain, drain_ms)
         # Health says NOT_SERVING first, so that nobody new comes while members are sent away.
         self._stack.push_async_callback(statuses.enter_graceful_shutdown)
         context.spawn(self._tick(coordinator), "status")

@@ -1,7 +1,8 @@
 """The only reader of Kafka: a pool of consumers with partitions assigned by hand.
 
 A consumer has one position per partition, so share-partitions of several groups on one partition
-take different consumers of the pool; everything else shares one. Reading happens on the loop, in
+take different consumers of the pool; everything else shares one. A consumer that reads nothing any
+more is closed, the first one excepted. Reading happens on the loop, in
 large batches (a thread that trades the interpreter lock with the loop costs more than the reading
 itself); only when nothing comes for a while does a thread wait in librdkafka's stead.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 
@@ -23,6 +24,7 @@ from sharecoord.kafka.client import (
     END_OF_PARTITION,
     GONE,
     OUT_OF_RANGE,
+    READER_DEFAULTS,
     Consumer,
     KafkaException,
     Message,
@@ -44,6 +46,11 @@ WAIT_S = 0.2
 
 RESTART_DELAY_S = 0.2
 """Wait before a partition is read again after an error."""
+
+QUEUE_SETTINGS = {"queued.max.messages.kbytes": 1_024, "queued.min.messages": 2_000}
+"""What librdkafka fetches ahead, per consumer, with the least that is worth a fetch. The n-th
+consumer of the pool gets an n-th of it: a hundred groups on one partition fetch five times as much
+ahead as one, not a hundred times."""
 
 Settings = Mapping[str, str | int | float | bool]
 
@@ -93,8 +100,11 @@ class Reading:
 class _Slot:
     """One consumer with at most one position per partition."""
 
-    def __init__(self, settings: Settings, *, committed: bool) -> None:
+    def __init__(
+        self, settings: Settings, *, committed: bool, on_empty: Callable[[_Slot], None]
+    ) -> None:
         self.committed = committed
+        self._on_empty = on_empty
         self.readings: dict[tuple[str, int], Reading] = {}
         self._consumer: Consumer = make_consumer(settings, committed=committed)
         self.drained_s = asyncio.get_running_loop().time()
@@ -116,6 +126,8 @@ class _Slot:
             del self.readings[reading.place]
             self._consumer.incremental_unassign([_at(reading)])
             self.appetite_changed()
+            if not self.readings:
+                self._on_empty(self)
 
     def appetite_changed(self) -> None:
         """Pauses what is full while others are hungry; without hunger nothing is consumed."""
@@ -252,6 +264,7 @@ class KafkaLogReader:
         self._settings = dict(settings)
         self._slots: list[_Slot] = []
         self._rereaders: dict[bool, Rereader] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def read(
         self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
@@ -262,11 +275,28 @@ class KafkaLogReader:
             if slot.committed == committed and place not in slot.readings:
                 break
         else:
-            slot = _Slot(self._settings, committed=committed)
-            self._slots.append(slot)
+            slot = self._new_slot(committed=committed)
         reading = Reading(slot, topic, partition, offset, sink)
         slot.add(reading)
         return reading
+
+    def _new_slot(self, *, committed: bool) -> _Slot:
+        share = len(self._slots) + 1
+        queue = {
+            name: max(least, int(READER_DEFAULTS[name]) // share)
+            for name, least in QUEUE_SETTINGS.items()
+        }
+        slot = _Slot({**queue, **self._settings}, committed=committed, on_empty=self._retire)
+        self._slots.append(slot)
+        return slot
+
+    def _retire(self, slot: _Slot) -> None:
+        """Closes a consumer that reads nothing: its threads and its queue cost memory."""
+        if slot in self._slots[1:]:
+            self._slots.remove(slot)
+            task = asyncio.create_task(_close(slot), name="sharecoord-reader-close")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def reread(
         self, topic: str, partition: int, first: int, last: int, *, committed: bool
@@ -282,7 +312,13 @@ class KafkaLogReader:
         closing: list[_Slot | Rereader] = [*self._slots, *self._rereaders.values()]
         self._slots, self._rereaders = [], {}
         for part in closing:
-            try:
-                await part.close()
-            except KafkaException as error:
-                log.warning("consumer did not close cleanly", error=str(error))
+            await _close(part)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+
+async def _close(part: _Slot | Rereader) -> None:
+    try:
+        await part.close()
+    except KafkaException as error:
+        log.warning("consumer did not close cleanly", error=str(error))

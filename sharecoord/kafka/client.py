@@ -22,6 +22,7 @@ __all__ = [
     "END_OF_PARTITION",
     "GONE",
     "OUT_OF_RANGE",
+    "READER_DEFAULTS",
     "Consumer",
     "KafkaError",
     "KafkaException",

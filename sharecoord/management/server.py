@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from sharecoord import __version__
 from sharecoord.errors import InvalidConfigError
+from sharecoord.runtime.memory import MemoryFigures, MemoryLevel
 from sharecoord.runtime.status import StatusBoard
 
 STOP_TIMEOUT_S = 5.0
@@ -46,8 +47,21 @@ class BoardCollector(Collector):
             "sharecoord_cache_bytes", "Record payloads in memory.", value=snapshot.cache_bytes
         )
         yield _by_group("sharecoord_members", "Members of the group.", snapshot.members)
+        if snapshot.memory is not None:
+            yield from _memory(snapshot.memory)
         places = ["group", "topic", "partition"]
-        families = {
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
+            "delivered": CounterMetricFamily(
+                "sharecoord_delivered_records", "Records sent to members.", labels=places
+            ),
+            "settled": CounterMetricFamily(
+                "sharecoord_settled_records",
+                "Records whose lock a member's acknowledgement ended.",
+                labels=places,
+            ),
+            "held_back": GaugeMetricFamily(
+                "sharecoord_held_back", "1 = not read because of memory.limit.", labels=places
+            ),
             "acquired": GaugeMetricFamily(
                 "sharecoord_acquired_records", "Records under a lock.", labels=places
             ),
@@ -71,6 +85,22 @@ class BoardCollector(Collector):
                 if value is not None:
                     family.add_metric(labels, value)
         yield from families.values()
+
+
+def _memory(figures: MemoryFigures) -> Iterable[Metric]:
+    """What memory.limit counts, by part, and how near it is."""
+    used = GaugeMetricFamily("sharecoord_memory_bytes", "Memory by part.", labels=["part"])
+    for part in ("caches", "ranges", "key_tables", "pending", "send_buffers"):
+        used.add_metric([part], getattr(figures, part))
+    yield used
+    yield GaugeMetricFamily(
+        "sharecoord_memory_limit_bytes", "memory.limit.", value=figures.limit_bytes
+    )
+    yield GaugeMetricFamily(
+        "sharecoord_memory_level",
+        "0 open, 1 the largest do not read, 2 nothing new is acquired.",
+        value=[*MemoryLevel].index(figures.level),
+    )
 
 
 def _by_group(name: str, text: str, values: dict[str, int]) -> GaugeMetricFamily:

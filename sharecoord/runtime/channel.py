@@ -25,7 +25,7 @@ class MemberChannel(Protocol):
     def assigned(self, assignment: Assignment) -> None:
         """Tells a change of what the member may receive."""
 
-    def drain(self) -> None:
+    def drain(self, grace_ms: int) -> None:
         """Asks the member to go elsewhere."""
 
     def end(self, error: SharecoordError | None) -> None:

@@ -24,6 +24,7 @@ from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.effects import CallbackEffect
 from sharecoord.runtime.group_actor import GroupActor, JoinCommand
+from sharecoord.runtime.idle import IdleWatch
 from sharecoord.runtime.memory import MemoryWatch
 from sharecoord.runtime.sessions import Session
 
@@ -88,17 +89,22 @@ class Coordinator:
                 group.expire_later(session)
         self.context.spawn(self._renew_lease(), "lease")
         self.context.spawn(self.memory.run(), "memory")
+        self.context.spawn(IdleWatch(self.groups).run(), "idle")
         self.context.spawn(self._watch_topics(), "topics")
         self.context.spawn(self._follow_log_starts(), "log-starts")
 
-    async def drain(self) -> None:
-        """Stops acquiring, asks members to go, commits what is pending (design 9, Drain)."""
+    async def drain(self, grace_ms: int = 2_000) -> None:
+        """Stops acquiring, asks members to go, commits what is pending (design 9, Drain).
+
+        Args:
+            grace_ms: How long members may take to hand back and to hear their last answers.
+        """
         self.draining = True
         for group in self.groups.values():
             group.stop_dispatch()
             for session in list(group.sessions.values()):
                 if session.channel is not None:
-                    session.channel.drain()
+                    session.channel.drain(grace_ms)
         await self.context.committer.flush()
 
     async def close(self) -> None:

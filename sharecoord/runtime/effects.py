@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.share_partition import AcquiredRange, RangeOutcome
 from sharecoord.errors import InternalError, SharecoordError
@@ -48,6 +47,7 @@ class DeliveryEffect:
     def _deliver(self, channel: MemberChannel, now_ms: int) -> None:
         try:
             channel.deliver(self.delivery, now_ms)
+            self.actor.delivered_records += self.delivery.records
         except Exception as error:
             log.exception("a delivery could not be sent", member=self.session.member_id)
             self.session.broken = True
@@ -120,28 +120,33 @@ class Collector:
 class AcknowledgeEffect:
     """The answer for one partition."""
 
-    __slots__ = ("collector", "exceptions", "key", "lock_remaining_ms")
+    __slots__ = ("actor", "collector", "exceptions", "lock_remaining_ms", "settled")
 
     def __init__(
         self,
         collector: Collector,
-        key: PartitionKey,
+        actor: PartitionActor,
         exceptions: list[RangeOutcome],
+        *,
         lock_remaining_ms: int,
+        settled: int,
     ) -> None:
         collector.expect()
         self.collector = collector
-        self.key = key
+        self.actor = actor
         self.exceptions = exceptions
         self.lock_remaining_ms = lock_remaining_ms
+        self.settled = settled
 
     def release(self) -> None:
         """Everything is durable."""
-        self.collector.add(PartitionResult(self.key, self.exceptions, None, self.lock_remaining_ms))
+        self.actor.settled_records += self.settled
+        key, left_ms = self.actor.key, self.lock_remaining_ms
+        self.collector.add(PartitionResult(key, self.exceptions, None, left_ms))
 
     def abort(self, error: SharecoordError) -> None:
         """Nobody knows, or nothing happened: the member asks again with the same tokens."""
-        self.collector.add(PartitionResult(self.key, error=error))
+        self.collector.add(PartitionResult(self.actor.key, error=error))
 
 
 class CallbackEffect:

@@ -26,7 +26,7 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.ports import TopicInfo
-from sharecoord.runtime import loading, log_changes
+from sharecoord.runtime import idle, loading, log_changes
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.dispatch import dispatch
@@ -183,6 +183,7 @@ class GroupActor:
         session.comparing = 1
         self.sessions[command.member_id] = session
         self._arm_poll_timer(session)
+        idle.wake(self.context, self)
         return session
 
     async def _compare_lock_book(self, session: Session, command: JoinCommand) -> list[LostRange]:
@@ -321,6 +322,7 @@ class GroupActor:
     def subscribe(self, session: Session, topics: Sequence[str]) -> None:
         """Replaces a member's topics."""
         session.topics = frozenset(topics)
+        idle.wake(self.context, self)
         self.schedule_pump()
 
     def assignment(self, session: Session) -> Assignment:

@@ -12,7 +12,7 @@ import structlog
 
 from sharecoord.core.changes import PartitionRow
 from sharecoord.errors import KafkaUnavailableError, SharecoordError
-from sharecoord.ports import EARLIEST, OffsetQuery
+from sharecoord.ports import EARLIEST, LATEST, OffsetQuery
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.partition_actor import ActorState, PartitionActor
 
@@ -118,8 +118,13 @@ async def follow_log_starts(context: Context, groups: Sequence[Partitions]) -> N
         if actor.state is ActorState.ACTIVE
     ]
     queries = {OffsetQuery(a.key.topic, a.key.partition, EARLIEST) for a in actors}
-    starts = await context.catalog.offsets(sorted(queries))
+    queries |= {OffsetQuery(a.key.topic, a.key.partition, LATEST) for a in actors if a.resting}
+    found = await context.catalog.offsets(sorted(queries))
     for actor in actors:
-        start = starts.get(OffsetQuery(actor.key.topic, actor.key.partition, EARLIEST))
+        start = found.get(OffsetQuery(actor.key.topic, actor.key.partition, EARLIEST))
         if start is not None and actor.state is ActorState.ACTIVE:
             actor.log_start_moved(start)
+        # Whoever does not read hears of the log's end in no other way; the lag needs it.
+        end = found.get(OffsetQuery(actor.key.topic, actor.key.partition, LATEST))
+        if end is not None and actor.resting:
+            actor.log_end_offset = end

@@ -305,7 +305,7 @@ class MemoryWatch:
         self._held = held
         for group, actor in self._actors():
             actor.hold_back(held=actor in held)
-            if actor not in held and actor.read_ahead_given_up:
+            if actor not in held and actor.read_ahead_given_up and not actor.resting:
                 actor.read_ahead_given_up = False
                 if actor.state is ActorState.ACTIVE:
                     loading.start_reading(self._context, group, actor)

@@ -100,11 +100,15 @@ class PartitionActor:
         """Nothing new is read because of the memory limit."""
         self.read_ahead_given_up = False
         """... and reading was closed: it starts anew at the window's end."""
+        self.resting = False
+        """Nobody wants it: nothing is read until a member comes."""
         self.regressed_since_ms: int | None = None
         """Since when the log ends before what was read; None = it does not."""
         self._raises_state_epoch = False
         self.generation = 0
         """Grows when an incarnation ends; what an older one asked for is void."""
+        self.delivered_records = self.settled_records = 0
+        """Sent to members, and settled by them, since this process started."""
         self.sending: dict[DeliveryEffect, None] = {}
         """Deliveries that wait for their commit."""
         self._unseen: list[tuple[str, Sequence[AcquiredRange]]] = []
@@ -136,7 +140,7 @@ class PartitionActor:
         self.state = ActorState.ACTIVE
         self.fresh_records = self.fresh_bytes = 0
         self.proven_end = partition.window.end_offset
-        self.read_ahead_given_up = False
+        self.read_ahead_given_up = self.resting = False
         self.cache.clear()
         self.missing_wanted = False
         self._arm_timer()
@@ -266,6 +270,11 @@ class PartitionActor:
         self.fresh_records = self.fresh_bytes = 0
         self.proven_end = self.partition.window.end_offset
         return freed
+
+    def rest(self) -> None:
+        """Reads nothing and holds no payloads until a member wants them."""
+        self.resting = True
+        self.give_up_read_ahead()
 
     def _skip_gap(self) -> None:
         """Moves the window over a proven gap when no record is left before its end."""
@@ -495,16 +504,18 @@ class PartitionActor:
         decision = partition.decide_acknowledge(now_ms, session.member_id, ranges)
         partition.apply(decision)
         renewed = any(r.type is AcknowledgeType.RENEW for r in ranges)
+        settled = before - held.get(session.member_id, 0)
         effect = AcknowledgeEffect(
             collector,
-            self.key,
+            self,
             decision.exceptions,
-            partition.settings.lock_duration_ms if renewed else 0,
+            lock_remaining_ms=partition.settings.lock_duration_ms if renewed else 0,
+            settled=settled,
         )
         self._committer.add(self, effect)
         self.cache.drop_below(partition.window.start_offset)
         self._arm_timer()
-        return before - held.get(session.member_id, 0)
+        return settled
 
     def release_member(self, member_id: str) -> None:
         """A member left or its session ended: its locks end, its deliveries count.

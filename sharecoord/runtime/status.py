@@ -29,6 +29,9 @@ class PartitionFigures:
     lag: int | None
     window_ranges: int
     active: bool
+    delivered: int = 0
+    """Records sent to members since the process started; `settled` by them likewise."""
+    settled: int = 0
     memory_bytes: int = 0
     """Payloads, ranges and keys."""
     held_back: bool = False
@@ -46,8 +49,6 @@ class Snapshot:
     commits: int
     members: dict[str, int]
     partitions: tuple[PartitionFigures, ...]
-    delivered: dict[str, int]
-    acknowledged: dict[str, int]
     cache_bytes: int
     memory: MemoryFigures | None = None
 
@@ -81,12 +82,6 @@ class StatusBoard:
             commits=coordinator.context.committer.commits,
             members={g.group_id: len(g.sessions) for g in groups},
             partitions=tuple(_figures(coordinator)),
-            delivered={
-                g.group_id: sum(s.delivered_total for s in g.sessions.values()) for g in groups
-            },
-            acknowledged={
-                g.group_id: sum(s.acknowledged_total for s in g.sessions.values()) for g in groups
-            },
             cache_bytes=coordinator.context.budget.used_bytes,
             memory=coordinator.memory.figures,
         )
@@ -111,6 +106,8 @@ def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
                     lag=lag,
                     window_ranges=len(window.ranges) if window else 0,
                     active=actor.state is ActorState.ACTIVE,
+                    delivered=actor.delivered_records,
+                    settled=actor.settled_records,
                     memory_bytes=partition_bytes(actor),
                     held_back=actor.held_back,
                 )

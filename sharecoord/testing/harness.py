@@ -133,7 +133,7 @@ class FakeMember:
         """Keeps an assignment."""
         self.assignments.append(assignment)
 
-    def drain(self) -> None:
+    def drain(self, grace_ms: int) -> None:
         """Notes the wish."""
         self.drained = True
 

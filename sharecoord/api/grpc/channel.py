@@ -55,9 +55,9 @@ class StreamChannel:
         """Tells a change of what the member may receive."""
         self.put(service.ConsumeResponse(assignment=codec.assignment(assignment)))
 
-    def drain(self) -> None:
+    def drain(self, grace_ms: int) -> None:
         """Asks the member to go elsewhere."""
-        self.put(service.ConsumeResponse(drain=service.DrainNotice(grace_ms=2000)))
+        self.put(service.ConsumeResponse(drain=service.DrainNotice(grace_ms=grace_ms)))
 
     def end(self, error: SharecoordError | None) -> None:
         """Ends the stream after what is queued."""

@@ -52,7 +52,7 @@ class PolledChannel:
     def assigned(self, assignment: Assignment) -> None:
         """Heartbeats tell it."""
 
-    def drain(self) -> None:
+    def drain(self, grace_ms: int) -> None:
         """Ends a waiting fetch early, with what there is."""
         self.arrived.set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -39,6 +40,18 @@ class FakeConsumer:
 
     def close(self) -> None:
         self._answers.clear()
+
+
+class QuietConsumer(FakeConsumer):
+    """Gives nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers.clear()
+        self.closed = threading.Event()
+
+    def close(self) -> None:
+        self.closed.set()
 
 
 class Sink:
@@ -101,4 +114,46 @@ async def test_the_reader_tells_since_when_its_queue_was_not_empty(
     assert [chunk.last for chunk in sink.chunks] == [2, 5, 6, 7]
     assert drained[0] == drained[1] == drained[2] >= began_s
     assert drained[3] > drained[2]
+    await reader.close()
+
+
+async def test_the_pool_closes_what_reads_nothing_and_shares_what_it_fetches_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[int, QuietConsumer]] = []
+
+    def make(settings: dict[str, Any], *, committed: bool) -> QuietConsumer:
+        assert committed
+        made.append((settings["queued.max.messages.kbytes"], QuietConsumer()))
+        return made[-1][1]
+
+    monkeypatch.setattr(log_reader, "make_consumer", make)
+    reader = KafkaLogReader({})
+    readings = [reader.read("t", 0, 0, committed=True, sink=Sink()) for _ in range(3)]
+    reader.read("t", 1, 0, committed=True, sink=Sink())
+    assert [kbytes for kbytes, _ in made] == [65_536, 32_768, 21_845]
+    for reading in readings:
+        reading.close()
+    async with asyncio.timeout(20):
+        for _, consumer in made[1:]:
+            await asyncio.to_thread(consumer.closed.wait)
+    assert not made[0][1].closed.is_set()
+    reader.read("t", 0, 0, committed=True, sink=Sink())
+    assert len(made) == 3
+    await reader.close()
+    assert made[0][1].closed.is_set()
+
+
+async def test_what_the_user_sets_is_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+
+    def make(settings: dict[str, Any], *, committed: bool) -> QuietConsumer:
+        found.append(settings["queued.max.messages.kbytes"])
+        return QuietConsumer()
+
+    monkeypatch.setattr(log_reader, "make_consumer", make)
+    reader = KafkaLogReader({"queued.max.messages.kbytes": 500})
+    for _ in range(2):
+        reader.read("t", 0, 0, committed=False, sink=Sink())
+    assert found == [500, 500]
     await reader.close()

@@ -10,7 +10,8 @@ import pytest
 
 from sharecoord.errors import InvalidConfigError
 from sharecoord.management.server import ManagementServer
-from sharecoord.runtime.status import Snapshot, StatusBoard
+from sharecoord.runtime.memory import MemoryFigures, MemoryLevel
+from sharecoord.runtime.status import PartitionFigures, Snapshot, StatusBoard
 
 
 def get(port: int, path: str) -> tuple[int, str]:
@@ -34,10 +35,24 @@ def test_probes_follow_the_board_and_metrics_are_served() -> None:
             kafka_ok=True,
             commits=7,
             members={"g": 2},
-            partitions=(),
-            delivered={},
-            acknowledged={},
+            partitions=(
+                PartitionFigures(
+                    group="g",
+                    topic="t",
+                    partition=0,
+                    acquired=1,
+                    due=2,
+                    delayed=0,
+                    lag=None,
+                    window_ranges=3,
+                    active=True,
+                    delivered=40,
+                    settled=30,
+                    held_back=True,
+                ),
+            ),
             cache_bytes=0,
+            memory=MemoryFigures(MemoryLevel.READS_STOPPED, 1_000, caches=800, ranges=55),
         )
         assert get(port, "/healthz/live") == (200, "ok\n")
         code, text = get(port, "/healthz/ready")
@@ -47,6 +62,19 @@ def test_probes_follow_the_board_and_metrics_are_served() -> None:
         assert code == 200
         assert 'sharecoord_members{group="g"} 2.0' in text
         assert "sharecoord_commits_total 7.0" in text
+        place = '{group="g",partition="0",topic="t"}'
+        for line in (
+            f"sharecoord_delivered_records_total{place} 40.0",
+            f"sharecoord_settled_records_total{place} 30.0",
+            f"sharecoord_held_back{place} 1.0",
+            f"sharecoord_due_records{place} 2.0",
+            'sharecoord_memory_bytes{part="caches"} 800.0',
+            'sharecoord_memory_bytes{part="ranges"} 55.0',
+            "sharecoord_memory_limit_bytes 1000.0",
+            "sharecoord_memory_level 1.0",
+        ):
+            assert line in text.splitlines()
+        assert f"sharecoord_lag_records{place}" not in text
     finally:
         server.stop()
 
