@@ -193,11 +193,15 @@ class Window:
         if now_ms > self._due_until_ms:
             became_due: list[tuple[int, int, RangeState]] = []
             heap = self._delayed_heap
+            entry, before_it = (-1, -1), (-1, -1)
             while heap and heap[0][0] <= now_ms:
-                at_ms, first = heapq.heappop(heap)
+                entry, before_it = heapq.heappop(heap), entry
+                at_ms, first = entry
                 found = self.ranges.get(first)
                 if (
-                    found
+                    # Twice when the log was truncated and the offset was delayed again.
+                    entry != before_it
+                    and found
                     and found[0] == first
                     and found[2].state is AVAILABLE
                     and found[2].available_at_ms == at_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import structlog
@@ -26,8 +27,26 @@ def _note_unreadable_headers(message: Message) -> None:
     )
 
 
+def build_chunks(messages: Sequence[Message], covers_from: int) -> list[RecordChunk]:
+    """Columns of messages of one partition: one chunk for each type of timestamps.
+
+    The type is the topic's `message.timestamp.type` when a batch was written; it hardly changes.
+    """
+    if messages and messages[0].timestamp()[0] == messages[-1].timestamp()[0]:
+        return [build_chunk(messages, covers_from)]
+    chunks: list[RecordChunk] = []
+    for _, run in groupby(messages, key=_timestamp_type):
+        chunks.append(build_chunk(list(run), covers_from))
+        covers_from = chunks[-1].last + 1
+    return chunks
+
+
+def _timestamp_type(message: Message) -> int:
+    return message.timestamp()[0]
+
+
 def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
-    """Columns of messages of one partition, in order of offset, none of them an error."""
+    """Columns of messages with one type of timestamps, in order of offset, none an error."""
     first, last = messages[0].offset(), messages[-1].offset()
     assert first is not None, "a message of a log has an offset"
     assert last is not None, "a message of a log has an offset"

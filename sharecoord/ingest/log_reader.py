@@ -18,7 +18,7 @@ from itertools import groupby
 import structlog
 
 from sharecoord.core.records import RecordChunk
-from sharecoord.ingest.columns import build_chunk
+from sharecoord.ingest.columns import build_chunks
 from sharecoord.ingest.rereader import Rereader
 from sharecoord.kafka.client import (
     END_OF_PARTITION,
@@ -86,9 +86,10 @@ class Reading:
 
     def feed(self, messages: list[Message]) -> None:
         """Messages of this partition, none of them an error."""
-        chunk: RecordChunk = build_chunk(messages, self.position)
-        self.position = chunk.last + 1
-        self.sink.on_chunk(chunk)
+        for chunk in build_chunks(messages, self.position):
+            if not self.closed:
+                self.position = chunk.last + 1
+                self.sink.on_chunk(chunk)
 
     def reached_end(self, offset: int) -> None:
         """The end-of-partition event closes the run: below `offset` nothing is missing."""

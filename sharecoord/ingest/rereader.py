@@ -12,7 +12,7 @@ from sharecoord.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from sharecoord.ingest.columns import build_chunk
+from sharecoord.ingest.columns import build_chunks
 from sharecoord.kafka.client import (
     END_OF_PARTITION,
     GONE,
@@ -100,12 +100,10 @@ class Rereader:
 
     @staticmethod
     def _chunks(messages: list[Message], first: int, last: int) -> list[RecordChunk]:
-        """One chunk that covers [first, last]; none when there is no record left in it."""
-        if not messages:
-            return []
-        chunk = build_chunk(messages, first)
-        assert chunk.last <= last, "read beyond the range"
-        return [chunk]
+        """Chunks that cover [first, last]; none when there is no record left in it."""
+        chunks = build_chunks(messages, first)
+        assert not chunks or chunks[-1].last <= last, "read beyond the range"
+        return chunks
 
     async def close(self) -> None:
         """Ends the consumer."""

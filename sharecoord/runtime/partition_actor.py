@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from sharecoord.core.acquire import Run
 from sharecoord.core.changes import PartitionCommit, PartitionKey
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.records import RecordChunk
@@ -24,14 +23,14 @@ from sharecoord.core.share_partition import (
     HeldRange,
     SharePartition,
 )
-from sharecoord.core.states import AcknowledgeType, Ordering
-from sharecoord.core.window import Keys, RangeState
+from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import NotOwnerError, SharecoordError
 from sharecoord.ports import LogReading
+from sharecoord.runtime.candidates import Candidates, candidates
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect, HandBackEffect
-from sharecoord.runtime.record_cache import MemoryBudget, RecordCache, runs_in
+from sharecoord.runtime.record_cache import MemoryBudget, RecordCache
 from sharecoord.runtime.recovery import commit_of
 from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import TopicLife
@@ -314,14 +313,15 @@ class PartitionActor:
                 return 0
         now_ms = self.clock.now_ms()
         window = partition.window
+        found = self._candidates(session.member_id, max_records, short=short)
         end_before = window.end_offset
         decision = partition.decide_acquire(
             now_ms,
             session.member_id,
             max_records=max_records,
             mode=session.mode,
-            due=self._readable_due(max_records, session.member_id) if window.due else (),
-            fresh=[] if short else self._fresh_runs(max_records),
+            due=found.due,
+            fresh=found.fresh,
         )
         if not decision.changes_anything:
             return 0
@@ -376,62 +376,23 @@ class PartitionActor:
             self.fresh_bytes += chunk.size_bytes * (stop - start) // chunk.count
         self._adjust_appetite()
 
-    def _fresh_runs(self, max_records: int) -> list[Run]:
-        if not self.fresh_records:
-            return []
+    def _candidates(self, member_id: str, max_records: int, *, short: bool) -> Candidates:
+        """What may be acquired; what must be read again first is asked for."""
         assert self.partition is not None, "active"
-        end_offset = self.partition.window.end_offset
-        runs: list[Run] = []
-        records = 0
-        for chunk in self.cache.after(end_offset):
-            for first, last in chunk.runs(end_offset):
-                runs.append(Run(first, last, self._keys_of(chunk, first, last)))
-                records += last - first + 1
-                if records >= max_records:
-                    return runs
-        return runs
-
-    def _keys_of(self, chunk: RecordChunk, first: int, last: int) -> Keys | None:
-        """The key hashes of a run, in groups that keep order by key."""
-        assert self.partition is not None, "active"
-        if self.partition.settings.ordering != Ordering.KEY:
-            return None
-        start, stop = chunk.span(first, last)
-        return Keys(first, chunk.key_hashes()[start * 8 : stop * 8])
-
-    def _readable_due(self, max_records: int, member_id: str) -> list[tuple[int, int, RangeState]]:
-        """Due ranges with their payload at hand; the rest is asked for."""
-        assert self.partition is not None, "active"
-        window = self.partition.window
-        readable: list[tuple[int, int, RangeState]] = []
-        wanted: tuple[int, int] | None = None
-        gaps: list[tuple[int, int]] = []
-        lookahead = LIFELINE_RECORDS if self._budget.acquiring_stopped else DUE_LOOKAHEAD_RECORDS
-        wanted_records = max(max_records, lookahead)
-        for first, last, value in window.due_ranges(wanted_records, member_id):
-            position = first
-            while position <= last:
-                chunk = self.cache.find(position)
-                if chunk is None:
-                    stop = min(last, (self.cache.next_start(position) or last + 1) - 1)
-                    wanted = wanted or (position, position)
-                    if position - wanted[0] < lookahead:
-                        wanted = (wanted[0], min(stop, wanted[0] + lookahead - 1))
-                    position = stop + 1
-                    continue
-                stop = min(last, chunk.last)
-                for run in runs_in(chunk, position, stop):
-                    gaps += [(position, run[0] - 1)] * (run[0] > position)
-                    readable.append((*run, value))
-                    position = run[1] + 1
-                gaps += [(position, stop)] * (position <= stop)
-                position = stop + 1
-        for first, last in gaps:
+        found = candidates(
+            self.partition,
+            self.cache,
+            member_id=member_id,
+            max_records=max_records,
+            lookahead=LIFELINE_RECORDS if short else DUE_LOOKAHEAD_RECORDS,
+            with_fresh=bool(self.fresh_records) and not short,
+        )
+        for first, last in found.gaps:
             self._commit(self.partition.decide_gap(first, last))
-        if wanted is not None and not self.missing_wanted:
+        if found.missing is not None and not self.missing_wanted:
             self.missing_wanted = True
-            self._on_missing(self, *wanted)
-        return readable
+            self._on_missing(self, *found.missing)
+        return found
 
     def payload_read(self, first: int, last: int, chunks: Sequence[RecordChunk]) -> None:
         """A re-read came back; it is used once the topic is known to be still the same."""

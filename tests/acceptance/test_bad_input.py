@@ -200,8 +200,16 @@ def test_nobody_answers_the_command_line() -> None:
     assert len(done.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("at", ["broker", "closed port"])
-def test_a_worker_at_the_wrong_address_is_told(kafka_broker: KafkaUnderTest, at: str) -> None:
+@pytest.mark.parametrize(
+    ("at", "what", "fix"),
+    [
+        ("broker", "hangs up", "Is this a Kafka broker?"),
+        ("closed port", "nothing listens there", "Start the coordinator (`sharecoord serve`)"),
+    ],
+)
+def test_a_worker_at_the_wrong_address_is_told(
+    kafka_broker: KafkaUnderTest, at: str, what: str, fix: str
+) -> None:
     address = NOWHERE if at == "closed port" else kafka_broker.bootstrap_servers.split(",")[0]
     errors: list[KafkaError] = []
     config = {
@@ -217,7 +225,8 @@ def test_a_worker_at_the_wrong_address_is_told(kafka_broker: KafkaUnderTest, at:
     assert time.monotonic() - start < 10, "close does not wait for what can not come"
     assert errors[0].code() == KafkaError._TRANSPORT
     assert f"{address}: no coordinator has answered there" in errors[0].str()
-    assert "Is this a Kafka broker?" in errors[0].str()
+    assert what in errors[0].str()
+    assert fix in errors[0].str()
 
 
 def test_a_taken_port_is_named(kafka_broker: KafkaUnderTest, tmp_path: Path) -> None:

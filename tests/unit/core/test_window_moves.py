@@ -230,3 +230,14 @@ def test_fresh_runs_are_one_batch_for_throttling() -> None:
     values = [edit.value for edit in decision.edits if edit.value is not None]
     assert {(value.batch_base, value.batch_size) for value in values} == {(3, 8)}
     assert decision.end_offset == 13
+
+
+def test_a_record_of_a_truncated_log_that_is_delayed_again_becomes_due_once() -> None:
+    window = Window(0, 0)
+    delayed = RangeState(AVAILABLE, 1, 1, available_at_ms=300)
+    for _ in range(2):
+        window.apply([Edit(0, 3, delayed)], 4)
+        window.truncate(0)
+    window.apply([Edit(0, 3, delayed)], 4)
+    assert (window.advance(299), window.due, window.delayed) == (0, 0, 4)
+    assert (window.advance(300), window.due, window.delayed) == (4, 4, 0)

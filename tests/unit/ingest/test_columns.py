@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from confluent_kafka import Message
 
-from sharecoord.ingest.columns import build_chunk
+from sharecoord.ingest.columns import build_chunk, build_chunks
 
 
 class FakeMessage:
@@ -67,3 +67,27 @@ def test_headers_that_can_not_be_read_do_not_stop_the_record() -> None:
     )
     assert chunk.values == [b"a", b"b"]
     assert chunk.headers == {1: [("h", b"1")]}
+
+
+class Appended(FakeMessage):
+    def timestamp(self) -> tuple[int, int]:
+        return 2, 1_000
+
+
+def test_a_changed_type_of_timestamps_starts_a_chunk() -> None:
+    messages = [
+        FakeMessage(2, b"a", None, None),
+        Appended(5, b"b", None, None),
+        Appended(6, b"c", None, None),
+        FakeMessage(7, b"d", None, None),
+        Appended(9, b"e", None, None),
+    ]
+    chunks = build_chunks(cast("list[Message]", messages), 0)
+    assert [(c.covers_from, c.last, c.timestamp_type) for c in chunks] == [
+        (0, 2, 1),
+        (3, 6, 2),
+        (7, 7, 1),
+        (8, 9, 2),
+    ]
+    assert [c.values for c in chunks] == [[b"a"], [b"b", b"c"], [b"d"], [b"e"]]
+    assert build_chunks([], 0) == []

@@ -1,0 +1,149 @@
+"""What a share-partition could hand out next: due ranges with their payload at hand, new records.
+
+All of one call goes out as one column batch: its offsets are told by their distance from the
+first one in 32 bits, and it has one type of timestamps. So a call ends where either would not fit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sharecoord.core.acquire import Run
+from sharecoord.core.records import RecordChunk
+from sharecoord.core.share_partition import SharePartition
+from sharecoord.core.states import Ordering
+from sharecoord.core.window import Keys, RangeState
+from sharecoord.runtime.record_cache import RecordCache, runs_in
+
+BATCH_SPAN_MAX = 2**32
+"""Offsets from the first to the last of a batch; only a compacted topic comes near."""
+
+DueRange = tuple[int, int, RangeState]
+
+
+class _Batch:
+    """Keeps a call to what one batch can hold."""
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+        self._timestamp_type = 0
+
+    def takes(self, chunk: RecordChunk, first: int, last: int) -> bool:
+        """Whether these records of a chunk can go with what was taken before."""
+        if self._first is None:
+            self._first, self._timestamp_type = first, chunk.timestamp_type
+        same = chunk.timestamp_type == self._timestamp_type
+        return same and last - self._first < BATCH_SPAN_MAX
+
+
+class Candidates(NamedTuple):
+    """What may be acquired, and what was found out meanwhile."""
+
+    due: list[DueRange]
+    fresh: list[Run]
+    gaps: list[tuple[int, int]]
+    """Due offsets that are no longer in the log."""
+    missing: tuple[int, int] | None
+    """Due offsets whose payload must be read again."""
+
+
+def candidates(
+    partition: SharePartition,
+    cache: RecordCache,
+    *,
+    member_id: str,
+    max_records: int,
+    lookahead: int,
+    with_fresh: bool,
+) -> Candidates:
+    """Looks for records for a member.
+
+    Args:
+        partition: The state.
+        cache: The payloads.
+        member_id: Who will get them.
+        max_records: How many are wanted; the last range may exceed it.
+        lookahead: With how many due records one re-read may deal.
+        with_fresh: Whether new records are wanted as well.
+    """
+    batch = _Batch()
+    due: list[DueRange] = []
+    gaps: list[tuple[int, int]] = []
+    missing: tuple[int, int] | None = None
+    if partition.window.due:
+        due, gaps, missing = _readable_due(partition, cache, batch, member_id, max_records)
+        if missing is not None:
+            missing = _coalesced(partition, cache, member_id, missing[0], lookahead)
+    fresh = _fresh_runs(partition, cache, batch, max_records) if with_fresh else []
+    return Candidates(due, fresh, gaps, missing)
+
+
+def _readable_due(
+    partition: SharePartition, cache: RecordCache, batch: _Batch, member_id: str, max_records: int
+) -> tuple[list[DueRange], list[tuple[int, int]], tuple[int, int] | None]:
+    """Due ranges with their payload at hand, gaps, and the first range without payload."""
+    readable: list[DueRange] = []
+    gaps: list[tuple[int, int]] = []
+    missing: tuple[int, int] | None = None
+    for first, last, value in partition.window.due_ranges(max_records, member_id):
+        position = first
+        while position <= last:
+            chunk = cache.find(position)
+            if chunk is None:
+                stop = min(last, (cache.next_start(position) or last + 1) - 1)
+                missing = missing or (position, stop)
+                position = stop + 1
+                continue
+            stop = min(last, chunk.last)
+            for run in runs_in(chunk, position, stop):
+                gaps += [(position, run[0] - 1)] * (run[0] > position)
+                if not batch.takes(chunk, *run):
+                    return readable, gaps, missing
+                readable.append((*run, value))
+                position = run[1] + 1
+            gaps += [(position, stop)] * (position <= stop)
+            position = stop + 1
+    return readable, gaps, missing
+
+
+def _coalesced(
+    partition: SharePartition, cache: RecordCache, member_id: str, start: int, lookahead: int
+) -> tuple[int, int]:
+    """One span from `start` on for all due records near it whose payload is not at hand."""
+    end = start
+    for first, last, _ in partition.window.due_ranges(lookahead, member_id):
+        position = max(first, start)
+        while position <= last and position - start < lookahead:
+            chunk = cache.find(position)
+            if chunk is None:
+                stop = min(last, (cache.next_start(position) or last + 1) - 1)
+                end = min(stop, start + lookahead - 1)
+            else:
+                stop = chunk.last
+            position = stop + 1
+    return start, end
+
+
+def _fresh_runs(
+    partition: SharePartition, cache: RecordCache, batch: _Batch, max_records: int
+) -> list[Run]:
+    """Runs of new records from the window's end on."""
+    end_offset = partition.window.end_offset
+    by_key = partition.settings.ordering == Ordering.KEY
+    runs: list[Run] = []
+    records = 0
+    for chunk in cache.after(end_offset):
+        for first, last in chunk.runs(end_offset):
+            if not batch.takes(chunk, first, last):
+                return runs
+            runs.append(Run(first, last, _keys_of(chunk, first, last) if by_key else None))
+            records += last - first + 1
+            if records >= max_records:
+                return runs
+    return runs
+
+
+def _keys_of(chunk: RecordChunk, first: int, last: int) -> Keys:
+    """The key hashes of a run."""
+    start, stop = chunk.span(first, last)
+    return Keys(first, chunk.key_hashes()[start * 8 : stop * 8])

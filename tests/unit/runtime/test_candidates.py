@@ -1,0 +1,97 @@
+"""One call hands out what one column batch can hold, and asks for what it can not read."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sharecoord.core.changes import PartitionHead
+from sharecoord.core.records import RecordChunk
+from sharecoord.core.settings import PartitionSettings
+from sharecoord.core.share_partition import AcknowledgedRange, SharePartition
+from sharecoord.core.states import AcknowledgeType, AcquireMode
+from sharecoord.runtime.candidates import BATCH_SPAN_MAX, Candidates, candidates
+from sharecoord.runtime.record_cache import MemoryBudget, RecordCache
+
+FAR = BATCH_SPAN_MAX
+
+
+def chunk_of(*offsets: int, covers_from: int, timestamp_type: int = 1) -> RecordChunk:
+    return RecordChunk(
+        covers_from=covers_from,
+        first=offsets[0],
+        last=offsets[-1],
+        offsets=list(offsets),
+        timestamps=[0] * len(offsets),
+        timestamp_type=timestamp_type,
+        keys=None,
+        values=[b""] * len(offsets),
+        headers={},
+        size_bytes=100,
+    )
+
+
+def made(*chunks: RecordChunk) -> tuple[SharePartition, RecordCache]:
+    settings = PartitionSettings(record_locks_max=100_000)
+    partition = SharePartition(PartitionHead(0, 0, -1, 0, 0), owner_epoch=1, settings=settings)
+    cache = RecordCache(MemoryBudget(1 << 20))
+    for chunk in chunks:
+        cache.add(chunk)
+    return partition, cache
+
+
+def look(partition: SharePartition, cache: RecordCache, count: int = 100) -> Candidates:
+    return candidates(
+        partition, cache, member_id="m", max_records=count, lookahead=2_000, with_fresh=True
+    )
+
+
+def acquire_and_release(partition: SharePartition, found: Candidates) -> None:
+    decision = partition.decide_acquire(
+        0, "m", max_records=100, mode=AcquireMode.FAIR, due=found.due, fresh=found.fresh
+    )
+    partition.apply(decision)
+    for taken in decision.acquired:
+        back = AcknowledgedRange(taken.first, taken.last, AcknowledgeType.RELEASE, taken.lock_token)
+        partition.apply(partition.decide_acknowledge(0, "m", [back]))
+
+
+@pytest.mark.parametrize(("second", "together"), [(FAR - 1, True), (FAR, False), (FAR + 1, False)])
+def test_a_batch_spans_no_more_than_32_bits(second: int, together: bool) -> None:
+    partition, cache = made(chunk_of(0, second, covers_from=0))
+    found = look(partition, cache)
+    assert [run.first for run in found.fresh] == [0, second][: 2 if together else 1]
+    acquire_and_release(partition, found)
+    if not together:
+        acquire_and_release(partition, look(partition, cache, 1)._replace(due=[]))
+    found = look(partition, cache)
+    assert [first for first, _, _ in found.due] == [0, second][: 2 if together else 1]
+
+
+def test_a_batch_has_one_type_of_timestamps() -> None:
+    partition, cache = made(
+        chunk_of(0, covers_from=0), chunk_of(1, 2, covers_from=1, timestamp_type=2)
+    )
+    found = look(partition, cache)
+    assert [(run.first, run.last) for run in found.fresh] == [(0, 0)]
+    acquire_and_release(partition, found)
+    # What is due again does not go together with new records of the other type either.
+    found = look(partition, cache)
+    assert ([first for first, _, _ in found.due], found.fresh) == ([0], [])
+
+
+def test_records_without_payload_are_asked_for_together() -> None:
+    whole = chunk_of(*range(50), covers_from=0)
+    partition, cache = made(dataclasses.replace(whole, offsets=None))
+    acquire_and_release(partition, look(partition, cache))
+    cache.clear()
+    cache.add(chunk_of(10, 11, covers_from=10))
+    found = look(partition, cache, 1)
+    assert [(first, last) for first, last, _ in found.due] == [(10, 11)]
+    assert found.missing == (0, 49)
+    cache.add(chunk_of(0, 3, covers_from=0))
+    found = look(partition, cache, 100)
+    assert [(first, last) for first, last, _ in found.due] == [(0, 0), (3, 3), (10, 11)]
+    assert found.gaps == [(1, 2)]
+    assert found.missing == (4, 49)
