@@ -34,7 +34,8 @@ class InFlightRow(NamedTuple):
     deadline_ms: int
     """End of the lock, store's clock; 0 unless ACQUIRED."""
     granted_ms: int
-    """Duration that the lock was granted for; 0 unless ACQUIRED."""
+    """Duration that the lock was granted for, less what recoveries have added to its deadline: so
+    much more they may add. 0 unless ACQUIRED."""
     available_at_ms: int
     """Not delivered before, store's clock; 0 = due."""
     batch_base: int

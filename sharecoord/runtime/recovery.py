@@ -16,16 +16,18 @@ def ranges_of(
 ) -> Iterator[tuple[int, int, RangeState]]:
     """Stored ranges with times of this process.
 
-    Workers get `lock_grace_ms` to come back, at most one more lock duration beyond the stored
-    deadline (design 5, Time). No row is rewritten.
+    Workers get `lock_grace_ms` to come back; all extensions of one lock together are at most one
+    more lock duration (design 5, Time): what was used of it is taken from `granted_ms`, which is
+    stored with the new deadline when the range changes. No row is rewritten.
     """
     now_ms = clock.to_store(clock.now_ms())
     for row in loaded.in_flight:
         state = RecordState(row.state)
-        deadline_ms = 0
+        deadline_ms = extended_ms = 0
         if state is RecordState.ACQUIRED:
             grace_ms = min(now_ms + lock_grace_ms, row.deadline_ms + row.granted_ms)
-            deadline_ms = clock.from_store(max(row.deadline_ms, grace_ms))
+            extended_ms = max(0, grace_ms - row.deadline_ms)
+            deadline_ms = clock.from_store(row.deadline_ms + extended_ms)
         keys = None if row.key_hashes is None else Keys(row.first_offset, row.key_hashes)
         yield (
             row.first_offset,
@@ -37,7 +39,7 @@ def ranges_of(
                 member_id=row.member_id,
                 lock_token=row.lock_token,
                 deadline_ms=deadline_ms,
-                granted_ms=row.granted_ms,
+                granted_ms=row.granted_ms - extended_ms,
                 available_at_ms=clock.from_store(row.available_at_ms),
                 batch_base=row.batch_base,
                 batch_size=row.batch_size,

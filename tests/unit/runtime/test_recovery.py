@@ -1,0 +1,88 @@
+"""What a claim loads: times of this process, and the time that workers get to come back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sharecoord.core.changes import (
+    InFlightRow,
+    LoadedPartition,
+    PartitionHead,
+    PartitionKey,
+    PartitionRow,
+)
+from sharecoord.core.settings import PartitionSettings
+from sharecoord.core.share_partition import SharePartition
+from sharecoord.core.states import RecordState
+from sharecoord.core.window import Edit
+from sharecoord.runtime.clock import RuntimeClock
+from sharecoord.runtime.recovery import commit_of, ranges_of
+
+GRACE_MS = 10_000
+
+
+class _At(RuntimeClock):
+    """A clock that shows one time, the same as the store's."""
+
+    def __init__(self, at_ms: int) -> None:
+        self.at_ms = at_ms
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+    def to_store(self, ms: int) -> int:
+        return ms
+
+    def from_store(self, ms: int) -> int:
+        return ms
+
+
+def acquired(deadline_ms: int, granted_ms: int) -> InFlightRow:
+    return InFlightRow(
+        0, 9, int(RecordState.ACQUIRED), 1, 1, "m", 1 << 32, deadline_ms, granted_ms, 0, 0, 10,
+        None, None,
+    )  # fmt: skip
+
+
+def recovered(row: InFlightRow, at_ms: int, *, touched: bool) -> InFlightRow:
+    """The row as it stands after a recovery, and after a commit when its range was touched."""
+    head = PartitionHead(0, 10, -1, 0, 0)
+    key = PartitionKey("g", "t", "", 0)
+    place = PartitionRow(1, key, head, "c", owner_epoch=1, incarnation=1, state_epoch=0)
+    loaded = LoadedPartition(place, (row,), (), at_ms)
+    clock = _At(at_ms)
+    partition = SharePartition(head, owner_epoch=1, settings=PartitionSettings())
+    partition.load(ranges_of(loaded, clock, lock_grace_ms=GRACE_MS))
+    if not touched:
+        return row
+    (first, last, value) = next(iter(partition.window.ranges))
+    partition.window.apply([Edit(first, last, value._replace(hand_outs=value.hand_outs + 1))])
+    (stored,) = commit_of(partition, 1, 0, clock).upserted
+    return stored
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "end_ms"), [(0, 30_000), (25_000, 35_000), (45_000, 55_000), (59_000, 60_000)]
+)
+def test_workers_get_time_to_come_back_but_no_more_than_one_duration(
+    at_ms: int, end_ms: int
+) -> None:
+    stored = recovered(acquired(30_000, 30_000), at_ms, touched=True)
+    assert (stored.deadline_ms, stored.deadline_ms + stored.granted_ms) == (end_ms, 60_000)
+
+
+@given(
+    st.integers(1_000, 100_000),
+    st.lists(st.tuples(st.integers(0, 150_000), st.booleans()), max_size=6),
+)
+def test_all_extensions_together_are_at_most_one_duration(
+    duration_ms: int, recoveries: list[tuple[int, bool]]
+) -> None:
+    row = acquired(duration_ms, duration_ms)
+    for at_ms, touched in sorted(recoveries):
+        before = row
+        row = recovered(row, at_ms, touched=touched)
+        assert before.deadline_ms <= row.deadline_ms <= 2 * duration_ms
+        assert row.granted_ms >= 0
