@@ -178,6 +178,8 @@ class Application:
 
     async def _tick(self, coordinator: Coordinator) -> None:
         while True:
+            for group in coordinator.groups.values():
+                group.dispatcher.measure()
             self.board.update(coordinator)
             await asyncio.sleep(1)
 

@@ -70,7 +70,7 @@ def fair_level(demands: Sequence[float], got: Sequence[float]) -> float:
 
 
 def fairness(demands: Sequence[float], got: Sequence[float]) -> float:
-    """Jain's index over got / min(demand, L) of the members with demand.
+    """Jain's index over the fair parts of the members with demand.
 
     1 = everybody got its fair part, 1/n = one of n got all. 1 also when nobody wanted anything or
     nothing was handed out.
@@ -82,11 +82,25 @@ def fairness(demands: Sequence[float], got: Sequence[float]) -> float:
     Raises:
         InternalError: As in `fair_level`.
     """
+    return jain_index(fair_parts(demands, got))
+
+
+def fair_parts(demands: Sequence[float], got: Sequence[float]) -> list[float]:
+    """What each member with demand got against min(demand, L), in order: 1 = its fair part.
+
+    Empty when nobody wanted anything or nothing was handed out.
+
+    Args:
+        demands: As in `fair_level`.
+        got: As in `fair_level`.
+
+    Raises:
+        InternalError: As in `fair_level`.
+    """
     level = fair_level(demands, got)
     if level <= 0:
-        return 1.0
-    parts = [g / min(d, level) for d, g in zip(demands, got, strict=True) if d > 0]
-    return jain_index(parts)
+        return []
+    return [g / min(d, level) for d, g in zip(demands, got, strict=True) if d > 0]
 
 
 def jain_index(parts: Sequence[float]) -> float:

@@ -96,6 +96,7 @@ class Window:
         self.grants: dict[int, Grant] = {}
         self.grants_of: dict[str, set[int]] = {}
         self.held: dict[str, int] = {}
+        self._freed: set[str] = set()
         self.dirty: dict[int, tuple[int, RangeState] | None] = {}
         self._due_until_ms = 0
         self._due_heap: list[int] = []
@@ -186,6 +187,11 @@ class Window:
                     yield first, last, value
 
     # -- changing -------------------------------------------------------------------------------
+
+    def take_freed(self) -> set[str]:
+        """The members that have held fewer records since the last call."""
+        freed, self._freed = self._freed, set()
+        return freed
 
     def advance(self, now_ms: int) -> int:
         """Makes delayed records due whose time has come; returns how many."""
@@ -331,6 +337,7 @@ class Window:
         if not grant.remaining:
             del self.grants[token]
             self.grants_of[member_id].discard(token)
+        self._freed.add(member_id)
         left = self.held[member_id] - size
         if left:
             self.held[member_id] = left

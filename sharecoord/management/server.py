@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import prometheus_client
 import uvicorn
@@ -47,6 +47,11 @@ class BoardCollector(Collector):
             "sharecoord_cache_bytes", "Record payloads in memory.", value=snapshot.cache_bytes
         )
         yield _by_group("sharecoord_members", "Members of the group.", snapshot.members)
+        yield _by_group(
+            "sharecoord_fairness_jain_ratio",
+            "Jain's index of the last second over what members got against their fair part.",
+            snapshot.fairness,
+        )
         if snapshot.memory is not None:
             yield from _memory(snapshot.memory)
         places = ["group", "topic", "partition"]
@@ -103,7 +108,7 @@ def _memory(figures: MemoryFigures) -> Iterable[Metric]:
     )
 
 
-def _by_group(name: str, text: str, values: dict[str, int]) -> GaugeMetricFamily:
+def _by_group(name: str, text: str, values: Mapping[str, float]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, text, labels=["group"])
     for group, value in values.items():
         family.add_metric([group], value)

@@ -121,6 +121,7 @@ class Admin:
                     member_count=len(found),
                     members=await views.members(name, found, rows[name]) if members else (),
                     partitions=await views.partitions(rows[name], ends) if offsets else (),
+                    fairness_jain_ratio=views.fairness(name),
                 )
             )
         return described

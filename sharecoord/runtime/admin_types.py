@@ -64,6 +64,8 @@ class MemberView:
         acquired_records: Records that it holds under a lock.
         delivered_total: Records delivered since it joined this coordinator.
         acknowledged_total: Records acknowledged since then.
+        fair_share_ratio: What it got in the last second against its fair part; None = it wanted
+            nothing, or nothing was handed out.
     """
 
     member_id: str
@@ -74,6 +76,7 @@ class MemberView:
     acquired_records: int
     delivered_total: int
     acknowledged_total: int
+    fair_share_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,8 @@ class GroupView:
     member_count: int = 0
     members: tuple[MemberView, ...] = ()
     partitions: tuple[PartitionView, ...] = ()
+    fairness_jain_ratio: float | None = None
+    """Jain's index of the last second; None as in `MemberView`."""
     error: SharecoordError | None = None
 
 

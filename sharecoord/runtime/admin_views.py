@@ -117,6 +117,11 @@ class Views:
             stopped_reason=row.stopped_reason or ("" if actor is None else actor.stopped_reason),
         )
 
+    def fairness(self, group_id: str) -> float | None:
+        """Jain's index of a group's last second."""
+        group = self._coordinator.groups.get(group_id)
+        return None if group is None else group.dispatcher.fairness
+
     def _memory_short(self, actor: PartitionActor | None) -> str:
         """What the memory limit has stopped for a share-partition."""
         if actor is None:
@@ -144,6 +149,7 @@ class Views:
                     acquired_records=held[member.member_id],
                     delivered_total=0 if session is None else session.delivered_total,
                     acknowledged_total=0 if session is None else session.acknowledged_total,
+                    fair_share_ratio=None if session is None else session.share.ratio,
                 )
             )
         return tuple(views)

@@ -85,7 +85,7 @@ class Coordinator:
                     frozenset(member.topics),
                     last_poll_ms=self.context.clock.now_ms(),
                 )
-                group.sessions[member.member_id] = session
+                group.dispatcher.joined(session)
                 group.expire_later(session)
         self.context.spawn(self._renew_lease(), "lease")
         self.context.spawn(self.memory.run(), "memory")

@@ -1,62 +1,224 @@
-"""Fair dispatch: who gets the next records of a partition (design 5).
+"""Fair dispatch: who gets the next records of a group (design 5).
 
 When less is available than wanted, no member gets more than its share of what is there, and none
 waits while another holds more than its share of the window.
+
+What has nothing to do costs nothing: members wait in a queue per topic from the moment at which
+they can take something until they are served, and partitions are looked at only while they have
+something. So a turn costs what it hands out, with ten members as with ten thousand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Protocol
 
-from sharecoord.runtime.partition_actor import PartitionActor
+from sharecoord.config.group import GroupConfig
+from sharecoord.core.fair_share import fair_parts, jain_index
+from sharecoord.runtime.context import Context
+from sharecoord.runtime.group_settings import window_records
+from sharecoord.runtime.partition_actor import ActorState, PartitionActor
 from sharecoord.runtime.sessions import Session
 
-
-def dispatch(
-    actor: PartitionActor, members: Sequence[Session], held: dict[str, int], turn: int
-) -> int:
-    """Hands out what a partition has to the members that want it; returns how many records.
-
-    Args:
-        actor: The partition.
-        members: Sessions that may receive from it.
-        held: Records that each member holds in all partitions; kept right.
-        turn: Where the round begins, so that nobody is always first.
-    """
-    total = 0
-    waiting = [s for s in members if s.wants(held.get(s.member_id, 0)) > 0]
-    while waiting:
-        available = actor.available()
-        if available <= 0:
-            break
-        fair = max(1, available // len(waiting))
-        start = turn % len(waiting)
-        again: list[Session] = []
-        sent = 0
-        for session in waiting[start:] + waiting[:start]:
-            got = _serve(actor, session, fair, held)
-            sent += got
-            if got and session.wants(held.get(session.member_id, 0)) > 0:
-                again.append(session)
-        total += sent
-        if not sent:
-            break
-        turn += 1
-        waiting = again
-    return total
+Place = tuple[str, int]
+Waiting = OrderedDict[Session, None]
 
 
-def _serve(actor: PartitionActor, session: Session, fair: int, held: dict[str, int]) -> int:
+class DispatchedGroup(Protocol):
+    """What is dispatched."""
+
+    context: Context
+    config: GroupConfig
+    paused: bool
+    sessions: dict[str, Session]
+    partitions: dict[Place, PartitionActor]
+
+    def window_grows(self, record_locks_max: int) -> None:
+        """A window that is not set by hand follows the members' pace."""
+
+
+class Dispatcher:
+    """The queues of one group; see the module."""
+
+    def __init__(self, group: DispatchedGroup) -> None:
+        self._group = group
+        self._waiting: dict[str, Waiting] = {}
+        """By topic: who can take something, who waits longest first."""
+        self._ready: dict[PartitionActor, None] = {}
+        """What may have something to hand out."""
+        self._scheduled = False
+        self._all = False
+        self._stopped = False
+        self.fairness: float | None = None
+        """Jain's index of the last interval; None = nothing was wanted, or nothing handed out."""
+        self.prefetch_total = 0
+        """What the members together work off in `PREFETCH_MS`, in records."""
+
+    # -- what happened --------------------------------------------------------------------------
+
+    def joined(self, session: Session) -> None:
+        """A member came, or came back with another stream."""
+        former = self._group.sessions.get(session.member_id)
+        if former is not None:
+            self._withdraw(former)
+            self.prefetch_total -= former.pace.prefetch
+        self._group.sessions[session.member_id] = session
+        self.prefetch_total += session.pace.prefetch
+
+    def left(self, session: Session) -> None:
+        """A member went."""
+        del self._group.sessions[session.member_id]
+        self._withdraw(session)
+        self.prefetch_total -= session.pace.prefetch
+
+    def settled(self, session: Session, records: int, now_ms: int) -> None:
+        """A member has worked off records: its pace, and the window that follows it."""
+        before = session.pace.prefetch
+        drained = not self.held(session)
+        session.pace.finished(records, now_ms, drained=drained)
+        self.prefetch_total += session.pace.prefetch - before
+        self._group.window_grows(
+            window_records(self._group.config, self.prefetch_total, len(self._group.sessions))
+        )
+
+    def offer(self, session: Session) -> None:
+        """A member may be able to take more, or less, than before."""
+        wanted = session.wants(self.held(session))
+        session.share.wants(wanted)
+        if wanted <= 0:
+            self._withdraw(session)
+            return
+        for topic in session.topics:
+            self._waiting.setdefault(topic, OrderedDict()).setdefault(session, None)
+        self._schedule()
+
+    def wake(self, actor: PartitionActor) -> None:
+        """A partition may have something, or has taken something back."""
+        if actor.partition is None:
+            return
+        self._ready[actor] = None
+        for member_id in actor.partition.window.take_freed():
+            session = self._group.sessions.get(member_id)
+            if session is not None:
+                self.offer(session)
+        self._schedule()
+
+    def wake_all(self) -> None:
+        """Looks at everything anew, once in this turn of the loop: after what is rare."""
+        self._all = True
+        self._schedule()
+
+    def stop(self) -> None:
+        """Nothing is acquired any more."""
+        self._stopped = True
+
+    def held(self, session: Session) -> int:
+        """Records that a member holds in all partitions."""
+        return sum(a.held(session.member_id) for a in self._group.partitions.values())
+
+    def _withdraw(self, session: Session) -> None:
+        for waiting in self._waiting.values():
+            waiting.pop(session, None)
+
+    # -- handing out ----------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Dispatches in this turn of the loop, once."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        group = self._group
+        if group.paused or self._stopped or not group.sessions:
+            return
+        committer = group.context.committer
+        if committer.behind:
+            committer.when_unblocked(self._schedule)
+            return
+        if self._all:
+            self._all = False
+            for session in group.sessions.values():
+                self.offer(session)
+            for actor in group.partitions.values():
+                self.wake(actor)
+        for actor in list(self._ready):
+            waiting = self._waiting.get(actor.key.topic)
+            if not _has_something(actor):
+                self._ready.pop(actor, None)
+            elif waiting:
+                self._hand_out(actor, waiting)
+                self._ready.pop(actor, None)
+                if _has_something(actor):
+                    # To the end: those that nobody came to stay in front of it.
+                    self._ready[actor] = None
+
+    def _hand_out(self, actor: PartitionActor, waiting: Waiting) -> None:
+        """Rounds of equal parts, until nothing is there or nobody wants it."""
+        place = actor.key.topic, actor.key.partition
+        while waiting and (available := actor.available()) > 0:
+            fair = max(1, available // len(waiting))
+            sent = 0
+            later: list[Session] = []
+            for _ in range(len(waiting)):
+                session, _ = waiting.popitem(last=False)
+                if not _belongs(session, self._group.sessions, place[0]):
+                    continue
+                holding, got = self.held(session), 0
+                if place in session.compared and place not in session.paused:
+                    got = _serve(actor, session, fair, holding)
+                    sent += got
+                if session.wants(holding + got) > 0:
+                    later.append(session)
+                else:
+                    self._withdraw(session)
+                if sent >= available:
+                    break
+            waiting.update(dict.fromkeys(later))
+            if not sent:
+                break
+
+    # -- how fair it was ------------------------------------------------------------------------
+
+    def measure(self) -> None:
+        """Ends an interval (design 5, "Measured"): `fairness`, and each member's `share.ratio`."""
+        shares = [session.share for session in self._group.sessions.values()]
+        wanting = [share for share in shares if share.demand > 0]
+        parts = fair_parts([s.demand for s in wanting], [s.got for s in wanting])
+        self.fairness = jain_index(parts) if parts else None
+        for share in shares:
+            share.ratio = None
+        if parts:
+            for share, part in zip(wanting, parts, strict=True):
+                share.ratio = part
+        for share in wanting:
+            share.next_interval()
+
+
+def _has_something(actor: PartitionActor) -> bool:
+    return actor.state is ActorState.ACTIVE and actor.available() > 0
+
+
+def _belongs(session: Session, sessions: Mapping[str, Session], topic: str) -> bool:
+    """Whether a member that waited is still one, and still wants this topic."""
+    return sessions.get(session.member_id) is session and topic in session.topics
+
+
+def _serve(actor: PartitionActor, session: Session, fair: int, holding: int) -> int:
     """Up to `fair` records for one member, in batches."""
     got_total = 0
     while got_total < fair:
-        holding = held.get(session.member_id, 0)
-        wanted = min(session.wants(holding), fair - got_total, session.batch_records_max)
+        wanted = min(
+            session.wants(holding + got_total), fair - got_total, session.batch_records_max
+        )
         if wanted <= 0:
             break
         got = actor.acquire(session, wanted)
         if not got:
             break
-        held[session.member_id] = holding + got
         got_total += got
+    session.share.gets(got_total)
     return got_total

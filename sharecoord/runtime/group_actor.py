@@ -29,9 +29,9 @@ from sharecoord.ports import TopicInfo
 from sharecoord.runtime import idle, loading, log_changes
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
-from sharecoord.runtime.dispatch import dispatch
+from sharecoord.runtime.dispatch import Dispatcher
 from sharecoord.runtime.effects import Collector
-from sharecoord.runtime.group_settings import settings_of, window_records
+from sharecoord.runtime.group_settings import settings_of
 from sharecoord.runtime.partition_actor import ActorState, PartitionActor
 from sharecoord.runtime.rereads import reread
 from sharecoord.runtime.sessions import Session
@@ -79,9 +79,7 @@ class GroupActor:
         self.config = GroupConfig()
         self.settings = PartitionSettings()
         self._opening: dict[str, asyncio.Task[None]] = {}
-        self._pump_scheduled = False
-        self._turn = 0
-        self._stopped = False
+        self.dispatcher = Dispatcher(self)
         self.closed = False
         """The group was deleted: nobody comes in any more, the next use makes a new actor."""
         self.apply_config(row)
@@ -181,7 +179,7 @@ class GroupActor:
                 stale, former.channel = former.channel, None
                 stale.end(MemberFencedError("a newer stream of this member id joined"))
         session.comparing = 1
-        self.sessions[command.member_id] = session
+        self.dispatcher.joined(session)
         self._arm_poll_timer(session)
         idle.wake(self.context, self)
         return session
@@ -209,7 +207,7 @@ class GroupActor:
         for place, actor in self.partitions.items():
             lost += self._compare(session, place, actor)
         session.comparing = 0
-        self.schedule_pump()
+        self.dispatcher.offer(session)
         return lost
 
     @staticmethod
@@ -307,11 +305,10 @@ class GroupActor:
             return
         session.cancel_timers()
         session.channel = None
-        del self.sessions[session.member_id]
+        self.dispatcher.left(session)
         for actor in self.partitions.values():
             actor.release_member(session.member_id)
         self.context.committer.remove_member(self.group_id, session.member_id, session.member_epoch)
-        self.schedule_pump()
 
     def hand_back(self, session: Session, delivery: Delivery) -> None:
         """Takes back unseen what was delivered to a front and never reached the member."""
@@ -323,7 +320,7 @@ class GroupActor:
         """Replaces a member's topics."""
         session.topics = frozenset(topics)
         idle.wake(self.context, self)
-        self.schedule_pump()
+        self.dispatcher.offer(session)
 
     def assignment(self, session: Session) -> Assignment:
         """What a member may receive from."""
@@ -361,11 +358,9 @@ class GroupActor:
             settled += actor.acknowledge(session, ranges, collector)
         if settled:
             session.acknowledged_total += settled
-            drained = not self.held(session.member_id)
-            session.pace.finished(settled, now_ms, drained=drained)
-            self._adjust_window()
+            self.dispatcher.settled(session, settled, now_ms)
         collector.seal()
-        self.schedule_pump()
+        self.dispatcher.offer(session)
 
     def _not_served(
         self, actor: PartitionActor | None, topic: str, topic_id: str, partition: int
@@ -392,34 +387,12 @@ class GroupActor:
     # -- dispatch -------------------------------------------------------------------------------
 
     def schedule_pump(self) -> None:
-        """Dispatches in this turn of the loop, once."""
-        if not self._pump_scheduled:
-            self._pump_scheduled = True
-            asyncio.get_running_loop().call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pump_scheduled = False
-        if self.paused or self._stopped or not self.sessions:
-            return
-        if self.context.committer.behind:
-            self.context.committer.when_unblocked(self.schedule_pump)
-            return
-        held: dict[str, int] = {}
-        for actor in self.partitions.values():
-            if actor.partition is not None:
-                for member_id, count in actor.partition.window.held.items():
-                    held[member_id] = held.get(member_id, 0) + count
-        self._turn += 1
-        places = list(self.partitions.items())
-        start = self._turn % max(len(places), 1)
-        for place, actor in places[start:] + places[:start]:
-            if actor.state is ActorState.ACTIVE and actor.available():
-                members = [s for s in self.sessions.values() if self._may_receive(s, place)]
-                dispatch(actor, members, held, self._turn)
+        """Looks for something to dispatch everywhere; for what is rare."""
+        self.dispatcher.wake_all()
 
     def stop_dispatch(self) -> None:
         """Nothing is acquired any more; the coordinator goes down."""
-        self._stopped = True
+        self.dispatcher.stop()
 
     def stop_timers(self) -> None:
         """Nothing happens by itself any more; what is not committed is forgotten."""
@@ -428,18 +401,14 @@ class GroupActor:
         for actor in self.partitions.values():
             actor.deactivate(ActorState.CLOSED, "the coordinator ended")
 
-    def _may_receive(self, session: Session, place: Place) -> bool:
-        return (
-            place[0] in session.topics and place not in session.paused and place in session.compared
-        )
-
-    def _adjust_window(self) -> None:
+    def window_grows(self, record_locks_max: int) -> None:
         """Lets a window that is not set by hand follow the members' pace (design 5.4)."""
-        locks = window_records(self.config, self.sessions.values())
-        if locks > self.settings.record_locks_max or locks * 2 < self.settings.record_locks_max:
-            self.settings = self.settings._replace(record_locks_max=locks)
+        present = self.settings.record_locks_max
+        if record_locks_max > present or record_locks_max * 2 < present:
+            self.settings = self.settings._replace(record_locks_max=record_locks_max)
             for actor in self.partitions.values():
                 actor.apply_settings(self.settings)
+                self.dispatcher.wake(actor)
 
     # -- topics ---------------------------------------------------------------------------------
 
@@ -490,7 +459,8 @@ class GroupActor:
 
     def close(self) -> None:
         """The group is being deleted: all its work ends, and nobody comes in any more."""
-        self.closed = self._stopped = True
+        self.closed = True
+        self.dispatcher.stop()
         served = {topic for topic, _ in self.partitions}
         self.forget(served | self.topic_ids.keys() | self._opening.keys(), "the group was deleted")
         for session in self.sessions.values():
@@ -544,7 +514,7 @@ class GroupActor:
             clock=self.context.clock,
             committer=self.context.committer,
             budget=self.context.budget,
-            pump=self.schedule_pump,
+            pump=self.dispatcher.wake,
             on_dropped=self.dropped,
             on_missing=self._missing,
         )

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from sharecoord.config.group import GroupConfig
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import Ordering
-from sharecoord.runtime.sessions import Session
-
-WINDOW_MS = 200
-"""A window that is not set by hand holds what the members work off in so long (design 5.4)."""
 
 WINDOW_PER_MEMBER = 4
-"""... and at least so many records per member with demand."""
+"""A window that is not set by hand holds what the members' prefetch comes to, and at least so many
+records per member (design 5.4)."""
 
 WINDOW_MAX = 100_000
 
@@ -34,13 +29,18 @@ def settings_of(config: GroupConfig) -> PartitionSettings:
     )
 
 
-def window_records(config: GroupConfig, sessions: Collection[Session]) -> int:
-    """How many records a window may hold: what is set by hand, or what the members' pace needs."""
+def window_records(config: GroupConfig, prefetch_total: int, members: int) -> int:
+    """How many records a window may hold: what is set by hand, or what the members' pace needs.
+
+    Args:
+        config: The group's settings.
+        prefetch_total: What the members together work off in 200 ms, in records.
+        members: How many there are.
+    """
     if "share.partition.max.record.locks" in config.sources:
         return config.max_record_locks
-    pace = sum(session.pace.records_per_ms for session in sessions)
     return max(
         config.max_record_locks,
-        min(WINDOW_MAX, int(pace * WINDOW_MS)),
-        min(WINDOW_MAX, WINDOW_PER_MEMBER * len(sessions)),
+        min(WINDOW_MAX, prefetch_total),
+        min(WINDOW_MAX, WINDOW_PER_MEMBER * members),
     )

@@ -75,6 +75,37 @@ class Pace:
         return max(1, int(self.records_per_ms * PREFETCH_MS))
 
 
+@dataclass(slots=True)
+class Share:
+    """What a member wanted and got in the present interval (design 5, "Measured").
+
+    Demand is summed over refills: what it could take when the interval began, and each time what
+    it can take more than what it still waits for.
+    """
+
+    demand: int = 0
+    got: int = 0
+    waits_for: int = 0
+    ratio: float | None = None
+    """What it got in the last interval against its fair part; None = it wanted nothing."""
+
+    def wants(self, records: int) -> None:
+        """It can take so many now."""
+        records = max(records, 0)
+        self.demand = max(self.got, self.demand + records - self.waits_for)
+        self.waits_for = records
+
+    def gets(self, records: int) -> None:
+        """It was given so many."""
+        self.got += records
+        self.waits_for = max(0, self.waits_for - records)
+        self.demand = max(self.demand, self.got)
+
+    def next_interval(self) -> None:
+        """What it still waits for is wanted in the next one too."""
+        self.demand, self.got = self.waits_for, 0
+
+
 @dataclass(eq=False)
 class Session:
     """One member's session."""
@@ -99,6 +130,7 @@ class Session:
     acknowledged_total: int = 0
     paused: frozenset[tuple[str, int]] = frozenset()
     pace: Pace = field(default_factory=Pace)
+    share: Share = field(default_factory=Share)
     expiry: asyncio.TimerHandle | None = None
     poll_timer: asyncio.TimerHandle | None = None
     last_poll_ms: int = 0

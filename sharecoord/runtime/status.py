@@ -6,7 +6,7 @@ A snapshot is replaced as a whole, so a reader never sees half of one.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.memory import MemoryFigures, partition_bytes
@@ -51,6 +51,8 @@ class Snapshot:
     partitions: tuple[PartitionFigures, ...]
     cache_bytes: int
     memory: MemoryFigures | None = None
+    fairness: dict[str, float] = field(default_factory=dict)
+    """Jain's index of the last second, of the groups in which something was handed out."""
 
 
 class StatusBoard:
@@ -84,6 +86,11 @@ class StatusBoard:
             partitions=tuple(_figures(coordinator)),
             cache_bytes=coordinator.context.budget.used_bytes,
             memory=coordinator.memory.figures,
+            fairness={
+                g.group_id: g.dispatcher.fairness
+                for g in groups
+                if g.dispatcher.fairness is not None
+            },
         )
 
 

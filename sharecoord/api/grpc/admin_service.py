@@ -252,6 +252,7 @@ def _group(view: GroupView) -> pb.GroupDescription:
         error_message=str(view.error or ""),
         coordinator_id=view.coordinator_id,
         member_count=view.member_count,
+        fairness_jain_ratio=view.fairness_jain_ratio,
     )
 
 
@@ -268,6 +269,7 @@ def _member(view: MemberView) -> pb.MemberDescription:
         acquired_records=view.acquired_records,
         delivered_total=max(0, view.delivered_total),
         acknowledged_total=max(0, view.acknowledged_total),
+        fair_share_ratio=view.fair_share_ratio,
     )
 
 

@@ -91,7 +91,7 @@ class ConsumeStream:
             session.credit_records = max(session.credit_records, credit.records_total)
             session.credit_bytes = max(session.credit_bytes, credit.bytes_total)
             group.polled(session)
-            group.schedule_pump()
+            group.dispatcher.offer(session)
         if request.acknowledgements:
             self._acknowledge(group, session, request)
         if request.polled:
@@ -102,7 +102,7 @@ class ConsumeStream:
             self._coordinator.subscription_changed(group, session)
         if request.HasField("paused"):
             session.paused = frozenset((p.topic, p.partition) for p in request.paused.partitions)
-            group.schedule_pump()
+            group.dispatcher.offer(session)
         if request.leave:
             self._leave(group, session)
 

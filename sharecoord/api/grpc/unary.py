@@ -157,7 +157,7 @@ class UnaryCalls:
         session.credit_records = session.delivered_records + wanted
         session.credit_bytes = session.delivered_bytes + (request.max_bytes or FETCH_BYTES_DEFAULT)
         channel.arrived.clear()
-        group.schedule_pump()
+        group.dispatcher.offer(session)
         try:
             async with asyncio.timeout(request.max_wait_ms / 1000 + GATHER_S):
                 while not channel.waiting and channel.ended is None:

@@ -52,6 +52,7 @@ def test_probes_follow_the_board_and_metrics_are_served() -> None:
                 ),
             ),
             cache_bytes=0,
+            fairness={"g": 0.5},
             memory=MemoryFigures(MemoryLevel.READS_STOPPED, 1_000, caches=800, ranges=55),
         )
         assert get(port, "/healthz/live") == (200, "ok\n")
@@ -67,6 +68,7 @@ def test_probes_follow_the_board_and_metrics_are_served() -> None:
             f"sharecoord_delivered_records_total{place} 40.0",
             f"sharecoord_settled_records_total{place} 30.0",
             f"sharecoord_held_back{place} 1.0",
+            'sharecoord_fairness_jain_ratio{group="g"} 0.5',
             f"sharecoord_due_records{place} 2.0",
             'sharecoord_memory_bytes{part="caches"} 800.0',
             'sharecoord_memory_bytes{part="ranges"} 55.0',

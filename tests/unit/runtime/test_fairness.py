@@ -1,0 +1,137 @@
+"""Many members on one partition: who gets how much, untuned, and what a turn costs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sharecoord.core.fair_share import jain_index
+from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.sessions import Session, Share
+from sharecoord.testing.harness import running
+from sharecoord.testing.virtual_time import virtual
+from tests.unit.runtime.test_dispatch import TOPICS, Accepting
+from tests.unit.runtime.worlds import world_with
+
+
+async def joined(
+    coordinator: Coordinator, members: list[Accepting], work_s: list[float]
+) -> list[asyncio.Task[None]]:
+    """All members at work, each with its own time per record."""
+    tasks: list[asyncio.Task[None]] = []
+    for member, seconds in zip(members, work_s, strict=True):
+        await member.join(coordinator, "g", TOPICS)
+        tasks.append(asyncio.create_task(member.work(seconds_per_record=seconds)))
+    return tasks
+
+
+@virtual
+async def test_fifty_untuned_workers_are_all_busy_and_equal() -> None:
+    world = world_with(15_000)
+    async with running(world) as coordinator:
+        members = [Accepting(f"m{i}", world.ledger) for i in range(50)]
+        tasks = await joined(coordinator, members, [0.05] * 50)
+        await asyncio.sleep(1)
+        before = [m.accepted for m in members]
+        await asyncio.sleep(10)
+        gained = [m.accepted - b for m, b in zip(members, before, strict=True)]
+        assert sum(gained) >= 0.95 * 50 * 10 / 0.05
+        assert jain_index(gained) >= 0.99
+        assert min(gained) > 0
+        for task in tasks:
+            task.cancel()
+
+
+@virtual
+async def test_fast_workers_get_what_they_work_off_and_slow_ones_hoard_nothing() -> None:
+    world = world_with(8_000)
+    async with running(world) as coordinator:
+        members = [Accepting(f"m{i}", world.ledger) for i in range(8)]
+        tasks = await joined(coordinator, members, [0.01] * 4 + [0.5] * 4)
+        group = coordinator.groups["g"]
+        await asyncio.sleep(2)
+        before = [m.accepted for m in members]
+        for _ in range(30):
+            await asyncio.sleep(0.5)
+            # What waits in a slow worker's buffer longer than a second would be more than two.
+            assert max(group.held(f"m{i}") for i in range(4, 8)) <= 2
+        gained = [m.accepted - b for m, b in zip(members, before, strict=True)]
+        assert min(gained[:4]) >= 20 * max(gained[4:])
+        # These workers wait for the answer (1 ms) before they go on: 11 ms for a record.
+        assert min(gained[:4]) >= 0.95 * 15 / 0.011
+        for task in tasks:
+            task.cancel()
+
+
+@virtual
+async def test_a_turn_costs_what_it_hands_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand members that are busy are not looked at when one of them is served."""
+    world = world_with(4_000)
+    looks = 0
+    wants = Session.wants
+
+    def counted(session: Session, held: int) -> int:
+        nonlocal looks
+        looks += 1
+        return wants(session, held)
+
+    async with running(world) as coordinator:
+        members = [world.member(f"m{i}") for i in range(1_000)]
+        for member in members:
+            await member.join(coordinator, "g", TOPICS, max_poll_records=1)
+        first = [await member.next_delivery() for member in members]
+        monkeypatch.setattr(Session, "wants", counted)
+        await members[500].settle(first[500])
+        await members[500].next_delivery()
+        assert 0 < looks < 20
+
+
+def group_of(coordinator: Coordinator) -> GroupActor:
+    return coordinator.groups["g"]
+
+
+@virtual
+async def test_the_live_index_tells_fair_from_unfair() -> None:
+    world = world_with(0)
+    async with running(world) as coordinator:
+        members = [Accepting(f"m{i}", world.ledger) for i in range(4)]
+        tasks = await joined(coordinator, members, [0.01] * 4)
+        dispatcher = group_of(coordinator).dispatcher
+        dispatcher.measure()
+        assert dispatcher.fairness is None, "nothing was handed out"
+        for _ in range(5):
+            world.log.append("orders", 40)
+            await asyncio.sleep(1)
+            dispatcher.measure()
+        assert dispatcher.fairness is not None
+        assert dispatcher.fairness >= 0.95
+        sessions = group_of(coordinator).sessions.values()
+        assert all(s.share.ratio is not None and 0.7 < s.share.ratio < 1.4 for s in sessions)
+        # Someone who could take records and is given none.
+        starved = group_of(coordinator).sessions["m3"]
+        starved.compared.clear()
+        world.log.append("orders", 300)
+        await asyncio.sleep(0.5)
+        dispatcher.measure()
+        assert dispatcher.fairness < 0.8
+        assert starved.share.ratio == 0
+        for task in tasks:
+            task.cancel()
+
+
+def test_demand_is_summed_over_refills() -> None:
+    share = Share()
+    share.wants(10)
+    share.gets(10)
+    share.wants(4)
+    share.wants(6)
+    share.gets(2)
+    assert (share.demand, share.got, share.waits_for) == (16, 12, 4)
+    share.next_interval()
+    assert (share.demand, share.got) == (4, 0)
+    share.wants(0)
+    assert share.demand == 0
+    share.gets(3)
+    assert (share.demand, share.got, share.waits_for) == (3, 3, 0)
