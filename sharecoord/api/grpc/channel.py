@@ -10,23 +10,44 @@ from sharecoord.errors import SharecoordError
 from sharecoord.wire import codec
 from sharecoord.wire import share_service_pb2 as service
 
+JOINED_BYTES_MAX = 64 << 10
+"""Small messages that wait together go out as one, up to this size: a message costs the loop as
+much as a hundred records. A larger one is not worth the copy."""
+
 
 class StreamChannel:
-    """A `MemberChannel`; messages are serialised when they are put in, so their size is known."""
+    """A `MemberChannel`; messages are serialised when they are put in, so their size is known.
+
+    Records and answers consist of repeated fields, so several of these messages in a row are one
+    message with all of them.
+    """
 
     def __init__(self) -> None:
         self.unsent_bytes = 0
         self.error: SharecoordError | None = None
         self.ended = False
-        self._outbox: deque[bytes] = deque()
+        self._outbox: deque[list[bytes]] = deque()
+        self._open_bytes = JOINED_BYTES_MAX
+        """Size of the last message when more can be joined to it, else `JOINED_BYTES_MAX`."""
         self._wake = asyncio.Event()
 
     def put(self, message: service.ConsumeResponse) -> None:
         """Queues a message."""
-        self._put_frame(message.SerializeToString())
+        frame = message.SerializeToString()
+        self._outbox.append([frame])
+        self._open_bytes = JOINED_BYTES_MAX
+        self.unsent_bytes += len(frame)
+        self._wake.set()
 
-    def _put_frame(self, frame: bytes) -> None:
-        self._outbox.append(frame)
+    def _join(self, frame: bytes) -> None:
+        """Queues a message of repeated fields, together with the one before when that is small."""
+        joined_bytes = self._open_bytes + len(frame)
+        if self._outbox and joined_bytes <= JOINED_BYTES_MAX:
+            self._outbox[-1].append(frame)
+        else:
+            self._outbox.append([frame])
+            joined_bytes = len(frame)
+        self._open_bytes = joined_bytes
         self.unsent_bytes += len(frame)
         self._wake.set()
 
@@ -37,19 +58,20 @@ class StreamChannel:
                 return None
             self._wake.clear()
             await self._wake.wait()
-        frame = self._outbox.popleft()
+        parts = self._outbox.popleft()
+        frame = parts[0] if len(parts) == 1 else b"".join(parts)
         self.unsent_bytes -= len(frame)
         return frame
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         """Sends records."""
-        self._put_frame(codec.delivery_frame(delivery, now_ms))
+        self._join(codec.delivery_frame(delivery, now_ms))
 
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
         """Sends the outcome of acknowledgements."""
         outcomes = [codec.partition_outcome(result) for result in results]
         result = service.AcknowledgeResult(acknowledge_id=acknowledge_id, outcomes=outcomes)
-        self.put(service.ConsumeResponse(results=[result]))
+        self._join(service.ConsumeResponse(results=[result]).SerializeToString())
 
     def assigned(self, assignment: Assignment) -> None:
         """Tells a change of what the member may receive."""
