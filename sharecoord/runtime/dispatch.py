@@ -73,11 +73,13 @@ class Dispatcher:
         self._withdraw(session)
         self.prefetch_total -= session.pace.prefetch
 
-    def settled(self, session: Session, records: int, now_ms: int) -> None:
+    def settled(self, session: Session, records: int, now_ms: int, busy_us: int) -> None:
         """A member has worked off records: its pace, and the window that follows it."""
         before = session.pace.prefetch
-        drained = not self.held(session)
-        session.pace.finished(records, now_ms, drained=drained)
+        if busy_us:
+            session.pace.worked(records, busy_us / 1000)
+        else:
+            session.pace.finished(records, now_ms, drained=not self.held(session))
         self.prefetch_total += session.pace.prefetch - before
         self._group.window_grows(
             window_records(self._group.config, self.prefetch_total, len(self._group.sessions))

@@ -336,6 +336,8 @@ class GroupActor:
         session: Session,
         acknowledgements: Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]],
         collector: Collector,
+        *,
+        busy_us: int = 0,
     ) -> None:
         """Settles ranges, partition by partition; the collector answers after the commit.
 
@@ -343,6 +345,7 @@ class GroupActor:
             session: Who says it.
             acknowledgements: (topic, topic id, partition, ranges).
             collector: Sealed by this call.
+            busy_us: How long the application had records since it last said so; 0 = unknown.
         """
         now_ms = self.context.clock.now_ms()
         session.last_poll_ms = now_ms
@@ -358,7 +361,7 @@ class GroupActor:
             settled += actor.acknowledge(session, ranges, collector)
         if settled:
             session.acknowledged_total += settled
-            self.dispatcher.settled(session, settled, now_ms)
+            self.dispatcher.settled(session, settled, now_ms, busy_us)
         collector.seal()
         self.dispatcher.offer(session)
 

@@ -24,6 +24,9 @@ PREFETCH_RECORDS_MAX = 12_000
 PACE_SLICE_MS = 50
 """Length of one measurement of a busy member's pace."""
 
+BUSY_MS_MIN = 0.01
+"""Less time of its own than this can not be told from none."""
+
 PACE_WEIGHT = 0.3
 """Weight of a slower measurement; a faster one counts at once."""
 
@@ -42,6 +45,7 @@ class Pace:
     records_per_ms: float = 0.0
     slice_start_ms: int = 0
     settled: int = 0
+    busy_ms: float = 0.0
     busy: bool = False
     from_idle: bool = False
     """The slice began with a delivery to an idle member, so all its work lies inside."""
@@ -53,21 +57,35 @@ class Pace:
             self.slice_start_ms = now_ms
             self.settled = 0
 
+    def worked(self, records: int, busy_ms: float) -> None:
+        """The member settled records in so much time of its own, as it says."""
+        self.settled += records
+        self.busy_ms += busy_ms
+        if self.busy_ms >= PACE_SLICE_MS or not self.records_per_ms:
+            self._learn(self.settled / max(self.busy_ms, BUSY_MS_MIN))
+            self.settled, self.busy_ms = 0, 0.0
+
     def finished(self, records: int, now_ms: int, *, drained: bool) -> None:
-        """The member settled records; `drained` = it holds nothing more."""
+        """The member settled records; `drained` = it holds nothing more.
+
+        For members that do not say how long they had them: what the way there and back takes is
+        in the time, so a slow one seems slower still.
+        """
         self.settled += records
         elapsed = now_ms - self.slice_start_ms
         if elapsed >= PACE_SLICE_MS or (drained and self.from_idle):
-            pace = self.settled / max(elapsed, 1)
-            if pace > self.records_per_ms:
-                self.records_per_ms = pace
-            else:
-                self.records_per_ms += PACE_WEIGHT * (pace - self.records_per_ms)
+            self._learn(self.settled / max(elapsed, 1))
             self.slice_start_ms = now_ms
             self.settled = 0
             self.from_idle = False
         if drained:
             self.busy = False
+
+    def _learn(self, pace: float) -> None:
+        if pace > self.records_per_ms:
+            self.records_per_ms = pace
+        else:
+            self.records_per_ms += PACE_WEIGHT * (pace - self.records_per_ms)
 
     @property
     def prefetch(self) -> int:

@@ -415,3 +415,41 @@ def test_keys_that_tune_a_kafka_client_leave_a_debug_line(
     (record,) = caplog.records
     assert record.levelname == "DEBUG"
     assert "fetch.min.bytes is accepted and has no effect" in record.getMessage()
+
+
+# -- the pace of this consumer --------------------------------------------------------------------
+
+
+def busy_ms(world: World) -> list[float]:
+    """What the messages with acknowledgements said, in milliseconds."""
+    return [r.busy_us / 1000 for r in world.sent if r.acknowledgements]
+
+
+def test_acknowledgements_say_how_long_the_application_had_records() -> None:
+    world = World()
+    world.join()
+    world.now += 5
+    world.receive(make_batch([b"x", b"y"], token=1))
+    world.now += 7  # in the buffer: not the application's time
+    assert len(world.poll()) == 1
+    world.now += 0.25
+    world.poll()
+    world.now += 3  # the application waits
+    world.receive(make_batch([b"z"], base=2, token=2))
+    world.poll()
+    world.now += 0.5
+    world.poll()
+    assert busy_ms(world) == [250, 500]
+
+
+def test_what_the_application_keeps_goes_on_counting() -> None:
+    world = World(share_acknowledgement_mode="explicit")
+    world.join()
+    world.receive(make_batch([b"x", b"y"], token=1))
+    columns = world.poll()[0].columns
+    for row, seconds in enumerate((1, 2)):
+        world.now += seconds
+        columns.states[row] = int(types_pb.ACKNOWLEDGE_TYPE_ACCEPT)
+        world.core.begin_commit(world.now)
+        world.drive()
+    assert busy_ms(world) == [1_000, 2_000]

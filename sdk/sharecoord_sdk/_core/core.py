@@ -88,6 +88,9 @@ class ConsumerCore:
         self._outbox: list[service_pb.ConsumeRequest] = []
         # When the coordinator last heard from a poll.
         self._polled_at = 0.0
+        # When the application got records while it had none; None = it has none.
+        self._busy_since: float | None = None
+        self._busy_s = 0.0
         self._drain_until: float | None = None
         self._drain_addresses: list[str] = []
         self._join_bytes = _JOIN_BYTES
@@ -156,6 +159,8 @@ class ConsumerCore:
         spans, expired = self.locks.take(self.config.max_poll_records, now, owner)
         if expired:
             self._acks.add(expired, None, now)
+        if spans and self._busy_since is None:
+            self._busy_since = now
         return spans
 
     def flush(self, now: float, *, polling: bool = False) -> None:
@@ -165,7 +170,7 @@ class ConsumerCore:
         request = service_pb.ConsumeRequest()
         if polling:
             # A coordinator that goes down is promised nothing more.
-            credit = None if self._is_draining else self._credit.refill()
+            credit = None if self._is_draining else self._refill()
             if credit is not None:
                 request.credit.CopyFrom(credit)
                 self._polled_at = now
@@ -173,6 +178,9 @@ class ConsumerCore:
                 request.polled = True
                 self._polled_at = now
         self._send_with_acks(request, now)
+
+    def _refill(self) -> types_pb.Credit | None:
+        return self._credit.refill()
 
     def begin_close(self, now: float) -> None:
         """Starts to leave (KIP-932): acknowledged records are sent, unseen ones go back.
@@ -207,6 +215,9 @@ class ConsumerCore:
 
     def _collect(self, ticket: CommitTicket | None, now: float, *, accept_rest: bool) -> None:
         ranges, lost = self.locks.collect(accept_rest=accept_rest)
+        if self._busy_since is not None:
+            self._busy_s += now - self._busy_since
+            self._busy_since = now if self.locks.has_unacknowledged() else None
         if ranges:
             self._acks.add(ranges, ticket, now)
         for span in lost:
@@ -456,6 +467,8 @@ class ConsumerCore:
                 service_pb.ConsumeRequest(acknowledge_id=due[0], acknowledgements=due[1])
             )
         if requests:
+            requests[-1].busy_us = round(self._busy_s * 1e6)
+            self._busy_s = 0.0
             requests[-1].MergeFrom(last)
         elif last.ListFields():
             requests.append(last)

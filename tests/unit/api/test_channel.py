@@ -85,7 +85,6 @@ async def test_a_message_does_not_grow_beyond_its_size() -> None:
 
 async def test_what_the_writer_has_taken_is_not_added_to() -> None:
     channel = StreamChannel()
-    channel.deliver(delivery(0), 0)
     taken: list[list[int]] = []
     for offset in (0, 1):
         channel.deliver(delivery(offset), 0)
