@@ -11,8 +11,8 @@ something. So a turn costs what it hands out, with ten members as with ten thous
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from sharecoord.config.group import GroupConfig
@@ -53,6 +53,8 @@ class Dispatcher:
         self._stopped = False
         self.fairness: float | None = None
         """Jain's index of the last interval; None = nothing was wanted, or nothing handed out."""
+        self.topics: Counter[str] = Counter()
+        """How many members want each topic; only topics that somebody wants."""
         self.prefetch_total = 0
         """What the members together work off in `PREFETCH_MS`, in records."""
 
@@ -63,15 +65,25 @@ class Dispatcher:
         former = self._group.sessions.get(session.member_id)
         if former is not None:
             self._withdraw(former)
+            self.topics -= Counter(former.topics)
             self.prefetch_total -= former.pace.prefetch
         self._group.sessions[session.member_id] = session
+        self.topics.update(session.topics)
         self.prefetch_total += session.pace.prefetch
 
     def left(self, session: Session) -> None:
         """A member went."""
         del self._group.sessions[session.member_id]
         self._withdraw(session)
+        self.topics -= Counter(session.topics)
         self.prefetch_total -= session.pace.prefetch
+
+    def subscribed(self, session: Session, topics: Iterable[str]) -> None:
+        """A member wants other topics from now on."""
+        self._withdraw(session)
+        self.topics -= Counter(session.topics)
+        session.topics = frozenset(topics)
+        self.topics.update(session.topics)
 
     def settled(self, session: Session, records: int, now_ms: int, busy_us: int) -> None:
         """A member has worked off records: its pace, and the window that follows it."""

@@ -318,7 +318,7 @@ class GroupActor:
 
     def subscribe(self, session: Session, topics: Sequence[str]) -> None:
         """Replaces a member's topics."""
-        session.topics = frozenset(topics)
+        self.dispatcher.subscribed(session, topics)
         idle.wake(self.context, self)
         self.dispatcher.offer(session)
 
@@ -418,7 +418,7 @@ class GroupActor:
     @property
     def topics(self) -> set[str]:
         """Topics that members want."""
-        return {topic for session in self.sessions.values() for topic in session.topics}
+        return set(self.dispatcher.topics)
 
     def topic_found(self, topic: str, info: TopicInfo) -> None:
         """Opens what is new of a topic, unless the group was deleted."""

@@ -65,7 +65,7 @@ class IdleWatch:
 def wake(context: Context, group: GroupActor) -> None:
     """Sets those partitions reading again that members want now."""
     for (topic, _), actor in group.partitions.items():
-        if actor.resting and any(topic in s.topics for s in group.sessions.values()):
+        if actor.resting and topic in group.dispatcher.topics:
             actor.resting = False
             if actor.state is ActorState.ACTIVE and not actor.held_back:
                 actor.read_ahead_given_up = False
