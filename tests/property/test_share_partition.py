@@ -187,7 +187,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
                 items.append(data.draw(st.sampled_from(self.old_locks[-8:])))
             if data.draw(st.booleans(), label="in order"):
                 # Two items may differ in their reason alone, and None has no place among texts.
-        items.sort(key=lambda item: (*item[:5], item.reason or ""))
+                items.sort(key=lambda item: (*item[:5], item.reason or ""))
         return items
 
     # -- commands -------------------------------------------------------------------------------
