@@ -41,6 +41,9 @@ log = structlog.get_logger(__name__)
 LOAD_WAIT_S = 5.0
 """A join waits so long for the partitions of its lock book to be loaded."""
 
+WINDOW_GROWTH_RATIO = 1.05
+"""A window follows its members in steps: each step looks at all partitions of the group."""
+
 OPEN_AGAIN_S = 0.2
 """Wait after a topic could not be opened."""
 
@@ -407,7 +410,7 @@ class GroupActor:
     def window_grows(self, record_locks_max: int) -> None:
         """Lets a window that is not set by hand follow the members' pace (design 5.4)."""
         present = self.settings.record_locks_max
-        if record_locks_max > present or record_locks_max * 2 < present:
+        if record_locks_max > present * WINDOW_GROWTH_RATIO or record_locks_max * 2 < present:
             self.settings = self.settings._replace(record_locks_max=record_locks_max)
             for actor in self.partitions.values():
                 actor.apply_settings(self.settings)
