@@ -55,8 +55,8 @@ class Dispatcher:
         """Jain's index of the last interval; None = nothing was wanted, or nothing handed out."""
         self.topics: Counter[str] = Counter()
         """How many members want each topic; only topics that somebody wants."""
-        self.prefetch_total = 0
-        """What the members together work off in `PREFETCH_MS`, in records."""
+        self.holds_total = 0
+        """How many records the members together may hold."""
 
     # -- what happened --------------------------------------------------------------------------
 
@@ -66,17 +66,17 @@ class Dispatcher:
         if former is not None:
             self._withdraw(former)
             self.topics -= Counter(former.topics)
-            self.prefetch_total -= former.pace.prefetch
+            self.holds_total -= former.counted
         self._group.sessions[session.member_id] = session
         self.topics.update(session.topics)
-        self.prefetch_total += session.pace.prefetch
+        self._count(session)
 
     def left(self, session: Session) -> None:
         """A member went."""
         del self._group.sessions[session.member_id]
         self._withdraw(session)
         self.topics -= Counter(session.topics)
-        self.prefetch_total -= session.pace.prefetch
+        self.holds_total -= session.counted
 
     def subscribed(self, session: Session, topics: Iterable[str]) -> None:
         """A member wants other topics from now on."""
@@ -87,14 +87,13 @@ class Dispatcher:
 
     def settled(self, session: Session, records: int, now_ms: int, busy_us: int) -> None:
         """A member has worked off records: its pace, and the window that follows it."""
-        before = session.pace.prefetch
         if busy_us:
             session.pace.worked(records, busy_us / 1000)
         else:
             session.pace.finished(records, now_ms, drained=not self.held(session))
-        self.prefetch_total += session.pace.prefetch - before
+        self._count(session)
         self._group.window_grows(
-            window_records(self._group.config, self.prefetch_total, len(self._group.sessions))
+            window_records(self._group.config, self.holds_total, len(self._group.sessions))
         )
 
     def offer(self, session: Session) -> None:
@@ -131,6 +130,11 @@ class Dispatcher:
     def held(self, session: Session) -> int:
         """Records that a member holds in all partitions."""
         return sum(a.held(session.member_id) for a in self._group.partitions.values())
+
+    def _count(self, session: Session) -> None:
+        """Keeps the sum of what members may hold right."""
+        self.holds_total += session.holds_max - session.counted
+        session.counted = session.holds_max
 
     def _withdraw(self, session: Session) -> None:
         for waiting in self._waiting.values():

@@ -7,8 +7,8 @@ from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import Ordering
 
 WINDOW_PER_MEMBER = 4
-"""A window that is not set by hand holds what the members' prefetch comes to, and at least so many
-records per member (design 5.4)."""
+"""A window that is not set by hand holds what its members may hold, and at least so many records
+for each of them (design 5.4)."""
 
 WINDOW_MAX = 100_000
 
@@ -29,18 +29,19 @@ def settings_of(config: GroupConfig) -> PartitionSettings:
     )
 
 
-def window_records(config: GroupConfig, prefetch_total: int, members: int) -> int:
+def window_records(config: GroupConfig, holds_total: int, members: int) -> int:
     """How many records a window may hold: what is set by hand, or what the members' pace needs.
 
     Args:
         config: The group's settings.
-        prefetch_total: What the members together work off in 200 ms, in records.
+        holds_total: How many records the members together may hold: what each works off in 200 ms,
+            or its max.poll.records when it gives one.
         members: How many there are.
     """
     if "share.partition.max.record.locks" in config.sources:
         return config.max_record_locks
     return max(
         config.max_record_locks,
-        min(WINDOW_MAX, prefetch_total),
+        min(WINDOW_MAX, holds_total),
         min(WINDOW_MAX, WINDOW_PER_MEMBER * members),
     )

@@ -149,6 +149,8 @@ class Session:
     paused: frozenset[tuple[str, int]] = frozenset()
     pace: Pace = field(default_factory=Pace)
     share: Share = field(default_factory=Share)
+    counted: int = 0
+    """Its part of `Dispatcher.holds_total`."""
     expiry: asyncio.TimerHandle | None = None
     poll_timer: asyncio.TimerHandle | None = None
     last_poll_ms: int = 0
@@ -183,6 +185,11 @@ class Session:
             return PREFETCH_RECORDS_MAX
         size = self.delivered_bytes // self.delivered_records or 1
         return max(1, min(PREFETCH_RECORDS_MAX, PREFETCH_BYTES_MAX // size))
+
+    @property
+    def holds_max(self) -> int:
+        """How many records it may hold: what it works off in `PREFETCH_MS`, or what it asks for."""
+        return max(self.pace.prefetch, self.max_poll_records)
 
     def sent(self, records: int, size_bytes: int, now_ms: int) -> None:
         """Takes a delivery from the credit."""

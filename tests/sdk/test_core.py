@@ -24,18 +24,21 @@ from .world import GONE, World
 # -- signs of life and time -----------------------------------------------------------------------
 
 
-def test_polls_say_once_a_second_that_they_live() -> None:
-    world = World()
+@pytest.mark.parametrize(
+    ("interval_ms", "every_s"), [(10_000, 1.0), (300_000, 30.0), (86_400_000, 30.0)]
+)
+def test_polls_say_now_and_then_that_they_live(interval_ms: int, every_s: float) -> None:
+    world = World(max_poll_interval_ms=interval_ms)
     world.join()
     world.sent.clear()
     for step in range(25):
-        world.now = 100.0 + step / 10
+        world.now = 100.0 + every_s * step / 10
         world.poll()
     assert [request.polled for request in world.sent] == [True, True]
 
 
 def test_a_slow_consumer_that_acknowledges_says_so_too() -> None:
-    world = World()
+    world = World(max_poll_interval_ms=60_000)
     world.join()
     world.sent.clear()
     for offset in range(3):

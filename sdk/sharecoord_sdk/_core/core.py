@@ -32,8 +32,11 @@ _ACQUIRE_MODES: Final = {
 # takes less. (64 KiB is the least that `limits.request.max.bytes` can be.)
 _JOIN_BYTES: Final = 4 * 1024 * 1024 - 1024
 _JOIN_BYTES_LEAST: Final = 48 * 1024
-# A poll that grants no credit says so often that the application is alive.
-_POLLED_EVERY_S: Final = 1.0
+# A poll that grants no credit says that the application is alive: ten times while the coordinator
+# waits for it (max.poll.interval.ms), at least each half minute. Ten thousand members that wait for
+# records cost the coordinator next to nothing so.
+_POLLED_PARTS: Final = 10
+_POLLED_EVERY_MAX_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,9 @@ class ConsumerCore:
         #: Whether somebody wants to hear of outcomes.
         self.reports_outcomes = False
         self._outbox: list[service_pb.ConsumeRequest] = []
+        self._polled_every_s = min(
+            _POLLED_EVERY_MAX_S, config.max_poll_interval_ms / 1000 / _POLLED_PARTS
+        )
         # When the coordinator last heard from a poll.
         self._polled_at = 0.0
         # When the application got records while it had none; None = it has none.
@@ -164,8 +170,12 @@ class ConsumerCore:
         return spans
 
     def flush(self, now: float, *, polling: bool = False) -> None:
-        """Sends what is due: acknowledgements, and of a poll credit or a sign of life."""
-        if not self.link.is_up:
+        """Sends what is due: acknowledgements, and of a poll credit or a sign of life.
+
+        Nothing follows a leave: the coordinator ends the stream, and a message that meets its end
+        makes an error of it.
+        """
+        if not self.link.is_up or self._leave_sent:
             return
         request = service_pb.ConsumeRequest()
         if polling:
@@ -174,7 +184,7 @@ class ConsumerCore:
             if credit is not None:
                 request.credit.CopyFrom(credit)
                 self._polled_at = now
-            elif now - self._polled_at >= _POLLED_EVERY_S:
+            elif now - self._polled_at >= self._polled_every_s:
                 request.polled = True
                 self._polled_at = now
         self._send_with_acks(request, now)
