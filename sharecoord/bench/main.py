@@ -65,7 +65,7 @@ def run(
     plan = throughput_plan(
         sizes=sizes, records=records, repeats=repeats, batch_bytes=batch_bytes, quick=quick
     )
-    directory = _output_directory(output)
+    directory = output_directory(output)
     runs: list[Run] = []
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sharecoord-bench-")))
@@ -177,7 +177,7 @@ def _cluster(stack: ExitStack, kafka: str | None) -> Cluster:
     return Cluster(broker.bootstrap_servers, broker.pid, broker.version)
 
 
-def _output_directory(output: Path | None) -> Path:
+def output_directory(output: Path | None) -> Path:
     """Where the result goes; refused now rather than after minutes of work."""
     directory = output or RESULTS / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     if directory.exists() and not directory.is_dir():

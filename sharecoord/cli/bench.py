@@ -1,27 +1,51 @@
-"""`sharecoord bench`: hands over to `sharecoord.bench.main`."""
+"""`sharecoord bench`: hands over to `sharecoord.bench`."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
 
 from sharecoord.cli.options import debug_option
 
+F = TypeVar("F", bound=Callable[..., Any])
 
-@click.command()
+_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
+_OUTPUT: Final = click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the result, empty or new.",
+)
+_DIMENSIONS: Final = (
+    ("consumer", "plain, kafka-share, sharecoord, none (no queue at all)."),
+    ("consumers", "How many of them."),
+    ("partitions", "Of the topic."),
+    ("payload-bytes", "Length of each value."),
+    ("work-ms", "Mean time of a handler, in milliseconds."),
+    ("work-distribution", "constant, uniform, lognormal:SIGMA."),
+    ("max-poll-records", "default or numbers."),
+    ("record-locks", "share.partition.max.record.locks: default or numbers."),
+    ("ack", "implicit, explicit."),
+    ("parallelism", "blocking, blocking:N, continuous:N."),
+    ("key-skew", "none or Zipf exponents."),
+    ("rate", "Records/s (mode latency)."),
+)
+
+
+@click.group(invoke_without_command=True)
 @click.option(
     "--size", "sizes", type=click.IntRange(1), multiple=True, help="Bytes per value (repeatable)."
 )
 @click.option("--records", type=click.IntRange(1), help="Records per size.")
 @click.option("--repeats", type=click.IntRange(1), help="How often everything is measured.")
-@click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the result, empty or new.",
-)
+@_OUTPUT
 @click.option("--kafka", metavar="HOST:PORT", help="A cluster with share groups (Kafka 4.2+).")
+@click.option(
+    "--batch-bytes", type=click.IntRange(1), help="Bytes per record batch in the topics (16384)."
+)
 @click.option("--quick", is_flag=True, help="A look, not a result.")
 @click.option("--strict", is_flag=True, help="Exit with 1 when a target is missed.")
 @debug_option
@@ -33,20 +57,90 @@ def bench(
     repeats: int | None,
     output: Path | None,
     kafka: str | None,
+    batch_bytes: int | None,
     quick: bool,  # noqa: FBT001 - Click calls by name
     strict: bool,  # noqa: FBT001
 ) -> None:
-    """Measure throughput against peers on one broker, in one run."""
+    """Measure against peers on one broker, in one run.
+
+    Without a command: the standard plan, whose figures stand in the README (throughput of one
+    consumer against Kafka's own share group). `run` measures any combination of settings.
+    """
     given = {
         "sizes": sizes or None,
         "records": records,
         "repeats": repeats,
         "output": output,
         "kafka": kafka,
+        "batch_bytes": batch_bytes,
         "quick": quick,
         "strict": strict,
     }
+    said = {name: value for name, value in given.items() if value is not None}
+    if ctx.invoked_subcommand is not None:
+        odd = [name for name, value in said.items() if value is not False]
+        if odd:
+            flag = "--size" if odd[0] == "sizes" else f"--{odd[0].replace('_', '-')}"
+            raise click.UsageError(
+                f"{flag} stands before {ctx.invoked_subcommand}: options of a command follow it"
+            )
+        return
     run = importlib.import_module("sharecoord.bench.main").run
     # What was not given is the benchmark's own default.
-    code = run(**{name: value for name, value in given.items() if value is not None})
-    ctx.exit(int(code or 0))
+    ctx.exit(int(run(**said) or 0))
+
+
+def _dimension_options(function: F) -> F:
+    for name, text in reversed(_DIMENSIONS):
+        function = click.option(f"--{name}", metavar="V[,V...]", help=text)(function)
+    return function
+
+
+@bench.command("run")
+@click.option(
+    "--plan", metavar="NAME|FILE", help="A plan that ships, or a YAML file; flags win over it."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["throughput", "latency", "drain", "max-rate"]),
+    help="What is measured (throughput).",
+)
+@_dimension_options
+@click.option("--records", type=int, help="Records of a backlog.")
+@click.option("--duration", "duration_s", type=float, help="Seconds that are measured (20).")
+@click.option("--warm-up", "warm_up_s", type=float, help="Seconds before, from the first record.")
+@click.option("--repeats", type=int, help="How often each cell is measured (3).")
+@click.option("--rehearsal/--no-rehearsal", default=None, help="One uncounted trial per consumer.")
+@click.option("--p99-ms", type=float, help="Bound of max-rate (25).")
+@click.option("--min-rate", type=float, help="Least rate that max-rate tries (200).")
+@click.option("--max-rate", type=float, help="Greatest one (50000).")
+@click.option("--steps", type=int, help="Most rates that max-rate tries (8).")
+@click.option("--keys", type=int, help="How many keys there are with --key-skew (1000).")
+@click.option("--seed", type=int, help="Of work times and keys (1).")
+@click.option("--batch-bytes", type=int, help="Bytes per record batch of a backlog (16384).")
+@click.option("--per-process", type=int, help="Consumers in one process.")
+@click.option("--kafka", metavar="HOST:PORT", help="A cluster; without it a broker is started.")
+@_OUTPUT
+@debug_option
+@click.pass_context
+def bench_run(
+    ctx: click.Context, /, plan: str | None, output: Path | None, **given: object
+) -> None:
+    """Measure every combination of the given values.
+
+    Options with V[,V...] are dimensions: each may have several values, and all combinations are
+    measured, interleaved. See docs/benchmark.md.
+    """
+    run = importlib.import_module("sharecoord.bench.grid.run").run
+    said = {name: value for name, value in given.items() if value is not None}
+    ctx.exit(int(run(said, plan=plan, output=output)))
+
+
+@bench.command("compare")
+@click.argument("first", metavar="A", type=_FOLDER)
+@click.argument("second", metavar="B", type=_FOLDER)
+@debug_option
+@click.pass_context
+def bench_compare(ctx: click.Context, first: Path, second: Path) -> None:
+    """Print the cells that two results have, with ratio and whether their ranges overlap."""
+    ctx.exit(int(importlib.import_module("sharecoord.bench.grid.run").compare(first, second)))

@@ -1,0 +1,98 @@
+"""Memory that the processes of one trial share: progress, and the word to stop.
+
+A file that all map: writing a number costs nothing, and nobody waits for anybody.
+"""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Final
+
+_WORD_BYTES: Final = 8
+_STOP: Final = 0
+_READY: Final = 1
+
+
+class Board:
+    """Numbers of one trial: a word to stop, processes that are ready, records by consumer.
+
+    Behind them one byte for each record of the topic: 1 when it was handled.
+    """
+
+    def __init__(self, path: Path, *, consumers: int, processes: int, records: int) -> None:
+        """Maps a file that `create` made.
+
+        Args:
+            path: The file.
+            consumers: How many.
+            processes: How many load processes.
+            records: How many records are told apart; 0 for none.
+        """
+        self._consumers = consumers
+        self._processes = processes
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        words = _words(consumers, processes)
+        self._all = memoryview(self._map)
+        self._words = self._all[: words * _WORD_BYTES].cast("q")
+        self.seen = self._all[words * _WORD_BYTES : words * _WORD_BYTES + records]
+
+    @classmethod
+    def create(cls, path: Path, *, consumers: int, processes: int, records: int) -> Board:
+        """Makes the file, all zeros, and maps it; arguments as of the constructor."""
+        with path.open("wb") as file:
+            file.truncate(_words(consumers, processes) * _WORD_BYTES + records)
+        return cls(path, consumers=consumers, processes=processes, records=records)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        for view in (self.seen, self._words, self._all):
+            view.release()
+        self._map.close()
+
+    def stopped(self) -> bool:
+        """Whether consumers are to end."""
+        return self._words[_STOP] != 0
+
+    def stop(self) -> None:
+        """Tells all consumers to end."""
+        self._words[_STOP] = 1
+
+    def set_ready(self, process: int, began_ns: int) -> None:
+        """Says that the consumers of a process are subscribed.
+
+        Args:
+            process: Its number.
+            began_ns: When it began to make them; monotonic clock of this machine.
+        """
+        self._words[_READY + process] = began_ns
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every process is ready."""
+        return all(self._words[_READY : _READY + self._processes])
+
+    @property
+    def began_ns(self) -> int:
+        """When the first process that is ready began to make its consumers."""
+        began = [word for word in self._words[_READY : _READY + self._processes] if word]
+        return min(began, default=0)
+
+    def set_count(self, consumer: int, records: int) -> None:
+        """Says how many records a consumer has handled."""
+        self._words[_READY + self._processes + consumer] = records
+
+    @property
+    def total(self) -> int:
+        """Records that were handled, repeated ones too."""
+        begin = _READY + self._processes
+        return sum(self._words[begin : begin + self._consumers])
+
+    def distinct(self, first: int = 0, end: int | None = None) -> int:
+        """How many of the records from `first` to before `end` were handled at least once."""
+        return bytes(self.seen[first:end]).count(1)
+
+
+def _words(consumers: int, processes: int) -> int:
+    return _READY + processes + consumers

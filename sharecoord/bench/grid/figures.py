@@ -1,0 +1,271 @@
+"""From raw samples to figures: one trial, then all repeats of a cell."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from sharecoord.bench.grid.cell import Cell, Consumer, Mode, canonical, cell_from_json
+from sharecoord.bench.grid.recorder import NO_LATENCY, Samples
+from sharecoord.bench.grid.stats import fairness, percentiles
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure.
+
+    Attributes:
+        title: What people read, with the unit.
+        form: How it is formatted.
+        better: 1 when more is better, -1 when less is, 0 for neither.
+    """
+
+    title: str
+    form: str
+    better: int
+
+
+METRICS: Final[Mapping[str, Metric]] = {
+    "records_per_s": Metric("records/s", ",.0f", 1),
+    "max_rate_per_s": Metric("highest rate, records/s", ",.0f", 1),
+    "busy_percent": Metric("handlers busy, %", ".1f", 1),
+    "p50_ms": Metric("p50, ms", ".2f", -1),
+    "p95_ms": Metric("p95, ms", ".2f", -1),
+    "p99_ms": Metric("p99, ms", ".2f", -1),
+    "max_ms": Metric("max, ms", ".2f", -1),
+    "drain_s": Metric("backlog drained, s", ".2f", -1),
+    "jain_ratio": Metric("Jain's index", ".3f", 1),
+    "fewest_records": Metric("fewest per consumer", ",.0f", 1),
+    "most_records": Metric("most per consumer", ",.0f", 0),
+    "starved_consumers": Metric("starved consumers", ",.0f", -1),
+    "first_record_s": Metric("first record, s", ".2f", -1),
+    "cpu_broker_s_per_million": Metric("CPU s per million: broker", ".2f", -1),
+    "cpu_coordinator_s_per_million": Metric("CPU s per million: coordinator", ".2f", -1),
+    "cpu_client_s_per_million": Metric("CPU s per million: client", ".2f", -1),
+    "cpu_total_s_per_million": Metric("CPU s per million: all", ".2f", -1),
+    "coordinator_rss_mb": Metric("coordinator, MB", ".0f", -1),
+    "missing_records": Metric("never arrived", ",.0f", -1),
+    "repeated_records": Metric("handed out again", ",.0f", -1),
+    "producer_late_ms": Metric("producer late, ms", ".2f", -1),
+}
+"""All figures, in the order in which they are shown."""
+_RATIOS: Final = (
+    "records_per_s",
+    "max_rate_per_s",
+    "drain_s",
+    "p50_ms",
+    "p99_ms",
+    "first_record_s",
+    "cpu_total_s_per_million",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The measured time, on the monotonic clock of this machine.
+
+    Attributes:
+        begin_ns: First moment.
+        end_ns: First moment after it.
+        cpu_s: CPU seconds that processes used meanwhile, by `broker`, `coordinator`, `client`.
+    """
+
+    begin_ns: int
+    end_ns: int
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return (self.end_ns - self.begin_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One measurement of one cell.
+
+    Attributes:
+        cell: Number of the cell.
+        repeat: 1 for the first that counts; 0 for the rehearsal.
+        figures: Values by name of metric.
+        per_consumer: Records in the window by consumer.
+        probes: Rates that were tried, and whether they held (mode max-rate).
+        load_average: Of the last minute, when it began.
+    """
+
+    cell: int
+    repeat: int
+    figures: Mapping[str, float]
+    per_consumer: Sequence[int]
+    probes: Sequence[tuple[float, bool]] = ()
+    load_average: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CellSummary:
+    """All counted repeats of a cell.
+
+    Attributes:
+        cell: What was measured.
+        figures: By metric its median, least and greatest value.
+        repeats: How many trials there were.
+    """
+
+    cell: Cell
+    figures: Mapping[str, tuple[float, float, float]]
+    repeats: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "cell": self.cell.to_json()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> CellSummary:
+        """Reads `to_json`; TypeError, KeyError or ValueError when it is something else."""
+        figures = {
+            str(name): (float(spread[0]), float(spread[1]), float(spread[2]))
+            for name, spread in values["figures"].items()
+        }
+        return cls(cell_from_json(values["cell"]), figures, int(values["repeats"]))
+
+
+def summarize(cells: Sequence[Cell], trials: Iterable[Trial]) -> list[CellSummary]:
+    """Median, least and greatest by cell and metric; cells without a counted trial are left out."""
+    listed = [trial for trial in trials if trial.repeat > 0]
+    lines = []
+    for number, cell in enumerate(cells):
+        own = [trial for trial in listed if trial.cell == number]
+        if own:
+            lines.append(CellSummary(cell, _spreads(own), len(own)))
+    return lines
+
+
+def _spreads(trials: Sequence[Trial]) -> dict[str, tuple[float, float, float]]:
+    found = {}
+    for name in METRICS:
+        values = [trial.figures[name] for trial in trials if name in trial.figures]
+        if values:
+            found[name] = _spread(values)
+    return found
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float, float]:
+    return statistics.median(values), min(values), max(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How this project stands to a peer in the same run.
+
+    Attributes:
+        cell: Number of this project's cell.
+        peer: Whom it is compared with.
+        metric: Its name.
+        spread: Median, least and greatest of the ratios, each taken within one repeat.
+    """
+
+    cell: int
+    peer: Consumer
+    metric: str
+    spread: tuple[float, float, float]
+
+
+def peer_ratios(cells: Sequence[Cell], trials: Iterable[Trial], mode: Mode) -> list[Ratio]:
+    """Ratios to the cells that differ in the consumer only.
+
+    The two trials of a repeat ran close to each other: what else the machine does moves both.
+    """
+    numbers = {cell: number for number, cell in enumerate(cells)}
+    found: dict[tuple[int, int], Mapping[str, float]] = {
+        (trial.cell, trial.repeat): trial.figures for trial in trials if trial.repeat > 0
+    }
+    repeats = sorted({repeat for _, repeat in found})
+    ratios = []
+    for number, cell in enumerate(cells):
+        if cell.consumer is not Consumer.SHARECOORD:
+            continue
+        for peer in (Consumer.NONE, Consumer.PLAIN, Consumer.KAFKA_SHARE):
+            other = numbers.get(canonical(replace(cell, consumer=peer), mode))
+            if other is None:
+                continue
+            # Without a queue there is neither a first record nor a broker to pay for.
+            for metric in _RATIOS[:1] if peer is Consumer.NONE else _RATIOS:
+                values = [
+                    found[number, repeat][metric] / found[other, repeat][metric]
+                    for repeat in repeats
+                    if found.get((number, repeat), {}).get(metric) is not None
+                    and found.get((other, repeat), {}).get(metric)
+                ]
+                if values:
+                    ratios.append(Ratio(number, peer, metric, _spread(values)))
+    return ratios
+
+
+def records_per_consumer(samples: Samples, window: Window, consumers: int) -> list[int]:
+    """Records whose handler ended within the window, by consumer."""
+    counts = [0] * consumers
+    for consumer, records, began_ns, busy_ns, _ in zip(*samples.columns(), strict=True):
+        if window.begin_ns <= began_ns + busy_ns < window.end_ns:
+            counts[consumer] += records
+    return counts
+
+
+def speed_figures(cell: Cell, samples: Samples, window: Window) -> dict[str, float]:
+    """Speed, use, fairness and cost of a window."""
+    counts = records_per_consumer(samples, window, cell.consumers)
+    total = sum(counts)
+    figures: dict[str, float] = {"records_per_s": total / window.seconds}
+    if cell.work_ms:
+        busy = sum(_overlap_ns(began, took, window) for began, took in _stretches(samples))
+        figures["busy_percent"] = 100 * busy / (cell.slots * (window.end_ns - window.begin_ns))
+    if cell.consumer is not Consumer.NONE:
+        figures |= fairness(counts)
+    if total:
+        costs = {name: used * 1e6 / total for name, used in window.cpu_s.items()}
+        figures |= {f"cpu_{name}_s_per_million": cost for name, cost in costs.items()}
+        if costs:
+            figures["cpu_total_s_per_million"] = sum(costs.values())
+    return figures
+
+
+def _stretches(samples: Samples) -> Iterable[tuple[int, int]]:
+    return zip(samples.began_ns, samples.busy_ns, strict=True)
+
+
+def _overlap_ns(began_ns: int, busy_ns: int, window: Window) -> int:
+    """How much of a handler's time lies in the window."""
+    begin = max(began_ns, window.begin_ns)
+    return max(0, min(began_ns + busy_ns, window.end_ns) - begin)
+
+
+def exact_window(samples: Samples, window: Window) -> Window:
+    """From the first handler's begin to the last one's end, with the CPU time of the window."""
+    end_ns = max(began + took for began, took in _stretches(samples))
+    return Window(min(samples.began_ns), end_ns + 1, window.cpu_s)
+
+
+def latency_figures(
+    samples: Samples, window: Window, missing_ns: Sequence[int] = ()
+) -> dict[str, float]:
+    """Percentiles over the records that were intended to be sent within the window.
+
+    Args:
+        samples: With latencies.
+        window: By intended send time.
+        missing_ns: For each record that never arrived how long was waited for it: it counts with
+            that, which is less than its true latency.
+    """
+    values = [latency / 1e6 for latency in window_latencies_ns(samples, window)]
+    values += [waited / 1e6 for waited in missing_ns]
+    return {**percentiles(values), "missing_records": len(missing_ns)}
+
+
+def window_latencies_ns(samples: Samples, window: Window) -> list[int]:
+    """Latencies of the records that were intended to be sent within the window."""
+    return [
+        latency_ns
+        for began_ns, latency_ns in zip(samples.began_ns, samples.latency_ns, strict=True)
+        if latency_ns != NO_LATENCY and window.begin_ns <= began_ns - latency_ns < window.end_ns
+    ]
