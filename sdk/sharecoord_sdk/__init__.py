@@ -36,6 +36,7 @@ from ._sync.consumer import ShareConsumer
 from ._sync.deserializing import DeserializingShareConsumer
 from ._version import __version__
 from .admin import AdminClient, AsyncAdminClient
+from .worker import Worker
 
 __all__ = [
     "TIMESTAMP_CREATE_TIME",
@@ -59,5 +60,6 @@ __all__ = [
     "SerializationContext",
     "ShareConsumer",
     "TopicPartition",
+    "Worker",
     "__version__",
 ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from .driver import Drivers
 from .fake_coordinator import FakeCoordinator
+from .worker_running import Make, Running
 
 
 @pytest.fixture
@@ -25,3 +27,17 @@ def drivers(request: pytest.FixtureRequest, coordinator: FakeCoordinator) -> Ite
     coordinator.script.answers_acknowledgements = True
     coordinator.script.answers_leaves = True
     made.finish()
+
+
+@pytest.fixture
+def make(coordinator: FakeCoordinator) -> Iterator[Make]:
+    """Makes workers, and stops what a test left running."""
+    made: list[Running] = []
+
+    def make_one(**settings: Any) -> Running:
+        made.append(Running(coordinator, **settings))
+        return made[-1]
+
+    yield make_one
+    for running in made:
+        running.stop()

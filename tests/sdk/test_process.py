@@ -38,6 +38,7 @@ PUBLIC_NAMES = [
     "SerializationContext",
     "ShareConsumer",
     "TopicPartition",
+    "Worker",
     "__version__",
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import signal
 import subprocess
@@ -12,20 +13,27 @@ from pathlib import Path
 
 import pytest
 import sharecoord_sdk
-from sharecoord_sdk import AcknowledgeType, ShareConsumer
+from sharecoord_sdk import AcknowledgeType, ShareConsumer, Worker
 from sharecoord_sdk._core.config_table import SETTINGS, Treatment
+from sharecoord_sdk._worker.demand import PREFETCH_S
 from sharecoord_sdk.admin import AdminError
 
 from .fake_coordinator import Ack, FakeCoordinator, FakeStream, make_batch
 
 README = (Path(sharecoord_sdk.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-SYNC, ASYNC, EXPLICIT, TESTING = BLOCKS
+SYNC, ASYNC, WORKER, EXPLICIT, TESTING = BLOCKS
 ADDRESS = '"localhost:7070"'
 
 
 @contextmanager
-def running(program: str, coordinator: FakeCoordinator) -> Iterator[FakeStream]:
+def running(
+    program: str,
+    coordinator: FakeCoordinator,
+    *,
+    topics: tuple[str, ...] = ("orders",),
+    end: str = "KeyboardInterrupt",
+) -> Iterator[FakeStream]:
     """Runs a program of the page against a coordinator until Ctrl-C."""
     assert program.count(ADDRESS) == 1
     code = program.replace(ADDRESS, repr(coordinator.address))
@@ -37,12 +45,12 @@ def running(program: str, coordinator: FakeCoordinator) -> Iterator[FakeStream]:
     )
     try:
         stream = coordinator.stream()
-        assert list(stream.join.topics) == ["orders"]
+        assert tuple(stream.join.topics) == topics
         assert stream.join.group_id == "orders-workers"
         yield stream
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
-        assert "KeyboardInterrupt" in errors, "nothing but Ctrl-C ends it"
+        assert end in errors if end else not errors, "nothing but Ctrl-C ends it"
         assert stream.requests[-1].leave
     finally:
         process.kill()
@@ -68,6 +76,42 @@ def test_the_workers_take_and_accept(program: str, coordinator: FakeCoordinator)
     with running(program, coordinator) as stream:
         stream.send(make_batch([b"a", b"b"], topic="orders"))
         assert stream.wait_acks(1) == [Ack("orders", 0, 0, 1, "ACCEPT", 1)]
+
+
+def test_the_worker_with_handlers_says_each_word(coordinator: FakeCoordinator) -> None:
+    with running(WORKER, coordinator, topics=("orders", "invoices"), end="") as stream:
+        stream.send(
+            make_batch([b"order", b"busy", b"unreadable"], topic="orders", token=3),
+            make_batch([b"1", b"2"], topic="invoices", token=4),
+        )
+        assert sorted(stream.wait_acks(4), key=lambda ack: (ack.topic, ack.first)) == [
+            Ack("invoices", 0, 0, 1, "ACCEPT", 4),
+            Ack("orders", 0, 0, 0, "ACCEPT", 3),
+            Ack("orders", 0, 1, 1, "RELEASE", 3, 5000),
+            Ack("orders", 0, 2, 2, "REJECT", 3, 0, "not an order"),
+        ]
+
+
+def test_keywords_and_defaults_of_the_worker_are_those_of_the_page() -> None:
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(Worker.__init__).parameters.items()
+    }
+    assert "`renew_max_s` (an hour)" in README
+    assert defaults["renew_max_s"] == 3600
+    assert "`drain_timeout_s` (30 s)" in README
+    assert defaults["drain_timeout_s"] == 30
+    assert "works off in 200 ms" in README
+    assert PREFETCH_S == 0.2
+    for key in re.findall(r"`([a-z.]+\.[a-z.]+)`", refused_by_worker()):
+        with pytest.raises(ValueError, match=re.escape(key)):
+            Worker({"group.id": "g", key: 1})
+
+
+def refused_by_worker() -> str:
+    """The sentence of the page that names what a worker refuses."""
+    (line,) = re.findall(r"^\* One handler per topic\.(.*)$", README, re.MULTILINE)
+    return str(line)
 
 
 def test_the_explicit_worker_says_each_word(coordinator: FakeCoordinator) -> None:

@@ -127,6 +127,8 @@ class Settlement:
     renewed: list[Span] = field(default_factory=list)
     #: Records whose renewal failed; they are gone.
     not_renewed: list[Span] = field(default_factory=list)
+    #: The group allows no renewals; the locks go on until they end.
+    renewals_off: bool = False
 
 
 class AckBook:
@@ -299,6 +301,8 @@ def _settle(
         row = item.span.start
         for outcome in sorted(exceptions, key=lambda o: o.first_offset):
             rows = item.span.overlap(outcome.first_offset, outcome.last_offset)
+            if outcome.outcome == types_pb.ACKNOWLEDGE_OUTCOME_RENEW_DISABLED:
+                settlement.renewals_off = True
             error = _meaning(item, outcome, resent=part.resent)
             if rows is None or error is None:
                 continue

@@ -45,19 +45,27 @@ class CreditWindow:
             # The parts of a batch are rounded down; an empty buffer is the moment to settle that.
             self.buffered_bytes = 0
 
+    def set_room(self, records: int) -> None:
+        """Changes how many records may wait; what was promised stays promised."""
+        self._room_records = records
+
     def restart(self) -> types_pb.Credit:
         """A new stream: totals count from 0 again. Returns what its join promises."""
         self._received_records = self._received_bytes = 0
         self._granted_records = self._granted_bytes = 0
         return self._grant()
 
-    def refill(self) -> types_pb.Credit | None:
-        """The next promise, or None while too little of the room was used to be worth it."""
+    def refill(self, parts: int = _REFILL_PARTS) -> types_pb.Credit | None:
+        """The next promise, or None while too little of the room was used to be worth it.
+
+        Args:
+            parts: One of so many parts of the room is enough.
+        """
         records = self._total_records() - self._granted_records
         size_bytes = self._total_bytes() - self._granted_bytes
         # Rounded up, so that the smallest room still waits for one record.
-        due_records = -(-self._room_records // _REFILL_PARTS)
-        due_bytes = -(-self._room_bytes // _REFILL_PARTS)
+        due_records = -(-self._room_records // parts)
+        due_bytes = -(-self._room_bytes // parts)
         if records < due_records and size_bytes < due_bytes:
             return None
         return self._grant()

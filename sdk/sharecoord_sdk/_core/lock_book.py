@@ -194,9 +194,8 @@ class LockBook:
         returns: list[Span] = []
         for item in under_way:
             (returns if item.kind == RETURN else words).append(item.span)
-        hands = [run for span in self._in_flight for state, run in span.runs() if state <= RENEW]
         # In the order in which they find room.
-        spans = [*words, *hands, *self._renewed, *self._buffer, *returns]
+        spans = [*words, *self._in_hands(), *self._renewed, *self._buffer, *returns]
         book = merged(spans)
         if size_of(book) > room_bytes:
             book = hulls(spans)
@@ -217,8 +216,15 @@ class LockBook:
         before, after = _size(waiting), _size(self._buffer)
         self.credit.remove(before[0] - after[0], before[1] - after[1])
         self._renewed = [p for span in self._renewed for p in _without(span, by_token)]
+        self._lose_in_hands(by_token)
+
+    def _in_hands(self) -> list[Span]:
+        """What the application has."""
+        return [run for span in self._in_flight for state, run in span.runs() if state <= RENEW]
+
+    def _lose_in_hands(self, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
         for span in self._in_flight:
-            for start, stop in _hits(span, by_token):
+            for start, stop in hits(span, by_token):
                 _mark_lost(span.within(start, stop))
 
 
@@ -238,7 +244,8 @@ def _mark_lost(span: Span) -> None:
             run.mark(LOST_ACKNOWLEDGED)
 
 
-def _hits(span: Span, by_token: dict[int, list[types_pb.HeldRange]]) -> list[tuple[int, int]]:
+def hits(span: Span, by_token: dict[int, list[types_pb.HeldRange]]) -> list[tuple[int, int]]:
+    """Rows [start, stop) of a span that ranges of its own lock cover, in order."""
     key = span.columns.key
     rows = [
         span.overlap(item.first_offset, item.last_offset)
@@ -249,12 +256,12 @@ def _hits(span: Span, by_token: dict[int, list[types_pb.HeldRange]]) -> list[tup
 
 
 def _without(span: Span, by_token: dict[int, list[types_pb.HeldRange]]) -> list[Span]:
-    hits = _hits(span, by_token)
-    if not hits:
+    gone = hits(span, by_token)
+    if not gone:
         return [span]
     left: list[Span] = []
     row = span.start
-    for start, stop in hits:
+    for start, stop in gone:
         if row < start:
             left.append(span.within(row, start))
         row = max(row, stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .records import AcknowledgeType
@@ -15,12 +16,12 @@ class Retry(Exception):  # noqa: N818 - reads as an order: raise Retry(after_s=5
         reason: A short text that is kept with the record.
 
     Raises:
-        ValueError: `after_s` is negative.
+        ValueError: `after_s` is negative or not finite.
     """
 
     def __init__(self, after_s: float = 0.0, reason: str = "") -> None:
-        if after_s < 0:
-            raise ValueError(f"after_s must not be negative: {after_s}")
+        if not 0 <= after_s < math.inf:
+            raise ValueError(f"after_s must be a finite number and not negative: {after_s}")
         super().__init__(reason or f"retry after {after_s} s")
         self.after_s = after_s
         self.reason = reason

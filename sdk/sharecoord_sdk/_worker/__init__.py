@@ -1,0 +1,1 @@
+"""`Worker`: rules without clock or loop (`core`, `leases`, `demand`), and the shell around them."""

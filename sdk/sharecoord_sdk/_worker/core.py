@@ -1,0 +1,319 @@
+"""A worker's rules: slots, outcomes, renewals, what is asked for, how it ends. Sans-IO.
+
+No threads, no loop, no clock: `now` is passed in (monotonic seconds).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from sharecoord_sdk._core.acks import RENEW, AckRange
+from sharecoord_sdk._core.arguments import DELAY_MAX_MS, REASON_MAX_BYTES
+from sharecoord_sdk._core.columns import Span
+from sharecoord_sdk._core.config import ConsumerConfig
+from sharecoord_sdk._core.core import Connection, ConsumerCore
+from sharecoord_sdk._core.outcomes import Reject, Retry, outcome_of
+from sharecoord_sdk._core.records import AcknowledgeType
+from sharecoord_sdk._proto import share_service_pb2 as service_pb
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
+
+from .demand import Demand
+from .handlers import Handler
+from .leases import Hands, Lease, Part, Word, mark_lost
+
+#: The most that a join may ask for (`Join.max_poll_records`).
+JOIN_RECORDS_MAX: Final = 10_000
+# Renewals that fall due so soon after one another go out together.
+_RENEW_TOGETHER_PART: Final = 0.05
+# Any growth of the credit is worth a place in a message that goes out anyway.
+_FINEST: Final = 1 << 40
+
+
+class WorkerCore(ConsumerCore):
+    """The state of one worker.
+
+    Args:
+        config: As of a consumer.
+        member_id: Made once, kept across reconnects.
+        chance: Returns a number in [0, 1), for jitter.
+        handlers: By topic.
+        concurrency: Most handlers at a time.
+        renew_max_s: Locks of one record are renewed for so long.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        member_id: str,
+        chance: Callable[[], float],
+        *,
+        handlers: Mapping[str, Handler],
+        concurrency: int,
+        renew_max_s: float,
+    ) -> None:
+        super().__init__(config, member_id, chance)
+        self._handlers = handlers
+        self._concurrency = concurrency
+        self._renew_max_s = renew_max_s
+        batch_max = max((handler.records_max for handler in handlers.values()), default=1)
+        self.hands = Hands(self._credit, handlers)
+        self.locks = self.hands
+        self.demand = Demand(concurrency, batch_max, config.buffer_records)
+        self.reports_outcomes = True
+        self._stopping = False
+        self._renewals_off = False
+        # No lease is due before; a later one may be first by now.
+        self._renew_at = math.inf
+        self._connecting_at = 0.0
+        self._resize()
+
+    # -- slots --------------------------------------------------------------------------------
+
+    @property
+    def free(self) -> int:
+        """Handlers that may be started now."""
+        return 0 if self._stopping else self._concurrency - self.hands.jobs
+
+    def head(self, now: float) -> Lease | None:
+        """Where the next handler's records are, or None: no free slot, or nothing waits."""
+        hands = self.hands
+        if self._stopping or hands.jobs >= self._concurrency:
+            return None
+        lease = hands.head(now)
+        if lease is not None:
+            if lease.due < self._renew_at:
+                self._renew_at = lease.due
+            if self._busy_since is None:
+                self._busy_since = now
+        return lease
+
+    def start(self, lease: Lease) -> int:
+        """Takes the head's next record into a slot; returns its row."""
+        return self.hands.start(lease)
+
+    def start_batch(self, lease: Lease, now: float) -> list[Part]:
+        """Takes the next records of the head's topic into a slot."""
+        parts = self.hands.start_batch(lease, now)
+        for part in parts:
+            self._renew_at = min(self._renew_at, part.lease.due)
+        return parts
+
+    def accept(self, lease: Lease, row: int) -> None:
+        """A handler returned."""
+        self.hands.accept(lease, row)
+
+    def settle(self, parts: Sequence[Part], error: BaseException | None) -> None:
+        """A handler returned (None) or raised: one outcome for all of its records."""
+        self.hands.settle(parts, None if error is None else word_of(error))
+        if error is not None:
+            self._explain(parts, error)
+
+    def _explain(self, parts: Sequence[Part], error: BaseException) -> None:
+        handler = parts[0].lease.handler
+        where = ", ".join(map(_place_of, parts))
+        what = f"{type(error).__name__}: {_text_of(error)}"
+        if isinstance(error, Retry | Reject):
+            self._note(logging.DEBUG, f"handler {handler.name} of {where} raised {what}")
+        else:
+            text = f"handler {handler.name} of {where} failed, the record is released: {what}"
+            self._note(logging.ERROR, text)
+
+    # -- what is sent -------------------------------------------------------------------------
+
+    def publish(self, now: float) -> None:
+        """Sends results, what goes back, and what this worker has room for."""
+        hands = self.hands
+        pace = self.demand.pace
+        if hands.finished:
+            idle = not hands.running and not hands.waiting
+            pace.finished(hands.finished, now, drained=idle)
+        if hands.running or hands.waiting:
+            pace.started(now)
+        expired = hands.take_expired()
+        if expired:
+            self._acks.add(expired, None, now)
+        self._collect(None, now, accept_rest=False)
+        self.flush(now, polling=True)
+
+    def _refill(self) -> types_pb.Credit | None:
+        if self._stopping:
+            return None
+        self._resize()
+        return self._credit.refill(_FINEST)
+
+    def _resize(self) -> None:
+        hands = self.hands
+        room = self.demand.room(running=hands.running, jobs=hands.jobs, waiting=hands.waiting)
+        self._credit.set_room(room)
+
+    def _join_request(self) -> service_pb.ConsumeRequest:
+        # Everything that is done goes into the book of what is under way.
+        self._collect(None, self._connecting_at, accept_rest=False)
+        self._resize()
+        return super()._join_request()
+
+    def connect(self, now: float) -> Connection | None:
+        """See `ConsumerCore.connect`."""
+        self._connecting_at = now
+        return super().connect(now)
+
+    def _joined(self, joined: service_pb.Joined, now: float) -> None:
+        if joined.lock_duration_ms:
+            self.hands.duration_s = joined.lock_duration_ms / 1000
+        super()._joined(joined, now)
+
+    def _batches(self, batches: Sequence[types_pb.RecordBatch], received_at: float) -> None:
+        super()._batches(batches, received_at)
+        self.demand.pace.started(received_at)
+
+    # -- locks --------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """See `ConsumerCore.tick`; renews locks that are due."""
+        super().tick(now)
+        if now >= self._renew_at:
+            self._renew(now)
+
+    def wake_at(self, now: float) -> float | None:
+        """See `ConsumerCore.wake_at`."""
+        wake_at = super().wake_at(now)
+        times = [at for at in (wake_at, self._renew_at) if at is not None and at < math.inf]
+        return min(times, default=None)
+
+    def _renew(self, now: float) -> None:
+        half_s = self.hands.duration_s / 2
+        soon = now + half_s * _RENEW_TOGETHER_PART
+        due = [lease for lease in self.hands.leases if lease.due <= soon]
+        ranges: list[AckRange] = []
+        for lease in due:
+            spans = lease.running_spans()
+            if not spans or not self._may_renew(lease, spans, now):
+                lease.due = math.inf
+                continue
+            ranges.extend(AckRange(span, RENEW) for span in spans)
+            lease.due = now + half_s
+        if due:
+            # Rows that wait have their first lock still: they go into leases of their own.
+            self.hands.close_head()
+        if ranges:
+            self._acks.add(ranges, None, now)
+            self.flush(now)
+        self._renew_at = min((lease.due for lease in self.hands.leases), default=math.inf)
+
+    def _may_renew(self, lease: Lease, spans: list[Span], now: float) -> bool:
+        if lease.since is None:
+            lease.since = now
+        if self._renewals_off:
+            why = "the group allows no renewals (share.renew.acknowledge.enable)"
+        elif now - lease.since >= self._renew_max_s:
+            why = f"it was renewed for renew_max_s = {self._renew_max_s:g} s"
+        else:
+            return True
+        where = ", ".join(map(_place_of_span, spans))
+        self._note(
+            logging.WARNING,
+            f"handler {lease.handler.name} of {where} still runs; its lock ends, because {why}",
+        )
+        return False
+
+    def _answered(self, result: service_pb.AcknowledgeResult, now: float) -> None:
+        settlement = self._acks.answered(result, now)
+        if settlement.renewals_off:
+            self._renewals_off = True
+            # Says so of what runs, once per lease.
+            self._stop_renewing(settlement.not_renewed, now)
+        else:
+            for span in settlement.not_renewed:
+                mark_lost(span)
+        renewals = {id(span) for span in (*settlement.renewed, *settlement.not_renewed)}
+        for outcome in settlement.outcomes:
+            if outcome.error is not None:
+                outcome.spans = [span for span in outcome.spans if id(span) not in renewals]
+                if outcome.spans:
+                    self._report([outcome])
+
+    def _stop_renewing(self, refused: list[Span], now: float) -> None:
+        columns = {id(span.columns) for span in refused}
+        for lease in self.hands.leases:
+            if id(lease.columns) in columns:
+                spans = lease.running_spans()
+                if spans:
+                    self._may_renew(lease, spans, now)
+                lease.due = math.inf
+
+    # -- the end ------------------------------------------------------------------------------
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nothing is started any more."""
+        return self._stopping
+
+    def begin_stop(self, now: float) -> None:
+        """Takes nothing more: what no handler has seen goes back, uncounted."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self.subscribe([], now)
+        self.publish(now)
+
+    def begin_close(self, now: float) -> None:
+        """Leaves: what was not finished is released by the coordinator, and counted."""
+        self._stopping = True
+        expired = self.hands.take_expired()
+        if expired:
+            self._acks.add(expired, None, now)
+        super().begin_close(now)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the coordinator confirmed every result, and everything that went back."""
+        return self._acks.is_empty and not self.hands.has_results
+
+    @property
+    def failure(self) -> bool:
+        """Whether the coordinator refused this worker; `raise_error` says how."""
+        return self._error is not None
+
+    def _wants_stream(self) -> bool:
+        running = self.hands.running > 0 and not self._closing and not self._left
+        return running or super()._wants_stream()
+
+
+def word_of(error: BaseException) -> Word:
+    """`Retry` = RELEASE with delay, `Reject` = REJECT, anything else = RELEASE."""
+    if not isinstance(error, Exception):
+        return Word(int(AcknowledgeType.RELEASE), 0, type(error).__name__)
+    if isinstance(error, Retry | Reject):
+        outcome = outcome_of(error)
+        return Word(
+            int(outcome.type), min(outcome.delay_ms, DELAY_MAX_MS), _reason(str(outcome.reason))
+        )
+    return Word(
+        int(AcknowledgeType.RELEASE), 0, _reason(f"{type(error).__name__}: {_text_of(error)}"[:256])
+    )
+
+
+def _reason(text: str) -> str:
+    """A text that the wire takes: valid UTF-8, at most `REASON_MAX_BYTES`."""
+    return text.encode("utf-8", "replace")[:REASON_MAX_BYTES].decode("utf-8", "ignore")
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an exception that can not be shown is still an outcome
+        return "(its text can not be read)"
+
+
+def _place_of(part: Part) -> str:
+    return _place_of_span(part.lease.span.within(part.start, part.stop))
+
+
+def _place_of_span(span: Span) -> str:
+    columns = span.columns
+    first, last = columns.offset_at(span.start), columns.offset_at(span.stop - 1)
+    offsets = f"offset {first}" if first == last else f"offsets {first}..{last}"
+    return f"{columns.topic} [{columns.partition}] {offsets}"

@@ -1,0 +1,102 @@
+"""How many records a worker asks for beyond those that its handlers have.
+
+Enough that no slot waits, no more than is worked off in `PREFETCH_S`: what waits here is locked,
+and another member may be idle.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: A worker holds, beyond what its handlers have, what it works off in so long.
+PREFETCH_S: Final = 0.2
+#: ... and never more records than this.
+PREFETCH_MAX: Final = 12_000
+#: Records that are asked for before anything is known of the handlers.
+FIRST: Final = 64
+
+_SLICE_S: Final = 0.05
+_SLOWER_WEIGHT: Final = 0.3
+_SHORTEST_S: Final = 0.001
+
+
+class Pace:
+    """How fast the handlers work, learnt from what they finish."""
+
+    def __init__(self) -> None:
+        self.records_per_s = 0.0
+        self._slice_start = 0.0
+        self._finished = 0
+        self._busy = False
+        self._from_idle = False
+
+    def started(self, now: float) -> None:
+        """There is something to do."""
+        if not self._busy:
+            self._busy = self._from_idle = True
+            self._slice_start = now
+            self._finished = 0
+
+    def finished(self, records: int, now: float, *, drained: bool) -> None:
+        """Handlers finished records; `drained` = there is nothing more to do."""
+        self._finished += records
+        elapsed_s = now - self._slice_start
+        # A slice that began idle and ended so is a whole measurement, however short.
+        if elapsed_s >= _SLICE_S or (drained and self._from_idle):
+            pace = self._finished / max(elapsed_s, _SHORTEST_S)
+            if pace > self.records_per_s:
+                self.records_per_s = pace
+            else:
+                self.records_per_s += _SLOWER_WEIGHT * (pace - self.records_per_s)
+            self._slice_start = now
+            self._finished = 0
+            self._from_idle = False
+        if drained:
+            self._busy = False
+
+    @property
+    def prefetch(self) -> int:
+        """Records that are worked off in `PREFETCH_S`, 1 at least."""
+        return max(1, min(PREFETCH_MAX, int(self.records_per_s * PREFETCH_S)))
+
+
+class Demand:
+    """How many records may wait.
+
+    A free slot is a reason to ask for a record only when handlers really run side by side: those
+    that compute keep the others waiting, whatever the concurrency. So what is asked for free slots
+    starts small, doubles while everything that came was started, and shrinks to what runs when
+    records wait beside free slots.
+
+    Args:
+        concurrency: Handlers at a time.
+        batch_max: Most records of one handler.
+        limit: Most records that may wait (`sharecoord.buffer.records`).
+    """
+
+    def __init__(self, concurrency: int, batch_max: int, limit: int) -> None:
+        self._concurrency = concurrency
+        self._batch_max = batch_max
+        self._all = concurrency * batch_max
+        self._limit = limit
+        self._useful = min(self._all, FIRST)
+        self.pace = Pace()
+
+    def computing(self, running: int) -> None:
+        """Records wait though slots are free: more at a time are of no use."""
+        self._useful = min(self._useful, max(FIRST, running + FIRST))
+
+    def room(self, *, running: int, jobs: int, waiting: int) -> int:
+        """How many records may wait now.
+
+        Args:
+            running: Records that handlers have.
+            jobs: Handlers that run.
+            waiting: Records that wait already.
+        """
+        room = self.pace.prefetch
+        if jobs < self._concurrency:
+            if not waiting and running >= self._useful // 2:
+                self._useful = min(self._all, self._useful * 2)
+            room = max(room, self._useful - running, self._batch_max)
+        return min(room, self._limit)

@@ -1,0 +1,64 @@
+"""Handlers as the application registers them: what they take, what they are called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sharecoord_sdk._core.arguments import read_topics
+
+BATCH_MAX: Final = 100_000
+HandlerFunction = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One handler of one topic.
+
+    Attributes:
+        topic: Whose records it takes.
+        function: Takes a `Message`, or a list of them when `batch` is set.
+        name: For logs.
+        is_async: Whether it is a coroutine function; others run on threads.
+        batch: Most records of one call; 0 = one record, not in a list.
+    """
+
+    topic: str
+    function: HandlerFunction
+    name: str
+    is_async: bool
+    batch: int = 0
+
+    @property
+    def records_max(self) -> int:
+        """Most records that one call takes."""
+        return self.batch or 1
+
+
+def read_handler(topic: object, function: object, batch: object) -> Handler:
+    """Checks what `Worker.handler` was given.
+
+    Raises:
+        TypeError: Not a topic name, not callable, or a batch that is no integer.
+        ValueError: A name that no topic has, or a batch out of bounds.
+    """
+    if not isinstance(topic, str):
+        raise TypeError(f"topic must be str, not {type(topic).__name__}")
+    read_topics([topic])
+    if not callable(function):
+        raise TypeError(f"a handler must be callable, not {type(function).__name__}")
+    if batch is not None and (not isinstance(batch, int) or isinstance(batch, bool)):
+        raise TypeError(f"batch must be int or None, not {type(batch).__name__}")
+    if batch is not None and not 1 <= batch <= BATCH_MAX:
+        raise ValueError(f"batch must be 1 to {BATCH_MAX}, not {batch}")
+    name = getattr(function, "__qualname__", None) or repr(function)
+    return Handler(topic, function, name, _is_async(function), batch or 0)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    if inspect.iscoroutinefunction(function):
+        return True
+    # An object whose class defines `async def __call__`.
+    return inspect.iscoroutinefunction(getattr(type(function), "__call__", None))  # noqa: B004

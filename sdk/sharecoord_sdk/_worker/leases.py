@@ -1,0 +1,334 @@
+"""What handlers have: rows of batches that were started, what became of them, until it is sent.
+
+A record is a row of a `Columns`; its state byte says whether a handler has it (IN_FLIGHT), its lock
+is gone (LOST) or it is done (SETTLED). Starting and finishing a record makes no object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from sharecoord_sdk._core.acks import ACCEPT, RETURN, AckRange
+from sharecoord_sdk._core.columns import (
+    IN_FLIGHT,
+    LOST,
+    SETTLED,
+    Columns,
+    PartitionKey,
+    Span,
+)
+from sharecoord_sdk._core.credit import CreditWindow
+from sharecoord_sdk._core.lock_book import LockBook, hits
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
+
+from .handlers import Handler
+
+#: While a lock's duration is not known.
+DURATION_S = 30.0
+
+
+class Word(NamedTuple):
+    """An acknowledgement other than a plain ACCEPT."""
+
+    kind: int
+    delay_ms: int
+    reason: str
+
+
+class Lease:
+    """Started rows of one span: what is renewed together.
+
+    Rows [first, span.start) were started; [span.start, span.stop) wait, while this is the head.
+    """
+
+    __slots__ = (
+        "accepted",
+        "columns",
+        "due",
+        "first",
+        "handler",
+        "is_dirty",
+        "others",
+        "running",
+        "since",
+        "span",
+        "states",
+    )
+
+    def __init__(self, span: Span, handler: Handler, due: float) -> None:
+        self.span = span
+        self.first = span.start
+        self.columns: Columns = span.columns
+        self.states = span.columns.states
+        self.handler = handler
+        #: When its locks are to be renewed; nothing is started from this lease after that.
+        self.due = due
+        #: When it was renewed first, or None.
+        self.since: float | None = None
+        #: Records that handlers have.
+        self.running = 0
+        #: Finished rows that were not collected yet.
+        self.accepted: list[int] = []
+        self.others: list[tuple[int, Word]] = []
+        self.is_dirty = False
+
+    def running_spans(self) -> list[Span]:
+        """The rows that handlers have, and whose locks are not known to be lost."""
+        if self.first == self.span.start:
+            return []
+        started = self.span.within(self.first, self.span.start)
+        return [run for state, run in started.runs() if state == IN_FLIGHT]
+
+
+class Part(NamedTuple):
+    """Rows [start, stop) of a lease, inside a batch."""
+
+    lease: Lease
+    start: int
+    stop: int
+
+
+class Hands(LockBook):
+    """The lock book of a worker: records that wait, and those that handlers have.
+
+    Invariant: a row is waiting (in `_buffer`), running (in a lease, IN_FLIGHT or LOST), or done.
+
+    Args:
+        credit: Counts what waits.
+        handlers: By topic.
+    """
+
+    def __init__(self, credit: CreditWindow, handlers: Mapping[str, Handler]) -> None:
+        super().__init__(credit)
+        self._handlers = handlers
+        self._head: Lease | None = None
+        self.leases: dict[Lease, None] = {}
+        self._dirty: list[Lease] = []
+        self._lost: list[Span] = []
+        self._expired: list[AckRange] = []
+        self.duration_s = DURATION_S
+        #: Handlers that run.
+        self.jobs = 0
+        #: Records that they have.
+        self.running = 0
+        #: Records finished since the last `collect`.
+        self.finished = 0
+
+    @property
+    def waiting(self) -> int:
+        """Records that no handler has seen."""
+        return self.credit.buffered_records
+
+    @property
+    def has_results(self) -> bool:
+        """Whether `collect` or `take_expired` has something."""
+        return bool(self._dirty or self._lost or self._expired)
+
+    # -- starting -----------------------------------------------------------------------------
+
+    def head(self, now: float) -> Lease | None:
+        """Where the next record is to be started from, or None when none waits."""
+        lease = self._head
+        if lease is not None and now < lease.due:
+            return lease
+        return self._open(now)
+
+    def _open(self, now: float) -> Lease | None:
+        self.close_head()
+        while self._buffer:
+            span = self._buffer[0]
+            deadline = span.lock.deadline
+            if deadline <= now:
+                self._buffer.popleft()
+                self.credit.remove(len(span), span.credit_bytes)
+                self._expired.append(AckRange(span, RETURN))
+                continue
+            due = deadline - self.duration_s / 2
+            if due <= now:
+                # It waited long: half of what is left.
+                due = now + (deadline - now) / 2
+            span.columns.unpack()
+            # Bytes leave the buffer with the first record; rows one by one.
+            self.credit.remove(0, span.credit_bytes)
+            lease = Lease(span, self._handlers[span.columns.topic], due)
+            self.leases[lease] = None
+            self._head = lease
+            return lease
+        return None
+
+    def close_head(self) -> None:
+        """Ends the head; what waits of it becomes a span of its own in the buffer."""
+        lease, self._head = self._head, None
+        if lease is None:
+            return
+        rest = lease.span.within(lease.span.start, lease.span.stop)
+        self._buffer[0] = rest
+        self.credit.buffered_bytes += rest.credit_bytes
+        self._drop_if_done(lease)
+
+    def start(self, lease: Lease) -> int:
+        """Gives the head's next record to a handler; returns its row."""
+        span = lease.span
+        row = span.start
+        span.start = row + 1
+        lease.running += 1
+        self.running += 1
+        self.jobs += 1
+        self.credit.buffered_records -= 1
+        if span.start == span.stop:
+            self._exhausted()
+        return row
+
+    def start_batch(self, lease: Lease, now: float) -> list[Part]:
+        """Gives up to `batch` records, all of the head's topic, to a handler."""
+        parts: list[Part] = []
+        room = lease.handler.batch
+        handler = lease.handler
+        self.jobs += 1
+        head: Lease | None = lease
+        while room and head is not None and head.handler is handler:
+            span = head.span
+            rows = min(room, len(span))
+            parts.append(Part(head, span.start, span.start + rows))
+            span.start += rows
+            room -= rows
+            head.running += rows
+            self.running += rows
+            self.credit.buffered_records -= rows
+            if span.start == span.stop:
+                self._exhausted()
+                head = self.head(now) if room else None
+        return parts
+
+    def _exhausted(self) -> None:
+        self._buffer.popleft()
+        self._head = None
+        # Settles what was rounded when nothing waits any more.
+        self.credit.remove(0, 0)
+
+    # -- finishing ----------------------------------------------------------------------------
+
+    def accept(self, lease: Lease, row: int) -> None:
+        """A handler of one record is done with it."""
+        self.jobs -= 1
+        self.running -= 1
+        self.finished += 1
+        lease.running -= 1
+        if lease.states[row] == IN_FLIGHT:
+            lease.states[row] = SETTLED
+            lease.accepted.append(row)
+            if not lease.is_dirty:
+                lease.is_dirty = True
+                self._dirty.append(lease)
+        else:
+            self._settle_lost(lease, row, row + 1)
+        if not lease.running and lease is not self._head:
+            self.leases.pop(lease, None)
+
+    def settle(self, parts: Sequence[Part], word: Word | None) -> None:
+        """A handler is done with records: the same word for all (None = ACCEPT)."""
+        self.jobs -= 1
+        for lease, start, stop in parts:
+            rows = stop - start
+            self.running -= rows
+            self.finished += rows
+            lease.running -= rows
+            if lease.states.count(IN_FLIGHT, start, stop) == rows:
+                lease.states[start:stop] = bytes((SETTLED,)) * rows
+                alive: Iterable[int] = range(start, stop)
+            else:
+                alive = [row for row in range(start, stop) if lease.states[row] == IN_FLIGHT]
+                self._settle_lost(lease, start, stop)
+            if word is None:
+                lease.accepted.extend(alive)
+            else:
+                lease.others.extend((row, word) for row in alive)
+            if not lease.is_dirty:
+                lease.is_dirty = True
+                self._dirty.append(lease)
+            self._drop_if_done(lease)
+
+    def _settle_lost(self, lease: Lease, start: int, stop: int) -> None:
+        """Rows whose lock went meanwhile: what the handler did is dropped, and somebody is told."""
+        for state, run in lease.span.within(start, stop).runs():
+            if state == LOST:
+                self._lost.append(run)
+            run.mark(SETTLED)
+
+    def _drop_if_done(self, lease: Lease) -> None:
+        if not lease.running and lease is not self._head:
+            self.leases.pop(lease, None)
+
+    def has_unacknowledged(self) -> bool:
+        """Whether handlers run."""
+        return self.running > 0
+
+    def collect(self, *, accept_rest: bool) -> tuple[list[AckRange], list[Span]]:
+        """What finished since the last time: ranges to send, and what was lost meanwhile."""
+        dirty, self._dirty = self._dirty, []
+        lost, self._lost = self._lost, []
+        self.finished = 0
+        ranges: list[AckRange] = []
+        for lease in dirty:
+            lease.is_dirty = False
+            within = lease.span.within
+            rows, lease.accepted = lease.accepted, []
+            ranges.extend(AckRange(within(*run), ACCEPT) for run in runs_of(rows))
+            others, lease.others = lease.others, []
+            others.sort(key=lambda item: item[0])
+            for word, group in groupby(others, key=lambda item: item[1]):
+                runs = runs_of([row for row, _ in group])
+                ranges.extend(AckRange(within(*run), *word) for run in runs)
+        return ranges, lost
+
+    def take_expired(self) -> list[AckRange]:
+        """What goes back because its lock ended before a handler saw it."""
+        expired, self._expired = self._expired, []
+        return expired
+
+    # -- what the coordinator wants to know, and says -------------------------------------------
+
+    def give_back(self, unwanted: Callable[[PartitionKey], bool]) -> list[AckRange]:
+        """See `LockBook.give_back`."""
+        self.close_head()
+        return super().give_back(unwanted)
+
+    def lose(self, lost: Sequence[types_pb.HeldRange]) -> None:
+        """See `LockBook.lose`: results of what handlers have are dropped when they come."""
+        self.close_head()
+        super().lose(lost)
+
+    def _in_hands(self) -> list[Span]:
+        return [span for lease in self.leases for span in lease.running_spans()]
+
+    def _lose_in_hands(self, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
+        for span in self._in_hands():
+            for start, stop in hits(span, by_token):
+                span.within(start, stop).mark(LOST)
+
+
+def mark_lost(span: Span) -> None:
+    """The lock of a span is gone: handlers that still run lose their results."""
+    for state, run in span.runs():
+        if state == IN_FLIGHT:
+            run.mark(LOST)
+
+
+def runs_of(rows: list[int]) -> Iterator[tuple[int, int]]:
+    """Runs [start, stop) of consecutive rows. Sorts the list."""
+    if not rows:
+        return
+    rows.sort()
+    first, last = rows[0], rows[-1]
+    if last - first == len(rows) - 1:
+        yield first, last + 1
+        return
+    start = stop = first
+    for row in rows:
+        if row != stop:
+            yield start, stop
+            start = row
+        stop = row + 1
+    yield start, stop

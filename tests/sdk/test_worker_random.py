@@ -1,0 +1,214 @@
+"""Handlers that do anything, in any order: nothing is lost, nothing is said twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from sharecoord_sdk import Reject, Retry
+from sharecoord_sdk._core.link import Phase
+from sharecoord_sdk._proto import share_service_pb2 as service_pb
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
+from sharecoord_sdk._worker.leases import Part
+
+from .fake_coordinator import Ack, acks_of, make_batch
+from .worker_world import WorkerWorld
+
+CONCURRENCY = 4
+ERRORS = (None, None, ValueError("no"), Retry(1), Reject("bad"))
+KINDS = {type(None): "ACCEPT", ValueError: "RELEASE", Retry: "RELEASE", Reject: "REJECT"}
+
+
+class WorkerMachine(RuleBasedStateMachine):
+    """A worker, a coordinator that remembers what it gave and was told, and chance."""
+
+    batch: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = WorkerWorld(concurrency=CONCURRENCY, batch=self.batch, reconnect_backoff_ms=1)
+        self.world.join()
+        self.read = 1 if self.world.sent else 0
+        self.next_offset = 0
+        self.token = 0
+        # What each offset was given out as, while its lock is held.
+        self.locked: dict[int, int] = {}
+        self.jobs: list[list[Part]] = []
+        # What handlers decided, while their locks were held.
+        self.decided: dict[int, str] = {}
+        self.words: Counter[tuple[int, str]] = Counter()
+        self.resendable: set[int] = set()
+        self.unanswered: list[service_pb.ConsumeRequest] = []
+        self.take_in()
+
+    # -- the coordinator ----------------------------------------------------------------------
+
+    def take_in(self) -> None:
+        """Reads what was sent."""
+        for request in self.world.sent[self.read :]:
+            if request.acknowledge_id:
+                self.unanswered.append(request)
+            for ack in acks_of(request):
+                self.take_ack(ack)
+        self.read = len(self.world.sent)
+
+    def take_ack(self, ack: Ack) -> None:
+        for offset in range(ack.first, ack.last + 1):
+            if ack.kind == "RENEW":
+                continue
+            again = offset in self.resendable
+            assert self.locked.get(offset) == ack.token or again, f"{offset} is not held"
+            if not again:
+                self.words[offset, ack.kind] += 1
+                assert sum(n for (at, _), n in self.words.items() if at == offset) == 1
+            assert self.decided.get(offset, "RETURN") == ack.kind
+            self.locked.pop(offset, None)
+
+    @rule(count=st.integers(1, 12), split=st.integers(0, 12))
+    def deliver(self, count: int, split: int) -> None:
+        """Records come, under one lock or two."""
+        if self.world.core.link.phase is not Phase.JOINED:
+            return
+        base = self.next_offset
+        for size in filter(None, (min(split, count), count - min(split, count))):
+            self.token += 1
+            self.world.receive(make_batch([b"v"] * size, base=base, token=self.token))
+            self.locked.update(dict.fromkeys(range(base, base + size), self.token))
+            base += size
+        self.next_offset = base
+        self.settle()
+
+    @rule()
+    def answer(self) -> None:
+        """The oldest acknowledgements are answered."""
+        if self.unanswered and self.world.core.link.phase is Phase.JOINED:
+            request = self.unanswered.pop(0)
+            result = service_pb.AcknowledgeResult(acknowledge_id=request.acknowledge_id)
+            self.world.receive(results=[result])
+            for ack in acks_of(request):
+                self.resendable -= set(range(ack.first, ack.last + 1))
+            self.settle()
+
+    @rule(data=st.data())
+    def reconnect(self, data: st.DataObject) -> None:
+        """The stream breaks; the next coordinator finds some locks gone."""
+        if self.world.core.link.phase is not Phase.JOINED or self.world.core.is_stopping:
+            return
+        for request in self.unanswered:
+            for ack in acks_of(request):
+                self.resendable |= set(range(ack.first, ack.last + 1))
+        self.unanswered.clear()
+        self.world.fail()
+        self.world.pass_time(2)
+        book = next(r.join for r in reversed(self.world.sent) if r.HasField("join")).lock_book
+        shown = {
+            offset for held in book for offset in range(held.first_offset, held.last_offset + 1)
+        }
+        assert set(self.locked) <= shown, "every lock that is held is shown"
+        self.take_in()
+        held = sorted(self.locked)
+        gone = data.draw(st.sets(st.sampled_from(held), max_size=3)) if held else set()
+        gone -= {at for at in gone if at in self.decided}
+        lost = [
+            types_pb.HeldRange(
+                partition=types_pb.TopicPartition(topic="t", partition=0),
+                first_offset=offset,
+                last_offset=offset,
+                lock_token=self.locked.pop(offset),
+            )
+            for offset in sorted(gone)
+        ]
+        self.world.receive(joined=service_pb.Joined(lock_duration_ms=30_000, lost=lost))
+        self.settle()
+
+    # -- the handlers -------------------------------------------------------------------------
+
+    @rule(most=st.integers(1, 6))
+    def start(self, most: int) -> None:
+        """Slots take what they can."""
+        for _ in range(most):
+            lease = self.world.core.head(self.world.now)
+            if lease is None:
+                break
+            if self.batch:
+                parts = self.world.core.start_batch(lease, self.world.now)
+            else:
+                row = self.world.core.start(lease)
+                parts = [Part(lease, row, row + 1)]
+            self.jobs.append(parts)
+        self.settle()
+
+    @precondition(lambda self: self.jobs)
+    @rule(which=st.integers(0, 100), error=st.sampled_from(ERRORS))
+    def finish(self, which: int, error: Exception | None) -> None:
+        """A handler returns or raises."""
+        parts = self.jobs.pop(which % len(self.jobs))
+        for part in parts:
+            for row in range(part.start, part.stop):
+                offset = part.lease.columns.offset_at(row)
+                if offset in self.locked:
+                    self.decided[offset] = KINDS[type(error)]
+        if error is None and not self.batch:
+            self.world.accept(*parts)
+        else:
+            self.world.core.settle(parts, error)
+
+    @rule(seconds=st.sampled_from([0.0, 0.001, 1.0, 5.0]))
+    def publish(self, seconds: float) -> None:
+        """Time goes by, and what is due is sent."""
+        self.world.pass_time(seconds)
+        self.world.publish()
+        self.settle()
+
+    @rule()
+    def stop(self) -> None:
+        """The drain begins."""
+        self.world.core.begin_stop(self.world.now)
+        self.settle()
+
+    def settle(self) -> None:
+        """What a shell does after each event."""
+        self.world.drive()
+        self.take_in()
+
+    @invariant()
+    def slots_are_bounded(self) -> None:
+        hands: Any = self.world.hands
+        assert hands.jobs == len(self.jobs) <= CONCURRENCY
+        assert hands.running == sum(p.stop - p.start for parts in self.jobs for p in parts)
+
+    def teardown(self) -> None:
+        """Everything ends: every lock has its word, and each word is what a handler decided."""
+        core = self.world.core
+        self.world.publish()
+        self.take_in()
+        while self.jobs:
+            self.finish(0, None)
+        core.begin_stop(self.world.now)
+        self.settle()
+        core.begin_close(self.world.now)
+        self.settle()
+        for _ in range(100):
+            if not self.unanswered:
+                break
+            self.answer()
+        assert self.locked == {}, "nothing is lost"
+        assert (self.world.hands.jobs, self.world.hands.running) == (0, 0)
+        assert self.world.hands.waiting == 0
+        assert self.world.hands.leases == {}
+        assert self.world.sent[-1].leave or not self.next_offset
+
+
+class BatchMachine(WorkerMachine):
+    """The same with handlers of batches."""
+
+    batch = 3
+
+
+TestWorker = WorkerMachine.TestCase
+TestWorker.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBatches = BatchMachine.TestCase
+TestBatches.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
