@@ -18,6 +18,8 @@ from .fake_coordinator import Ack, acks_of, make_batch
 from .worker_world import WorkerWorld
 
 CONCURRENCY = 4
+LOCK_MS = 3_600_000
+"""No lock ends by itself: what was given out is held until a word or a loss."""
 ERRORS = (None, None, ValueError("no"), Retry(1), Reject("bad"))
 KINDS = {type(None): "ACCEPT", ValueError: "RELEASE", Retry: "RELEASE", Reject: "REJECT"}
 
@@ -75,7 +77,8 @@ class WorkerMachine(RuleBasedStateMachine):
         base = self.next_offset
         for size in filter(None, (min(split, count), count - min(split, count))):
             self.token += 1
-            self.world.receive(make_batch([b"v"] * size, base=base, token=self.token))
+            batch = make_batch([b"v"] * size, base=base, token=self.token, remaining_ms=LOCK_MS)
+            self.world.receive(batch)
             self.locked.update(dict.fromkeys(range(base, base + size), self.token))
             base += size
         self.next_offset = base
@@ -121,7 +124,7 @@ class WorkerMachine(RuleBasedStateMachine):
             )
             for offset in sorted(gone)
         ]
-        self.world.receive(joined=service_pb.Joined(lock_duration_ms=30_000, lost=lost))
+        self.world.receive(joined=service_pb.Joined(lock_duration_ms=LOCK_MS, lost=lost))
         self.settle()
 
     # -- the handlers -------------------------------------------------------------------------
