@@ -36,6 +36,9 @@ class Worker:
     raises `Reject(reason)`: never again. Any other exception: released, and logged. Locks are
     renewed while a handler runs.
 
+    Handlers of one worker run in no order. In a group with `share.ordering` key or partition, which
+    keeps order between members, give the worker `concurrency=1`.
+
     Args:
         conf: As of `ShareConsumer`, without `max.poll.records` and `share.acknowledgement.mode`.
         concurrency: Most handlers that run at a time, of all topics together.
