@@ -96,7 +96,7 @@ class Window:
         self.grants: dict[int, Grant] = {}
         self.grants_of: dict[str, set[int]] = {}
         self.held: dict[str, int] = {}
-        self._freed: set[str] = set()
+        self._freed: dict[str, None] = {}
         self.dirty: dict[int, tuple[int, RangeState] | None] = {}
         self._due_until_ms = 0
         self._due_heap: list[int] = []
@@ -188,9 +188,9 @@ class Window:
 
     # -- changing -------------------------------------------------------------------------------
 
-    def take_freed(self) -> set[str]:
-        """The members that have held fewer records since the last call."""
-        freed, self._freed = self._freed, set()
+    def take_freed(self) -> Iterable[str]:
+        """The members that have come to hold fewer records since the last call, in order."""
+        freed, self._freed = self._freed, {}
         return freed
 
     def advance(self, now_ms: int) -> int:
@@ -337,7 +337,7 @@ class Window:
         if not grant.remaining:
             del self.grants[token]
             self.grants_of[member_id].discard(token)
-        self._freed.add(member_id)
+        self._freed[member_id] = None
         left = self.held[member_id] - size
         if left:
             self.held[member_id] = left

@@ -35,6 +35,9 @@ class DispatchedGroup(Protocol):
     sessions: dict[str, Session]
     partitions: dict[Place, PartitionActor]
 
+    def held(self, member_id: str) -> int:
+        """Records that a member holds in all partitions."""
+
     def window_grows(self, record_locks_max: int) -> None:
         """A window that is not set by hand follows the members' pace."""
 
@@ -48,6 +51,8 @@ class Dispatcher:
         """By topic: who can take something, who waits longest first."""
         self._ready: dict[PartitionActor, None] = {}
         """What may have something to hand out."""
+        self._freed: dict[str, None] = {}
+        """Who got credit back since the last turn."""
         self._scheduled = False
         self._all = False
         self._stopped = False
@@ -90,7 +95,7 @@ class Dispatcher:
         if busy_us:
             session.pace.worked(records, busy_us / 1000)
         else:
-            session.pace.finished(records, now_ms, drained=not self.held(session))
+            session.pace.finished(records, now_ms, drained=not self._held(session))
         self._count(session)
         self._group.window_grows(
             window_records(self._group.config, self.holds_total, len(self._group.sessions))
@@ -98,7 +103,7 @@ class Dispatcher:
 
     def offer(self, session: Session) -> None:
         """A member may be able to take more, or less, than before."""
-        wanted = session.wants(self.held(session))
+        wanted = session.wants(self._held(session))
         session.share.wants(wanted)
         if wanted <= 0:
             self._withdraw(session)
@@ -107,15 +112,16 @@ class Dispatcher:
             self._waiting.setdefault(topic, OrderedDict()).setdefault(session, None)
         self._schedule()
 
-    def wake(self, actor: PartitionActor) -> None:
-        """A partition may have something, or has taken something back."""
-        if actor.partition is None:
-            return
+    def wake(self, actor: PartitionActor, refunded: str | None = None) -> None:
+        """A partition may have something, or members hold less of it than before.
+
+        Args:
+            actor: The partition.
+            refunded: Who was given credit back.
+        """
         self._ready[actor] = None
-        for member_id in actor.partition.window.take_freed():
-            session = self._group.sessions.get(member_id)
-            if session is not None:
-                self.offer(session)
+        if refunded is not None:
+            self._freed[refunded] = None
         self._schedule()
 
     def wake_all(self) -> None:
@@ -127,9 +133,8 @@ class Dispatcher:
         """Nothing is acquired any more."""
         self._stopped = True
 
-    def held(self, session: Session) -> int:
-        """Records that a member holds in all partitions."""
-        return sum(a.held(session.member_id) for a in self._group.partitions.values())
+    def _held(self, session: Session) -> int:
+        return self._group.held(session.member_id)
 
     def _count(self, session: Session) -> None:
         """Keeps the sum of what members may hold right."""
@@ -161,8 +166,8 @@ class Dispatcher:
             self._all = False
             for session in group.sessions.values():
                 self.offer(session)
-            for actor in group.partitions.values():
-                self.wake(actor)
+            self._ready.update(dict.fromkeys(group.partitions.values()))
+        self._offer_freed()
         for actor in list(self._ready):
             waiting = self._waiting.get(actor.key.topic)
             if not _has_something(actor):
@@ -173,6 +178,17 @@ class Dispatcher:
                 if _has_something(actor):
                     # To the end: those that nobody came to stay in front of it.
                     self._ready[actor] = None
+
+    def _offer_freed(self) -> None:
+        """Whoever holds less than before may take more: once a turn, whatever has come together."""
+        freed, self._freed = self._freed, {}
+        for actor in self._ready:
+            if actor.partition is not None:
+                freed.update(dict.fromkeys(actor.partition.window.take_freed()))
+        for member_id in freed:
+            session = self._group.sessions.get(member_id)
+            if session is not None:
+                self.offer(session)
 
     def _hand_out(self, actor: PartitionActor, waiting: Waiting) -> None:
         """Rounds of equal parts, until nothing is there or nobody wants it."""
@@ -185,7 +201,7 @@ class Dispatcher:
                 session, _ = waiting.popitem(last=False)
                 if not _belongs(session, self._group.sessions, place[0]):
                     continue
-                holding, got = self.held(session), 0
+                holding, got = self._held(session), 0
                 if place in session.compared and place not in session.paused:
                     got = _serve(actor, session, fair, holding)
                     sent += got

@@ -366,7 +366,6 @@ class GroupActor:
             session.acknowledged_total += settled
             self.dispatcher.settled(session, settled, now_ms, busy_us)
         collector.seal()
-        self.dispatcher.offer(session)
 
     def _not_served(
         self, actor: PartitionActor | None, topic: str, topic_id: str, partition: int

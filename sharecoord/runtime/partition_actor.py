@@ -74,7 +74,7 @@ class PartitionActor:
         clock: RuntimeClock,
         committer: Committer,
         budget: MemoryBudget,
-        pump: Callable[[PartitionActor], None],
+        pump: Callable[[PartitionActor, str | None], None],
         on_dropped: Callable[[PartitionActor, SharecoordError], None],
         on_missing: Callable[[PartitionActor, int, int], None],
     ) -> None:
@@ -213,7 +213,7 @@ class PartitionActor:
         self._adjust_appetite()
         if self._budget.exceeded:
             self.cache.evict(self.partition.window.end_offset)
-        self._pump(self)
+        self._pump(self, None)
 
     def on_end(self, end_offset: int) -> None:
         """The end of the log was reached; trailing gaps are proven up to it."""
@@ -416,7 +416,7 @@ class PartitionActor:
                 position = run_last + 1
         if position <= last:
             self._commit(partition.decide_gap(position, last))
-        self._pump(self)
+        self._pump(self, None)
 
     # -- sending --------------------------------------------------------------------------------
 
@@ -449,7 +449,8 @@ class PartitionActor:
         if decision.changes_anything:
             self._commit(decision)
             self._committer.add(self, HandBackEffect(self, member_id, ranges))
-        self._pump(self)
+        # Also when its locks have ended meanwhile: its credit is back only now.
+        self._pump(self, member_id)
 
     # -- acknowledge, leave, time ---------------------------------------------------------------
 
@@ -476,7 +477,7 @@ class PartitionActor:
         self._committer.add(self, effect)
         self.cache.drop_below(partition.window.start_offset)
         self._arm_timer()
-        self._pump(self)
+        self._pump(self, None)
         return settled
 
     def release_member(self, member_id: str) -> None:
@@ -531,7 +532,7 @@ class PartitionActor:
             self.cache.drop_below(self.partition.window.start_offset)
             self._committer.add(self)
             self._arm_timer()
-            self._pump(self)
+            self._pump(self, None)
 
     def _arm_timer(self) -> None:
         """One timer for the earliest lock end or due time."""
@@ -557,4 +558,4 @@ class PartitionActor:
         self.partition.window.advance(now_ms)
         self._commit(self.partition.decide_expire(now_ms))
         self._arm_timer()
-        self._pump(self)
+        self._pump(self, None)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from sharecoord.core.states import AcknowledgeType
+from sharecoord.core.states import AcknowledgeType, ForceAction
 from sharecoord.errors import DrainingError
 from sharecoord.testing.harness import FakeMember, actor_of, running
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import now_s, offsets, world_with
+from tests.unit.runtime.worlds import now_s, offsets, until, world_with
 
 TOPICS = ("orders",)
 
@@ -248,3 +248,21 @@ async def test_nothing_starves_among_many_partitions() -> None:
         )
         working.cancel()
         assert begun == 20
+
+
+@virtual
+async def test_credit_comes_back_when_locks_end_before_their_commit() -> None:
+    """When they end the credit is still spent; once it is given back the member is served again."""
+    world = world_with(0, delivery_count_limit="10")
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS, credit=10, max_poll_records=10)
+        await asyncio.sleep(1)
+        world.caller.delay_s = 0.3
+        world.log.append("orders", 10)
+        await until(lambda: coordinator.groups["g"].held("m"), step_s=0.001)
+        actor = actor_of(coordinator, "orders")
+        assert actor.partition is not None
+        now_ms = actor.clock.now_ms()
+        actor._commit(actor.partition.decide_force(now_ms, 0, 9, ForceAction.RELEASE))
+        assert offsets(*await member.take(10)) == list(range(10))
