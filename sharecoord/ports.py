@@ -113,10 +113,11 @@ class Store(Protocol):
     def ensure_group(self, group_id: str) -> GroupRow:
         """The row of a group, made on first use."""
 
-    def join_member(self, member: MemberRow) -> int:
-        """Saves a member with member epoch = stored + 1 (1 when new); returns that epoch.
+    def join_members(self, members: Sequence[MemberRow]) -> list[int]:
+        """Saves members, each with member epoch = stored + 1 (1 when new); returns those epochs.
 
-        Compare-and-increment: a later join fences every earlier one.
+        Compare-and-increment: a later join fences every earlier one. All in one transaction; no
+        member stands in it twice.
         """
 
     def load_members(self) -> list[MemberRow]:

@@ -13,6 +13,7 @@ from sharecoord.errors import StoreFatalError, StoreInUseError
 from sharecoord.ports import LogReader, Store, TopicCatalog
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
+from sharecoord.runtime.joins import JoinQueue
 from sharecoord.runtime.record_cache import MemoryBudget, MemoryLimits
 from sharecoord.runtime.store_thread import StoreCaller
 
@@ -38,7 +39,12 @@ class Context:
     store_ok: bool = True
     """Whether the last renewal of the lease came through."""
     group_defaults: Mapping[str, str] = field(default_factory=dict)
+    joins: JoinQueue = field(init=False)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """What follows from the ports."""
+        self.joins = JoinQueue(self.store, self.caller)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Runs side work that is stopped with the coordinator; its failure is logged."""
@@ -57,6 +63,7 @@ class Context:
 
     async def stop_tasks(self) -> None:
         """Cancels what still runs, and waits for it."""
+        await self.joins.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

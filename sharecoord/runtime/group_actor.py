@@ -74,6 +74,8 @@ class GroupActor:
         self.group_id = row.group_id
         self.context = context
         self.sessions: dict[str, Session] = {}
+        self._joining = 0
+        """Joins that are being written."""
         self.partitions: dict[Place, PartitionActor] = {}
         self.topic_ids: dict[str, str] = {}
         self._partition_ids: dict[str, tuple[int, ...]] = {}
@@ -115,27 +117,28 @@ class GroupActor:
             StoreFencedError: The group was deleted meanwhile: join again, a new one.
         """
         self._check_open()
-        if (
-            command.member_id not in self.sessions
-            and len(self.sessions) >= self.config.group_max_size
-        ):
+        members = len(self.sessions) + self._joining
+        if command.member_id not in self.sessions and members >= self.config.group_max_size:
             raise GroupMaxSizeReachedError(
-                f"group {self.group_id!r} has {len(self.sessions)} members already; "
+                f"group {self.group_id!r} has {members} members already; "
                 "raise share.group.max.size to admit more",
                 retry_after_ms=5000,
             )
-        epoch = await self.context.caller.call(
-            self.context.store.join_member,
-            MemberRow(
-                self.group_id,
-                command.member_id,
-                0,
-                command.client_id,
-                command.host,
-                self.context.coordinator_id,
-                command.topics,
-            ),
-        )
+        self._joining += 1
+        try:
+            epoch = await self.context.joins.join(
+                MemberRow(
+                    self.group_id,
+                    command.member_id,
+                    0,
+                    command.client_id,
+                    command.host,
+                    self.context.coordinator_id,
+                    command.topics,
+                )
+            )
+        finally:
+            self._joining -= 1
         # Written before the deletion, the row went with the group.
         self._check_open()
         session = self._session_of(command, channel, epoch)

@@ -93,20 +93,28 @@ def _change_group(connection: Connection, group_id: str, values: dict[str, Any])
     return decode_group(row)
 
 
-def join_member(connection: Connection, dialect: Dialect, member: MemberRow) -> int:
-    """Saves the member with the next epoch, and returns it."""
+def join_members(
+    connection: Connection, dialect: Dialect, members: Sequence[MemberRow]
+) -> list[int]:
+    """Saves the members with their next epochs, and returns these."""
     names = MEMBER.columns.keys()
-    values: dict[str, Any] = dict(zip(names, encode_member(member), strict=True))
-    values["member_epoch"] = 1
-    connection.execute(
-        dialect.upsert(MEMBER, keys=["group_id", "member_id"], counter="member_epoch"), values
-    )
-    epoch: int = connection.execute(
-        select(MEMBER.c.member_epoch).where(
-            MEMBER.c.group_id == member.group_id, MEMBER.c.member_id == member.member_id
+    by_group: dict[str, dict[str, dict[str, Any]]] = {}
+    for member in members:
+        values: dict[str, Any] = dict(zip(names, encode_member(member), strict=True))
+        values["member_epoch"] = 1
+        of_group = by_group.setdefault(member.group_id, {})
+        assert member.member_id not in of_group, "a member stands twice in one transaction"
+        of_group[member.member_id] = values
+    upsert = dialect.upsert(MEMBER, keys=["group_id", "member_id"], counter="member_epoch")
+    epochs: dict[tuple[str, str], int] = {}
+    for group_id, rows in sorted(by_group.items()):
+        connection.execute(upsert, [rows[member_id] for member_id in sorted(rows)])
+        query = select(MEMBER.c.member_id, MEMBER.c.member_epoch).where(
+            MEMBER.c.group_id == group_id, MEMBER.c.member_id.in_(list(rows))
         )
-    ).scalar_one()
-    return epoch
+        for member_id, epoch in connection.execute(query):
+            epochs[group_id, member_id] = epoch
+    return [epochs[member.group_id, member.member_id] for member in members]
 
 
 def load_members(connection: Connection) -> list[MemberRow]:

@@ -363,13 +363,16 @@ class MemoryStore:
         with self._transaction("ensure_group") as database:
             return _copied(_ensure(database, group_id))
 
-    def join_member(self, member: MemberRow) -> int:
-        with self._transaction("join_member") as database:
-            key = (member.group_id, member.member_id)
-            old = database.members.get(key)
-            epoch = 1 if old is None else old.member_epoch + 1
-            database.members[key] = replace(member, member_epoch=epoch)
-            return epoch
+    def join_members(self, members: Sequence[MemberRow]) -> list[int]:
+        with self._transaction("join_members") as database:
+            epochs: dict[tuple[str, str], int] = {}
+            for member in members:
+                key = (member.group_id, member.member_id)
+                assert key not in epochs, "a member stands twice in one transaction"
+                old = database.members.get(key)
+                epochs[key] = 1 if old is None else old.member_epoch + 1
+                database.members[key] = replace(member, member_epoch=epochs[key])
+            return list(epochs.values())
 
     def load_members(self) -> list[MemberRow]:
         with self._transaction("load_members") as database:

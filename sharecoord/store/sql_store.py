@@ -270,9 +270,9 @@ class SqlStore:
         with self._write() as connection:
             return group_queries.ensure_group(connection, self._dialect, group_id)
 
-    def join_member(self, member: MemberRow) -> int:
+    def join_members(self, members: Sequence[MemberRow]) -> list[int]:
         with self._write() as connection:
-            return group_queries.join_member(connection, self._dialect, member)
+            return group_queries.join_members(connection, self._dialect, members)
 
     def load_members(self) -> list[MemberRow]:
         with self._read() as connection:

@@ -98,7 +98,7 @@ def test_it_can_be_read_with_select(world: SqliteWorld, path: Path) -> None:
     )
     commit(store, change_of(loaded, upserted=[row_of(0, 4)], dead_letters=[letter]))
     store.save_group_config("group", set_values={"share.ordering": "key"}, deleted=[])
-    store.join_member(member_of("m1"))
+    store.join_members([member_of("m1")])
     with by_hand(path) as connection:
         connection.row_factory = sqlite3.Row
         row = connection.execute(

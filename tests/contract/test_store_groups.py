@@ -71,15 +71,26 @@ def test_pause_and_resume(world: World) -> None:
 
 def test_a_join_fences_every_earlier_one(world: World) -> None:
     one, two = world.open("one"), world.open("two")
-    assert one.join_member(member_of("m1", epoch=77)) == 1
-    assert two.join_member(member_of("m1", epoch=1, last_fetch_id=3)) == 2
-    assert one.join_member(member_of("m2")) == 1
-    assert one.join_member(member_of("m1", group="other")) == 1
+    assert one.join_members([member_of("m1", epoch=77)]) == [1]
+    assert two.join_members([member_of("m1", epoch=1, last_fetch_id=3)]) == [2]
+    assert one.join_members([member_of("m2")]) == [1]
+    assert one.join_members([member_of("m1", group="other")]) == [1]
     assert two.load_members() == [
         member_of("m1", epoch=2, last_fetch_id=3),
         member_of("m2", epoch=1),
         member_of("m1", group="other", epoch=1),
     ]
+
+
+def test_members_that_join_together_have_their_own_epochs(world: World) -> None:
+    store = world.open()
+    store.join_members([member_of("m2")])
+    together = [member_of("m2"), member_of("m1"), member_of("m2", group="another")]
+    assert store.join_members(together) == [2, 1, 1]
+    assert [(m.group_id, m.member_id, m.member_epoch) for m in store.load_members()] == sorted(
+        [("another", "m2", 1), (together[0].group_id, "m1", 1), (together[0].group_id, "m2", 2)]
+    )
+    assert store.join_members([]) == []
 
 
 # -- reset ----------------------------------------------------------------------------------------
@@ -191,10 +202,10 @@ def test_a_group_is_deleted_with_everything_under_it(world: World) -> None:
     loaded = claimed(store)
     commit(store, change_of(loaded, upserted=[row_of(0, 4)]))
     store.save_group_config("group", set_values={"a": "1"}, deleted=[])
-    store.join_member(member_of("m1"))
+    store.join_members([member_of("m1")])
     other = claimed(store, key_of(group="other"))
     store.ensure_group("other")
-    store.join_member(member_of("m1", group="other"))
+    store.join_members([member_of("m1", group="other")])
     assert store.delete_group("group")
     assert not store.delete_group("group")
     assert store.list_partitions("group") == []
@@ -214,7 +225,7 @@ def test_an_outbox_outlives_its_groups_deletion(world: World) -> None:
     )
     commit(store, letters)
     store.save_group_config("group", set_values={"a": "1"}, deleted=[])
-    store.join_member(member_of("m1"))
+    store.join_members([member_of("m1")])
     assert store.delete_group("group")
     # Nothing is left but the outbox, and that is no group.
     assert store.load_groups() == []

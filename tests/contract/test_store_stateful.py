@@ -154,7 +154,7 @@ class StoresAgree(RuleBasedStateMachine):
         # A step that fails before COMMIT would leave the fault to SQLite only: use it up at once.
         self.memory.break_next_commit(memory, after=after)
         self.sqlite.break_next_commit(sqlite, after=after)
-        self.both(name, lambda store: store.join_member(MemberRow("g", "m", 0, "", "", "", ())))
+        self.both(name, lambda store: store.join_members([MemberRow("g", "m", 0, "", "", "", ())]))
 
     @rule(name=coordinators, key=keys, reload=st.booleans())
     def claim(self, name: str, key: PartitionKey, reload: bool) -> None:
@@ -242,9 +242,12 @@ class StoresAgree(RuleBasedStateMachine):
             dead_letters_done=data.draw(st.lists(small, max_size=2)),
         )
 
-    @rule(name=coordinators, member=members)
-    def join(self, name: str, member: MemberRow) -> None:
-        self.both(name, lambda store: store.join_member(member))
+    @rule(
+        name=coordinators,
+        joining=st.lists(members, max_size=4, unique_by=lambda m: (m.group_id, m.member_id)),
+    )
+    def join(self, name: str, joining: list[MemberRow]) -> None:
+        self.both(name, lambda store: store.join_members(joining))
 
     @rule(name=coordinators, group=groups, value=texts, deleted=st.lists(st.sampled_from("ab")))
     def configure(self, name: str, group: str, value: str, deleted: list[str]) -> None:
