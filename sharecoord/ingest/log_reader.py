@@ -3,8 +3,9 @@
 A consumer has one position per partition, so share-partitions of several groups on one partition
 take different consumers of the pool; everything else shares one. A consumer that reads nothing any
 more is closed, the first one excepted. Reading happens on the loop, in
-large batches (a thread that trades the interpreter lock with the loop costs more than the reading
-itself); only when nothing comes for a while does a thread wait in librdkafka's stead.
+large batches, while there is a backlog (a thread that trades the interpreter lock with the loop
+costs more than the reading itself); else a thread waits for the next record, and for company when
+more are on their way.
 """
 
 from __future__ import annotations
@@ -38,11 +39,17 @@ log = structlog.get_logger(__name__)
 CONSUME_RECORDS_MAX = 2_000
 """Messages of one call: 1 to 3 ms of work, so that the loop stays responsive."""
 
-SPIN_S = 0.004
-"""So long after the last record the loop looks itself; then a thread waits."""
+BACKLOG_RECORDS = 500
+"""A call that returns so many, or more, is followed by the next one at once, on the loop."""
 
 WAIT_S = 0.2
-"""Longest wait of that thread: how late a change of assignment can be noticed by it."""
+"""Longest wait of the thread: how late a change of assignment can be noticed by it."""
+
+GATHER_S = 0.002
+"""Once `GATHER_RECORDS` come at a time, it waits so long for more: a turn with a few records costs
+the coordinator almost as much as one with hundreds."""
+
+GATHER_RECORDS = 4
 
 RESTART_DELAY_S = 0.2
 """Wait before a partition is read again after an error."""
@@ -153,37 +160,56 @@ class _Slot:
 
     async def _read_on(self) -> None:
         loop = asyncio.get_running_loop()
-        last_data = loop.time()
+        read = 0
         while not self._stopped:
             if not any(r.hungry for r in self.readings.values()):
                 self._wake.clear()
                 await self._wake.wait()
-                continue
-            began_s = loop.time()
-            messages = self._consumer.consume(CONSUME_RECORDS_MAX, 0)
-            if messages:
-                last_data = loop.time()
-                self._dispatch(messages)
-            if len(messages) < CONSUME_RECORDS_MAX:
-                self.drained_s = began_s
-            if messages:
+            elif read >= BACKLOG_RECORDS:
+                read = self._got(None, *self._take())
                 await asyncio.sleep(0)
-            elif loop.time() - last_data < SPIN_S:
-                await asyncio.sleep(0.001)
             else:
-                began_s = loop.time()
-                messages, waited_s = await loop.run_in_executor(self._waiter, self._wait)
-                # Nothing was in the queue until the wait ended, whether or not a record ended it.
-                self.drained_s = began_s + waited_s
-                if messages:
-                    last_data = loop.time()
-                    self._dispatch(messages)
+                gather_s = GATHER_S if read >= GATHER_RECORDS else 0.0
+                wait = loop.run_in_executor(self._waiter, self._wait, gather_s)
+                read = self._got(*await wait)
 
-    def _wait(self) -> tuple[list[Message], float]:
-        """Waits for one message; returns how long that took (without the wait for this thread)."""
+    def _got(
+        self, drained_before_s: float | None, messages: list[Message], drained_s: float | None
+    ) -> int:
+        """Passes messages on; returns how many there were.
+
+        Args:
+            drained_before_s: When the queue was empty before the first of them came, if it was.
+            messages: What was in it.
+            drained_s: When it was empty again, if it was.
+        """
+        if drained_before_s is not None:
+            self.drained_s = drained_before_s
+        if messages:
+            self._dispatch(messages)
+        if drained_s is not None:
+            self.drained_s = drained_s
+        return len(messages)
+
+    def _take(self) -> tuple[list[Message], float | None]:
+        """What is in the queue; and when that emptied it, if it did."""
         began_s = time.monotonic()
-        messages = self._consumer.consume(1, WAIT_S)
-        return messages, time.monotonic() - began_s
+        messages = self._consumer.consume(CONSUME_RECORDS_MAX, 0)
+        return messages, began_s if len(messages) < CONSUME_RECORDS_MAX else None
+
+    def _wait(self, gather_s: float) -> tuple[float | None, list[Message], float | None]:
+        """In a thread: waits for the first message, then for others; as `_got` takes it."""
+        drained_before_s = None
+        messages, drained_s = self._take()
+        if not messages:
+            messages = self._consumer.consume(1, WAIT_S)
+            # Nothing was in the queue until then, whether or not a record ended the wait.
+            drained_before_s, drained_s = time.monotonic(), None
+        if messages and gather_s:
+            time.sleep(gather_s)
+            more, drained_s = self._take()
+            messages += more
+        return drained_before_s, messages, drained_s
 
     def _dispatch(self, messages: list[Message]) -> None:
         """Gives each partition its run of messages, and each event its meaning."""

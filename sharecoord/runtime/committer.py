@@ -37,6 +37,10 @@ RANGE_BYTES = 200
 PENDING_AGE_MAX_MS = 500
 """Acquiring stops while the oldest uncommitted change is older (design 4)."""
 
+LINGER_S = 0.005
+"""So long a change that nobody waits for may wait for others, as by Kafka's
+`share.coordinator.append.linger.ms`. A delivery takes it along and never waits behind it."""
+
 RETRY_FOR_S = 1.0
 """A store that changed nothing is asked again for so long before partitions are dropped."""
 
@@ -94,6 +98,7 @@ class Committer:
         self._effects: list[tuple[Committable | None, int, Effect]] = []
         self._members_removed: list[tuple[str, str, int]] = []
         self._wake = asyncio.Event()
+        self._linger: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._waiting_since_ms: int | None = None
@@ -106,12 +111,20 @@ class Committer:
         """Changes in the transaction that runs now; those that gather are still in the windows."""
         self._task = asyncio.create_task(self._run(), name="sharecoord-committer")
 
-    def add(self, actor: Committable, effect: Effect | None = None) -> None:
-        """Notes that an actor has changes, and what waits for them."""
+    def add(
+        self, actor: Committable, effect: Effect | None = None, *, may_wait: bool = False
+    ) -> None:
+        """Notes that an actor has changes, and what waits for them.
+
+        Args:
+            actor: Who has changes.
+            effect: What waits.
+            may_wait: Whether it may go with what comes in the next `LINGER_S`.
+        """
         self._dirty[actor] = None
         if effect is not None:
             self._effects.append((actor, actor.generation, effect))
-        self._kick()
+        self._kick(may_wait=may_wait)
 
     def add_effect(self, effect: Effect) -> None:
         """Something that waits for everything decided so far, whatever the partition."""
@@ -123,14 +136,17 @@ class Committer:
         self._members_removed.append((group_id, member_id, member_epoch))
         self._kick()
 
-    def _kick(self) -> None:
+    def _kick(self, *, may_wait: bool = False) -> None:
         if self._failed:
             return
-        if not self._wake.is_set():
-            self._wake.set()
-            self._idle.clear()
+        self._idle.clear()
         if self._waiting_since_ms is None:
             self._waiting_since_ms = self._now_ms()
+        if not may_wait:
+            self._wake.set()
+        elif self._linger is None and not self._wake.is_set():
+            loop = asyncio.get_running_loop()
+            self._linger = loop.call_later(LINGER_S, self._wake.set)
 
     @property
     def behind(self) -> bool:
@@ -159,6 +175,8 @@ class Committer:
 
     async def flush(self) -> None:
         """Waits until everything added so far is committed (or failed)."""
+        if not self._idle.is_set():
+            self._wake.set()
         await self._idle.wait()
 
     async def close(self) -> None:
@@ -181,8 +199,11 @@ class Committer:
                 if self._failed:
                     return
                 self._wake.clear()
+                if self._linger is not None:
+                    self._linger.cancel()
+                    self._linger = None
                 await self._commit_once()
-                if not self._wake.is_set():
+                if self._waiting_since_ms is None:
                     self._idle.set()
                 self._tell_unblocked()
         except StoreFatalError as error:

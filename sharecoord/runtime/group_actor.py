@@ -344,6 +344,7 @@ class GroupActor:
         collector: Collector,
         *,
         busy_us: int = 0,
+        may_wait: bool = False,
     ) -> None:
         """Settles ranges, partition by partition; the collector answers after the commit.
 
@@ -352,6 +353,7 @@ class GroupActor:
             acknowledgements: (topic, topic id, partition, ranges).
             collector: Sealed by this call.
             busy_us: How long the application had records since it last said so; 0 = unknown.
+            may_wait: Whether the commit may wait for others (`committer.LINGER_S`).
         """
         now_ms = self.context.clock.now_ms()
         session.last_poll_ms = now_ms
@@ -364,7 +366,7 @@ class GroupActor:
                 key = PartitionKey(self.group_id, topic, topic_id, partition)
                 collector.add(PartitionResult(key, error=error))
                 continue
-            settled += actor.acknowledge(session, ranges, collector)
+            settled += actor.acknowledge(session, ranges, collector, may_wait=may_wait)
         if settled:
             session.acknowledged_total += settled
             self.dispatcher.settled(session, settled, now_ms, busy_us)

@@ -455,7 +455,12 @@ class PartitionActor:
     # -- acknowledge, leave, time ---------------------------------------------------------------
 
     def acknowledge(
-        self, session: Session, ranges: Sequence[AcknowledgedRange], collector: Collector
+        self,
+        session: Session,
+        ranges: Sequence[AcknowledgedRange],
+        collector: Collector,
+        *,
+        may_wait: bool,
     ) -> int:
         """Settles what a member says; returns how many records it holds no longer."""
         partition = self.partition
@@ -474,7 +479,7 @@ class PartitionActor:
             lock_remaining_ms=partition.settings.lock_duration_ms if renewed else 0,
             settled=settled,
         )
-        self._committer.add(self, effect)
+        self._committer.add(self, effect, may_wait=may_wait)
         self.cache.drop_below(partition.window.start_offset)
         self._arm_timer()
         self._pump(self, None)

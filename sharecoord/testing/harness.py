@@ -259,7 +259,8 @@ class FakeMember:
         collector = Collector(lambda results: self.acknowledged(number, results))
         if not self._connected:
             raise StreamBrokenError
-        group.acknowledge(session, items, collector)
+        # Every second one may wait for company: an SDK says so of most.
+        group.acknowledge(session, items, collector, may_wait=number % 2 == 0)
         while number not in self.results:
             await self._something(stream)
         results = self.results.pop(number)

@@ -456,3 +456,18 @@ def test_what_the_application_keeps_goes_on_counting() -> None:
         world.core.begin_commit(world.now)
         world.drive()
     assert busy_ms(world) == [1_000, 2_000]
+
+
+def test_only_what_nobody_waits_for_may_wait() -> None:
+    world = World(share_acknowledgement_mode="explicit")
+    world.join()
+    for base, kind in enumerate(("ACCEPT", "ACCEPT", "RENEW")):
+        world.receive(make_batch([b"v"], base=base, token=base + 1))
+        world.poll()[0].columns.states[0] = types_pb.AcknowledgeType.Value(
+            f"ACKNOWLEDGE_TYPE_{kind}"
+        )
+        if base == 1:
+            world.core.begin_commit(world.now)
+            world.drive()
+    world.poll()
+    assert [r.may_wait for r in world.sent if r.acknowledge_id] == [True, False, False]

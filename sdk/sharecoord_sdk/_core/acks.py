@@ -171,8 +171,8 @@ class AckBook:
                         ticket.expect(key)
                     self._waiting.append(PartitionAck(key, piece, ticket, now))
 
-    def take(self, now: float) -> tuple[int, list[types_pb.PartitionAcknowledgements]] | None:
-        """The next message's id and acknowledgements, or None when nothing is due.
+    def take(self, now: float) -> service_pb.ConsumeRequest | None:
+        """The next message with acknowledgements, or None when nothing is due.
 
         Within a message the ranges of a partition ascend and do not overlap. A record that was
         delivered a second time while its first delivery was under way goes in the next message,
@@ -195,7 +195,11 @@ class AckBook:
         self._waiting = left
         self._last_id += 1
         self._sent[self._last_id] = parts
-        return self._last_id, [_to_wire(key, items) for key, items in chosen.items() if items]
+        return service_pb.ConsumeRequest(
+            acknowledge_id=self._last_id,
+            acknowledgements=[_to_wire(key, items) for key, items in chosen.items() if items],
+            may_wait=not any(map(_is_awaited, parts)),
+        )
 
     def stream_lost(self) -> None:
         """Nothing will be answered any more: everything waits to be sent again, in order."""
@@ -241,6 +245,11 @@ class AckBook:
             retriable=answer.error_retriable,
         )
         _finish(part, [(item, item.span, error) for item in part.ranges], settlement)
+
+
+def _is_awaited(part: PartitionAck) -> bool:
+    """Whether somebody waits for the outcome: a commit, or a lock that must not end meanwhile."""
+    return part.ticket is not None or any(item.kind == RENEW for item in part.ranges)
 
 
 def _layers(items: list[AckRange]) -> list[list[AckRange]]:

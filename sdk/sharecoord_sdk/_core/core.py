@@ -473,9 +473,7 @@ class ConsumerCore:
             due = self._acks.take(now)
             if due is None:
                 break
-            requests.append(
-                service_pb.ConsumeRequest(acknowledge_id=due[0], acknowledgements=due[1])
-            )
+            requests.append(due)
         if requests:
             requests[-1].busy_us = round(self._busy_s * 1e6)
             self._busy_s = 0.0

@@ -117,7 +117,9 @@ class ConsumeStream:
             )
         items = codec.acknowledgements(request.acknowledgements)
         collector = Collector(lambda results: channel.acknowledged(acknowledge_id, results))
-        group.acknowledge(session, items, collector, busy_us=request.busy_us)
+        group.acknowledge(
+            session, items, collector, busy_us=request.busy_us, may_wait=request.may_wait
+        )
 
     def _leave(self, group: GroupActor, session: Session) -> None:
         """Leaves, and says so once that is durable."""

@@ -157,3 +157,32 @@ async def test_what_the_user_sets_is_not_divided(monkeypatch: pytest.MonkeyPatch
         reader.read("t", 0, 0, committed=False, sink=Sink())
     assert found == [500, 500]
     await reader.close()
+
+
+async def test_records_that_trickle_come_at_once_and_a_stream_of_them_in_company(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = FakeConsumer()
+    few = [Good(i, b"x", None, None) for i in range(4)]
+    one = [Good(4, b"x", None, None)]
+    late = [Good(i, b"x", None, None) for i in (5, 6)]
+    # Four at once; with the next one it waits for others; that was a few only: no wait any more.
+    consumer._answers = [few, one, late, [Good(7, b"x", None, None)]]
+    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
+    waits: list[float] = []
+    monkeypatch.setattr(log_reader.time, "sleep", waits.append)
+    reader = KafkaLogReader({})
+
+    class Last(Sink):
+        def on_chunk(self, chunk: RecordChunk) -> None:
+            self.chunks.append(chunk)
+            if chunk.last == 7:
+                self.came.set()
+
+    sink = Last()
+    reader.read("t", 0, 0, committed=False, sink=sink)
+    async with asyncio.timeout(20):
+        await sink.came.wait()
+    assert [chunk.count for chunk in sink.chunks] == [4, 3, 1]
+    assert waits == [log_reader.GATHER_S]
+    await reader.close()

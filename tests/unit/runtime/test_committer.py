@@ -18,6 +18,7 @@ from sharecoord.errors import (
     StoreUnavailableError,
 )
 from sharecoord.runtime.committer import (
+    LINGER_S,
     PENDING_AGE_MAX_MS,
     PENDING_BYTES_MAX,
     RANGE_BYTES,
@@ -26,6 +27,7 @@ from sharecoord.runtime.committer import (
 from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.harness import VirtualStoreCaller
 from sharecoord.testing.virtual_time import virtual
+from tests.unit.runtime.worlds import until
 
 
 class FakeStore(MemoryStore):
@@ -338,4 +340,54 @@ async def test_acquiring_waits_while_too_much_is_pending() -> None:
     assert setup.committer.behind
     await setup.committer.flush()
     assert not setup.committer.behind
+    await setup.close()
+
+
+@virtual
+async def test_what_may_wait_waits_for_others_but_not_long() -> None:
+    setup, loop = Setup(), asyncio.get_running_loop()
+    one, two = FakeActor(1), FakeActor(2)
+    alone = FakeEffect()
+    began_s = loop.time()
+    setup.committer.add(one, alone, may_wait=True)
+    await until(lambda: alone.number, step_s=0.0005)
+    assert LINGER_S <= loop.time() - began_s < LINGER_S + 0.005, "nobody came"
+
+    patient = FakeEffect()
+    began_s = loop.time()
+    setup.committer.add(one, patient, may_wait=True)
+    urgent = setup.add(two)
+    await until(lambda: urgent.number, step_s=0.0005)
+    assert loop.time() - began_s < LINGER_S
+    assert patient.number, "it went along"
+    assert [len(batch.partitions) for batch in setup.store.batches] == [1, 2]
+    await asyncio.sleep(1)
+    assert len(setup.store.batches) == 2, "and not once more"
+    await setup.close()
+
+
+@virtual
+async def test_a_flush_does_not_wait_for_company() -> None:
+    setup, loop = Setup(), asyncio.get_running_loop()
+    patient = FakeEffect()
+    setup.committer.add(FakeActor(1), patient, may_wait=True)
+    began_s = loop.time()
+    await setup.committer.flush()
+    assert patient.number
+    assert loop.time() - began_s < LINGER_S
+    await setup.close()
+
+
+@virtual
+async def test_what_may_wait_while_a_commit_runs_goes_with_the_next() -> None:
+    setup = Setup()
+    setup.caller.delay_s = 0.02
+    first = setup.add(FakeActor(1))
+    await asyncio.sleep(0.001)
+    patient = FakeEffect()
+    setup.committer.add(FakeActor(2), patient, may_wait=True)
+    await until(lambda: first.number, step_s=0.001)
+    assert patient.number is None
+    await setup.committer.flush()
+    assert patient.number
     await setup.close()
