@@ -205,8 +205,9 @@ class _Slot:
             messages = self._consumer.consume(1, WAIT_S)
             # Nothing was in the queue until then, whether or not a record ended the wait.
             drained_before_s, drained_s = time.monotonic(), None
-        if messages and gather_s:
-            time.sleep(gather_s)
+        if messages and (gather_s or drained_before_s):
+            if gather_s:
+                time.sleep(gather_s)
             more, drained_s = self._take()
             messages += more
         return drained_before_s, messages, drained_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.errors import SharecoordError
@@ -26,10 +25,11 @@ class StreamChannel:
         self.unsent_bytes = 0
         self.error: SharecoordError | None = None
         self.ended = False
-        self._outbox: deque[list[bytes]] = deque()
+        # Ten thousand of them mostly wait: a deque and an event would take 1.5 KB each.
+        self._outbox: list[list[bytes]] = []
         self._open_bytes = JOINED_BYTES_MAX
         """Size of the last message when more can be joined to it, else `JOINED_BYTES_MAX`."""
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, message: service.ConsumeResponse) -> None:
         """Queues a message."""
@@ -37,7 +37,7 @@ class StreamChannel:
         self._outbox.append([frame])
         self._open_bytes = JOINED_BYTES_MAX
         self.unsent_bytes += len(frame)
-        self._wake.set()
+        self._wake()
 
     def _join(self, frame: bytes) -> None:
         """Queues a message of repeated fields, together with the one before when that is small."""
@@ -49,16 +49,23 @@ class StreamChannel:
             joined_bytes = len(frame)
         self._open_bytes = joined_bytes
         self.unsent_bytes += len(frame)
-        self._wake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def next_frame(self) -> bytes | None:
         """The next message to write; None when the stream ends."""
         while not self._outbox:
             if self.ended:
                 return None
-            self._wake.clear()
-            await self._wake.wait()
-        parts = self._outbox.popleft()
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        parts = self._outbox.pop(0)
         frame = parts[0] if len(parts) == 1 else b"".join(parts)
         self.unsent_bytes -= len(frame)
         return frame
@@ -85,4 +92,4 @@ class StreamChannel:
         """Ends the stream after what is queued."""
         self.error = error
         self.ended = True
-        self._wake.set()
+        self._wake()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+
+from grpc import aio
 
 from sharecoord import __version__
 from sharecoord.api.grpc.calls import ServicerContext, abort, host_of, unexpected
@@ -17,6 +18,8 @@ from sharecoord.runtime.sessions import Session
 from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
 
+EOF = aio.EOF  # type: ignore[attr-defined]  # its stubs leave it out
+
 
 class ConsumeStream:
     """The two directions of one stream."""
@@ -28,12 +31,12 @@ class ConsumeStream:
         self._group: GroupActor | None = None
         self._session: Session | None = None
 
-    async def frames(self, requests: AsyncIterator[service.ConsumeRequest]) -> AsyncIterator[bytes]:
-        """What goes to the member, as serialised messages."""
-        reader = asyncio.create_task(self._read(requests), name="sharecoord-consume")
+    async def run(self) -> None:
+        """Serves the stream until one side ends it."""
+        reader = asyncio.create_task(self._read(), name="sharecoord-consume")
         try:
             while (frame := await self._channel.next_frame()) is not None:
-                yield frame
+                await self._context.write(frame)
             if self._channel.error is not None:
                 await abort(self._context, self._channel.error)
         finally:
@@ -42,10 +45,10 @@ class ConsumeStream:
             if group is not None and session is not None and session.channel is self._channel:
                 group.disconnected(session)
 
-    async def _read(self, requests: AsyncIterator[service.ConsumeRequest]) -> None:
+    async def _read(self) -> None:
         error: SharecoordError | None = None
         try:
-            async for request in requests:
+            while (request := await self._context.read()) is not EOF:
                 if self._session is None:
                     await self._join(request)
                 elif request.HasField("join"):
@@ -53,6 +56,8 @@ class ConsumeStream:
                         "join stands in a later message of the stream; send it once, in the first"
                     )
                 self._handle(request)
+                # Nothing of it stays while this member, one of ten thousand, says nothing.
+                del request
             if self._session is None:
                 error = InvalidRequestError("the stream ended before a message with join came")
         except SharecoordError as problem:

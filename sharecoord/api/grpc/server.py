@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,9 @@ class ShareService:
         self._coordinator = coordinator
         self._calls = UnaryCalls(coordinator)
 
-    async def consume(
-        self, requests: AsyncIterator[service.ConsumeRequest], context: ServicerContext
-    ) -> AsyncIterator[bytes]:
-        """The stream of one member."""
-        async for frame in ConsumeStream(self._coordinator, context).frames(requests):
-            yield frame
+    async def consume(self, _: object, context: ServicerContext) -> None:
+        """The stream of one member; read and written by hand, for generators cost more."""
+        await ConsumeStream(self._coordinator, context).run()
 
     def _unary_handlers(self) -> dict[str, Any]:
         calls = self._calls

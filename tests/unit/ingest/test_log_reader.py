@@ -186,3 +186,18 @@ async def test_records_that_trickle_come_at_once_and_a_stream_of_them_in_company
     assert [chunk.count for chunk in sink.chunks] == [4, 3, 1]
     assert waits == [log_reader.GATHER_S]
     await reader.close()
+
+
+async def test_the_queue_was_empty_until_the_end_of_a_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: QuietConsumer())
+    reader = KafkaLogReader({})
+    reading = reader.read("t", 0, 0, committed=False, sink=Sink())
+    began_s = asyncio.get_running_loop().time()
+    drained_before_s, messages, drained_s = reading._slot._wait(0.0)
+    assert not messages
+    assert drained_before_s is not None
+    assert drained_before_s >= began_s
+    assert drained_s is None, "no earlier time may replace it"
+    await reader.close()
