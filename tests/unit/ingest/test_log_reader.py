@@ -170,7 +170,7 @@ async def test_records_that_trickle_come_at_once_and_a_stream_of_them_in_company
     consumer._answers = [few, one, late, [Good(7, b"x", None, None)]]
     monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
     waits: list[float] = []
-    monkeypatch.setattr(log_reader.time, "sleep", waits.append)
+    monkeypatch.setattr("sharecoord.ingest.log_reader.time.sleep", waits.append)
     reader = KafkaLogReader({})
 
     class Last(Sink):
