@@ -42,10 +42,11 @@ demo: $(VENV)/.stamp-runtime ## Run the demonstration (KAFKA=real, KAFKA_ADDR=ho
 	@$(BIN)/sharecoord demo $(if $(filter real,$(KAFKA)),--kafka-real) \
 		$(if $(KAFKA_ADDR),--kafka $(KAFKA_ADDR)) $(DEMO_ARGS)
 
-test: $(VENV)/.stamp-test ## Run all suites but the long ones (CI's command; Java, Maven, PostgreSQL, Helm)
+test: $(VENV)/.stamp-test ## Run all suites but the long ones (CI's command; Java, Maven, PostgreSQL, Helm, Chromium)
 	@tools/ensure_java.sh
 	@tools/ensure_postgres.sh
 	@tools/ensure_helm.sh >/dev/null
+	@tools/ensure_chromium.sh
 	@$(PYTEST) tests -m "not long" $(PYTEST_ARGS)
 
 check: $(VENV)/.stamp-test ## Run the fast suites (unit, property, golden, architecture, sdk; no Java)
@@ -85,6 +86,7 @@ test-long: $(VENV)/.stamp-test ## Run every suite, hours; the output goes to doc
 	@tools/ensure_java.sh
 	@tools/ensure_postgres.sh
 	@tools/ensure_helm.sh >/dev/null
+	@tools/ensure_chromium.sh
 	@{ date --utc +'%Y-%m-%d %H:%M UTC'; git describe --always --dirty; $(PYTEST) tests $(PYTEST_ARGS); } \
 		2>&1 | sed -u 's#$(CURDIR)#.#g; s#$(HOME)#~#g' | tee docs/evidence/test-long.txt
 

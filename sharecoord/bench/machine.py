@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Final
 
 from confluent_kafka import libversion
 
 PACKAGES = ("sharecoord", "confluent-kafka", "grpcio", "protobuf", "SQLAlchemy")
 ROOT = Path(__file__).resolve().parents[2]
 _GIT_TIMEOUT_S = 10.0
+# Other work takes turns with ours when more than this wants each core before we begin.
+_BUSY_PER_CORE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,30 @@ class Machine:
     commit: str
     store_file_system: str
     load_average: tuple[float, float, float]
+
+    @property
+    def busy(self) -> bool:
+        """Whether other work ran when we began: then ratios and CPU time are right, speeds not."""
+        return self.load_average[0] > _BUSY_PER_CORE * self.cores
+
+    def rows(self) -> list[list[str]]:
+        """What and value, as every report shows them."""
+        return [
+            ["began", self.started_at],
+            ["CPU", f"{self.cpu_model}, {self.cores} cores for us"],
+            ["memory", f"{self.memory_mb:,} MB"],
+            ["kernel", self.kernel],
+            ["Python", self.python],
+            ["Kafka", self.kafka],
+            ["librdkafka", self.librdkafka],
+            ["SQLite", f"{self.sqlite}, on {self.store_file_system}"],
+            *([name, release or "not installed"] for name, release in self.packages.items()),
+            ["commit", self.commit or "unknown"],
+            [
+                "load average at the start (1, 5, 15 min)",
+                ", ".join(f"{value:.2f}" for value in self.load_average),
+            ],
+        ]
 
 
 def describe_machine(*, kafka: str, store_directory: Path) -> Machine:

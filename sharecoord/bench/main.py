@@ -17,14 +17,11 @@ from sharecoord.bench.plans.throughput import DEFAULT_BATCH_BYTES, DEFAULT_SIZES
 from sharecoord.bench.procfs import check_procfs
 from sharecoord.bench.report import markdown, write_report
 from sharecoord.bench.results import Result, Run, judge, summarize
-from sharecoord.bench.runner import Cluster, Runner
-from sharecoord.devenv.broker import KafkaBroker
+from sharecoord.bench.runner import Runner, open_cluster
 from sharecoord.devenv.maven import DEFAULT_VERSION
 from sharecoord.errors import InvalidConfigError, SharecoordError
 
 RESULTS = Path("bench-results")
-# What a small production broker has; the test default of 512 MB would hold the peer back.
-BROKER_HEAP_MB = 1024
 CORE_SCRIPT = Path("tests", "perf", "core_speed.py")
 CORE_TIMEOUT_S = 300.0
 
@@ -72,7 +69,7 @@ def run(
         # Before the broker starts: the load average is to be that of other people's work.
         machine = describe_machine(kafka=kafka or DEFAULT_VERSION, store_directory=scratch)
         _say(f"load average {machine.load_average[0]:.2f} on {machine.cores} cores")
-        cluster = _cluster(stack, kafka)
+        cluster = open_cluster(stack, kafka, say=_say)
         try:
             for each in Runner(plan, cluster, scratch, _say).run():
                 runs.append(each)  # noqa: PERF402 - kept when a later one fails
@@ -167,14 +164,6 @@ def core_figures(root: Path) -> str | None:
         last = answer.stderr.strip().splitlines()[-1:]
         return f"{CORE_SCRIPT} failed with exit code {answer.returncode}: {' '.join(last)}"
     return answer.stdout
-
-
-def _cluster(stack: ExitStack, kafka: str | None) -> Cluster:
-    if kafka is not None:
-        return Cluster(kafka, None, kafka)
-    _say("starting a broker")
-    broker = stack.enter_context(KafkaBroker(DEFAULT_VERSION, heap_mb=BROKER_HEAP_MB))
-    return Cluster(broker.bootstrap_servers, broker.pid, broker.version)
 
 
 def output_directory(output: Path | None) -> Path:

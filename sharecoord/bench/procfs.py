@@ -36,10 +36,44 @@ def rss_mb(pid: int, *, proc: Path = PROC) -> float:
     Raises:
         BenchError: There is no such process, or no /proc.
     """
+    return _memory_mb("VmRSS:", pid, proc)
+
+
+def peak_rss_mb(pid: int, *, proc: Path = PROC) -> float:
+    """The most resident memory that a process ever had, in MB (10^6 bytes).
+
+    Raises:
+        BenchError: There is no such process, or no /proc.
+    """
+    return _memory_mb("VmHWM:", pid, proc)
+
+
+def _memory_mb(field: str, pid: int, proc: Path) -> float:
     for line in _read(proc / str(pid) / "status", pid).splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(field):
             return int(line.split()[1]) * 1024 / 1e6
     raise BenchError(f"process {pid} has no memory any more: it has ended")
+
+
+def written_bytes(pid: int, *, proc: Path = PROC) -> int | None:
+    """Bytes that a process has had written to disks, in whole pages: `write_bytes` of /proc/PID/io.
+
+    What goes to a file system in memory does not count.
+
+    Returns:
+        None where the kernel does not count it, or not for us.
+
+    Raises:
+        BenchError: There is no such process.
+    """
+    path = proc / str(pid) / "io"
+    if not path.parent.is_dir():
+        raise BenchError(f"process {pid} can not be measured: it has ended")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("write_bytes:")), None)
 
 
 def check_procfs(*, proc: Path = PROC) -> None:

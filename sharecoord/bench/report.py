@@ -8,18 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from sharecoord.bench.drivers.meter import CLIENT
-from sharecoord.bench.machine import Machine
 from sharecoord.bench.plans.plan import WARM_UP_REPEAT
 from sharecoord.bench.results import Result, Run, Spread, Summary, Verdict
 from sharecoord.bench.runner import BROKER, COORDINATOR
+from sharecoord.bench.text import markdown_table, spread_text
 
 JSON_NAME = "result.json"
 MARKDOWN_NAME = "report.md"
 PROCESSES = (BROKER, COORDINATOR, CLIENT)
-_NONE = "-"
 _KILO = 1000
-# Other work takes turns with ours when more than this wants each core before we begin.
-_BUSY_PER_CORE = 0.25
 
 
 def write_report(result: Result, directory: Path) -> None:
@@ -44,7 +41,7 @@ def markdown(result: Result) -> str:
     ]
     if result.core is not None:
         parts += ["## The pure decisions alone", f"```\n{result.core.strip()}\n```"]
-    parts += ["## Measured on", _machine_table(result.machine)]
+    parts += ["## Measured on", markdown_table(["what", "value"], result.machine.rows())]
     return "\n\n".join(parts) + "\n"
 
 
@@ -61,7 +58,7 @@ def _setup(result: Result) -> str:
     )
     if not result.complete:
         text = f"**Broken off before the end.** {text}"
-    if load > _BUSY_PER_CORE * result.machine.cores:
+    if result.machine.busy:
         text += " **The machine was busy with other work: trust ratios and CPU time, not speeds.**"
     repeated = sum(line.repeated for line in result.summaries)
     if repeated:
@@ -93,7 +90,7 @@ def _speed_table(lines: Sequence[Summary]) -> str:
                 _spread(line.first_record_s, ".2f"),
             ]
         )
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _target_table(verdicts: Sequence[Verdict]) -> str:
@@ -108,7 +105,7 @@ def _target_table(verdicts: Sequence[Verdict]) -> str:
         ]
         for verdict in verdicts
     ]
-    return _table(["target", "wanted", "measured", ""], rows)
+    return markdown_table(["target", "wanted", "measured", ""], rows)
 
 
 def _memory_table(runs: Iterable[Run]) -> str:
@@ -122,48 +119,15 @@ def _memory_table(runs: Iterable[Run]) -> str:
     for size in dict.fromkeys(run.size_bytes for run in counted):
         after = _values(run.rss_after_mb for run in counted if run.size_bytes == size)
         rows.append([f"after a run with {_size(size)}", _spread(after, ".0f", " MB")])
-    return _table(["idle", "resident"], rows)
+    return markdown_table(["idle", "resident"], rows)
 
 
 def _values(given: Iterable[float | None]) -> Spread | None:
     return Spread.of(value for value in given if value is not None)
 
 
-def _machine_table(machine: Machine) -> str:
-    load = ", ".join(f"{value:.2f}" for value in machine.load_average)
-    rows = [
-        ["began", machine.started_at],
-        ["CPU", f"{machine.cpu_model}, {machine.cores} cores for us"],
-        ["memory", f"{machine.memory_mb:,} MB"],
-        ["kernel", machine.kernel],
-        ["Python", machine.python],
-        ["Kafka", machine.kafka],
-        ["librdkafka", machine.librdkafka],
-        ["SQLite", f"{machine.sqlite}, on {machine.store_file_system}"],
-        *([name, version or "not installed"] for name, version in machine.packages.items()),
-        ["commit", machine.commit or "unknown"],
-        ["load average at the start (1, 5, 15 min)", load],
-    ]
-    return _table(["what", "value"], rows)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns line up as plain text too."""
-    widths = [max(3, *(len(row[at]) for row in [head, *rows])) for at in range(len(head))]
-    lines = [head, ["-" * width for width in widths], *rows]
-    return "\n".join(
-        "| "
-        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        + " |"
-        for line in lines
-    )
-
-
 def _spread(spread: Spread | None, form: str, unit: str = "") -> str:
-    if spread is None:
-        return _NONE
-    median, low, high = (format(value, form) for value in (spread.median, spread.low, spread.high))
-    return f"{median}{unit}" if low == high else f"{median}{unit} ({low}-{high})"
+    return spread_text(None if spread is None else spread.values, form, unit)
 
 
 def _size(size_bytes: int) -> str:

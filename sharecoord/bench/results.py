@@ -60,6 +60,11 @@ class Spread:
             return None
         return cls(statistics.median(listed), min(listed), max(listed))
 
+    @property
+    def values(self) -> tuple[float, float, float]:
+        """Median, least and greatest."""
+        return self.median, self.low, self.high
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:

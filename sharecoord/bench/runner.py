@@ -20,7 +20,9 @@ from sharecoord.bench.plans.plan import WARM_UP_REPEAT, Plan, Server, Step
 from sharecoord.bench.procfs import rss_mb
 from sharecoord.bench.results import Run
 from sharecoord.bench.topic_data import fill_topic
+from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess
+from sharecoord.devenv.maven import DEFAULT_VERSION
 from sharecoord.devenv.native import set_group_config
 from sharecoord.devenv.topics import Topics
 
@@ -31,6 +33,8 @@ DRIVER_GRACE_S = 60.0
 _DRIVERS = "sharecoord.bench.drivers"
 _SAID_LINES = 20
 
+# What a small production broker has; the test default of 512 MB would hold the peer back.
+BROKER_HEAP_MB = 1024
 QUIET = {"log.level": "warning"}
 """Settings of the coordinator under measurement; nothing else differs from the defaults."""
 
@@ -51,6 +55,32 @@ class Cluster:
     bootstrap_servers: str
     pid: int | None
     version: str
+
+
+def open_cluster(
+    stack: ExitStack,
+    kafka: str | None,
+    *,
+    say: Callable[[str], None],
+    settings: Mapping[str, str] | None = None,
+) -> Cluster:
+    """A given cluster, or a broker of our own that ends with the stack.
+
+    Args:
+        stack: What is started is closed by it.
+        kafka: Address of a cluster; None starts a broker.
+        say: Takes one line when a broker is started.
+        settings: Of that broker.
+
+    Raises:
+        DevenvError: It can not be started; says what is missing.
+    """
+    if kafka is not None:
+        return Cluster(kafka, None, kafka)
+    say("starting a broker")
+    broker = KafkaBroker(DEFAULT_VERSION, heap_mb=BROKER_HEAP_MB, settings=dict(settings or {}))
+    stack.enter_context(broker)
+    return Cluster(broker.bootstrap_servers, broker.pid, broker.version)
 
 
 class Runner:

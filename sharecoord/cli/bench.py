@@ -20,7 +20,7 @@ _OUTPUT: Final = click.option(
     help="Directory of the result, empty or new.",
 )
 _DIMENSIONS: Final = (
-    ("consumer", "plain, kafka-share, sharecoord, none (no queue at all)."),
+    ("consumer", "plain, kafka-share, parallel-consumer, sharecoord, none (no queue)."),
     ("consumers", "How many of them."),
     ("partitions", "Of the topic."),
     ("payload-bytes", "Length of each value."),
@@ -32,6 +32,8 @@ _DIMENSIONS: Final = (
     ("parallelism", "blocking, blocking:N, continuous:N."),
     ("key-skew", "none or Zipf exponents."),
     ("rate", "Records/s (mode latency)."),
+    ("handler", "record, batch:N (workers with continuous:N)."),
+    ("client", "threads, tasks (asynchronous members)."),
 )
 
 
@@ -144,3 +146,28 @@ def bench_run(
 def bench_compare(ctx: click.Context, first: Path, second: Path) -> None:
     """Print the cells that two results have, with ratio and whether their ranges overlap."""
     ctx.exit(int(importlib.import_module("sharecoord.bench.grid.run").compare(first, second)))
+
+
+@bench.command("capacity")
+@click.option(
+    "--only",
+    metavar="NAME[,NAME...]",
+    help="disk, record, worker, store, member, partition, group, fanout.",
+)
+@click.option("--kafka", metavar="HOST:PORT", help="A cluster; without it a broker is started.")
+@click.option(
+    "--update",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PAGE",
+    help="Put the tables between the marks of this page.",
+)
+@click.option("--quick", is_flag=True, help="A look, not a result.")
+@_OUTPUT
+@debug_option
+@click.pass_context
+def bench_capacity(ctx: click.Context, /, **given: Any) -> None:
+    """Measure what records, members, share-partitions and groups cost.
+
+    See docs/capacity.md.
+    """
+    ctx.exit(int(importlib.import_module("sharecoord.bench.capacity.run").run(**given)))

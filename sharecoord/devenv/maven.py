@@ -128,7 +128,7 @@ def find_maven() -> Path:
     """The Maven program on PATH; DevenvError when there is none."""
     maven = shutil.which("mvn")
     if maven is None:
-        raise DevenvError(f"mvn was not found and resolves Kafka's jars: {INSTALL_HINT}")
+        raise DevenvError(f"mvn was not found and resolves the jars: {INSTALL_HINT}")
     return Path(maven)
 
 
@@ -147,15 +147,28 @@ def kafka_libs(version: str = DEFAULT_VERSION) -> Path:
         DevenvError: The version is not known, Java or Maven is missing, or the download failed.
     """
     pom = _pom(kafka_release(version))
-    home = cache_root() / "kafka" / version
+    return resolved_jars(cache_root() / "kafka" / version, pom, main_jar="kafka_*.jar")
+
+
+def resolved_jars(home: Path, pom: str, *, main_jar: str) -> Path:
+    """The directory with the jars that a Maven project needs; downloads them at the first call.
+
+    Args:
+        home: Where they are kept; its name is the version.
+        pom: The project. Jars of another one are resolved anew.
+        main_jar: Pattern of the file name that must be among them.
+
+    Raises:
+        DevenvError: Java or Maven is missing, or the download failed.
+    """
     if not _complete(home, pom):
         find_java()
         maven = find_maven()
         try:
             home.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(home.parent / f"{version}.lock"):
+            with _locked(home.parent / f"{home.name}.lock"):
                 if not _complete(home, pom):  # another process may have been faster
-                    _download(maven, home, pom)
+                    _download(maven, home, pom, main_jar)
         except OSError as error:
             fix = f"set {CACHE_VARIABLE} to a directory that can be written"
             raise DevenvError(f"the cache {home} can not be filled: {error}; {fix}") from error
@@ -217,15 +230,15 @@ def _locked(path: Path) -> Iterator[None]:
         yield  # closing the file lets go of the lock
 
 
-def _download(maven: Path, home: Path, pom: str) -> None:
+def _download(maven: Path, home: Path, pom: str, main_jar: str) -> None:
     """Fills a directory beside `home` and renames it; what was in `home` goes away."""
     with tempfile.TemporaryDirectory(prefix=f".{home.name}.", dir=home.parent) as scratch:
         fresh = Path(scratch) / "fresh"
         fresh.mkdir()
         (fresh / "pom.xml").write_text(pom, encoding="utf-8")
         _run_maven(maven, fresh)
-        if not any((fresh / "libs").glob("kafka_*.jar")):
-            raise DevenvError(f"Maven ended well but {fresh / 'libs'} holds no Kafka broker")
+        if not any((fresh / "libs").glob(main_jar)):
+            raise DevenvError(f"Maven ended well but there is no {main_jar} in {fresh / 'libs'}")
         if home.exists():
             home.rename(Path(scratch) / "stale")
         fresh.rename(home)
@@ -252,6 +265,6 @@ def _run_maven(maven: Path, project: Path) -> None:
     if answer.returncode != 0:
         said = "\n".join((answer.stdout + answer.stderr).splitlines()[:15])
         raise DevenvError(
-            f"Maven could not resolve Kafka's jars (exit code {answer.returncode}); check the "
+            f"Maven could not resolve the jars (exit code {answer.returncode}); check the "
             f"network and the mirrors in ~/.m2/settings.xml. Maven said:\n{said}"
         )

@@ -13,6 +13,8 @@ from typing import Final
 
 _INT32_MAX: Final = 2**31 - 1
 _DAY_MS: Final = 86_400_000
+#: What a coordinator takes at most in a join.
+POLL_RECORDS_MAX: Final = 10_000
 
 
 class Kind(Enum):
@@ -97,7 +99,9 @@ _USED: Final = (
         ("fair", "batch_optimized", "record_limit"),
         "How records are handed out (KIP-1206); fair is this coordinator's own.",
     ),
-    _integer("max.poll.records", 500, 1, _INT32_MAX, "Most records that one poll returns; strict."),
+    _integer(
+        "max.poll.records", 500, 1, POLL_RECORDS_MAX, "Most records that one poll returns; strict."
+    ),
     _integer(
         "max.poll.interval.ms",
         300_000,

@@ -15,7 +15,10 @@ MAX_CELLS: Final = 100
 MAX_THREADS: Final = 1_000
 """Most consumers times slots of `blocking` cells, each a thread."""
 MAX_SLOTS: Final = 20_000
-"""Most consumers times slots of `continuous` cells, each a task."""
+"""Most consumers times slots of cells with `continuous` or `tasks`: each is a task."""
+MAX_POLL_RECORDS: Final = 10_000
+"""Most that a consumer of this project takes as `max.poll.records`."""
+MAX_BATCH: Final = 10_000
 MIN_PAYLOAD_BYTES: Final = 16
 """The intended send time and the number of the record."""
 MAX_PAYLOAD_BYTES: Final = 900_000
@@ -43,6 +46,14 @@ class Consumer(StrEnum):
     PLAIN = "plain"
     KAFKA_SHARE = "kafka-share"
     SHARECOORD = "sharecoord"
+    PARALLEL_CONSUMER = "parallel-consumer"
+
+
+class Client(StrEnum):
+    """What each consumer of a process runs on."""
+
+    THREADS = "threads"
+    TASKS = "tasks"
 
 
 class Ack(StrEnum):
@@ -84,6 +95,20 @@ class Parallelism:
         return "blocking" if self.slots == 1 else f"blocking:{self.slots}"
 
 
+def batch_of(handler: str) -> int:
+    """Most records of one call: reads `record` (0: one record, not in a list) or `batch:N`.
+
+    Raises:
+        ValueError: Something else.
+    """
+    kind, colon, number = handler.partition(":")
+    if kind == "record" and not colon:
+        return 0
+    if kind != "batch" or not 1 <= int(number) <= MAX_BATCH:
+        raise ValueError(handler)
+    return int(number)
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One combination of values.
@@ -101,6 +126,8 @@ class Cell:
         parallelism: Inside each consumer: `blocking[:N]` or `continuous:N`.
         key_skew: Zipf exponent of the keys; None for records without keys.
         rate: Records per second that are produced (mode `latency`); None otherwise.
+        handler: `record`, or `batch:N`: handlers of workers take up to N records at once.
+        client: A thread for each consumer, or one event loop in each process.
     """
 
     consumer: Consumer
@@ -115,6 +142,20 @@ class Cell:
     parallelism: str = "blocking"
     key_skew: float | None = None
     rate: float | None = None
+    handler: str = "record"
+    client: Client = Client.THREADS
+
+    @property
+    def batch(self) -> int:
+        """`handler`, read: most records of one call, 0 for single records."""
+        return batch_of(self.handler)
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether the consumers of a process are Python tasks on one event loop."""
+        if self.consumer is Consumer.PARALLEL_CONSUMER:
+            return False
+        return self.parallel.continuous or self.client is Client.TASKS
 
     @property
     def parallel(self) -> Parallelism:
@@ -146,6 +187,8 @@ def cell_from_json(values: Mapping[str, Any]) -> Cell:
     given = dict(values)
     given["consumer"] = Consumer(given["consumer"])
     given["ack"] = Ack(given["ack"])
+    # Results of older versions do not know it.
+    given["client"] = Client(given.get("client", Client.THREADS))
     return Cell(**given)
 
 
@@ -230,11 +273,16 @@ def _plain(value: Any) -> str:
     return format(value, "g") if isinstance(value, float) and value < 1e6 else str(value)
 
 
+def _handler(text: str) -> str:
+    size = batch_of(text)
+    return f"batch:{size}" if size else "record"
+
+
 DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(
         "consumer",
         Consumer,
-        "some of plain, kafka-share, sharecoord, none",
+        f"some of {', '.join(sorted(Consumer))}",
         "kafka-share,sharecoord",
     ),
     Dimension("consumers", _integer(1, MAX_SLOTS), f"integers from 1 to {MAX_SLOTS}", "1"),
@@ -288,6 +336,13 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
         _show(_NONE),
         Mode.LATENCY,
     ),
+    Dimension(
+        "handler",
+        _handler,
+        f"record or batch:N with N from 1 to {MAX_BATCH}",
+        "record",
+    ),
+    Dimension("client", Client, "threads or tasks", "threads"),
 )
 BY_NAME: Final = {dimension.name: dimension for dimension in DIMENSIONS}
 
@@ -348,32 +403,61 @@ def canonical(cell: Cell, mode: Mode) -> Cell:
         cell = replace(cell, rate=None)
     if not cell.work_ms:
         cell = replace(cell, work_distribution="constant")
-    if cell.consumer in (Consumer.PLAIN, Consumer.NONE):
+    if cell.consumer not in (Consumer.KAFKA_SHARE, Consumer.SHARECOORD):
         cell = replace(cell, record_locks=None, ack=Ack.IMPLICIT)
     if cell.consumer is Consumer.NONE:
         cell = replace(cell, partitions=1, payload_bytes=1000, max_poll_records=None, key_skew=None)
+    if cell.parallel.continuous:
+        # Workers have a loop of their own, or their own threads.
+        cell = replace(cell, client=Client.THREADS)
     if cell.parallel.continuous and cell.consumer is Consumer.SHARECOORD:
-        # Each record is acknowledged when its handler has ended; there is nothing to choose.
-        cell = replace(cell, ack=Ack.EXPLICIT)
+        # A worker has no polls, and acknowledges each record when its handler has ended.
+        cell = replace(cell, ack=Ack.EXPLICIT, max_poll_records=None)
+    elif cell.consumer is not Consumer.PARALLEL_CONSUMER:
+        cell = replace(cell, handler="record")
     return cell
 
 
 def _impossible(cell: Cell, mode: Mode) -> str | None:
-    if cell.parallel.continuous and cell.consumer in (Consumer.PLAIN, Consumer.KAFKA_SHARE):
-        return f"{cell.consumer} can not refill single slots: continuous needs sharecoord"
     if cell.consumer is Consumer.NONE and (mode is not Mode.THROUGHPUT or not cell.work_ms):
         return "consumer none has no queue: it is measured in mode throughput, with work-ms"
     if mode is Mode.LATENCY and cell.rate is None:
         return "mode latency needs a rate"
+    if cell.batch and cell.work_ms:
+        return "handler batch is measured without work: what a batch would work is not defined"
+    if cell.consumer is Consumer.SHARECOORD and (cell.max_poll_records or 0) > MAX_POLL_RECORDS:
+        return f"sharecoord takes at most {MAX_POLL_RECORDS} as max.poll.records"
+    return _impossible_client(cell)
+
+
+def _impossible_client(cell: Cell) -> str | None:
+    """Why this consumer can not be spread over its process like that."""
+    consumer, parallel = cell.consumer, cell.parallel
+    if parallel.continuous and consumer in (Consumer.PLAIN, Consumer.KAFKA_SHARE):
+        return (
+            f"{consumer} can not refill single slots: continuous needs sharecoord, "
+            "parallel-consumer or none"
+        )
+    if cell.client is Client.TASKS:
+        if consumer not in (Consumer.SHARECOORD, Consumer.NONE):
+            return f"{consumer} has no asynchronous client: tasks needs sharecoord or none"
+        if parallel.slots > 1:
+            return "a task takes one record after the other: tasks needs blocking"
+    if consumer is Consumer.PARALLEL_CONSUMER:
+        if not parallel.continuous and parallel.slots > 1:
+            return "parallel-consumer waits for no poll's end: it needs blocking or continuous:N"
+        if cell.slots > MAX_THREADS:
+            return f"parallel-consumer has a thread for each slot, and {MAX_THREADS} is the limit"
     return None
 
 
 def _check_size(cell: Cell) -> None:
-    limit = MAX_SLOTS if cell.parallel.continuous else MAX_THREADS
+    limit = MAX_SLOTS if cell.on_loop else MAX_THREADS
     if cell.slots > limit:
         raise InvalidConfigError(
             f"consumers: {cell.consumers} x {cell.parallelism} are {cell.slots} handlers at once, "
-            f"and {limit} is the limit; use continuous:N for more than {MAX_THREADS}"
+            f"and {limit} is the limit; use continuous:N or client tasks for more than "
+            f"{MAX_THREADS}"
         )
     if cell.consumer is Consumer.KAFKA_SHARE and (cell.record_locks or 0) > 10_000:
         raise InvalidConfigError(

@@ -9,6 +9,7 @@ from typing import Final
 from sharecoord.bench.grid.cell import Cell, Dimension, label, varied
 from sharecoord.bench.grid.figures import METRICS
 from sharecoord.bench.grid.folder import ReadSummary
+from sharecoord.bench.text import spread_text
 from sharecoord.errors import InvalidConfigError
 
 Spread = tuple[float, float, float]
@@ -23,7 +24,10 @@ _COMPARED: Final = (
     "starved_consumers",
     "first_record_s",
     "cpu_total_s_per_million",
+    "commits_per_1000",
+    "store_bytes_per_record",
     "coordinator_rss_mb",
+    "coordinator_peak_mb",
 )
 
 
@@ -112,7 +116,7 @@ def comparison(first: ReadSummary, second: ReadSummary) -> str:
 def _row(each: Difference, names: Sequence[Dimension]) -> list[str]:
     form = METRICS[each.metric].form
     ratio = "-" if each.ratio is None else f"{each.ratio:.2f}"
-    first, second = (_spread(spread, form) for spread in (each.first, each.second))
+    first, second = (spread_text(spread, form) for spread in (each.first, each.second))
     return [
         label(each.cell, names),
         METRICS[each.metric].title,
@@ -121,11 +125,6 @@ def _row(each: Difference, names: Sequence[Dimension]) -> list[str]:
         ratio,
         each.verdict,
     ]
-
-
-def _spread(spread: Spread, form: str) -> str:
-    median, low, high = (format(value, form) for value in spread)
-    return median if low == high else f"{median} ({low}-{high})"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

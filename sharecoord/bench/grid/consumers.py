@@ -44,6 +44,11 @@ def share_config(cell: Cell, bootstrap_servers: str, group: str) -> dict[str, An
     return config
 
 
+def worker_config(bootstrap_servers: str, group: str) -> dict[str, Any]:
+    """Configuration of a worker, which has neither polls nor an acknowledgement mode."""
+    return {"bootstrap.servers": bootstrap_servers, "group.id": group}
+
+
 def open_source(cell: Cell, bootstrap_servers: str, group: str, topic: str) -> Source:
     """Makes the consumer of a cell and subscribes it."""
     if cell.consumer is Consumer.NONE:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from sharecoord.bench.grid.cell import Cell, Consumer, Mode, canonical, cell_from_json
 from sharecoord.bench.grid.recorder import NO_LATENCY, Samples
 from sharecoord.bench.grid.stats import fairness, percentiles
+from sharecoord.bench.text import spread_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,16 @@ METRICS: Final[Mapping[str, Metric]] = {
     "most_records": Metric("most per consumer", ",.0f", 0),
     "starved_consumers": Metric("starved consumers", ",.0f", -1),
     "first_record_s": Metric("first record, s", ".2f", -1),
+    "joined_s": Metric("all members joined, s", ".2f", -1),
     "cpu_broker_s_per_million": Metric("CPU s per million: broker", ".2f", -1),
     "cpu_coordinator_s_per_million": Metric("CPU s per million: coordinator", ".2f", -1),
     "cpu_client_s_per_million": Metric("CPU s per million: client", ".2f", -1),
     "cpu_total_s_per_million": Metric("CPU s per million: all", ".2f", -1),
-    "coordinator_rss_mb": Metric("coordinator, MB", ".0f", -1),
+    "commits_per_1000": Metric("store transactions per 1,000", ".2f", -1),
+    "store_bytes_per_record": Metric("bytes written per record", ",.1f", -1),
+    "coordinator_rss_mb": Metric("coordinator at the end, MB", ".0f", -1),
+    "coordinator_peak_mb": Metric("coordinator at most, MB", ".0f", -1),
+    "member_kb": Metric("coordinator per member, kB", ".1f", -1),
     "missing_records": Metric("never arrived", ",.0f", -1),
     "repeated_records": Metric("handed out again", ",.0f", -1),
     "producer_late_ms": Metric("producer late, ms", ".2f", -1),
@@ -70,11 +76,16 @@ class Window:
         begin_ns: First moment.
         end_ns: First moment after it.
         cpu_s: CPU seconds that processes used meanwhile, by `broker`, `coordinator`, `client`.
+        commits_per_1000: Transactions of the coordinator's store per 1,000 settled records; None
+            without a coordinator, or when nothing was settled.
+        written_bytes: What the coordinator had written to the disk; None when it is not known.
     """
 
     begin_ns: int
     end_ns: int
     cpu_s: Mapping[str, float] = field(default_factory=dict)
+    commits_per_1000: float | None = None
+    written_bytes: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -116,6 +127,10 @@ class CellSummary:
     cell: Cell
     figures: Mapping[str, tuple[float, float, float]]
     repeats: int
+
+    def text(self, name: str) -> str:
+        """Median (least-greatest) of a metric; `-` when the cell has none."""
+        return spread_text(self.figures.get(name), METRICS[name].form)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -171,6 +186,11 @@ class Ratio:
     metric: str
     spread: tuple[float, float, float]
 
+    @property
+    def text(self) -> str:
+        """Median (least-greatest), as in `2.50x (2.40-2.60)`."""
+        return spread_text(self.spread, ".2f", "x")
+
 
 def peer_ratios(cells: Sequence[Cell], trials: Iterable[Trial], mode: Mode) -> list[Ratio]:
     """Ratios to the cells that differ in the consumer only.
@@ -186,7 +206,9 @@ def peer_ratios(cells: Sequence[Cell], trials: Iterable[Trial], mode: Mode) -> l
     for number, cell in enumerate(cells):
         if cell.consumer is not Consumer.SHARECOORD:
             continue
-        for peer in (Consumer.NONE, Consumer.PLAIN, Consumer.KAFKA_SHARE):
+        for peer in Consumer:
+            if peer is Consumer.SHARECOORD:
+                continue
             other = numbers.get(canonical(replace(cell, consumer=peer), mode))
             if other is None:
                 continue
@@ -227,6 +249,10 @@ def speed_figures(cell: Cell, samples: Samples, window: Window) -> dict[str, flo
         figures |= {f"cpu_{name}_s_per_million": cost for name, cost in costs.items()}
         if costs:
             figures["cpu_total_s_per_million"] = sum(costs.values())
+        if window.written_bytes is not None:
+            figures["store_bytes_per_record"] = window.written_bytes / total
+    if window.commits_per_1000 is not None:
+        figures["commits_per_1000"] = window.commits_per_1000
     return figures
 
 
@@ -241,9 +267,9 @@ def _overlap_ns(began_ns: int, busy_ns: int, window: Window) -> int:
 
 
 def exact_window(samples: Samples, window: Window) -> Window:
-    """From the first handler's begin to the last one's end, with the CPU time of the window."""
+    """From the first handler's begin to the last one's end, with the costs of the window."""
     end_ns = max(began + took for began, took in _stretches(samples))
-    return Window(min(samples.began_ns), end_ns + 1, window.cpu_s)
+    return replace(window, begin_ns=min(samples.began_ns), end_ns=end_ns + 1)
 
 
 def latency_figures(

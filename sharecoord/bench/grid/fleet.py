@@ -12,9 +12,10 @@ from typing import Final, Self
 
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.grid.board import Board
-from sharecoord.bench.grid.cell import Cell
+from sharecoord.bench.grid.cell import Cell, Consumer
 from sharecoord.bench.grid.job import LoadJob, SendJob
 from sharecoord.bench.grid.recorder import Samples
+from sharecoord.bench.peers import parallel_consumer
 from sharecoord.bench.procfs import cpu_s
 from sharecoord.devenv.processes import GuardedProcess
 
@@ -69,7 +70,7 @@ class Fleet:
             first = process * per_process
             samples = directory / f"{process}.samples"
             job_file = directory / f"{process}.job"
-            LoadJob(
+            job = LoadJob(
                 cell=cell,
                 bootstrap_servers=address,
                 group=group,
@@ -84,9 +85,10 @@ class Fleet:
                 board_records=board_records,
                 samples=str(samples),
                 seed=seed,
-            ).write(job_file)
+            )
+            job.write(job_file)
             self._samples.append(samples)
-            self._processes.append(_process(f"load-{process}", _LOAD, job_file))
+            self._processes.append(_load_process(f"load-{process}", job, job_file))
 
     def __enter__(self) -> Self:
         for process in self._processes:
@@ -182,6 +184,13 @@ def await_end(process: GuardedProcess, deadline: float) -> None:
         raise BenchError(
             f"{process.name} failed with exit code {process.exit_code}: {process.log_tail(20)}"
         )
+
+
+def _load_process(name: str, job: LoadJob, job_file: Path) -> GuardedProcess:
+    if job.cell.consumer is Consumer.PARALLEL_CONSUMER:
+        argv = parallel_consumer.command(job, job_file.with_suffix(".times"))
+        return GuardedProcess(name, argv, log_path=job_file.with_suffix(".log"))
+    return _process(name, _LOAD, job_file)
 
 
 def _process(name: str, module: str, job: Path) -> GuardedProcess:

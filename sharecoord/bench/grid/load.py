@@ -1,7 +1,7 @@
 """Consumers of one process: `python -m sharecoord.bench.grid.load JOB`.
 
-Each consumer is a thread with its own poll loop, as a worker of its own would have it; cells with
-continuous refill run on an event loop instead (`slots.py`).
+Each consumer is a thread with its own poll loop, as a worker of its own would have it; workers with
+continuous refill and asynchronous members run on an event loop instead (`slots.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sharecoord.bench.grid.recorder import NO_LATENCY, Samples
 from sharecoord.bench.grid.work import work_times_s
 
 _LOOK_S: Final = 0.02
+_BUCKET_NS: Final = 5_000_000
 _CLOSE_S: Final = 30.0
 """How long closing all consumers may take; the samples are complete by then."""
 
@@ -68,6 +69,35 @@ class Tally:
     def _more(self, records: int) -> None:
         self._count += records
         self._board.set_count(self._consumer, self._count)
+
+
+class Bucket:
+    """Gathers records that are only looked at, one by one, into a sample every few milliseconds.
+
+    A sample for each record would be what is measured.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        """Empty; the first record is a sample at once."""
+        self._tally = tally
+        self._records = self._value_bytes = 0
+        self._due_ns = 0
+
+    def add(self, value_bytes: int) -> None:
+        """One record; BenchError when records were not as long as they should be."""
+        self._records += 1
+        self._value_bytes += value_bytes
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._due_ns:
+            self._due_ns = now_ns + _BUCKET_NS
+            self.flush()
+
+    def flush(self) -> None:
+        """What is left over."""
+        if self._records:
+            records, value_bytes = self._records, self._value_bytes
+            self._records = self._value_bytes = 0
+            self._tally.batch(records, value_bytes)
 
 
 def checked(message: Any) -> Any:
@@ -205,7 +235,7 @@ def main(path: Path) -> None:
     job = LoadJob.read(path)
     board = job.open_board()
     try:
-        if job.cell.parallel.continuous:
+        if job.cell.on_loop:
             # Only these cells need an event loop and the asynchronous client.
             from sharecoord.bench.grid.slots import run_slots
 

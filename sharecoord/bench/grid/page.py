@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
-from sharecoord.bench.grid.cell import Consumer, Dimension, label, varied
-from sharecoord.bench.grid.figures import METRICS, CellSummary, Ratio, Trial
+from sharecoord.bench.grid.cell import Cell, Consumer, Dimension, label, varied
+from sharecoord.bench.grid.figures import METRICS, CellSummary, Trial
 from sharecoord.bench.grid.folder import GridResult
 from sharecoord.bench.grid.stats import percentile
 from sharecoord.bench.grid.svg import Bar, Line, bars, lines
-from sharecoord.bench.machine import Machine
+from sharecoord.bench.text import NONE
 
+# Ours and Kafka's own first: they differ most, also for those who see few colors.
+_COLORED: Final = (Consumer.SHARECOORD, Consumer.KAFKA_SHARE, Consumer.PLAIN, Consumer.NONE)
 _COLORS: Final = {
-    Consumer.SHARECOORD: 0,
-    Consumer.KAFKA_SHARE: 1,
-    Consumer.PLAIN: 2,
-    Consumer.NONE: 3,
+    consumer: number for number, consumer in enumerate(dict.fromkeys([*_COLORED, *Consumer]))
 }
 _PLOTTED: Final = (
     "records_per_s",
@@ -41,24 +40,38 @@ _HEADLINE: Final = (
 _HEADLINE_OF_MANY: Final = ("jain_ratio", "starved_consumers")
 _MOST_LINES: Final = 12
 _CURVE_POINTS: Final = 200
-_BUSY_PER_CORE: Final = 0.25
 _STYLE: Final = """
-:root{color-scheme:light dark;--fg:#1d2733;--bg:#fff;--dim:#66727f;--line:#d9dfe5}
-@media(prefers-color-scheme:dark){:root{--fg:#dfe6ee;--bg:#14191f;--dim:#93a1af;--line:#303a45}}
+:root{color-scheme:light dark;--fg:#1d2733;--bg:#fff;--dim:#5a6672;--line:#d9dfe5;--warn:#b93a08;
+--c0:#2563eb;--c1:#d97708;--c2:#2f8a57;--c3:#7b8794;--c4:#a032e0}
+@media(prefers-color-scheme:dark){:root{--fg:#dfe6ee;--bg:#14191f;--dim:#9aa8b6;--line:#303a45;
+--warn:#ff9a62;--c0:#4d86ff;--c1:#f0a04a;--c2:#5bb884;--c3:#98a4b0;--c4:#c583f7}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--fg);background:var(--bg);
-max-width:980px;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}h3{font-size:1rem;margin:1.4rem 0 .2rem}
-p.note{color:var(--dim)}strong.warn{color:#c2410c}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px;white-space:nowrap}
-td,th{border-bottom:1px solid var(--line);padding:.25rem .6rem;text-align:right}
+max-width:1200px;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}h3{font-size:1rem;margin:1.6rem 0 .4rem}
+p.note{color:var(--dim)}strong.warn{color:var(--warn)}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px;white-space:nowrap;
+font-variant-numeric:tabular-nums}
+td,th{border-bottom:1px solid var(--line);padding:.25rem .6rem;text-align:right;vertical-align:top}
+td.text,th.text{text-align:left}td.long{white-space:normal;min-width:20rem}
 td:first-child,th:first-child{text-align:left;position:sticky;left:0;background:var(--bg)}
-svg{width:100%;height:auto;font-size:12px}svg text{fill:var(--fg)}
-.end{text-anchor:end}.middle{text-anchor:middle}
-.grid{stroke:var(--line);fill:none}.whisker{stroke:var(--fg);fill:none}
-.c0{fill:#2563eb}.c1{fill:#ea8a1f}.c2{fill:#4b9b6b}.c3{fill:#8a94a0}.c4{fill:#a855f7}
-.l0,.l1,.l2,.l3,.l4{fill:none;stroke-width:2}
-.l0{stroke:#2563eb}.l1{stroke:#ea8a1f}.l2{stroke:#4b9b6b}.l3{stroke:#8a94a0}.l4{stroke:#a855f7}
+.bars{display:grid;grid-template-columns:fit-content(22rem) 1fr max-content;gap:.3rem .7rem;
+align-items:center;font-size:13px}.bar{display:contents}.name{text-align:right}
+.track{position:relative;height:1rem}.fill{position:absolute;top:0;left:0;height:100%}
+.whisker{position:absolute;top:25%;height:50%;border:solid var(--fg);border-width:0 1px;
+box-sizing:border-box;background:linear-gradient(var(--fg),var(--fg)) center/100% 1px no-repeat}
+.plot{display:block;width:100%;min-width:480px;max-width:800px;font-size:12px}
+svg text{fill:var(--fg)}.end{text-anchor:end}.middle{text-anchor:middle}
+.grid{stroke:var(--line);fill:none}
+.legend{list-style:none;padding:0;margin:.4rem 0;font-size:13px;columns:22rem 2}
+.key{width:36px;height:8px;margin-right:.6rem}
+.c0{background:var(--c0)}.c1{background:var(--c1)}.c2{background:var(--c2)}
+.c3{background:var(--c3)}.c4{background:var(--c4)}
+.l0,.l1,.l2,.l3,.l4{fill:none;stroke-width:2}.l0{stroke:var(--c0)}.l1{stroke:var(--c1)}
+.l2{stroke:var(--c2)}.l3{stroke:var(--c3)}.l4{stroke:var(--c4)}
 pre{font-size:12px;overflow-x:auto;border:1px solid var(--line);padding:.8rem}
+@media(max-width:640px){.bars{grid-template-columns:1fr max-content;gap:0 .7rem}
+.name{grid-column:1/-1;text-align:left;margin-top:.5rem}
+td:first-child,th:first-child{white-space:normal;min-width:7rem;max-width:38vw}td.long{min-width:14rem}}
 """
 
 
@@ -79,7 +92,7 @@ def page(result: GridResult) -> str:
         "<h2>Trials</h2>",
         _trial_table(result, names),
         "<h2>Machine</h2>",
-        _table(["what", "value"], _machine_rows(result.machine)),
+        _table(["what", "value"], result.machine.rows(), {"value": "text"}),
         "<h2>Settings</h2>",
         f"<pre>{escape(result.settings.to_yaml())}</pre>",
     ]
@@ -104,7 +117,7 @@ def _notes(result: GridResult) -> str:
     parts = [text]
     if not result.complete:
         parts.append('<strong class="warn">Broken off before the end.</strong>')
-    if load > _BUSY_PER_CORE * machine.cores:
+    if machine.busy:
         parts.append(
             f'<strong class="warn">Load average {load:.2f} at the start: the machine was busy with '
             "other work; trust ratios, not speeds.</strong>"
@@ -117,40 +130,27 @@ def _cell_table(summaries: Sequence[CellSummary], names: Sequence[Dimension]) ->
     metrics = [name for name in METRICS if any(name in summary.figures for summary in summaries)]
     head = ["cell", *(METRICS[name].title for name in metrics)]
     rows = [
-        [label(summary.cell, names), *(spread_text(summary, name) for name in metrics)]
+        [label(summary.cell, names), *(summary.text(name) for name in metrics)]
         for summary in summaries
     ]
     return _table(head, rows)
 
 
-def spread_text(summary: CellSummary, name: str) -> str:
-    """Median (least-greatest) of a metric; `-` when a cell has none."""
-    spread = summary.figures.get(name)
-    if spread is None:
-        return "-"
-    median, low, high = (format(value, METRICS[name].form) for value in spread)
-    return median if low == high else f"{median} ({low}-{high})"
-
-
-def ratio_text(ratio: Ratio) -> str:
-    """Median (least-greatest), as in `2.50x (2.40-2.60)`."""
-    median, low, high = (format(value, ".2f") for value in ratio.spread)
-    return f"{median}x" if low == high else f"{median}x ({low}-{high})"
-
-
 def _ratio_table(result: GridResult, names: Sequence[Dimension]) -> Iterable[str]:
+    """A row for each cell of ours and each of its peers."""
+    texts: dict[tuple[int, Consumer], dict[str, str]] = {}
+    for ratio in result.ratios:
+        texts.setdefault((ratio.cell, ratio.peer), {})[ratio.metric] = ratio.text
+    if not texts:
+        return
+    metrics = [name for name in METRICS if any(name in row for row in texts.values())]
     rows = [
-        [
-            label(result.cells[ratio.cell], names),
-            str(ratio.peer),
-            METRICS[ratio.metric].title,
-            ratio_text(ratio),
-        ]
-        for ratio in result.ratios
+        [label(result.cells[cell], names), str(peer), *(row.get(name, NONE) for name in metrics)]
+        for (cell, peer), row in texts.items()
     ]
-    if rows:
-        yield "<h2>Against the peers, within a repeat</h2>"
-        yield _table(["cell", "against", "figure", "ratio"], rows)
+    yield "<h2>Against the peers: ratios within a repeat</h2>"
+    head = ["cell", "against", *(METRICS[name].title for name in metrics)]
+    yield _table(head, rows, {"against": "text"})
 
 
 def _bar_plots(summaries: Sequence[CellSummary], names: Sequence[Dimension]) -> Iterable[str]:
@@ -159,15 +159,14 @@ def _bar_plots(summaries: Sequence[CellSummary], names: Sequence[Dimension]) -> 
             Bar(
                 label(summary.cell, names),
                 *summary.figures[name],
-                spread_text(summary, name),
+                summary.text(name),
                 _COLORS[summary.cell.consumer],
             )
             for summary in summaries
             if name in summary.figures
         ]
         if rows:
-            title = METRICS[name].title
-            yield f"<h3>{escape(title)}</h3>{bars(title, rows)}"
+            yield f"<h3>{escape(METRICS[name].title)}</h3>{bars(rows)}"
 
 
 def _latency_plot(result: GridResult, names: Sequence[Dimension]) -> Iterable[str]:
@@ -176,10 +175,22 @@ def _latency_plot(result: GridResult, names: Sequence[Dimension]) -> Iterable[st
     for number, values in list(result.latencies_ms.items())[:_MOST_LINES]:
         percents = [100 * part / _CURVE_POINTS for part in range(_CURVE_POINTS + 1)]
         points = [(percentile(values, percent), percent) for percent in percents]
-        given.append(Line(label(result.cells[number], names), points, len(given)))
+        given.append(_line(result.cells[number], names, points, given))
     if given:
         title = "Share of records that were with their handler after so long"
         yield f"<h3>{title}</h3>{lines(title, 'ms', '% of records', given, log_x=True)}"
+
+
+def _line(
+    cell: Cell,
+    names: Sequence[Dimension],
+    points: Sequence[tuple[float, float]],
+    before: Sequence[Line],
+) -> Line:
+    """Colored by who consumed; lines of the same color get different dashes."""
+    color = _COLORS[cell.consumer]
+    dash = sum(1 for line in before if line.color == color)
+    return Line(label(cell, names), points, color, dash)
 
 
 def _fairness_plot(result: GridResult, names: Sequence[Dimension]) -> Iterable[str]:
@@ -190,7 +201,7 @@ def _fairness_plot(result: GridResult, names: Sequence[Dimension]) -> Iterable[s
         if trial.repeat == 1 and cell.consumers > 1 and cell.consumer is not Consumer.NONE:
             ordered = sorted(trial.per_consumer, reverse=True)
             points = [(float(place), float(count)) for place, count in enumerate(ordered, 1)]
-            given.append(Line(label(cell, names), points, len(given)))
+            given.append(_line(cell, names, points, given))
     if given:
         title = "Records per consumer, from most to fewest (first repeat)"
         plot = lines(title, "consumers", "records", given[:_MOST_LINES], log_x=False)
@@ -204,11 +215,12 @@ def _trial_table(result: GridResult, names: Sequence[Dimension]) -> str:
             "rehearsal" if trial.repeat == 0 else str(trial.repeat),
             headline(trial),
             f"{trial.load_average:.2f}",
-            " ".join(f"{rate:,.0f}{'+' if held else '-'}" for rate, held in trial.probes) or "-",
+            " ".join(f"{rate:,.0f}{'+' if held else '-'}" for rate, held in trial.probes) or NONE,
         ]
         for trial in result.trials
     ]
-    return _table(["cell", "repeat", "figures", "load", "rates tried (+ held)"], rows)
+    head = ["cell", "repeat", "figures", "load", "rates tried (+ held)"]
+    return _table(head, rows, {"repeat": "text", "figures": "text long"})
 
 
 def headline(trial: Trial) -> str:
@@ -221,25 +233,24 @@ def headline(trial: Trial) -> str:
     return "; ".join(parts)
 
 
-def _machine_rows(machine: Machine) -> list[list[str]]:
-    packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
-    return [
-        ["CPU", f"{machine.cpu_model}, {machine.cores} cores"],
-        ["memory", f"{machine.memory_mb:,} MB"],
-        ["kernel", machine.kernel],
-        ["Python", machine.python],
-        ["Kafka", machine.kafka],
-        ["librdkafka", machine.librdkafka],
-        ["SQLite", f"{machine.sqlite}, on {machine.store_file_system}"],
-        ["packages", packages],
-        ["commit", machine.commit or "unknown"],
-        ["load average", ", ".join(f"{value:.2f}" for value in machine.load_average)],
+def _table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], kinds: Mapping[str, str] | None = None
+) -> str:
+    """A table that scrolls sideways by itself.
+
+    Args:
+        head: Titles.
+        rows: Cells.
+        kinds: Classes of a column by its title; without one it holds figures.
+    """
+    classes = [f' class="{kinds[title]}"' if kinds and title in kinds else "" for title in head]
+    top = _cells("th", head, classes)
+    body = "".join(_cells("td", row, classes) for row in rows)
+    return f'<div class="wide"><table>{top}{body}</table></div>'
+
+
+def _cells(tag: str, texts: Sequence[str], classes: Sequence[str]) -> str:
+    cells = [
+        f"<{tag}{kind}>{escape(text)}</{tag}>" for text, kind in zip(texts, classes, strict=True)
     ]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    top = "".join(f"<th>{escape(text)}</th>" for text in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows
-    )
-    return f'<div class="wide"><table><tr>{top}</tr>{body}</table></div>'
+    return f"<tr>{''.join(cells)}</tr>"

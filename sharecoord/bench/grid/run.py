@@ -30,7 +30,7 @@ from sharecoord.bench.grid.folder import (
     read_summary,
     write_summary,
 )
-from sharecoord.bench.grid.page import headline, page, ratio_text, spread_text
+from sharecoord.bench.grid.page import headline, page
 from sharecoord.bench.grid.progress import Progress, open_progress
 from sharecoord.bench.grid.send import fill_backlog
 from sharecoord.bench.grid.settings import (
@@ -45,10 +45,9 @@ from sharecoord.bench.grid.settings import (
 )
 from sharecoord.bench.grid.trial import Outcome, Trials
 from sharecoord.bench.machine import Machine, describe_machine
-from sharecoord.bench.main import BROKER_HEAP_MB, output_directory
+from sharecoord.bench.main import output_directory
 from sharecoord.bench.procfs import check_procfs
-from sharecoord.bench.runner import Cluster
-from sharecoord.devenv.broker import KafkaBroker
+from sharecoord.bench.runner import open_cluster
 from sharecoord.devenv.maven import DEFAULT_VERSION
 from sharecoord.devenv.topics import Topics
 
@@ -173,7 +172,9 @@ class _Course:
     ) -> None:
         """Makes all trials."""
         settings, cells = self._settings, self._product.cells
-        cluster = _cluster(stack, settings, cells, progress)
+        cluster = open_cluster(
+            stack, settings.kafka, say=progress.say, settings=_broker_settings(cells)
+        )
         trials = Trials(settings, cluster, scratch, progress.tick)
         topics = Topics(cluster.bootstrap_servers)
         created: list[str] = []
@@ -240,25 +241,12 @@ class _Course:
         names = varied(cells)
         lines = []
         for summary in summaries:
-            parts = [
-                f"{name} {spread_text(summary, name)}" for name in _SHOWN if name in summary.figures
-            ]
+            parts = [f"{name} {summary.text(name)}" for name in _SHOWN if name in summary.figures]
             lines.append(f"{label(summary.cell, names)}: " + ", ".join(parts))
         for ratio in peer_ratios(cells, self.trials, self._settings.mode):
-            figure = f"{ratio.metric} {ratio_text(ratio)}"
+            figure = f"{ratio.metric} {ratio.text}"
             lines.append(f"{label(cells[ratio.cell], names)} against {ratio.peer}: {figure}")
         return "\n".join(lines)
-
-
-def _cluster(
-    stack: ExitStack, settings: Settings, cells: Sequence[Cell], progress: Progress
-) -> Cluster:
-    if settings.kafka is not None:
-        return Cluster(settings.kafka, None, settings.kafka)
-    progress.say("starting a broker")
-    broker = KafkaBroker(DEFAULT_VERSION, heap_mb=BROKER_HEAP_MB, settings=_broker_settings(cells))
-    stack.enter_context(broker)
-    return Cluster(broker.bootstrap_servers, broker.pid, broker.version)
 
 
 def _broker_settings(cells: Sequence[Cell]) -> dict[str, str]:

@@ -15,9 +15,11 @@ import yaml
 from sharecoord.bench.grid.cell import (
     BY_NAME,
     DIMENSIONS,
+    MAX_CELLS,
     MAX_RATE,
     Cell,
     Consumer,
+    Dimension,
     Mode,
     Product,
     product,
@@ -59,6 +61,8 @@ class Settings:
     Attributes:
         mode: What is measured.
         dimensions: Values by name of dimension; those that are missing have their default.
+        variants: Further values that only go together: each makes a product of its own with
+            `dimensions`, and names none of those. Empty: there is one product.
         records: Records of a backlog (throughput, drain); None takes what the cells need.
         duration_s: Length of the measured window; of one probe in mode max-rate.
         warm_up_s: From the first record to the window.
@@ -77,6 +81,7 @@ class Settings:
 
     mode: Mode = Mode.THROUGHPUT
     dimensions: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    variants: Sequence[Mapping[str, Sequence[Any]]] = ()
     records: int | None = None
     duration_s: float = 20.0
     warm_up_s: float = 6.0
@@ -93,23 +98,44 @@ class Settings:
     kafka: str | None = None
 
     def product(self) -> Product:
-        """The cells; see `cell.product`."""
-        return product(self.dimensions, self.mode)
+        """The cells of all variants; see `cell.product`.
+
+        Raises:
+            InvalidConfigError: As of `cell.product`, or there are too many of all together.
+        """
+        made = [
+            product({**self.dimensions, **variant}, self.mode) for variant in self.variants or [{}]
+        ]
+        cells = tuple(dict.fromkeys(cell for each in made for cell in each.cells))
+        if len(cells) > MAX_CELLS:
+            raise InvalidConfigError(
+                f"variants: they make {len(cells)} cells, and {MAX_CELLS} is the limit; "
+                "give fewer values, or make several runs and compare them"
+            )
+        return Product(cells, tuple(dict.fromkeys(why for each in made for why in each.left_out)))
 
     def to_yaml(self) -> str:
         """All settings and all dimensions, those with their default too."""
         values: dict[str, Any] = {"mode": str(self.mode)}
         for each in dataclasses.fields(self):
-            if each.name not in ("mode", "dimensions"):
+            if each.name not in ("mode", "dimensions", "variants"):
                 values[each.name] = getattr(self, each.name)
+        vary = {name for variant in self.variants for name in variant}
         values["dimensions"] = {
-            each.flag: [
-                each.text(value)
-                for value in self.dimensions.get(each.name) or each.read(each.default)
-            ]
+            each.flag: _texts(each, self.dimensions.get(each.name) or each.read(each.default))
             for each in DIMENSIONS
+            if each.name not in vary
         }
+        if self.variants:
+            values["variants"] = [
+                {BY_NAME[name].flag: _texts(BY_NAME[name], given) for name, given in each.items()}
+                for each in self.variants
+            ]
         return yaml.safe_dump(values, sort_keys=False)
+
+
+def _texts(dimension: Dimension, values: Sequence[Any]) -> list[str]:
+    return [dimension.text(value) for value in values]
 
 
 _LIMITS: Final[Mapping[str, tuple[type, float, float]]] = {
@@ -133,28 +159,61 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
 
     Args:
         given: Fields of `Settings` by name, and dimensions either there or under `dimensions`,
-            with dashes or underscores; None means not given.
+            with dashes or underscores; None means not given. `variants` is a list of mappings of
+            dimensions; what is given outside of them wins.
 
     Raises:
         InvalidConfigError: An unknown name, or a value out of bounds.
     """
     flat = flatten(given)
+    variants = flat.pop("variants", [])
     dimensions = {
         name: BY_NAME[name].read(flat.pop(name)) for name in list(flat) if name in BY_NAME
     }
-    known = {each.name for each in dataclasses.fields(Settings)}
+    known = {each.name for each in dataclasses.fields(Settings)} - {"dimensions", "variants"}
     unknown = sorted(set(flat) - known)
     if unknown:
-        names = ", ".join(sorted((known | set(BY_NAME)) - {"dimensions"}))
+        names = ", ".join(sorted(known | set(BY_NAME)))
         raise InvalidConfigError(f"{unknown[0]}: is not a setting of the benchmark; use {names}")
     values: dict[str, Any] = {name: _checked(name, value) for name, value in flat.items()}
-    settings = Settings(dimensions=dimensions, **values)
+    settings = Settings(
+        dimensions=dimensions, variants=_read_variants(variants, dimensions), **values
+    )
     if settings.min_rate > settings.max_rate:
         raise InvalidConfigError(
             f"min_rate: {settings.min_rate:g} is above max_rate ({settings.max_rate:g})"
         )
     _check_amounts(settings)
     return settings
+
+
+def _read_variants(
+    given: object, outside: Mapping[str, Sequence[Any]]
+) -> tuple[Mapping[str, Sequence[Any]], ...]:
+    """Reads variants, without what is given outside of them.
+
+    Raises:
+        InvalidConfigError: No list of mappings, or a name that is no dimension.
+    """
+    if not isinstance(given, list) or not all(isinstance(each, Mapping) for each in given):
+        raise InvalidConfigError(
+            "variants: must be a list of dimensions with values, as in [{consumers: 1, work-ms: 5}]"
+        )
+    read = []
+    for each in given:
+        variant = {str(name).replace("-", "_"): value for name, value in each.items()}
+        unknown = sorted(set(variant) - set(BY_NAME))
+        if unknown:
+            names = ", ".join(sorted(BY_NAME))
+            raise InvalidConfigError(f"variants: {unknown[0]} is not a dimension; use {names}")
+        read.append(
+            {
+                name: BY_NAME[name].read(value)
+                for name, value in variant.items()
+                if name not in outside
+            }
+        )
+    return tuple(read)
 
 
 def flatten(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,6 +280,8 @@ def _check_amounts(settings: Settings) -> None:
             _check_rate(settings, "max_rate", settings.max_rate, cell.payload_bytes)
         if settings.mode is Mode.DRAIN:
             _check_drain(settings, cell)
+        if cell.consumer is Consumer.NONE:
+            _check_samples(settings, cell)
     seconds = expected_run_s(settings)
     if seconds > MAX_RUN_S:
         raise InvalidConfigError(
@@ -236,6 +297,17 @@ def _check_rate(settings: Settings, name: str, rate: float, payload_bytes: int) 
         raise InvalidConfigError(
             f"{name}: {rate:g} records/s of {payload_bytes} B are {records:,.0f} records, over the "
             f"limits of {MAX_RECORDS:,} and {MAX_TOPIC_BYTES / 1e9:g} GB; shorten the duration"
+        )
+
+
+def _check_samples(settings: Settings, cell: Cell) -> None:
+    """Without a queue there is no backlog to bound the samples, of which each record is one."""
+    records = (cell.capacity_per_s or 0.0) * (settings.warm_up_s + settings.duration_s)
+    if records > MAX_RECORDS:
+        raise InvalidConfigError(
+            f"consumers: {cell.consumers} x {cell.parallelism} of consumer none with "
+            f"{cell.work_ms:g} ms of work handle {records:,.0f} records, and {MAX_RECORDS:,} is "
+            "the limit; give fewer consumers, a longer work-ms or a shorter duration"
         )
 
 
@@ -293,17 +365,20 @@ def backlogs(settings: Settings, cells: Sequence[Cell]) -> dict[TopicKey, int]:
 def consumers_per_process(settings: Settings, cell: Cell) -> int:
     """As few processes as is honest.
 
-    Handlers that wait leave the interpreter alone, so many threads share a process. Without work
-    the interpreter lock would be what is measured, so every consumer has a process of its own, up
-    to four for each core.
+    Handlers that wait leave the interpreter alone, so many threads or tasks share a process.
+    Without work the interpreter lock would be what is measured, so every consumer has a process of
+    its own, up to four for each core. Java has no such lock, and one process.
     """
     if settings.per_process is not None:
         return settings.per_process
-    if cell.parallel.continuous:
-        return max(1, SLOTS_PER_PROCESS // cell.parallel.slots)
+    if cell.consumer is Consumer.PARALLEL_CONSUMER:
+        return cell.consumers
+    most = SLOTS_PER_PROCESS if cell.on_loop else THREADS_PER_PROCESS
+    together = max(1, most // cell.parallel.slots)
     if cell.work_ms:
-        return max(1, THREADS_PER_PROCESS // cell.parallel.slots)
-    return math.ceil(cell.consumers / min(cell.consumers, 4 * (os.cpu_count() or 1)))
+        return together
+    alone = math.ceil(cell.consumers / min(cell.consumers, 4 * (os.cpu_count() or 1)))
+    return min(alone, together) if cell.on_loop else alone
 
 
 def expected_trial_s(settings: Settings, cell: Cell) -> float:

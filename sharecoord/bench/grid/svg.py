@@ -1,4 +1,7 @@
-"""Plots as inline SVG: text in, text out, no library and nothing to load."""
+"""Plots as inline HTML and SVG: text in, text out, no library and nothing to load.
+
+Bars are HTML, so that their text keeps its size and its place on a narrow screen; lines are SVG.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,17 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-WIDTH: Final = 900
-_LABEL_LEAST: Final = 120
-_LABEL_MOST: Final = 520
-_CHARACTER: Final = 6.6
-_VALUE: Final = 150
-_ROW: Final = 24
-_TOP: Final = 8
-_AXIS: Final = 26
-_LINES_HEIGHT: Final = 260
-_LEFT: Final = 60
+WIDTH: Final = 640
+_HEIGHT: Final = 270
+_LEFT: Final = 56
+_RIGHT: Final = 16
+_TOP: Final = 26
+_BOTTOM: Final = 44
+_TICKS: Final = 5
 COLORS: Final = 5
-"""Classes c0 to c4 of the page's style sheet."""
+"""Classes c0 to c4, and l0 to l4 for lines, of the page's style sheet."""
+DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "14 4", "1 5")
+"""Lines of one color are told apart by these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Bar:
     """One row of a bar plot.
 
     Attributes:
-        label: Left of the bar.
+        label: Left of the bar, or above it.
         median: Length of the bar.
         low: Begin of the whisker.
         high: End of the whisker.
@@ -43,28 +45,20 @@ class Bar:
     color: int
 
 
-def bars(title: str, rows: Sequence[Bar]) -> str:
+def bars(rows: Sequence[Bar]) -> str:
     """Horizontal bars from zero, with whiskers from least to greatest."""
     most = max((row.high for row in rows), default=0.0) or 1.0
-    longest = max((len(row.label) for row in rows), default=0)
-    left = min(_LABEL_MOST, max(_LABEL_LEAST, round(longest * _CHARACTER) + 16))
-    span = WIDTH - left - _VALUE
-    height = _TOP * 2 + _ROW * len(rows)
-    parts = [_open(title, height)]
-    for place, row in enumerate(rows):
-        top = _TOP + place * _ROW
-        middle = top + _ROW / 2
-        length = span * row.median / most
-        low, high = (left + span * value / most for value in (row.low, row.high))
+    parts = []
+    for row in rows:
+        length, low, high = (100 * value / most for value in (row.median, row.low, row.high))
         parts.append(
-            f'<text x="{left - 8}" y="{middle + 4:.1f}" class="end">{escape(row.label)}</text>'
-            f'<rect x="{left}" y="{top + 4}" width="{length:.1f}" height="{_ROW - 8}" '
-            f'class="c{row.color % COLORS}"/>'
-            f'<path d="M{low:.1f} {middle:.1f}H{high:.1f}M{low:.1f} {middle - 4:.1f}v8'
-            f'M{high:.1f} {middle - 4:.1f}v8" class="whisker"/>'
-            f'<text x="{high + 6:.1f}" y="{middle + 4:.1f}">{escape(row.text)}</text>'
+            f'<div class="bar"><span class="name">{escape(row.label)}</span>'
+            f'<span class="track"><span class="fill c{row.color % COLORS}" '
+            f'style="width:{length:.2f}%"></span><span class="whisker" '
+            f'style="left:{low:.2f}%;width:{high - low:.2f}%"></span></span>'
+            f'<span class="value">{escape(row.text)}</span></div>'
         )
-    return "".join(parts) + "</svg>"
+    return f'<div class="bars">{"".join(parts)}</div>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +69,19 @@ class Line:
         label: In the legend.
         points: x and y, ascending in x.
         color: From 0 on.
+        dash: Which of `DASHES`, from 0 on.
     """
 
     label: str
     points: Sequence[tuple[float, float]]
     color: int
+    dash: int = 0
+
+    @property
+    def look(self) -> str:
+        """Attributes of its path."""
+        dash = DASHES[self.dash % len(DASHES)]
+        return f'class="l{self.color % COLORS}"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
 def lines(title: str, x_title: str, y_title: str, given: Sequence[Line], *, log_x: bool) -> str:
@@ -88,24 +90,43 @@ def lines(title: str, x_title: str, y_title: str, given: Sequence[Line], *, log_
     Args:
         title: For those who can not see it.
         x_title: Below the axis.
-        y_title: Left of it.
+        y_title: Above it.
         given: With at least one point in all.
         log_x: Whether x is logarithmic; then points at or below 0 stand at the least above it.
     """
     xs = [x for line in given for x, _ in line.points if x > 0 or not log_x] or [1.0]
     top = max((y for line in given for _, y in line.points), default=0.0) or 1.0
+    step = nice_step(top)
+    top = step * math.ceil(top / step - 1e-9)
     scale = _Scale(min(xs), max(xs), log=log_x)
-    height = _LINES_HEIGHT + _AXIS + 18 * len(given)
-    parts = [_open(title, height), _grid(scale, top, x_title, y_title)]
-    for place, line in enumerate(given):
+    parts = [_open(title), _grid(scale, top, step, x_title, y_title)]
+    for line in given:
         path = " ".join(f"{scale.at(x):.1f},{_y(y, top):.1f}" for x, y in line.points)
-        legend = _LINES_HEIGHT + _AXIS + 18 * place + 12
-        parts.append(
-            f'<polyline points="{path}" class="l{line.color % COLORS}"/>'
-            f'<path d="M{_LEFT} {legend - 4}h24" class="l{line.color % COLORS}"/>'
-            f'<text x="{_LEFT + 32}" y="{legend}">{escape(line.label)}</text>'
-        )
-    return "".join(parts) + "</svg>"
+        parts.append(f'<polyline points="{path}" {line.look}/>')
+    return f'<div class="wide">{"".join(parts)}</svg></div>{_legend(given)}'
+
+
+def _legend(given: Sequence[Line]) -> str:
+    rows = [
+        f'<li><svg viewBox="0 0 36 8" class="key" aria-hidden="true"><path d="M0 4H36" '
+        f"{line.look}/></svg>{escape(line.label)}</li>"
+        for line in given
+    ]
+    return f'<ul class="legend">{"".join(rows)}</ul>'
+
+
+def nice_step(span: float) -> float:
+    """A step of 1, 2 or 5 times a power of ten, so that at most five cover the span.
+
+    Args:
+        span: Above 0.
+    """
+    least = span / _TICKS
+    decade: float = 10.0 ** math.floor(math.log10(least))
+    return next(
+        (factor * decade for factor in (1, 2, 5) if factor * decade >= least * (1 - 1e-9)),
+        10 * decade,
+    )
 
 
 class _Scale:
@@ -122,44 +143,51 @@ class _Scale:
     def at(self, x: float) -> float:
         """The place of a value, within the plot."""
         share = (self._value(max(x, self.low)) - self._from) / (self._to - self._from)
-        return _LEFT + share * (WIDTH - _LEFT - 20)
+        return _LEFT + share * (WIDTH - _LEFT - _RIGHT)
 
     def ticks(self) -> list[float]:
         """Round values along the axis."""
         if self._log:
             decades = range(math.floor(self._from), math.ceil(self._to) + 1)
-            found = [factor * 10.0**decade for decade in decades for factor in (1, 2, 5)]
-            return [each for each in found if self.low <= each <= self.high]
-        return [self.low + (self.high - self.low) * part / 5 for part in range(6)]
+            # Every decade alone when there are many: labels must not touch.
+            factors = (1, 2, 5) if len(decades) <= 4 else (1,)
+            found = [factor * 10.0**decade for decade in decades for factor in factors]
+        else:
+            step = nice_step(self.high - self.low)
+            first = math.ceil(self.low / step)
+            found = [step * number for number in range(first, first + _TICKS + 2)]
+        return [each for each in found if self.low <= each <= self.high]
 
 
-def _grid(scale: _Scale, top: float, x_title: str, y_title: str) -> str:
+def _grid(scale: _Scale, top: float, step: float, x_title: str, y_title: str) -> str:
     parts = []
-    for part in range(5):
-        y = _y(top * part / 4, top)
+    for number in range(round(top / step) + 1):
+        value = number * step
+        y = _y(value, top)
         parts.append(
-            f'<path d="M{_LEFT} {y:.1f}H{WIDTH - 20}" class="grid"/>'
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" class="end">{top * part / 4:.4g}</text>'
+            f'<path d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}" class="grid"/>'
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" class="end">{value:.6g}</text>'
         )
+    floor = _HEIGHT - _BOTTOM
     for tick in scale.ticks():
         x = scale.at(tick)
         parts.append(
-            f'<path d="M{x:.1f} {_TOP}V{_LINES_HEIGHT - 20}" class="grid"/>'
-            f'<text x="{x:.1f}" y="{_LINES_HEIGHT - 5}" class="middle">{tick:.4g}</text>'
+            f'<path d="M{x:.1f} {_TOP}V{floor}" class="grid"/>'
+            f'<text x="{x:.1f}" y="{floor + 16}" class="middle">{tick:.6g}</text>'
         )
     parts.append(
-        f'<text x="{WIDTH - 20}" y="{_LINES_HEIGHT + 12}" class="end">{escape(x_title)}</text>'
-        f'<text x="{_LEFT}" y="{_LINES_HEIGHT + 12}">{escape(y_title)}</text>'
+        f'<text x="{WIDTH - _RIGHT}" y="{floor + 34}" class="end">{escape(x_title)}</text>'
+        f'<text x="2" y="{_TOP - 12}">{escape(y_title)}</text>'
     )
     return "".join(parts)
 
 
 def _y(value: float, top: float) -> float:
-    return _LINES_HEIGHT - 20 - (value / top) * (_LINES_HEIGHT - 20 - _TOP)
+    return _HEIGHT - _BOTTOM - (value / top) * (_HEIGHT - _BOTTOM - _TOP)
 
 
-def _open(title: str, height: float) -> str:
+def _open(title: str) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">'
-        f"<title>{escape(title)}</title>"
+        f'<svg viewBox="0 0 {WIDTH} {_HEIGHT}" role="img" class="plot" '
+        f'aria-label="{escape(title)}"><title>{escape(title)}</title>'
     )

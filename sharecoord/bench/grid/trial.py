@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from sharecoord.bench.coordinator import Counters, JoinWatch, MeasuredCoordinator
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.grid.board import Board
 from sharecoord.bench.grid.cell import Cell, Consumer, Mode
@@ -36,9 +37,9 @@ from sharecoord.bench.grid.settings import (
     consumers_per_process,
     topic_key,
 )
-from sharecoord.bench.procfs import cpu_s, rss_mb
-from sharecoord.bench.runner import BROKER, COORDINATOR, QUIET, Cluster
-from sharecoord.devenv.coordinator import CoordinatorProcess
+from sharecoord.bench.peers import parallel_consumer
+from sharecoord.bench.procfs import cpu_s
+from sharecoord.bench.runner import BROKER, COORDINATOR, Cluster
 from sharecoord.devenv.native import set_group_config
 from sharecoord.devenv.topics import Topics
 
@@ -52,6 +53,8 @@ _EDGE: Final = 0.1  # the first and the last tenth of a backlog are not measured
 _WAKE_S: Final = 0.1
 _SENDER_START_S: Final = 1.5
 _AFTER_WINDOW_S: Final = 0.5
+_MEMBERS_LEAST: Final = 10
+"""With fewer, what the first connection loads would be taken for memory of members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +74,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """Whom the consumers of a trial talk to."""
+    """Whom the consumers of a trial talk to; without a coordinator the broker."""
 
     address: str
     group: str
-    coordinator: CoordinatorProcess | None
+    coordinator: MeasuredCoordinator | None = None
+    idle_rss_mb: float = 0.0
 
 
 class Trials:
@@ -97,6 +101,9 @@ class Trials:
         self._scratch = scratch
         self._tick = tick
         self._topics = Topics(cluster.bootstrap_servers)
+        if any(each.consumer is Consumer.PARALLEL_CONSUMER for each in settings.product().cells):
+            parallel_consumer.prepare()
+        self._joins: _Joins | None = None
         self.backlogs: dict[TopicKey, tuple[str, int]] = {}
         """Topics that were filled, and how many records each has."""
 
@@ -139,7 +146,7 @@ class Trials:
             else:
                 needed = backlog_records(self._settings, cell)
                 window = self._over_backlog(watch, fleet, first_ns, cell, needed)
-            own, began_ns = self._own_figures(server), fleet.board.began_ns
+            own, began_ns = self._own_figures(server, fleet), fleet.board.began_ns
             distinct, handled = fleet.board.distinct(), fleet.board.total
             samples = fleet.finish()
         if drain:
@@ -246,7 +253,8 @@ class Trials:
                     fleet.board.distinct(first, end) == end - first or time.monotonic_ns() > late_ns
                 ),
             )
-            own, began_ns = self._own_figures(server), fleet.board.began_ns
+            own, began_ns = self._own_figures(server, fleet), fleet.board.began_ns
+            own |= self._member_figures(server)
             waited = missing_ns(
                 fleet.board,
                 first,
@@ -309,6 +317,7 @@ class Trials:
         with ExitStack() as stack:
             directory = stack.enter_context(self._directory())
             server = self._server(stack, cell, directory)
+            self._joins = self._watch_joins(stack, cell, server)
             fleet = Fleet(
                 cell,
                 directory,
@@ -338,11 +347,20 @@ class Trials:
         if cell.consumer is Consumer.KAFKA_SHARE:
             set_group_config(address, group, {"share.auto.offset.reset": "earliest", **locks})
         if cell.consumer is not Consumer.SHARECOORD:
-            return _Server(address, group, None)
-        settings = {**QUIET, **{f"group.{name}": value for name, value in locks.items()}}
-        coordinator = CoordinatorProcess(address, directory, settings=settings)
+            return _Server(address, group)
+        settings = {f"group.{name}": value for name, value in locks.items()}
+        coordinator = MeasuredCoordinator(address, directory, settings=settings)
         stack.enter_context(coordinator)
-        return _Server(coordinator.address, group, coordinator)
+        return _Server(coordinator.address, group, coordinator, coordinator.rss_mb)
+
+    def _watch_joins(self, stack: ExitStack, cell: Cell, server: _Server) -> _Joins | None:
+        if server.coordinator is None:
+            return None
+        # A worker is one member, whatever its slots.
+        members = cell.consumers
+        watch = JoinWatch(server.address, server.group, members)
+        stack.callback(watch.close)
+        return _Joins(watch, server.coordinator, members)
 
     @contextmanager
     def _directory(self) -> Iterator[Path]:
@@ -361,10 +379,24 @@ class Trials:
         self._wait(fleet, arrived)
         return time.monotonic_ns()
 
-    def _own_figures(self, server: _Server) -> dict[str, float]:
+    def _own_figures(self, server: _Server, fleet: Fleet) -> dict[str, float]:
+        """What only a coordinator of ours has."""
         if server.coordinator is None:
             return {}
-        return {"coordinator_rss_mb": rss_mb(server.coordinator.pid)}
+        figures = {
+            "coordinator_rss_mb": server.coordinator.rss_mb,
+            "coordinator_peak_mb": server.coordinator.peak_rss_mb,
+        }
+        if self._joins is not None and self._joins.joined_ns is not None:
+            figures["joined_s"] = (self._joins.joined_ns - fleet.board.began_ns) / 1e9
+        return figures
+
+    def _member_figures(self, server: _Server) -> dict[str, float]:
+        """Memory per member: only where the topic was empty, or cached records would be in it."""
+        joins = self._joins
+        if joins is None or joins.rss_mb is None or joins.members < _MEMBERS_LEAST:
+            return {}
+        return {"member_kb": 1000 * (joins.rss_mb - server.idle_rss_mb) / joins.members}
 
     def _wait(self, fleet: Fleet, done: Callable[[], bool]) -> None:
         while not done():
@@ -373,20 +405,45 @@ class Trials:
 
     def _pause(self) -> None:
         self._tick()
+        if self._joins is not None:
+            self._joins.look()
         time.sleep(LOOK_S)
+
+
+class _Joins:
+    """Waits for all members of a trial; the coordinator's memory at that moment."""
+
+    def __init__(self, watch: JoinWatch, coordinator: MeasuredCoordinator, members: int) -> None:
+        self._watch = watch
+        self._coordinator = coordinator
+        self.members = members
+        self.rss_mb: float | None = None
+
+    @property
+    def joined_ns(self) -> int | None:
+        """When all were there; None before."""
+        return self._watch.joined_ns
+
+    def look(self) -> None:
+        """Called often."""
+        if self.rss_mb is None and self._watch.look():
+            self.rss_mb = self._coordinator.rss_mb
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
     at_ns: int
     cpu_s: Mapping[str, float]
+    counters: Counters | None
+    written_bytes: int | None
 
 
 class _Watch:
-    """Reads clock and CPU time of all processes of a trial."""
+    """Reads clock, CPU time of all processes of a trial, and what the coordinator has done."""
 
     def __init__(self, cluster: Cluster, server: _Server, fleet: Fleet) -> None:
         self._fleet = fleet
+        self._coordinator = server.coordinator
         self._pids: dict[str, int] = {}
         if cluster.pid is not None:
             self._pids[BROKER] = cluster.pid
@@ -397,13 +454,23 @@ class _Watch:
         """Now."""
         at_ns = time.monotonic_ns()
         cpu = {name: cpu_s(pid) for name, pid in self._pids.items()}
-        return _Reading(at_ns, {**cpu, _CLIENT: self._fleet.cpu_s()})
+        cpu[_CLIENT] = self._fleet.cpu_s()
+        if self._coordinator is None:
+            return _Reading(at_ns, cpu, None, None)
+        written = self._coordinator.written_bytes
+        return _Reading(at_ns, cpu, self._coordinator.counters(), written)
 
     def window(self, begin: _Reading) -> Window:
         """From then to now."""
         end = self.read()
         used = {name: end.cpu_s[name] - begin.cpu_s[name] for name in end.cpu_s}
-        return Window(begin.at_ns, end.at_ns, used)
+        done = None
+        if begin.counters is not None and end.counters is not None:
+            done = end.counters.since(begin.counters).commits_per_1000
+        written = None
+        if begin.written_bytes is not None and end.written_bytes is not None:
+            written = end.written_bytes - begin.written_bytes
+        return Window(begin.at_ns, end.at_ns, used, done, written)
 
 
 def first_due(at_ns: int, start_ns: int, rate: float) -> int:

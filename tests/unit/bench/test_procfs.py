@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sharecoord.bench.errors import BenchError
-from sharecoord.bench.procfs import check_procfs, cpu_s, rss_mb
+from sharecoord.bench.procfs import check_procfs, cpu_s, peak_rss_mb, rss_mb, written_bytes
 
 # A command that tries to be mistaken for the fields behind it; user 250 ticks, system 50.
 STAT = "42 (a) R (b c) S " + " ".join(["1"] * 10) + " 250 50 7 7 20 0"
@@ -29,7 +29,9 @@ def test_cpu_is_user_and_system_time_whatever_the_command_is_called(tmp_path: Pa
 
 def test_memory_is_in_millions_of_bytes(tmp_path: Path) -> None:
     status = "Name:\tx\nVmHWM:\t 9 kB\nVmRSS:\t  125000 kB\nThreads:\t1\n"
-    assert rss_mb(42, proc=proc_with(tmp_path, "status", status)) == pytest.approx(128.0)
+    proc = proc_with(tmp_path, "status", status)
+    assert rss_mb(42, proc=proc) == pytest.approx(128.0)
+    assert peak_rss_mb(42, proc=proc) == pytest.approx(0.009216)
 
 
 def test_a_process_without_memory_has_ended(tmp_path: Path) -> None:
@@ -44,9 +46,18 @@ def test_our_own_figures_agree_with_the_kernel() -> None:
     # The kernel's figures are in whole ticks.
     assert before - 0.03 <= read <= after + 0.03
     assert rss_mb(os.getpid()) > 5
+    assert peak_rss_mb(os.getpid()) >= rss_mb(os.getpid())
 
 
-@pytest.mark.parametrize("figure", [cpu_s, rss_mb])
+def test_written_bytes_are_those_that_go_to_disks(tmp_path: Path) -> None:
+    proc = proc_with(tmp_path, "io", "wchar: 9\nread_bytes: 7\nwrite_bytes: 8192\n")
+    assert written_bytes(42, proc=proc) == 8192
+    (tmp_path / "42" / "io").unlink()
+    # Some kernels do not count; others do not tell us of the processes of others.
+    assert written_bytes(42, proc=proc) is None
+
+
+@pytest.mark.parametrize("figure", [cpu_s, rss_mb, peak_rss_mb, written_bytes])
 def test_a_process_that_is_not_there_is_named(figure: object, tmp_path: Path) -> None:
     assert callable(figure)
     with pytest.raises(BenchError, match="process 42 can not be measured"):

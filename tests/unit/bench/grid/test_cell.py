@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from sharecoord.bench.grid.cell import (
     MAX_CELLS,
     Ack,
     Cell,
+    Client,
     Consumer,
     Mode,
     Parallelism,
@@ -52,10 +54,16 @@ def test_every_dimension_can_have_several_values() -> None:
         "parallelism": "blocking,blocking:4",
         "key_skew": "none,1.2",
         "rate": "10,20",
+        "handler": "record,batch:5",
+        "client": "threads,tasks",
     }
     assert set(two) == set(BY_NAME)
     for name, text in two.items():
-        found = cells(Mode.LATENCY, **{"work_ms": "1", "consumer": "sharecoord", name: text})
+        base = {"work_ms": "1", "consumer": "sharecoord"}
+        if name == "handler":
+            # Batches belong to workers, and have no work.
+            base = {"work_ms": "0", "consumer": "sharecoord", "parallelism": "continuous:2"}
+        found = cells(Mode.LATENCY, **{**base, name: text})
         assert [each.name for each in varied(found)] == [name]
         assert len(found) == 2
 
@@ -94,9 +102,65 @@ def test_what_can_not_be_is_left_out_with_the_reason() -> None:
         (Consumer.NONE, Ack.IMPLICIT),
         # Each record is acknowledged by itself.
         (Consumer.SHARECOORD, Ack.EXPLICIT),
+        (Consumer.PARALLEL_CONSUMER, Ack.IMPLICIT),
     }
     assert len(found.left_out) == 2
     assert all("continuous needs sharecoord" in reason for reason in found.left_out)
+
+
+PC, OURS = Consumer.PARALLEL_CONSUMER, Consumer.SHARECOORD
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (Cell(OURS, parallelism="continuous:2", handler="batch:5", work_ms=1.0), "without work"),
+        (Cell(OURS, max_poll_records=10_001), "takes at most 10000 as max.poll.records"),
+        (Cell(Consumer.PLAIN, client=Client.TASKS), "plain has no asynchronous client"),
+        (Cell(PC, client=Client.TASKS), "parallel-consumer has no asynchronous client"),
+        (Cell(OURS, client=Client.TASKS, parallelism="blocking:2"), "tasks needs blocking"),
+        (Cell(PC, parallelism="blocking:2"), "it needs blocking or continuous:N"),
+        (Cell(PC, parallelism="continuous:1001"), "a thread for each slot, and 1000 is the limit"),
+    ],
+)
+def test_a_peer_that_can_not_do_it_is_left_out_and_the_others_are_measured(
+    cell: Cell, reason: str
+) -> None:
+    values = {name: [value] for name, value in cell.to_json().items()}
+    if reason == "without work":
+        values["handler"].append("record")
+        kept = [replace(cell, ack=Ack.EXPLICIT, handler="record")]
+    else:
+        values |= {"consumer": [cell.consumer, Consumer.NONE], "work_ms": [1.0]}
+        if cell.parallel.slots > 1 and cell.client is Client.TASKS:
+            values["consumer"] = [cell.consumer]
+            values["client"] = [Client.TASKS, Client.THREADS]
+        kept = []
+    found = product(values, Mode.THROUGHPUT)
+    assert any(reason in said for said in found.left_out)
+    assert found.cells
+    assert cell not in found.cells
+    assert set(kept) <= set(found.cells)
+
+
+def test_what_runs_on_a_loop_may_be_many() -> None:
+    (cell,) = cells(consumer="sharecoord", consumers="20000", client="tasks", work_ms="50")
+    assert (cell.client, cell.on_loop, cell.slots) == (Client.TASKS, True, 20_000)
+    with pytest.raises(InvalidConfigError, match="1000 is the limit; use continuous:N or client"):
+        cells(consumer="sharecoord", consumers="20000", client="tasks,threads")
+
+
+def test_workers_and_parallel_consumers_say_the_same_once() -> None:
+    every = {"ack": "implicit,explicit", "client": "threads,tasks", "parallelism": "continuous:9"}
+    peers = {"consumer": "sharecoord,parallel-consumer", "max_poll_records": "default,7"}
+    assert cells(Mode.THROUGHPUT, **every, **peers) == [
+        Cell(OURS, parallelism="continuous:9", ack=Ack.EXPLICIT),
+        Cell(PC, parallelism="continuous:9"),
+        Cell(PC, parallelism="continuous:9", max_poll_records=7),
+    ]
+    found = cells(consumer="kafka-share,sharecoord", handler="record,batch:5")
+    assert {cell.handler for cell in found} == {"record"}
+    assert Cell(OURS, handler="batch:5").batch == 5
 
 
 @pytest.mark.parametrize(
@@ -145,6 +209,11 @@ def test_what_can_not_be_measured_is_refused(
         ("parallelism", "other:3"),
         ("key_skew", "6"),
         ("rate", "0"),
+        ("handler", "batch"),
+        ("handler", "batch:0"),
+        ("handler", "batch:10001"),
+        ("handler", "record:2"),
+        ("client", "processes"),
     ],
 )
 def test_a_value_that_can_not_be_is_named_with_the_fix(name: str, text: str) -> None:
@@ -185,6 +254,14 @@ def test_parallelism_says_how_many_slots() -> None:
 def test_a_cell_survives_json() -> None:
     cell = Cell(Consumer.KAFKA_SHARE, 2, 3, 100, 1.5, "uniform", 20, 500, Ack.EXPLICIT)
     assert cell_from_json(cell.to_json()) == cell
+    new = Cell(Consumer.SHARECOORD, handler="batch:7", client=Client.TASKS)
+    assert cell_from_json(new.to_json()) == new
+
+
+def test_results_of_older_versions_can_be_read() -> None:
+    old = Cell(Consumer.PLAIN).to_json()
+    del old["handler"], old["client"]
+    assert cell_from_json(old) == Cell(Consumer.PLAIN)
 
 
 def test_a_label_says_what_differs() -> None:

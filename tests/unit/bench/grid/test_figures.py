@@ -175,3 +175,25 @@ def test_a_board_is_shared_by_those_who_map_it(tmp_path: Path) -> None:
     finally:
         mine.close()
         other.close()
+
+
+def test_the_store_costs_what_was_written_in_the_window() -> None:
+    samples = make_samples((0, 1, 1500, 10), (1, 3, 2000, 0))
+    window = replace(WINDOW, commits_per_1000=2.5, written_bytes=8192)
+    figures = speed_figures(OURS, samples, window)
+    assert figures["commits_per_1000"] == 2.5
+    assert figures["store_bytes_per_record"] == 2048
+    peer = speed_figures(PEER, samples, WINDOW)
+    assert not {"commits_per_1000", "store_bytes_per_record"} & set(peer)
+    nothing = speed_figures(OURS, Samples(), window)
+    assert "store_bytes_per_record" not in nothing
+    # The window of a drain is cut to the records; what was paid for them stays.
+    cut = exact_window(samples, window)
+    assert (cut.begin_ns, cut.end_ns) == (1500 * MS, 2000 * MS + 1)
+    assert (cut.cpu_s, cut.written_bytes) == (window.cpu_s, 8192)
+
+
+def test_figures_are_written_once() -> None:
+    summary = CellSummary(OURS, {"p99_ms": (2.0, 1.0, 3.0)}, 3)
+    assert summary.text("p99_ms") == "2.00 (1.00-3.00)"
+    assert summary.text("p50_ms") == "-"

@@ -16,7 +16,7 @@ from sharecoord.bench.grid.cell import Cell, Consumer, Mode, label, varied
 from sharecoord.bench.grid.folder import SampleFile, read_summary, write_summary
 from sharecoord.bench.grid.page import page
 from sharecoord.bench.grid.settings import read_settings
-from sharecoord.bench.grid.svg import Bar, Line, bars, lines
+from sharecoord.bench.grid.svg import Bar, Line, bars, lines, nice_step
 from sharecoord.bench.grid.trial import Outcome
 from sharecoord.errors import InvalidConfigError
 from tests.unit.bench.grid.support import MS, make_result, make_samples, make_trial
@@ -44,7 +44,7 @@ TRIALS = [
 class Reader(HTMLParser):
     """Collects text, tags and attributes; fails on tags that do not match."""
 
-    VOID = ("meta", "rect", "path", "polyline")
+    VOID = ("meta", "path", "polyline")
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,8 @@ def test_the_page_needs_nothing_from_anywhere() -> None:
     reader = read(text)
     assert not {"script", "link", "img", "iframe", "object"} & set(reader.tags)
     assert not {"src", "href", "srcset", "action"} & {name for name, _ in reader.attributes}
-    assert reader.tags.count("svg") == 6
+    assert reader.tags.count("svg") == 2 + 2 + 4  # two plots of lines, a key for each line
+    assert [value for name, value in reader.attributes if name == "class"].count("bars") == 4
 
 
 def test_the_page_says_what_is_wrong_with_a_result() -> None:
@@ -102,32 +103,64 @@ def test_the_page_says_what_is_wrong_with_a_result() -> None:
 
 
 def test_a_bar_is_as_long_as_its_median_and_its_whisker_reaches_the_ends() -> None:
-    text = bars("t", [Bar("a", 50, 25, 100, "x", 0), Bar("b", 0, 0, 0, "<", 1)])
-    widths = [float(width) for width in re.findall(r'<rect[^>]* width="([0-9.]+)"', text)]
-    whiskers = re.findall(r'd="M([0-9.]+) [0-9.]+H([0-9.]+)', text)
-    begin, end = float(whiskers[0][0]), float(whiskers[0][1])
-    assert widths == [315, 0]
-    assert (begin, end) == (120 + 157.5, 120 + 630)
+    text = bars([Bar("a", 50, 25, 100, "x", 0), Bar("b", 0, 0, 0, "<", 1)])
+    lengths = re.findall(r'class="fill c([01])" style="width:([0-9.]+)%"', text)
+    whiskers = re.findall(r'style="left:([0-9.]+)%;width:([0-9.]+)%"', text)
+    assert lengths == [("0", "50.00"), ("1", "0.00")]
+    assert whiskers == [("25.00", "75.00"), ("0.00", "0.00")]
     assert "&lt;" in text
 
 
-def test_long_names_have_room_beside_the_bars() -> None:
-    long = bars("t", [Bar("n" * 60, 1, 1, 1, "x", 0)])
-    assert 'x="404" y="24.0" class="end"' in long
-    assert 'rect x="412"' in long
-
-
 def test_lines_stay_within_their_plot_on_both_scales() -> None:
-    points = [(0.0, 0.0), (1.0, 50.0), (1000.0, 100.0)]
+    points = [(0.0, 0.0), (1.0, 50.0), (1000.0, 97.0)]
     for log_x in (False, True):
         text = lines("t", "ms", "%", [Line("a & b", points, 0)], log_x=log_x)
         found = re.search(r'polyline points="([^"]+)"', text)
         assert found is not None
         places = [tuple(map(float, point.split(","))) for point in found.group(1).split()]
         assert [x for x, _ in places] == sorted(x for x, _ in places)
-        assert all(60 <= x <= 880 and 8 <= y <= 240 for x, y in places)
+        assert all(56 <= x <= 624 and 26 <= y <= 226 for x, y in places)
         assert "a &amp; b" in text
     assert "<svg" in lines("t", "x", "y", [Line("one", [(5.0, 0.0)], 0)], log_x=True)
+
+
+def test_lines_of_one_consumer_have_its_color_and_different_dashes() -> None:
+    text = page(make_result(TRIALS, CELLS))
+    looks = re.findall(r"<polyline [^>]*(class=[^>]*)/>", text)
+    assert looks == [
+        'class="l0"',
+        'class="l1"',
+        'class="l0" stroke-dasharray="7 3"',
+        'class="l1" stroke-dasharray="7 3"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("span", "step"),
+    [(1, 0.2), (4, 1), (5, 1), (5.1, 2), (49, 10), (399, 100), (0.05, 0.01), (7e6, 2e6)],
+)
+def test_axes_have_round_steps_of_which_five_are_enough(span: float, step: float) -> None:
+    assert nice_step(span) == pytest.approx(step)
+
+
+def test_the_labels_of_an_axis_are_round_and_cover_the_values() -> None:
+    text = lines("t", "x", "y", [Line("a", [(1.0, 399.0), (50.0, 12.0)], 0)], log_x=False)
+    labels = re.findall(r"<text [^>]*>([0-9.]+)</text>", text)
+    assert labels == ["0", "100", "200", "300", "400", "10", "20", "30", "40", "50"]
+    many = lines("t", "x", "y", [Line("a", [(0.001, 1.0), (5000.0, 1.0)], 0)], log_x=True)
+    assert re.findall(r'class="middle">([0-9.]+)<', many) == [
+        *("0.001", "0.01", "0.1", "1", "10", "100", "1000")
+    ]
+
+
+def test_ratios_of_a_cell_to_a_peer_are_one_row() -> None:
+    text = page(make_result(TRIALS, CELLS))
+    part = text.split("<h2>Against the peers", 1)[1].split("<h2>", 1)[0]
+    assert part.count("<tr>") == 3
+    reader = read(part.split("</h2>", 1)[1])
+    assert "0.50x" in " ".join(reader.texts)
+    alone = page(make_result([make_trial(0, 1, records_per_s=1)], CELLS[:1]))
+    assert "Against the peers" not in alone
 
 
 # -- the folder -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sharecoord.bench.grid.cell import Cell, Consumer, Mode
+from sharecoord.bench.grid.cell import Cell, Client, Consumer, Mode
 from sharecoord.bench.grid.run import steps
 from sharecoord.bench.grid.settings import (
     Settings,
@@ -55,7 +55,55 @@ def test_a_plan_that_ships_can_be_run_and_survives_its_own_file(name: str) -> No
 
 
 def test_there_are_plans() -> None:
-    assert {"fairness", "latency", "drain", "max-rate"} <= set(plan_names())
+    assert {"fairness", "latency", "drain", "max-rate", "members", "workers"} <= set(plan_names())
+
+
+def test_variants_are_products_of_their_own() -> None:
+    settings = read_settings(
+        {
+            "consumer": "sharecoord",
+            "variants": [
+                {"consumers": [1, 2], "work-ms": [5]},
+                {"consumers": [10], "work_ms": [50]},
+                {"consumers": [2], "work_ms": [5]},
+            ],
+        }
+    )
+    cells = settings.product().cells
+    assert [(cell.consumers, cell.work_ms) for cell in cells] == [(1, 5), (2, 5), (10, 50)]
+
+
+def test_what_is_given_outside_of_variants_wins() -> None:
+    variants = [{"consumers": [1], "work-ms": [5]}, {"consumers": [10], "work-ms": [50]}]
+    settings = read_settings({"consumer": "plain", "variants": variants, "consumers": "3"})
+    cells = settings.product().cells
+    assert [(cell.consumers, cell.work_ms) for cell in cells] == [(3, 5), (3, 50)]
+
+
+def test_the_plan_of_members_offers_all_of_them_the_same_rate() -> None:
+    cells = read_settings(read_plan("members")).product().cells
+    ours = [cell for cell in cells if cell.consumer is Consumer.SHARECOORD]
+    assert {cell.consumers for cell in ours} == {1000, 10_000}
+    assert {cell.client for cell in ours} == {Client.TASKS}
+    assert len({cell.capacity_per_s for cell in cells}) == 1
+
+
+def test_the_plan_of_workers_has_a_peer_for_every_cell() -> None:
+    cells = read_settings(read_plan("workers")).product().cells
+    found = {
+        consumer: {
+            (cell.work_ms, cell.slots, cell.handler) for cell in cells if cell.consumer is consumer
+        }
+        for consumer in (Consumer.SHARECOORD, Consumer.PARALLEL_CONSUMER)
+    }
+    assert found[Consumer.SHARECOORD] == found[Consumer.PARALLEL_CONSUMER]
+    assert found[Consumer.SHARECOORD] == {
+        (0.0, 100, "record"),
+        (0.0, 100, "batch:500"),
+        (10.0, 100, "record"),
+        (10.0, 1000, "record"),
+        (100.0, 1000, "record"),
+    }
 
 
 def test_a_plan_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
@@ -105,6 +153,27 @@ def test_a_plan_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path)
             {"mode": "drain", "work_ms": 50, "records": 20_000},
             "records: 1 x blocking with 50 ms of work need 1,000 s at least, and 900 s is",
         ),
+        ({"variants": {"consumers": 1}}, "variants: must be a list of dimensions"),
+        ({"variants": [{"repeats": [1]}]}, "variants: repeats is not a dimension; use ack, "),
+        (
+            {
+                "variants": [
+                    {"consumers": list(range(1, 51)), "work_ms": [work]} for work in (1, 2, 3)
+                ],
+                "consumer": "sharecoord",
+            },
+            "variants: they make 150 cells, and 100 is the limit",
+        ),
+        (
+            {
+                "consumer": "none",
+                "consumers": 10_000,
+                "client": "tasks",
+                "work_ms": 10,
+                "duration_s": 20,
+            },
+            "consumer none with 10 ms of work handle 26,000,000 records, and 5,000,000 is",
+        ),
         (
             {"work_ms": 10, "duration_s": 600, "consumers": "1,2,3,4", "repeats": 20},
             "repeats: 8 cells x 20 would take about 28 h, and 12 h is the limit",
@@ -145,7 +214,12 @@ def test_how_many_records_a_cell_needs(settings: Settings, cell: Cell, records: 
         (Cell(Consumer.SHARECOORD, consumers=50, work_ms=5.0), 25),
         (Cell(Consumer.SHARECOORD, consumers=50, work_ms=5.0, parallelism="blocking:10"), 2),
         (Cell(Consumer.SHARECOORD, consumers=50, work_ms=5.0, parallelism="blocking:100"), 1),
-        (Cell(Consumer.SHARECOORD, consumers=4, parallelism="continuous:1000"), 2),
+        (Cell(Consumer.SHARECOORD, consumers=4, parallelism="continuous:1000", work_ms=5.0), 2),
+        # Without work several on one loop would measure the interpreter lock.
+        (Cell(Consumer.SHARECOORD, consumers=4, parallelism="continuous:1000"), 1),
+        (Cell(Consumer.SHARECOORD, consumers=10_000, client=Client.TASKS, work_ms=5.0), 2500),
+        (Cell(Consumer.SHARECOORD, consumers=10_000, client=Client.TASKS), 1250),
+        (Cell(Consumer.PARALLEL_CONSUMER, consumers=50, work_ms=5.0), 50),
         (Cell(Consumer.SHARECOORD, consumers=4), 1),
         (Cell(Consumer.SHARECOORD, consumers=64), 8),
     ],

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from sharecoord.bench.coordinator import Counters
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.grid import trial
 from sharecoord.bench.grid.board import Board
@@ -94,3 +98,115 @@ def test_a_group_that_gets_nothing_is_given_up(
     monkeypatch.setattr(trial, "FIRST_RECORD_S", -1.0)
     with pytest.raises(BenchError, match="no record was handled within"):
         trials(Settings(), tmp_path)._first_record(Idle())  # type: ignore[arg-type]
+
+
+class Coordinator:
+    """A coordinator with figures that a test sets."""
+
+    pid = 1
+    rss_mb = 100.0
+    peak_rss_mb = 140.0
+    written_bytes: int | None = 1000
+    counted = Counters(10, 0, 1000)
+
+    def counters(self) -> Counters:
+        return self.counted
+
+
+class LateJoin:
+    """A watch that sees all members at its second look."""
+
+    looks = 0
+    joined_ns: int | None = None
+
+    def look(self) -> bool:
+        self.looks += 1
+        if self.looks == 2:
+            self.joined_ns = 3_500 * MS
+        return self.joined_ns is not None
+
+
+def staged(tmp_path: Path, members: int) -> tuple[Trials, Any, Any]:
+    """Trials whose members have joined, their server and their fleet."""
+    found = trials(Settings(), tmp_path)
+    coordinator: Any = Coordinator()
+    watch: Any = LateJoin()
+    found._joins = trial._Joins(watch, coordinator, members)
+    server = trial._Server("h:1", "g", coordinator, idle_rss_mb=80.0)
+    fleet = SimpleNamespace(board=SimpleNamespace(began_ns=3_000 * MS), cpu_s=lambda: 7.0)
+    return found, server, fleet
+
+
+def test_a_coordinator_has_figures_of_its_own(tmp_path: Path) -> None:
+    found, server, fleet = staged(tmp_path, 20)
+    before = {"coordinator_rss_mb": 100.0, "coordinator_peak_mb": 140.0}
+    assert found._own_figures(server, fleet) == before
+    assert found._member_figures(server) == {}
+    assert found._joins is not None
+    found._joins.look()
+    found._joins.look()
+    server.coordinator.rss_mb = 500.0  # what comes after the joins is not the members'
+    found._joins.look()
+    assert found._own_figures(server, fleet)["joined_s"] == 0.5
+    assert found._member_figures(server) == {"member_kb": 1000.0}
+
+
+def test_every_consumer_of_a_cell_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+    closed: list[bool] = []
+
+    class Watch:
+        def __init__(self, *given: Any) -> None:
+            asked.append(given)
+
+        def close(self) -> None:
+            closed.append(True)
+
+    monkeypatch.setattr(trial, "JoinWatch", Watch)
+    found, server, _ = staged(tmp_path, 1)
+    cell = Cell(Consumer.SHARECOORD, consumers=30, parallelism="continuous:4")
+    with ExitStack() as stack:
+        joins = found._watch_joins(stack, cell, server)
+        assert joins is not None
+        assert joins.members == 30
+        assert found._watch_joins(stack, cell, trial._Server("h:1", "g")) is None
+        assert not closed
+    assert (asked, closed) == ([("h:1", "g", 30)], [True])
+
+
+def test_few_members_are_not_told_from_the_first_connection(tmp_path: Path) -> None:
+    found, server, _ = staged(tmp_path, 9)
+    assert found._joins is not None
+    found._joins.look()
+    found._joins.look()
+    assert found._joins.rss_mb == 100
+    assert found._member_figures(server) == {}
+
+
+def test_peers_have_none_of_these(tmp_path: Path) -> None:
+    found, _, fleet = staged(tmp_path, 20)
+    found._joins = None
+    peer = trial._Server("h:1", "g")
+    assert found._own_figures(peer, fleet) == {}
+    assert found._member_figures(peer) == {}
+    window = trial._Watch(Cluster("h:1", None, "h:1"), peer, fleet).read()
+    assert (window.counters, window.written_bytes) == (None, None)
+
+
+def test_a_window_has_what_the_coordinator_did_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "cpu_s", lambda pid: float(pid))
+    _, server, fleet = staged(tmp_path, 20)
+    watch = trial._Watch(Cluster("h:1", 5, "h:1"), server, fleet)
+    begin = watch.read()
+    assert begin.cpu_s == {"broker": 5, "coordinator": 1, "client": 7}
+    server.coordinator.written_bytes = 5096
+    server.coordinator.counted = Counters(30, 0, 5000)
+    window = watch.window(begin)
+    assert window.cpu_s == {"broker": 0, "coordinator": 0, "client": 0}
+    assert (window.commits_per_1000, window.written_bytes) == (5.0, 4096)
+    server.coordinator.written_bytes = None
+    assert watch.window(begin).written_bytes is None

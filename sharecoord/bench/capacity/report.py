@@ -1,0 +1,225 @@
+"""The tables as Markdown, for the terminal, the result folder and the documentation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from sharecoord.bench.capacity.figures import (
+    ALL_THERE_S,
+    CapacityResult,
+    IdleFigures,
+    Section,
+    each_kb,
+)
+from sharecoord.bench.capacity.sizing import LOAD, RATE_PER_S, VALUE_BYTES, size
+from sharecoord.bench.drivers.meter import CLIENT
+from sharecoord.bench.results import Spread
+from sharecoord.bench.runner import BROKER, COORDINATOR
+from sharecoord.bench.text import NONE, markdown_table, spread_text
+from sharecoord.errors import InvalidConfigError
+
+BEGIN: Final = "<!-- measured: begin (written by `sharecoord bench capacity --update`) -->"
+END: Final = "<!-- measured: end -->"
+COMMAND: Final = "sharecoord bench capacity"
+SUMMARY_NAME: Final = "summary.json"
+MACHINE_NAME: Final = "machine.json"
+REPORT_NAME: Final = "report.md"
+_FORMAT: Final = 1
+_KILO: Final = 1000
+
+
+def markdown(result: CapacityResult) -> str:
+    """All tables that were measured, each with the command that makes it again."""
+    parts = [_head(result)]
+    for section, title, table in _tables(result):
+        parts += [f"### {title}", f"`{COMMAND} --only {section}`", table]
+    lines = size(result)
+    if lines:
+        title = f"### {RATE_PER_S:,} records/s of {_size(VALUE_BYTES)}"
+        note = (
+            f"Arithmetic on the tables above: one coordinator uses {LOAD:.0%} of a core like this "
+            "one. Not measured as a whole."
+        )
+        rows = [[line.what, line.value, line.because] for line in lines]
+        parts += [title, note, markdown_table(["what", "how much", "because"], rows)]
+    parts += ["### Machine", markdown_table(["what", "value"], result.machine.rows())]
+    return "\n\n".join(parts) + "\n"
+
+
+def write_result(result: CapacityResult, directory: Path) -> None:
+    """Writes `summary.json`, `machine.json` and `report.md`."""
+    summary = {"format": _FORMAT, "mode": "capacity", **asdict(result)}
+    for name, values in ((SUMMARY_NAME, summary), (MACHINE_NAME, asdict(result.machine))):
+        (directory / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    (directory / REPORT_NAME).write_text(markdown(result), encoding="utf-8")
+
+
+def check_page(path: Path) -> str:
+    """The text of a page that can be updated.
+
+    Raises:
+        InvalidConfigError: It can not be read, or has no place for the figures.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(f"update: {path} can not be read: {error}") from error
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise InvalidConfigError(
+            f"update: {path} has no place for the figures; put these two lines there once:\n"
+            f"{BEGIN}\n{END}"
+        )
+    return text
+
+
+def update_page(path: Path, tables: str) -> None:
+    """Replaces what stands between the two marks of a page.
+
+    Raises:
+        InvalidConfigError: As `check_page`.
+    """
+    text = check_page(path)
+    before, after = text[: text.index(BEGIN)], text[text.index(END) :]
+    path.write_text(f"{before}{BEGIN}\n\n{tables}\n{after}", encoding="utf-8")
+
+
+def _head(result: CapacityResult) -> str:
+    machine = result.machine
+    text = (
+        f"Measured on {machine.cpu_model}, {machine.cores} cores for everything (broker, "
+        f"coordinator and clients), {machine.started_at}, commit {machine.commit or 'unknown'}, "
+        f"load average at the start {machine.load_average[0]:.2f}. Where there are three figures: "
+        f"median (least-greatest) of {result.extent.repeats}."
+    )
+    if machine.busy:
+        text += " **The machine was busy with other work: the figures are too high.**"
+    if not result.complete:
+        text = f"**Broken off before the end.** {text}"
+    return text
+
+
+def _tables(result: CapacityResult) -> Iterable[tuple[Section, str, str]]:
+    if result.records:
+        yield Section.RECORD, "Per record", _record_table(result)
+    if result.workers:
+        yield Section.WORKER, "Per record, with members at work", _worker_table(result)
+    if result.store:
+        yield Section.STORE, "Rows and bytes of the store", _store_table(result)
+    if result.disk is not None:
+        yield Section.DISK, "The disk under the store", _disk_table(result)
+    idle = (
+        (Section.MEMBER, "Per member", "members", "all joined, s", result.members),
+        (Section.PARTITION, "Per share-partition", "share-partitions", _FIRST, result.partitions),
+        (Section.GROUP, "Per group with a topic of its own", "groups", _FIRST, result.groups),
+        (Section.FANOUT, "Per group on the same partition", "groups", _FIRST, result.fanouts),
+    )
+    for section, title, what, until, rows in idle:
+        if rows:
+            yield section, title, _idle_table(what, until, rows)
+
+
+_FIRST: Final = "first record of all, s"
+
+
+def _record_table(result: CapacityResult) -> str:
+    names = (BROKER, COORDINATOR, CLIENT)
+    head = [
+        "value",
+        "records/s",
+        *(f"CPU us: {name}" for name in names),
+        "transactions per 1,000",
+        "bytes written",
+        "coordinator at most",
+    ]
+    rows = [
+        [
+            _size(row.value_bytes),
+            _spread(row.records_per_s, ",.0f"),
+            *(_spread(row.cpu_us.get(name), ".2f") for name in names),
+            _spread(row.commits_per_1000, ".2f"),
+            _spread(row.written_bytes, ".1f"),
+            _spread(row.peak_mb, ".0f", " MB"),
+        ]
+        for row in result.records
+    ]
+    return markdown_table(head, rows)
+
+
+def _worker_table(result: CapacityResult) -> str:
+    names = (BROKER, COORDINATOR, CLIENT)
+    head = ["members", "records/s", *(f"CPU us: {name}" for name in names)]
+    head += ["transactions per 1,000", "bytes written"]
+    rows = [
+        [
+            f"{row.members:,} x {row.work_ms:g} ms",
+            f"{row.records_per_s:,.0f}",
+            *(_figure(row.cpu_us.get(name), ".2f") for name in names),
+            _figure(row.commits_per_1000, ".2f"),
+            _figure(row.written_bytes, ".1f"),
+        ]
+        for row in result.workers
+    ]
+    return markdown_table(head, rows)
+
+
+def _store_table(result: CapacityResult) -> str:
+    head = ["acknowledged", "records", "rows per record", "transactions per 1,000", "bytes written"]
+    rows = [
+        [
+            str(row.pattern),
+            f"{row.records:,}",
+            f"{row.rows:.3g}",
+            f"{row.commits_per_1000:.2f}",
+            _figure(row.written_bytes, ",.0f"),
+        ]
+        for row in result.store
+    ]
+    return markdown_table(head, rows)
+
+
+def _disk_table(result: CapacityResult) -> str:
+    disk = result.disk
+    assert disk is not None, "asked before"
+    head = ["4 KiB and fdatasync", "median", "p99", "one after the other"]
+    cells = [f"{disk.median_ms:.3f} ms", f"{disk.p99_ms:.3f} ms", f"{disk.per_s:,.0f}/s"]
+    return markdown_table(head, [[result.machine.store_file_system, *cells]])
+
+
+def _idle_table(what: str, until: str, rows: Sequence[IdleFigures]) -> str:
+    restarts = any(row.restart_s is not None for row in rows)
+    head = [what, until, "coordinator, MB", "idle CPU, % of a core"]
+    head += ["first record of all after kill -9, s"] if restarts else []
+    lines = []
+    for row in rows:
+        cells = [
+            f"{row.count:,}",
+            _until(row),
+            f"{row.rss_mb:.1f}",
+            f"{row.idle_cpu_percent:.1f}",
+        ]
+        lines.append([*cells, *([_figure(row.restart_s, ".2f")] if restarts else [])])
+    table = markdown_table(head, lines)
+    kb = each_kb(rows)
+    return table if kb is None else f"{table}\n\nOne more: {kb:.1f} kB."
+
+
+def _until(row: IdleFigures) -> str:
+    if row.missing:
+        return f"{row.count - row.missing:,} after {ALL_THERE_S:.0f}"
+    return _figure(row.all_there_s, ".2f")
+
+
+def _figure(value: float | None, form: str) -> str:
+    return NONE if value is None else format(value, form)
+
+
+def _spread(spread: Spread | None, form: str, unit: str = "") -> str:
+    return spread_text(None if spread is None else spread.values, form, unit)
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes} B" if size_bytes % _KILO else f"{size_bytes // _KILO} kB"

@@ -1,0 +1,174 @@
+"""What a coordinator under measurement says of itself: counters, members, memory, bytes written."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sharecoord_sdk.admin import AdminClient, AdminError
+
+from sharecoord.bench.errors import BenchError
+from sharecoord.bench.procfs import peak_rss_mb, rss_mb, written_bytes
+from sharecoord.bench.runner import QUIET
+from sharecoord.devenv.coordinator import CoordinatorProcess
+from sharecoord.devenv.processes import LOOPBACK, free_ports
+
+_SCRAPE_TIMEOUT_S: Final = 10.0
+_LOOK_EVERY_S: Final = 0.05
+_LOOK_SHARE: Final = 20
+"""Looking takes a twentieth of the time at most, or it would be what is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a coordinator has done since it started. It counts once a second, all at one moment.
+
+    Attributes:
+        commits: Transactions of the group commit.
+        delivered: Records handed out.
+        settled: Records whose lock an acknowledgement ended.
+    """
+
+    commits: float
+    delivered: float
+    settled: float
+
+    def since(self, earlier: Counters) -> Counters:
+        """What was done since then."""
+        return Counters(
+            self.commits - earlier.commits,
+            self.delivered - earlier.delivered,
+            self.settled - earlier.settled,
+        )
+
+    @property
+    def commits_per_1000(self) -> float | None:
+        """Transactions per 1,000 settled records; None when nothing was settled."""
+        return 1000 * self.commits / self.settled if self.settled else None
+
+
+class MeasuredCoordinator(CoordinatorProcess):
+    """A quiet coordinator with a management server, and what it says of itself."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        directory: Path,
+        *,
+        settings: Mapping[str, object] | None = None,
+        program: list[str] | None = None,
+    ) -> None:
+        """Nothing is started yet; arguments as of `CoordinatorProcess`."""
+        (self._port,) = free_ports(1)
+        watched = {"management.host": LOOPBACK, "management.port": self._port}
+        super().__init__(
+            bootstrap_servers,
+            directory,
+            settings={**QUIET, **watched, **(settings or {})},
+            program=program,
+        )
+
+    @property
+    def rss_mb(self) -> float:
+        """Resident memory in MB."""
+        return rss_mb(self.pid)
+
+    @property
+    def peak_rss_mb(self) -> float:
+        """The most that it ever had, in MB."""
+        return peak_rss_mb(self.pid)
+
+    @property
+    def written_bytes(self) -> int | None:
+        """Bytes that it has had written to the disk; None where the kernel does not tell."""
+        return written_bytes(self.pid)
+
+    def counters(self) -> Counters:
+        """Asks `/metrics`.
+
+        Raises:
+            BenchError: It does not answer.
+        """
+        found = read_metrics(self._scrape())
+        return Counters(
+            commits=found.get("sharecoord_commits_total", 0.0),
+            delivered=found.get("sharecoord_delivered_records_total", 0.0),
+            settled=found.get("sharecoord_settled_records_total", 0.0),
+        )
+
+    def _scrape(self) -> str:
+        connection = http.client.HTTPConnection(LOOPBACK, self._port, timeout=_SCRAPE_TIMEOUT_S)
+        try:
+            connection.request("GET", "/metrics")
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        except (OSError, http.client.HTTPException) as error:
+            raise BenchError(f"the coordinator's /metrics does not answer: {error}") from error
+        finally:
+            connection.close()
+        if answer.status != http.client.OK:
+            raise BenchError(f"the coordinator's /metrics answers {answer.status}: {text[:200]}")
+        return text
+
+
+def read_metrics(text: str) -> dict[str, float]:
+    """Sums of all samples by name, of the text that Prometheus reads.
+
+    Args:
+        text: Body of `/metrics`.
+    """
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            series, _, value = line.rpartition(" ")
+            name = series.partition("{")[0]
+            found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+class JoinWatch:
+    """When a group had all its members; asks the coordinator, but seldom when that takes long."""
+
+    def __init__(self, address: str, group: str, members: int) -> None:
+        """Asks once, so that connecting is no part of the first answer.
+
+        Args:
+            address: Of the coordinator.
+            group: The group.
+            members: How many there will be.
+
+        Raises:
+            BenchError: The coordinator does not answer.
+        """
+        self._admin = AdminClient({"bootstrap.servers": address})
+        self._group = group
+        self._members = members
+        self._next_s = 0.0
+        self.joined_ns: int | None = None
+        """When all were seen to be there, on the monotonic clock; None before."""
+        self._count()
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+        self._admin.close()
+
+    def look(self) -> bool:
+        """Asks when it is time to; whether all are there."""
+        began_s = time.monotonic()
+        if self.joined_ns is None and began_s >= self._next_s:
+            if self._count() >= self._members:
+                self.joined_ns = time.monotonic_ns()
+            took_s = time.monotonic() - began_s
+            self._next_s = began_s + max(_LOOK_EVERY_S, took_s * _LOOK_SHARE)
+        return self.joined_ns is not None
+
+    def _count(self) -> int:
+        try:
+            (group,) = self._admin.describe_groups([self._group], members=False, offsets=False)
+        except AdminError as error:
+            raise BenchError(f"the coordinator does not describe {self._group}: {error}") from error
+        return group.member_count
