@@ -3,9 +3,8 @@
 A consumer has one position per partition, so share-partitions of several groups on one partition
 take different consumers of the pool; everything else shares one. A consumer that reads nothing any
 more is closed, the first one excepted. Reading happens on the loop, in
-large batches, while there is a backlog (a thread that trades the interpreter lock with the loop
-costs more than the reading itself); else a thread waits for the next record, and for company when
-more are on their way.
+large batches (a thread that trades the interpreter lock with the loop costs more than the reading
+itself); only when nothing comes for a while does a thread wait in librdkafka's stead.
 """
 
 from __future__ import annotations
@@ -45,9 +44,14 @@ BACKLOG_RECORDS = 500
 WAIT_S = 0.2
 """Longest wait of the thread: how late a change of assignment can be noticed by it."""
 
+SPIN_S = 0.004
+"""So long after the last record the loop looks itself, every `LOOK_S`; then a thread waits."""
+
+LOOK_S = 0.001
+
 GATHER_S = 0.002
-"""Once `GATHER_RECORDS` come at a time, it waits so long for more: a turn with a few records costs
-the coordinator almost as much as one with hundreds."""
+"""Once `GATHER_RECORDS` come at a time, it looks so often only: a turn with a few records costs the
+coordinator almost as much as one with hundreds."""
 
 GATHER_RECORDS = 4
 
@@ -160,18 +164,21 @@ class _Slot:
 
     async def _read_on(self) -> None:
         loop = asyncio.get_running_loop()
-        read = 0
+        last_data_s = loop.time()
         while not self._stopped:
             if not any(r.hungry for r in self.readings.values()):
                 self._wake.clear()
                 await self._wake.wait()
-            elif read >= BACKLOG_RECORDS:
-                read = self._got(None, *self._take())
+                continue
+            read = self._got(None, *self._take())
+            if not read and loop.time() - last_data_s > SPIN_S:
+                read = self._got(*await loop.run_in_executor(self._waiter, self._wait))
+            if read:
+                last_data_s = loop.time()
+            if read >= BACKLOG_RECORDS:
                 await asyncio.sleep(0)
             else:
-                gather_s = GATHER_S if read >= GATHER_RECORDS else 0.0
-                wait = loop.run_in_executor(self._waiter, self._wait, gather_s)
-                read = self._got(*await wait)
+                await asyncio.sleep(GATHER_S if read >= GATHER_RECORDS else LOOK_S)
 
     def _got(
         self, drained_before_s: float | None, messages: list[Message], drained_s: float | None
@@ -197,20 +204,17 @@ class _Slot:
         messages = self._consumer.consume(CONSUME_RECORDS_MAX, 0)
         return messages, began_s if len(messages) < CONSUME_RECORDS_MAX else None
 
-    def _wait(self, gather_s: float) -> tuple[float | None, list[Message], float | None]:
-        """In a thread: waits for the first message, then for others; as `_got` takes it."""
-        drained_before_s = None
-        messages, drained_s = self._take()
+    def _wait(self) -> tuple[float | None, list[Message], float | None]:
+        """In a thread: waits for a message, takes what came with it; as `_got` takes it.
+
+        When nothing was in the queue; then nothing was in it until the end of the wait.
+        """
+        messages = self._consumer.consume(1, WAIT_S)
+        drained_before_s = time.monotonic()
         if not messages:
-            messages = self._consumer.consume(1, WAIT_S)
-            # Nothing was in the queue until then, whether or not a record ended the wait.
-            drained_before_s, drained_s = time.monotonic(), None
-        if messages and (gather_s or drained_before_s):
-            if gather_s:
-                time.sleep(gather_s)
-            more, drained_s = self._take()
-            messages += more
-        return drained_before_s, messages, drained_s
+            return drained_before_s, [], None
+        more, drained_s = self._take()
+        return drained_before_s, messages + more, drained_s
 
     def _dispatch(self, messages: list[Message]) -> None:
         """Gives each partition its run of messages, and each event its meaning."""

@@ -159,32 +159,34 @@ async def test_what_the_user_sets_is_not_divided(monkeypatch: pytest.MonkeyPatch
     await reader.close()
 
 
-async def test_records_that_trickle_come_at_once_and_a_stream_of_them_in_company(
+async def test_the_more_comes_at_a_time_the_more_rarely_it_is_looked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A stream of records is taken in company; a backlog without a pause."""
+    sizes = [1, log_reader.GATHER_RECORDS, log_reader.BACKLOG_RECORDS, 2]
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     consumer = FakeConsumer()
-    few = [Good(i, b"x", None, None) for i in range(4)]
-    one = [Good(4, b"x", None, None)]
-    late = [Good(i, b"x", None, None) for i in (5, 6)]
-    # Four at once; with the next one it waits for others; that was a few only: no wait any more.
-    consumer._answers = [few, one, late, [Good(7, b"x", None, None)]]
+    consumer._answers = [
+        [Good(offset, b"x", None, None) for offset in range(end - size, end)]
+        for size, end in zip(sizes, ends, strict=True)
+    ]
     monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
-    waits: list[float] = []
-    monkeypatch.setattr("sharecoord.ingest.log_reader.time.sleep", waits.append)
-    reader = KafkaLogReader({})
+    pauses: list[float] = []
+    sleep = asyncio.sleep
 
-    class Last(Sink):
-        def on_chunk(self, chunk: RecordChunk) -> None:
-            self.chunks.append(chunk)
-            if chunk.last == 7:
-                self.came.set()
+    async def noted(delay_s: float) -> None:
+        pauses.append(delay_s)
+        await sleep(0)
 
-    sink = Last()
+    monkeypatch.setattr("sharecoord.ingest.log_reader.asyncio.sleep", noted)
+    reader, sink = KafkaLogReader({}), Sink()
     reader.read("t", 0, 0, committed=False, sink=sink)
     async with asyncio.timeout(20):
-        await sink.came.wait()
-    assert [chunk.count for chunk in sink.chunks] == [4, 3, 1]
-    assert waits == [log_reader.GATHER_S]
+        while len(pauses) < len(sizes):
+            await sleep(0)
+    assert [chunk.last + 1 for chunk in sink.chunks] == ends
+    look_s, gather_s = log_reader.LOOK_S, log_reader.GATHER_S
+    assert pauses[: len(sizes)] == [look_s, gather_s, 0, look_s]
     await reader.close()
 
 
@@ -195,7 +197,7 @@ async def test_the_queue_was_empty_until_the_end_of_a_wait(
     reader = KafkaLogReader({})
     reading = reader.read("t", 0, 0, committed=False, sink=Sink())
     began_s = asyncio.get_running_loop().time()
-    drained_before_s, messages, drained_s = reading._slot._wait(0.0)
+    drained_before_s, messages, drained_s = reading._slot._wait()
     assert not messages
     assert drained_before_s is not None
     assert drained_before_s >= began_s
