@@ -203,3 +203,85 @@ async def test_the_queue_was_empty_until_the_end_of_a_wait(
     assert drained_before_s >= began_s
     assert drained_s is None, "no earlier time may replace it"
     await reader.close()
+
+
+class TwoPartitions(QuietConsumer):
+    """Notes what is paused, and how often it was asked for records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[tuple[str, int]] = []
+        self.asked = 0
+
+    def pause(self, places: list[Any]) -> None:
+        self.changes += [("pause", place.partition) for place in places]
+
+    def resume(self, places: list[Any]) -> None:
+        self.changes += [("resume", place.partition) for place in places]
+
+    def consume(self, count: int, timeout_s: float) -> list[Any]:
+        self.asked += 1
+        return []
+
+
+async def reading_of_two(
+    monkeypatch: pytest.MonkeyPatch, full_s: float
+) -> tuple[KafkaLogReader, TwoPartitions, list[log_reader.Reading]]:
+    """A reader of two partitions; one that is full for `full_s` is paused."""
+    consumer = TwoPartitions()
+    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
+    monkeypatch.setattr(log_reader, "FULL_S", full_s)
+    reader = KafkaLogReader({})
+    readings = [reader.read("t", p, 0, committed=False, sink=Sink()) for p in (0, 1)]
+    await asked_again(consumer)
+    return reader, consumer, readings
+
+
+async def asked_again(consumer: TwoPartitions) -> None:
+    """The reader looked, and not only once."""
+    before = consumer.asked
+    async with asyncio.timeout(20):
+        while consumer.asked < before + 3:  # noqa: ASYNC110 - asked on the loop and in a thread
+            await asyncio.sleep(0)
+
+
+async def test_a_partition_that_is_full_for_a_moment_is_not_paused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, consumer, (full, _) = await reading_of_two(monkeypatch, full_s=1e6)
+    full.want_more(wanted=False)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    asked = consumer.asked
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert consumer.asked == asked, "what lies in front of the other's records is full"
+    full.want_more(wanted=True)
+    await asked_again(consumer)
+    assert not consumer.changes
+    await reader.close()
+
+
+async def test_a_partition_that_stays_full_is_paused_and_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, consumer, (full, _) = await reading_of_two(monkeypatch, full_s=0.001)
+    full.want_more(wanted=False)
+    await asked_again(consumer)
+    assert consumer.changes == [("pause", 0)]
+    full.want_more(wanted=True)
+    await asked_again(consumer)
+    assert consumer.changes == [("pause", 0), ("resume", 0)]
+    # It is known to be slow now.
+    monkeypatch.setattr(log_reader, "FULL_S", 1e6)
+    full.want_more(wanted=False)
+    await asked_again(consumer)
+    assert consumer.changes[2:] == [("pause", 0)]
+    # Until it was quick once.
+    full.want_more(wanted=True)
+    await asked_again(consumer)
+    full.want_more(wanted=False)
+    full.want_more(wanted=True)
+    await asked_again(consumer)
+    assert consumer.changes[3:] == [("resume", 0)]
+    await reader.close()
