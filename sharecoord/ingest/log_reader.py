@@ -60,7 +60,7 @@ GATHER_RECORDS = 4
 
 FULL_S = 0.1
 """A partition that is full for less time only makes the others wait. Pausing it would throw away
-what librdkafka fetched of it ahead, to be fetched again: a hundred partitions of one fast member took
+what librdkafka fetched of it ahead, to be fetched again: a hundred partitions of a fast member took
 twice the time."""
 
 RESTART_DELAY_S = 0.2

@@ -51,6 +51,8 @@ class Dispatcher:
         """By topic: who can take something, who waits longest first."""
         self._ready: dict[PartitionActor, None] = {}
         """What may have something to hand out."""
+        self._woken: dict[PartitionActor, None] = {}
+        """Of which members may hold less than in the last turn."""
         self._freed: dict[str, None] = {}
         """Who got credit back since the last turn."""
         self._scheduled = False
@@ -119,7 +121,7 @@ class Dispatcher:
             actor: The partition.
             refunded: Who was given credit back.
         """
-        self._ready[actor] = None
+        self._ready[actor] = self._woken[actor] = None
         if refunded is not None:
             self._freed[refunded] = None
         self._schedule()
@@ -168,21 +170,24 @@ class Dispatcher:
                 self.offer(session)
             self._ready.update(dict.fromkeys(group.partitions.values()))
         self._offer_freed()
-        for actor in list(self._ready):
-            waiting = self._waiting.get(actor.key.topic)
-            if not _has_something(actor):
-                self._ready.pop(actor, None)
-            elif waiting:
-                self._hand_out(actor, waiting)
-                self._ready.pop(actor, None)
-                if _has_something(actor):
-                    # To the end: those that nobody came to stay in front of it.
-                    self._ready[actor] = None
+        if any(self._waiting.values()):
+            for actor in list(self._ready):
+                if waiting := self._waiting.get(actor.key.topic):
+                    self._hand_out_of(actor, waiting)
+
+    def _hand_out_of(self, actor: PartitionActor, waiting: Waiting) -> None:
+        """Hands out what a partition has; one that has more goes behind those not yet asked."""
+        self._ready.pop(actor, None)
+        if _has_something(actor):
+            self._hand_out(actor, waiting)
+            if _has_something(actor):
+                self._ready[actor] = None
 
     def _offer_freed(self) -> None:
         """Whoever holds less than before may take more: once a turn, whatever has come together."""
         freed, self._freed = self._freed, {}
-        for actor in self._ready:
+        woken, self._woken = self._woken, {}
+        for actor in woken:
             if actor.partition is not None:
                 freed.update(dict.fromkeys(actor.partition.window.take_freed()))
         for member_id in freed:
