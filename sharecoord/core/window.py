@@ -96,6 +96,8 @@ class Window:
         self.grants: dict[int, Grant] = {}
         self.grants_of: dict[str, set[int]] = {}
         self.held: dict[str, int] = {}
+        self._totals: dict[str, int] = {}
+        """The same over all windows that count together."""
         self._freed: dict[str, None] = {}
         self.dirty: dict[int, tuple[int, RangeState] | None] = {}
         self._due_until_ms = 0
@@ -185,6 +187,14 @@ class Window:
             for first, last, value in self.ranges.overlapping(grant.first, grant.last):
                 if value.lock_token == token and value.state is ACQUIRED:
                     yield first, last, value
+
+    def count_into(self, totals: dict[str, int] | None) -> None:
+        """Counts what members hold into `totals` as well, and out of those before; None = alone."""
+        for member_id, records in self.held.items():
+            _add(self._totals, member_id, -records)
+        self._totals = {} if totals is None else totals
+        for member_id, records in self.held.items():
+            _add(self._totals, member_id, records)
 
     # -- changing -------------------------------------------------------------------------------
 
@@ -338,11 +348,8 @@ class Window:
             del self.grants[token]
             self.grants_of[member_id].discard(token)
         self._freed[member_id] = None
-        left = self.held[member_id] - size
-        if left:
-            self.held[member_id] = left
-        else:
-            del self.held[member_id]
+        _add(self._totals, member_id, -size)
+        if not _add(self.held, member_id, -size):
             del self.grants_of[member_id]
 
     def _enter(self, first: int, last: int, value: RangeState) -> None:
@@ -375,7 +382,8 @@ class Window:
             grant.last = max(grant.last, last)
         size = last - first + 1
         grant.remaining += size
-        self.held[member_id] = self.held.get(member_id, 0) + size
+        _add(self._totals, member_id, size)
+        _add(self.held, member_id, size)
 
     def _index_available(self, first: int, value: RangeState) -> None:
         if self.is_delayed(value):
@@ -460,3 +468,13 @@ class Window:
             self._enter(first, last, value)
         self.dirty.clear()
         self._advance_start()
+
+
+def _add(counts: dict[str, int], member_id: str, records: int) -> int:
+    """Adds to a count and returns it; there is no entry for 0."""
+    left = counts.get(member_id, 0) + records
+    if left:
+        counts[member_id] = left
+    else:
+        del counts[member_id]
+    return left

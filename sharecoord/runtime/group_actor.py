@@ -77,6 +77,8 @@ class GroupActor:
         self._joining = 0
         """Joins that are being written."""
         self.partitions: dict[Place, PartitionActor] = {}
+        self.totals: dict[str, int] = {}
+        """Records that members hold in all partitions; kept by their windows."""
         self.topic_ids: dict[str, str] = {}
         self._partition_ids: dict[str, tuple[int, ...]] = {}
         self.paused = row.paused
@@ -392,7 +394,7 @@ class GroupActor:
 
     def held(self, member_id: str) -> int:
         """Records that a member holds in all partitions."""
-        return sum(actor.held(member_id) for actor in self.partitions.values())
+        return self.totals.get(member_id, 0)
 
     # -- dispatch -------------------------------------------------------------------------------
 
@@ -524,6 +526,7 @@ class GroupActor:
             clock=self.context.clock,
             committer=self.context.committer,
             budget=self.context.budget,
+            totals=self.totals,
             pump=self.dispatcher.wake,
             on_dropped=self.dropped,
             on_missing=self._missing,

@@ -74,6 +74,7 @@ class PartitionActor:
         clock: RuntimeClock,
         committer: Committer,
         budget: MemoryBudget,
+        totals: dict[str, int],
         pump: Callable[[PartitionActor, str | None], None],
         on_dropped: Callable[[PartitionActor, SharecoordError], None],
         on_missing: Callable[[PartitionActor, int, int], None],
@@ -115,6 +116,8 @@ class PartitionActor:
         self.loader: asyncio.Task[None] | None = None
         """The reload under way; ends when the actor is closed."""
         self._budget = budget
+        self._totals = totals
+        """What members hold in all partitions of the group."""
         self._committer = committer
         self._pump = pump
         self._on_dropped = on_dropped
@@ -133,6 +136,7 @@ class PartitionActor:
         if self.state is not ActorState.LOADING:
             raise NotOwnerError(self.stopped_reason or f"it is {self.state.value} already")
         self.partition = partition
+        partition.window.count_into(self._totals)
         self._raises_state_epoch = False
         self.incarnation = incarnation
         self.state_epoch = state_epoch
@@ -157,6 +161,8 @@ class PartitionActor:
         if state is ActorState.CLOSED and loader and loader is not asyncio.current_task():
             loader.cancel()
         self.stopped_reason = reason
+        if self.partition is not None:
+            self.partition.window.count_into(None)
         self.partition = None
         if self.reading is not None:
             self.reading.close()
@@ -521,10 +527,6 @@ class PartitionActor:
             self.partition.log_start_offset = log_start_offset
             self._commit(self.partition.decide_log_start(log_start_offset))
             self._recount_fresh()
-
-    def held(self, member_id: str) -> int:
-        """Records that a member holds here."""
-        return self.partition.window.held.get(member_id, 0) if self.partition else 0
 
     def members(self) -> set[str]:
         """Who holds something here."""

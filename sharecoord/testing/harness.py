@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
@@ -420,9 +421,14 @@ def check_coordinator(coordinator: Coordinator) -> None:
 
     Raises:
         InternalError: An invariant of a window does not hold.
-        AssertionError: The read-ahead of a partition was miscounted.
+        AssertionError: The read-ahead of a partition, or what a member holds, was miscounted.
     """
     for group in coordinator.groups.values():
+        totals: Counter[str] = Counter()
+        for actor in group.partitions.values():
+            if actor.partition is not None:
+                totals.update(actor.partition.window.held)
+        assert group.totals == dict(totals), "what members hold everywhere"
         for actor in group.partitions.values():
             if actor.partition is None:
                 continue

@@ -332,7 +332,7 @@ async def test_what_is_not_sent_yet_when_a_member_leaves_goes_back_unseen() -> N
         await one.join(coordinator, "g", TOPICS, max_poll_records=100)
         await asyncio.sleep(1.5)
         world.log.append("orders", 5)
-        await until(lambda: actor_of(coordinator, "orders").held("one"), step_s=0.0001)
+        await until(lambda: coordinator.groups["g"].held("one"), step_s=0.0001)
         assert not one.received
         one.leave()
         await other.join(coordinator, "g", TOPICS, max_poll_records=100)
@@ -349,7 +349,7 @@ async def test_a_stream_that_breaks_before_the_commit_hands_back_unseen() -> Non
         await one.join(coordinator, "g", TOPICS, max_poll_records=100)
         await asyncio.sleep(1.5)
         world.log.append("orders", 5)
-        await until(lambda: actor_of(coordinator, "orders").held("one"), step_s=0.0001)
+        await until(lambda: coordinator.groups["g"].held("one"), step_s=0.0001)
         one.disconnect()
         await other.join(coordinator, "g", TOPICS, max_poll_records=100)
         (delivery,) = await other.take(5, timeout_s=1)
