@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import time
 from collections.abc import Mapping
@@ -157,11 +158,12 @@ class JoinWatch:
         self._admin.close()
 
     def look(self) -> bool:
-        """Asks when it is time to; whether all are there."""
+        """Asks when it is time to; whether all are there. No answer while many join: not yet."""
         began_s = time.monotonic()
         if self.joined_ns is None and began_s >= self._next_s:
-            if self._count() >= self._members:
-                self.joined_ns = time.monotonic_ns()
+            with contextlib.suppress(BenchError):
+                if self._count() >= self._members:
+                    self.joined_ns = time.monotonic_ns()
             took_s = time.monotonic() - began_s
             self._next_s = began_s + max(_LOOK_EVERY_S, took_s * _LOOK_SHARE)
         return self.joined_ns is not None

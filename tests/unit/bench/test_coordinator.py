@@ -173,6 +173,17 @@ def test_looking_takes_a_twentieth_of_the_time_at_most(clock: SimpleNamespace) -
     assert slow.calls == before + 1
 
 
+def test_no_answer_while_many_join_means_not_yet(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = JoinWatch("h:1", "g", 1)
+    with monkeypatch.context() as busy:
+        busy.setattr(Admin, "error", AdminError("cancelled"))
+        assert not watch.look()
+    clock.s += 1
+    assert watch.look()
+
+
 def test_a_coordinator_that_does_not_describe_is_an_error(
     clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
