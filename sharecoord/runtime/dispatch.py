@@ -126,6 +126,11 @@ class Dispatcher:
             self._freed[refunded] = None
         self._schedule()
 
+    def forget(self, actor: PartitionActor) -> None:
+        """A partition left the group: nobody will wait for it, so no turn would drop it."""
+        self._ready.pop(actor, None)
+        self._woken.pop(actor, None)
+
     def wake_all(self) -> None:
         """Looks at everything anew, once in this turn of the loop: after what is rare."""
         self._all = True

@@ -467,7 +467,9 @@ class GroupActor:
             self.topic_ids.pop(topic, None)
             self._partition_ids.pop(topic, None)
             for place in [place for place in self.partitions if place[0] == topic]:
-                self.partitions.pop(place).deactivate(ActorState.CLOSED, why)
+                actor = self.partitions.pop(place)
+                actor.deactivate(ActorState.CLOSED, why)
+                self.dispatcher.forget(actor)
 
     def close(self) -> None:
         """The group is being deleted: all its work ends, and nobody comes in any more."""

@@ -266,3 +266,17 @@ async def test_credit_comes_back_when_locks_end_before_their_commit() -> None:
         now_ms = actor.clock.now_ms()
         actor._commit(actor.partition.decide_force(now_ms, 0, 9, ForceAction.RELEASE))
         assert offsets(*await member.take(10)) == list(range(10))
+
+
+@virtual
+async def test_a_partition_that_left_the_group_is_not_kept() -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS, credit=1)
+        await member.take(1)
+        dispatcher, actor = coordinator.groups["g"].dispatcher, actor_of(coordinator, "orders")
+        assert actor in dispatcher._ready, "it has more, and nobody can take it"
+        coordinator.groups["g"].forget(TOPICS, "the topic is gone")
+        assert actor not in dispatcher._ready
+        assert actor not in dispatcher._woken
