@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from sharecoord_sdk import AsyncShareConsumer, KafkaError, KafkaException, ShareConsumer
 from sharecoord_sdk._core.config_table import POLL_RECORDS_MAX
-from sharecoord_sdk._worker.core import JOIN_RECORDS_MAX
 
 from sharecoord.api.grpc.validation import MAX_POLL_RECORDS_MAX
 
@@ -19,7 +18,7 @@ CONFIG: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
 
 
 def test_the_limit_is_the_coordinators() -> None:
-    assert POLL_RECORDS_MAX == JOIN_RECORDS_MAX == MAX_POLL_RECORDS_MAX
+    assert POLL_RECORDS_MAX == MAX_POLL_RECORDS_MAX
 
 
 @pytest.mark.parametrize("kind", [ShareConsumer, AsyncShareConsumer])

@@ -24,8 +24,6 @@ from .demand import Demand
 from .handlers import Handler
 from .leases import Hands, Lease, Part, Word, mark_lost
 
-#: The most that a join may ask for (`Join.max_poll_records`).
-JOIN_RECORDS_MAX: Final = 10_000
 # Renewals that fall due so soon after one another go out together.
 _RENEW_TOGETHER_PART: Final = 0.05
 # Any growth of the credit is worth a place in a message that goes out anyway.

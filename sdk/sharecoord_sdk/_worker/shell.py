@@ -21,11 +21,12 @@ from sharecoord_sdk._async.stream import Mailbox
 from sharecoord_sdk._core.acks import Outcome
 from sharecoord_sdk._core.base import Arrival
 from sharecoord_sdk._core.columns import Span
+from sharecoord_sdk._core.config_table import POLL_RECORDS_MAX
 from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, ReceivedMessage
 from sharecoord_sdk._core.status import StreamFailure
 
-from .core import JOIN_RECORDS_MAX, WorkerCore
+from .core import WorkerCore
 from .handlers import Handler
 from .leases import Lease, Part
 from .threads import Job, Threads
@@ -81,7 +82,7 @@ class Shell(AsyncShareConsumer):
             explicit=True,
             # The coordinator lets a worker hold at least so many: those in its slots, and as many
             # again. Credits keep what waits here to what is worked off soon.
-            max_poll_records=min(JOIN_RECORDS_MAX, 2 * records),
+            max_poll_records=min(POLL_RECORDS_MAX, 2 * records),
             max_poll_given=True,
         )
         self._config = config
