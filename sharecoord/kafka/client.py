@@ -39,10 +39,13 @@ T = TypeVar("T")
 _QUOTED = re.compile(r'"([^"]*)"')
 
 READER_DEFAULTS: dict[str, str | int | float | bool] = {
-    # Large fetches and a deep local queue: reading costs 1 us a record in batches of 2,000.
+    # Large fetches: reading costs 1 us a record in batches of 2,000. But no larger, and no deeper
+    # queue than the next fetch needs: what has left the processor's cache until it is passed on
+    # costs everybody a quarter more (docs/decisions/0010).
     "queued.min.messages": 100_000,
-    "queued.max.messages.kbytes": 65_536,
+    "queued.max.messages.kbytes": 8_192,
     "fetch.message.max.bytes": 4 << 20,
+    "fetch.max.bytes": 4 << 20,
     "fetch.wait.max.ms": 100,
     # After a full queue librdkafka looks away for a second by default: the reader then ran dry
     # for half of the time (measured: 105,000 rec/s with 1000 ms, 290,000 with 2 ms).

@@ -131,7 +131,7 @@ async def test_the_pool_closes_what_reads_nothing_and_shares_what_it_fetches_ahe
     reader = KafkaLogReader({})
     readings = [reader.read("t", 0, 0, committed=True, sink=Sink()) for _ in range(3)]
     reader.read("t", 1, 0, committed=True, sink=Sink())
-    assert [kbytes for kbytes, _ in made] == [65_536, 32_768, 21_845]
+    assert [kbytes for kbytes, _ in made] == [8_192, 4_096, 2_730]
     for reading in readings:
         reading.close()
     async with asyncio.timeout(20):
