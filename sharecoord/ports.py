@@ -16,9 +16,10 @@ from sharecoord.core.changes import (
     InFlightRow,
     LoadedPartition,
     MemberRow,
-    PartitionHead,
+    PartitionClaim,
     PartitionKey,
     PartitionRow,
+    PartitionStart,
 )
 from sharecoord.core.records import RecordChunk
 
@@ -66,29 +67,31 @@ class Store(Protocol):
 
     # -- partitions -----------------------------------------------------------------------------
 
-    def open_partition(self, key: PartitionKey) -> PartitionRow:
-        """The row of a share-partition, made on first use (uninitialised, owned by nobody)."""
+    # Those that take several do it in one transaction, rows locked in order of id.
 
-    def claim_partition(
-        self, partition_id: int, *, incarnation: int, previous_incarnation: int | None
-    ) -> LoadedPartition | None:
-        """Makes this coordinator the owner: owner epoch + 1, `incarnation` noted; then reads.
+    def open_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionRow]:
+        """The rows of share-partitions, made on first use (uninitialised, owned by nobody).
 
-        With `previous_incarnation` (a reload) the claim succeeds only if the row still has it.
-        Without, only if the row is unowned, was owned by this coordinator's id, or its owner's
-        lease is dead. Waits for the row lock of a commit of ours whose outcome is unknown.
-
-        Returns:
-            The state after the claim, or None when the claim failed (fenced: stand down).
+        New ones get their ids in the order of `keys`.
         """
 
-    def initialize_partition(
-        self, partition_id: int, *, owner_epoch: int, head: PartitionHead
-    ) -> bool:
-        """Writes the resolved start offset of an uninitialised share-partition (design 5.7).
+    def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
+        """Makes this coordinator the owner: owner epoch + 1, `incarnation` noted; then reads.
+
+        With `previous_incarnation` (a reload) a claim succeeds only if the row still has it.
+        Without, only if the row is unowned, was owned by this coordinator's id, or its owner's
+        lease is dead. Waits for the row lock of a commit of ours whose outcome is unknown. No
+        share-partition stands in `claims` twice.
 
         Returns:
-            False when fenced; True also when it was initialised before (the caller reloads).
+            The states after the claims; None where the claim failed (fenced: stand down).
+        """
+
+    def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
+        """Writes the resolved start offsets of uninitialised share-partitions (design 5.7).
+
+        Returns:
+            False where fenced; True also where it was initialised before (the caller reloads).
         """
 
     def release_partition(self, partition_id: int, *, owner_epoch: int) -> None:

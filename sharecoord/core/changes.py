@@ -185,6 +185,22 @@ class PartitionRow:
     """Not served until an operator decides (LOG_REGRESSED)."""
 
 
+class PartitionClaim(NamedTuple):
+    """A coordinator wants to own a share-partition; see `ports.Store.claim_partitions`."""
+
+    partition_id: int
+    incarnation: int
+    previous_incarnation: int | None = None
+
+
+class PartitionStart(NamedTuple):
+    """Where a share-partition begins; see `ports.Store.initialize_partitions`."""
+
+    partition_id: int
+    owner_epoch: int
+    head: PartitionHead
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedPartition:
     """What a claim returns: the row after the claim, with its ranges in order of offset."""

@@ -293,9 +293,8 @@ class Admin:
         group_id = next(iter(heads)).group_id
         for topic, info in (await self._context.catalog.describe(sorted(first))).items():
             keys = [PartitionKey(group_id, topic, info.topic_id, p) for p in info.partitions]
-            for key in keys:
-                if key not in heads:
-                    await self._context.caller.call(self._context.store.open_partition, key)
+            siblings = [key for key in keys if key not in heads]
+            await self._context.caller.call(self._context.store.open_partitions, siblings)
 
     async def _reload(self, group_id: str, keys: Iterable[PartitionKey]) -> None:
         """Makes the live actors of these share-partitions see what the store has now."""

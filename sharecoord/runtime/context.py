@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import structlog
 
-from sharecoord.errors import StoreFatalError, StoreInUseError
-from sharecoord.ports import LogReader, Store, TopicCatalog
+from sharecoord.core.changes import LoadedPartition, MemberRow, PartitionClaim, PartitionStart
+from sharecoord.errors import KafkaUnavailableError, StoreFatalError, StoreInUseError
+from sharecoord.ports import LogReader, OffsetQuery, Store, TopicCatalog
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
-from sharecoord.runtime.joins import JoinQueue
+from sharecoord.runtime.gatherer import Gatherer
 from sharecoord.runtime.record_cache import MemoryBudget, MemoryLimits
 from sharecoord.runtime.store_thread import StoreCaller
 
@@ -39,12 +41,45 @@ class Context:
     store_ok: bool = True
     """Whether the last renewal of the lease came through."""
     group_defaults: Mapping[str, str] = field(default_factory=dict)
-    joins: JoinQueue = field(init=False)
+    joins: Gatherer[MemberRow, int] = field(init=False)
+    """Members; their epochs."""
+    claims: Gatherer[PartitionClaim, LoadedPartition | None] = field(init=False)
+    starts: Gatherer[PartitionStart, bool] = field(init=False)
+    _places: dict[bool, Gatherer[OffsetQuery, int | None]] = field(init=False)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """What follows from the ports."""
-        self.joins = JoinQueue(self.store, self.caller)
+        store, call = self.store, self.caller.call
+        self.joins = Gatherer(
+            lambda rows: call(store.join_members, rows), name="joins", key=_member_of
+        )
+        self.claims = Gatherer(
+            lambda claims: call(store.claim_partitions, claims), name="claims", key=_id_of
+        )
+        self.starts = Gatherer(
+            lambda starts: call(store.initialize_partitions, starts), name="starts", key=_id_of
+        )
+        self._places = {
+            committed: Gatherer(partial(self._offsets, committed=committed), name="offsets")
+            for committed in (False, True)
+        }
+
+    async def offset(self, query: OffsetQuery, *, committed: bool = False) -> int:
+        """The offset at a place; see `TopicCatalog.offsets`.
+
+        Raises:
+            KafkaUnavailableError: Kafka did not answer for this partition.
+        """
+        found = await self._places[committed].ask(query)
+        if found is None:
+            place = f"{query.topic}[{query.partition}]"
+            raise KafkaUnavailableError(f"no offsets for {place} from Kafka")
+        return found
+
+    async def _offsets(self, queries: list[OffsetQuery], *, committed: bool) -> list[int | None]:
+        found = await self.catalog.offsets(queries, committed=committed)
+        return [found.get(query) for query in queries]
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Runs side work that is stopped with the coordinator; its failure is logged."""
@@ -64,7 +99,19 @@ class Context:
     async def stop_tasks(self) -> None:
         """Cancels what still runs, and waits for it."""
         await self.joins.close()
+        await self.claims.close()
+        await self.starts.close()
+        for offsets in self._places.values():
+            await offsets.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _member_of(member: MemberRow) -> tuple[str, str]:
+    return member.group_id, member.member_id
+
+
+def _id_of(change: PartitionClaim | PartitionStart) -> int:
+    return change.partition_id

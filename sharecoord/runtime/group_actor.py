@@ -128,7 +128,7 @@ class GroupActor:
             )
         self._joining += 1
         try:
-            epoch = await self.context.joins.join(
+            epoch = await self.context.joins.ask(
                 MemberRow(
                     self.group_id,
                     command.member_id,
@@ -509,13 +509,13 @@ class GroupActor:
             and not row.closed
         }
         recreated = await log_changes.retire_former(self.context, self, rows, topic, info.topic_id)
-        opened: list[tuple[PartitionKey, int]] = []
-        for partition in info.partitions:
-            if (topic, partition) not in self.partitions:
-                key = PartitionKey(self.group_id, topic, info.topic_id, partition)
-                row = await self.context.caller.call(self.context.store.open_partition, key)
-                opened.append((key, row.partition_id))
-        actors = [self._new_actor(key, partition_id) for key, partition_id in opened]
+        keys = [
+            PartitionKey(self.group_id, topic, info.topic_id, partition)
+            for partition in info.partitions
+            if (topic, partition) not in self.partitions
+        ]
+        opened = await self.context.caller.call(self.context.store.open_partitions, keys)
+        actors = [self._new_actor(row.key, row.partition_id) for row in opened]
         for session in self.sessions.values():
             if topic in session.topics and session.channel is not None and actors:
                 session.channel.assigned(self.assignment(session))

@@ -12,12 +12,17 @@ from typing import Protocol
 import structlog
 
 from sharecoord.config.group import GroupConfig, IsolationLevel
-from sharecoord.core.changes import LoadedPartition, PartitionHead, PartitionKey
+from sharecoord.core.changes import (
+    LoadedPartition,
+    PartitionClaim,
+    PartitionHead,
+    PartitionKey,
+    PartitionStart,
+)
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.start_offset import resolve_start
 from sharecoord.errors import (
-    KafkaUnavailableError,
     NotOwnerError,
     SharecoordError,
     StoreFatalError,
@@ -97,12 +102,8 @@ async def _load_once(
     starts_at_zero: bool,
     previous_incarnation: int | None,
 ) -> None:
-    loaded = await context.caller.call(
-        context.store.claim_partition,
-        actor.partition_id,
-        incarnation=incarnation,
-        previous_incarnation=previous_incarnation,
-    )
+    claim = PartitionClaim(actor.partition_id, incarnation, previous_incarnation)
+    loaded = await context.claims.ask(claim)
     if loaded is None:
         raise NotOwnerError("another coordinator claimed the share-partition")
     context.clock.measured(loaded.store_now_ms)
@@ -118,12 +119,8 @@ async def _load_once(
             at_time = await _offset_for_time(context, group, actor.key)
             start = resolve_start(group.config.auto_offset_reset, log_start, log_end, at_time)
         head = PartitionHead(start, start, -1, 0, 0)
-        if not await context.caller.call(
-            context.store.initialize_partition,
-            actor.partition_id,
-            owner_epoch=loaded.row.owner_epoch,
-            head=head,
-        ):
+        begin = PartitionStart(actor.partition_id, loaded.row.owner_epoch, head)
+        if not await context.starts.ask(begin):
             raise NotOwnerError("another coordinator initialised the share-partition")
     _activate(context, group, actor, loaded, head, incarnation)
     actor.log_end_offset = log_end
@@ -175,13 +172,12 @@ def start_reading(context: Context, group: LoadingGroup, actor: PartitionActor) 
 
 async def _log_bounds(context: Context, group: LoadingGroup, key: PartitionKey) -> tuple[int, int]:
     """Log start and log end (last stable offset under read_committed)."""
-    first = OffsetQuery(key.topic, key.partition, EARLIEST)
-    last = OffsetQuery(key.topic, key.partition, LATEST)
     committed = group.config.isolation_level is IsolationLevel.READ_COMMITTED
-    found = await context.catalog.offsets([first, last], committed=committed)
-    if first not in found or last not in found:
-        raise KafkaUnavailableError(f"no offsets for {key.topic}[{key.partition}] from Kafka")
-    return found[first], found[last]
+    first, last = await asyncio.gather(
+        context.offset(OffsetQuery(key.topic, key.partition, EARLIEST), committed=committed),
+        context.offset(OffsetQuery(key.topic, key.partition, LATEST), committed=committed),
+    )
+    return first, last
 
 
 async def _offset_for_time(context: Context, group: LoadingGroup, key: PartitionKey) -> int | None:
@@ -191,10 +187,7 @@ async def _offset_for_time(context: Context, group: LoadingGroup, key: Partition
         return None
     now_ms = context.clock.to_store(context.clock.now_ms())
     query = OffsetQuery(key.topic, key.partition, max(0, now_ms - reset.duration_ms))
-    found = await context.catalog.offsets([query])
-    if query not in found:
-        raise KafkaUnavailableError(f"no offsets for {key.topic}[{key.partition}] from Kafka")
-    return found[query]
+    return await context.offset(query)
 
 
 async def load_topic(

@@ -20,7 +20,7 @@ from sharecoord.core.changes import (
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.partition_queries import (
     head_values,
-    open_partition,
+    open_partitions,
     raise_floor,
     read_floor,
 )
@@ -130,7 +130,7 @@ def reset_partitions(
     connection: Connection, dialect: Dialect, heads: Mapping[PartitionKey, int]
 ) -> dict[PartitionKey, PartitionRow]:
     """New start offsets; the partitions serve again, also those that were closed or stopped."""
-    ids = {open_partition(connection, dialect, key).partition_id: key for key in heads}
+    ids = {row.partition_id: row.key for row in open_partitions(connection, dialect, list(heads))}
     rows: dict[PartitionKey, PartitionRow] = {}
     for old in _lock_partitions(connection, _P.id.in_(list(ids))):
         key = ids[old["id"]]

@@ -23,10 +23,12 @@ from sharecoord.core.changes import (
     InFlightRow,
     LoadedPartition,
     MemberRow,
+    PartitionClaim,
     PartitionCommit,
     PartitionHead,
     PartitionKey,
     PartitionRow,
+    PartitionStart,
 )
 from sharecoord.core.states import RecordState
 from sharecoord.errors import (
@@ -266,53 +268,47 @@ class MemoryStore:
 
     # -- partitions -----------------------------------------------------------------------------
 
-    def open_partition(self, key: PartitionKey) -> PartitionRow:
-        with self._transaction("open_partition") as database:
-            return _open(database, key).row
+    def open_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionRow]:
+        with self._transaction("open_partitions") as database:
+            return [_open(database, key).row for key in keys]
 
-    def claim_partition(
-        self, partition_id: int, *, incarnation: int, previous_incarnation: int | None
-    ) -> LoadedPartition | None:
-        with self._transaction("claim_partition") as database:
-            partition = database.partitions.get(partition_id)
-            now_ms = database.clock_ms()
-            if partition is None:
-                return None
-            row = partition.row
-            if previous_incarnation is None:
-                lease_until_ms = database.leases.get(row.owner) if row.owner else None
-                lives = lease_until_ms is not None and lease_until_ms >= now_ms
-                allowed = row.owner == self._me() or not lives
-            else:
-                # Its own new number too: the same claim again, its outcome was not known.
-                allowed = row.owner == self._me() and row.incarnation in (
-                    previous_incarnation,
-                    incarnation,
-                )
-            if not allowed:
-                return None
-            partition.row = replace(
-                row, owner=self._me(), owner_epoch=row.owner_epoch + 1, incarnation=incarnation
-            )
-            return LoadedPartition(
-                row=partition.row,
-                in_flight=tuple(_sorted_ranges(partition)),
-                dead_letters=tuple(
-                    sorted(partition.dead_letters.values(), key=lambda letter: letter.offset)
-                ),
-                store_now_ms=now_ms,
-            )
+    def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
+        with self._transaction("claim_partitions") as database:
+            return [self._claim(database, claim) for claim in claims]
 
-    def initialize_partition(
-        self, partition_id: int, *, owner_epoch: int, head: PartitionHead
-    ) -> bool:
-        with self._transaction("initialize_partition") as database:
-            partition = database.partitions.get(partition_id)
-            if partition is None or partition.row.owner_epoch != owner_epoch:
-                return False
-            if partition.row.head is None:
-                partition.set_head(head)
-            return True
+    def _claim(self, database: MemoryDatabase, claim: PartitionClaim) -> LoadedPartition | None:
+        partition = database.partitions.get(claim.partition_id)
+        now_ms = database.clock_ms()
+        if partition is None:
+            return None
+        row = partition.row
+        if claim.previous_incarnation is None:
+            lease_until_ms = database.leases.get(row.owner) if row.owner else None
+            lives = lease_until_ms is not None and lease_until_ms >= now_ms
+            allowed = row.owner == self._me() or not lives
+        else:
+            # Its own new number too: the same claim again, its outcome was not known.
+            allowed = row.owner == self._me() and row.incarnation in (
+                claim.previous_incarnation,
+                claim.incarnation,
+            )
+        if not allowed:
+            return None
+        partition.row = replace(
+            row, owner=self._me(), owner_epoch=row.owner_epoch + 1, incarnation=claim.incarnation
+        )
+        return LoadedPartition(
+            row=partition.row,
+            in_flight=tuple(_sorted_ranges(partition)),
+            dead_letters=tuple(
+                sorted(partition.dead_letters.values(), key=lambda letter: letter.offset)
+            ),
+            store_now_ms=now_ms,
+        )
+
+    def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
+        with self._transaction("initialize_partitions") as database:
+            return [_initialize(database, start) for start in starts]
 
     def release_partition(self, partition_id: int, *, owner_epoch: int) -> None:
         with self._owned("release_partition", partition_id, owner_epoch) as partition:
@@ -492,6 +488,15 @@ def _open(database: MemoryDatabase, key: PartitionKey) -> _Partition:
         )
         database.partitions[partition_id] = _Partition(row)
     return database.partitions[partition_id]
+
+
+def _initialize(database: MemoryDatabase, start: PartitionStart) -> bool:
+    partition = database.partitions.get(start.partition_id)
+    if partition is None or partition.row.owner_epoch != start.owner_epoch:
+        return False
+    if partition.row.head is None:
+        partition.set_head(start.head)
+    return True
 
 
 def _ensure(database: MemoryDatabase, group_id: str) -> GroupRow:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, exists, func, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, case, exists, func, or_, select, update
 
 from sharecoord.core.changes import (
+    DeadLetter,
     InFlightRow,
     LoadedPartition,
+    PartitionClaim,
     PartitionHead,
     PartitionKey,
     PartitionRow,
+    PartitionStart,
 )
 from sharecoord.core.states import RecordState
 from sharecoord.store.dialects import Dialect
@@ -21,7 +25,6 @@ from sharecoord.store.row_codec import (
     decode_in_flight,
     decode_partition,
 )
-from sharecoord.store.statements import Statements
 from sharecoord.store.tables import COORDINATOR, DEAD_LETTER, IN_FLIGHT, SHARE_PARTITION, STORE_META
 
 DELAYED = -1
@@ -34,27 +37,16 @@ _PARTITION = select(*(SHARE_PARTITION.c[name] for name in PARTITION_COLUMNS))
 _C = SHARE_PARTITION.c
 
 
-def _is_key(key: PartitionKey) -> ColumnElement[bool]:
-    return (
-        (_C.group_id == key.group_id)
-        & (_C.topic == key.topic)
-        & (_C.topic_id == key.topic_id)
-        & (_C.partition_index == key.partition)
-    )
-
-
-def open_partition(connection: Connection, dialect: Dialect, key: PartitionKey) -> PartitionRow:
-    """The row of `key`, made when it is missing."""
-    query = _PARTITION.where(_is_key(key))
-    row = connection.execute(query).one_or_none()
-    if row is None:
+def open_partitions(
+    connection: Connection, dialect: Dialect, keys: Sequence[PartitionKey]
+) -> list[PartitionRow]:
+    """The rows of `keys`, made where they are missing."""
+    found = _rows_of(connection, keys)
+    missing = [key for key in dict.fromkeys(keys) if key not in found]
+    if missing:
         # Read after the look-up: who deleted the row before has raised the floor by then.
         floor = read_floor(connection)
-        values = {
-            "group_id": key.group_id,
-            "topic": key.topic,
-            "topic_id": key.topic_id,
-            "partition_index": key.partition,
+        fresh = {
             "change_sequence": 0,
             "owner_epoch": floor,
             "incarnation": 0,
@@ -62,77 +54,121 @@ def open_partition(connection: Connection, dialect: Dialect, key: PartitionKey) 
             "closed": False,
             "stopped_reason": "",
         }
-        connection.execute(dialect.insert_or_ignore(SHARE_PARTITION), values)
-        row = connection.execute(query).one()
-    return decode_partition(row)
+        rows = [_key_values(key) | fresh for key in missing]
+        connection.execute(dialect.insert_or_ignore(SHARE_PARTITION), rows)
+        found |= _rows_of(connection, missing)
+    return [found[key] for key in keys]
+
+
+def _key_values(key: PartitionKey) -> dict[str, str | int]:
+    return {
+        "group_id": key.group_id,
+        "topic": key.topic,
+        "topic_id": key.topic_id,
+        "partition_index": key.partition,
+    }
+
+
+def _rows_of(
+    connection: Connection, keys: Sequence[PartitionKey]
+) -> dict[PartitionKey, PartitionRow]:
+    found: dict[PartitionKey, PartitionRow] = {}
+    for group_id, topic, topic_id in {(k.group_id, k.topic, k.topic_id) for k in keys}:
+        query = _PARTITION.where(
+            _C.group_id == group_id, _C.topic == topic, _C.topic_id == topic_id
+        )
+        rows = map(decode_partition, connection.execute(query))
+        found.update((row.key, row) for row in rows)
+    return found
 
 
 def claim(
     connection: Connection,
     dialect: Dialect,
     *,
-    partition_id: int,
     coordinator_id: str,
-    incarnation: int,
-    previous_incarnation: int | None,
-) -> int | None:
-    """Raises the owner epoch when the claim is allowed; returns the store's clock, None = fenced.
+    claims: Sequence[PartitionClaim],
+) -> tuple[set[int], int]:
+    """Raises owner epochs where the claim is allowed; returns whose they are now, and the clock.
 
     A reload also matches its own new incarnation: the same claim, made again because its outcome
     was not known, succeeds although the first one had been committed.
     """
-    allowed: ColumnElement[bool]
-    if previous_incarnation is None:
-        now_ms = dialect.now_ms(connection)
-        lives = exists().where(COORDINATOR.c.id == _C.owner, COORDINATOR.c.lease_until_ms >= now_ms)
-        allowed = or_(_C.owner.is_(None), _C.owner == coordinator_id, ~lives)
-    else:
-        # Incarnations are numbers of one process: the owner must be this one, too.
-        allowed = (_C.owner == coordinator_id) & _C.incarnation.in_(
-            (previous_incarnation, incarnation)
-        )
-    done = connection.execute(
+    now_ms = dialect.now_ms(connection)
+    lives = exists().where(COORDINATOR.c.id == _C.owner, COORDINATOR.c.lease_until_ms >= now_ms)
+    mine = _C.owner == coordinator_id
+    before = bindparam("before", type_=_C.incarnation.type)
+    number = bindparam("number", type_=_C.incarnation.type)
+    first = and_(before.is_(None), or_(_C.owner.is_(None), mine, ~lives))
+    # Incarnations are numbers of one process: the owner must be this one, too.
+    again = and_(mine, _C.incarnation.in_([before, number]))
+    connection.execute(
         update(SHARE_PARTITION)
-        .where(_C.id == partition_id, allowed)
-        .values(owner=coordinator_id, owner_epoch=_C.owner_epoch + 1, incarnation=incarnation)
+        .where(_C.id == bindparam("the_id"), or_(first, again))
+        .values(owner=coordinator_id, owner_epoch=_C.owner_epoch + 1, incarnation=number),
+        [
+            {"the_id": c.partition_id, "number": c.incarnation, "before": c.previous_incarnation}
+            for c in sorted(claims)
+        ],
     )
+    # No other claim has these numbers: a row that has its own now was changed, or is as it was
+    # left by the same claim before.
+    wanted = {c.partition_id: c.incarnation for c in claims}
+    query = select(_C.id, _C.incarnation).where(_C.id.in_(list(wanted)), mine)
+    claimed = {id_ for id_, number in connection.execute(query) if wanted[id_] == number}
     # After the UPDATE, which may have waited.
-    return dialect.now_ms(connection) if done.rowcount else None
+    return claimed, dialect.now_ms(connection)
 
 
-def load_partition(
-    connection: Connection, statements: Statements, *, partition_id: int, now_ms: int
-) -> LoadedPartition:
-    """Reads everything that an owner needs; the row must exist."""
-    row = connection.execute(_PARTITION.where(_C.id == partition_id)).one()
-    in_flight = connection.exec_driver_sql(statements.select_in_flight, (partition_id,))
-    letters = connection.execute(
-        select(*list(DEAD_LETTER.columns)[1:])
-        .where(DEAD_LETTER.c.partition_id == partition_id)
-        .order_by(DEAD_LETTER.c.record_offset)
+def load_partitions(
+    connection: Connection, *, partition_ids: Collection[int], now_ms: int
+) -> dict[int, LoadedPartition]:
+    """Reads everything that an owner needs, by id; the rows must exist."""
+    ids = list(partition_ids)
+    rows = connection.execute(_PARTITION.where(_C.id.in_(ids)))
+    flight, letter = IN_FLIGHT.c, DEAD_LETTER.c
+    ranges: dict[int, list[Sequence[Any]]] = {id_: [] for id_ in ids}
+    found = connection.execute(
+        select(IN_FLIGHT).where(flight.partition_id.in_(ids)).order_by(flight.first_offset)
     )
-    return LoadedPartition(
-        row=decode_partition(row),
-        in_flight=tuple(decode_in_flight(in_flight.all())),
-        dead_letters=tuple(decode_dead_letter(letter) for letter in letters),
-        store_now_ms=now_ms,
+    for id_, *rest in found:
+        ranges[id_].append(rest)
+    letters: dict[int, list[DeadLetter]] = {id_: [] for id_ in ids}
+    found = connection.execute(
+        select(DEAD_LETTER).where(letter.partition_id.in_(ids)).order_by(letter.record_offset)
     )
-
-
-def initialize_partition(
-    connection: Connection, *, partition_id: int, owner_epoch: int, head: PartitionHead
-) -> bool:
-    """Writes the head of an uninitialised partition; False = fenced."""
-    stored = connection.execute(
-        select(_C.owner_epoch, _C.start_offset).where(_C.id == partition_id).with_for_update()
-    ).one_or_none()
-    if stored is None or stored[0] != owner_epoch:
-        return False
-    if stored[1] is None:
-        connection.execute(
-            update(SHARE_PARTITION).where(_C.id == partition_id).values(**head_values(head))
+    for id_, *rest in found:
+        letters[id_].append(decode_dead_letter(rest))
+    return {
+        row.partition_id: LoadedPartition(
+            row=row,
+            in_flight=tuple(decode_in_flight(ranges[row.partition_id])),
+            dead_letters=tuple(letters[row.partition_id]),
+            store_now_ms=now_ms,
         )
-    return True
+        for row in map(decode_partition, rows)
+    }
+
+
+def initialize_partitions(connection: Connection, starts: Sequence[PartitionStart]) -> list[bool]:
+    """Writes the heads of uninitialised partitions; False = fenced."""
+    query = (
+        select(_C.id, _C.owner_epoch, _C.start_offset)
+        .where(_C.id.in_([start.partition_id for start in starts]))
+        .order_by(_C.id)
+        .with_for_update()
+    )
+    stored = {id_: (epoch, offset) for id_, epoch, offset in connection.execute(query)}
+    fresh = [s for s in starts if stored.get(s.partition_id) == (s.owner_epoch, None)]
+    if fresh:
+        names = head_values(None) | {"change_sequence": None}
+        connection.execute(
+            update(SHARE_PARTITION)
+            .where(_C.id == bindparam("the_id"))
+            .values({name: bindparam(name) for name in names}),
+            [{"the_id": s.partition_id, **head_values(s.head)} for s in fresh],
+        )
+    return [s.partition_id in stored and stored[s.partition_id][0] == s.owner_epoch for s in starts]
 
 
 def head_values(head: PartitionHead | None) -> dict[str, int | None]:

@@ -17,9 +17,10 @@ from sharecoord.core.changes import (
     InFlightRow,
     LoadedPartition,
     MemberRow,
-    PartitionHead,
+    PartitionClaim,
     PartitionKey,
     PartitionRow,
+    PartitionStart,
 )
 from sharecoord.errors import InternalError, StoreClusterMismatchError, StoreInUseError
 from sharecoord.store import commit_queries, group_queries, partition_queries
@@ -193,36 +194,23 @@ class SqlStore:
 
     # -- partitions -----------------------------------------------------------------------------
 
-    def open_partition(self, key: PartitionKey) -> PartitionRow:
+    def open_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionRow]:
         with self._write() as connection:
-            return partition_queries.open_partition(connection, self._dialect, key)
+            return partition_queries.open_partitions(connection, self._dialect, keys)
 
-    def claim_partition(
-        self, partition_id: int, *, incarnation: int, previous_incarnation: int | None
-    ) -> LoadedPartition | None:
+    def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
         with self._opened().write_apart() as connection:
-            assert self._statements is not None
-            now_ms = partition_queries.claim(
-                connection,
-                self._dialect,
-                partition_id=partition_id,
-                coordinator_id=self._coordinator_id,
-                incarnation=incarnation,
-                previous_incarnation=previous_incarnation,
+            claimed, now_ms = partition_queries.claim(
+                connection, self._dialect, coordinator_id=self._coordinator_id, claims=claims
             )
-            if now_ms is None:
-                return None
-            return partition_queries.load_partition(
-                connection, self._statements, partition_id=partition_id, now_ms=now_ms
+            loaded = partition_queries.load_partitions(
+                connection, partition_ids=claimed, now_ms=now_ms
             )
+            return [loaded.get(claim.partition_id) for claim in claims]
 
-    def initialize_partition(
-        self, partition_id: int, *, owner_epoch: int, head: PartitionHead
-    ) -> bool:
+    def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
         with self._write() as connection:
-            return partition_queries.initialize_partition(
-                connection, partition_id=partition_id, owner_epoch=owner_epoch, head=head
-            )
+            return partition_queries.initialize_partitions(connection, starts)
 
     def release_partition(self, partition_id: int, *, owner_epoch: int) -> None:
         self._change_as_owner(partition_id, owner_epoch, owner=None)

@@ -51,12 +51,6 @@ class Statements:
         self.upsert_in_flight = self._compile(
             dialect.upsert(flight, keys=flight_keys), flight.columns.keys()
         )
-        self.select_in_flight = self._compile(
-            select(*list(flight.columns)[1:])
-            .where(flight.c.partition_id == bindparam("partition_id"))
-            .order_by(flight.c.first_offset),
-            ("partition_id",),
-        )
         letter_keys = ("partition_id", "record_offset")
         self.delete_dead_letter = self._compile(
             delete(letter).where(*(letter.c[key] == bindparam(key) for key in letter_keys)),

@@ -22,7 +22,12 @@ from sharecoord.core.changes import (
 from sharecoord.errors import SharecoordError
 from sharecoord.ports import Store
 from sharecoord.store.factory import make_store
-from tests.contract.store_worlds import key_of, row_of
+from tests.contract.store_worlds import (
+    claim_partition,
+    key_of,
+    open_partition,
+    row_of,
+)
 
 PARTITIONS = 3
 ROWS = 8
@@ -49,8 +54,8 @@ def opened(path: Path, coordinator_id: str, partitions: int) -> tuple[Store, lis
     store.open(coordinator_id=coordinator_id, cluster_id="kafka-1", address="a:1", version="0.1.0")
     all_loaded = []
     for number in range(partitions):
-        row = store.open_partition(key_of(number))
-        loaded = store.claim_partition(row.partition_id, incarnation=1, previous_incarnation=None)
+        row = open_partition(store, key_of(number))
+        loaded = claim_partition(store, row.partition_id, incarnation=1, previous_incarnation=None)
         assert loaded is not None, "a claim after a crash must succeed at once"
         all_loaded.append(loaded)
     return store, all_loaded

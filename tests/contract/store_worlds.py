@@ -16,9 +16,12 @@ from sharecoord.core.changes import (
     InFlightRow,
     LoadedPartition,
     MemberRow,
+    PartitionClaim,
     PartitionCommit,
     PartitionHead,
     PartitionKey,
+    PartitionRow,
+    PartitionStart,
 )
 from sharecoord.errors import StoreOutcomeUnknownError
 from sharecoord.store.dialects import SqliteDialect
@@ -196,17 +199,41 @@ def member_of(
     )
 
 
+def open_partition(store: AnyStore, key: PartitionKey) -> PartitionRow:
+    """One share-partition's row, made on first use."""
+    (row,) = store.open_partitions([key])
+    return row
+
+
+def claim_partition(
+    store: AnyStore, partition_id: int, *, incarnation: int, previous_incarnation: int | None
+) -> LoadedPartition | None:
+    """One claim."""
+    (loaded,) = store.claim_partitions(
+        [PartitionClaim(partition_id, incarnation, previous_incarnation)]
+    )
+    return loaded
+
+
+def initialize_partition(
+    store: AnyStore, partition_id: int, *, owner_epoch: int, head: PartitionHead
+) -> bool:
+    """One share-partition's beginning."""
+    (done,) = store.initialize_partitions([PartitionStart(partition_id, owner_epoch, head)])
+    return done
+
+
 def claimed(
     store: AnyStore, key: PartitionKey | None = None, *, incarnation: int = 1, start: int = 0
 ) -> LoadedPartition:
     """A share-partition that the store's coordinator owns, initialised at `start`."""
-    row = store.open_partition(key or key_of())
-    loaded = store.claim_partition(
-        row.partition_id, incarnation=incarnation, previous_incarnation=None
+    row = open_partition(store, key or key_of())
+    loaded = claim_partition(
+        store, row.partition_id, incarnation=incarnation, previous_incarnation=None
     )
     assert loaded is not None
-    assert store.initialize_partition(
-        row.partition_id, owner_epoch=loaded.row.owner_epoch, head=head_of(start, start)
+    assert initialize_partition(
+        store, row.partition_id, owner_epoch=loaded.row.owner_epoch, head=head_of(start, start)
     )
     return loaded
 

@@ -17,7 +17,11 @@ from sharecoord.errors import StoreInUseError
 from sharecoord.ports import Store
 from sharecoord.store.factory import make_store
 from tests.contract.store_process import PARTITIONS, ROWS
-from tests.contract.store_worlds import letter_of, row_of
+from tests.contract.store_worlds import (
+    claim_partition,
+    letter_of,
+    row_of,
+)
 
 ROOT = Path(__file__).parents[2]
 KILL_CYCLES = 6
@@ -94,7 +98,7 @@ def check_state(path: Path, *, least: int, most: int) -> int:
     number = numbers.pop()
     assert least <= number <= most
     for row in rows:
-        loaded = store.claim_partition(row.partition_id, incarnation=9, previous_incarnation=None)
+        loaded = claim_partition(store, row.partition_id, incarnation=9, previous_incarnation=None)
         assert loaded is not None
         base = number * 100
         wanted = tuple(row_of(base + index, base + index) for index in range(ROWS))

@@ -27,6 +27,7 @@ from tests.contract.store_worlds import (
     AnyStore,
     SqliteWorld,
     change_of,
+    claim_partition,
     claimed,
     commit,
     head_of,
@@ -196,7 +197,7 @@ def test_a_damaged_page_ends_the_store(world: SqliteWorld, path: Path) -> None:
     with pytest.raises(StoreFatalError, match=r"damaged.*\.recover"):
         commit(store, change)
     with pytest.raises(StoreFatalError, match=r"damaged.*\.recover"):
-        store.claim_partition(loaded.row.partition_id, incarnation=2, previous_incarnation=None)
+        claim_partition(store, loaded.row.partition_id, incarnation=2, previous_incarnation=None)
 
 
 def test_a_file_that_is_moved_away_ends_the_store(world: SqliteWorld, path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.contract.store_worlds import (
     START_MS,
     World,
     change_of,
+    claim_partition,
     claimed,
     commit,
     head_of,
@@ -38,7 +39,9 @@ def test_every_field_of_a_range_comes_back(world: World) -> None:
         ),
     ]
     commit(store, change_of(loaded, upserted=rows))
-    again = store.claim_partition(loaded.row.partition_id, incarnation=2, previous_incarnation=None)
+    again = claim_partition(
+        store, loaded.row.partition_id, incarnation=2, previous_incarnation=None
+    )
     assert again is not None
     assert again.in_flight == tuple(rows)
     assert all(isinstance(row, InFlightRow) for row in again.in_flight)
@@ -86,7 +89,9 @@ def test_partitions_do_not_touch_each_other(world: World) -> None:
     commit(store, change_of(first, deleted=[0], dead_letters_done=[1]))
     assert ranges(store, first.row.partition_id) == []
     assert ranges(store, second.row.partition_id) == [row_of(0, 8)]
-    again = store.claim_partition(second.row.partition_id, incarnation=2, previous_incarnation=None)
+    again = claim_partition(
+        store, second.row.partition_id, incarnation=2, previous_incarnation=None
+    )
     assert again is not None
     assert again.dead_letters == (letter_of(1, value=b"second"),)
 
@@ -152,7 +157,9 @@ def test_the_same_batch_can_be_committed_again(world: World) -> None:
     )
     for _ in range(2):
         assert commit(store, change) == frozenset()
-    again = store.claim_partition(loaded.row.partition_id, incarnation=2, previous_incarnation=None)
+    again = claim_partition(
+        store, loaded.row.partition_id, incarnation=2, previous_incarnation=None
+    )
     assert again is not None
     assert again.row.head == head_of(2, 9, sequence=4)
     assert again.in_flight == (row_of(5, 8),)
@@ -196,7 +203,9 @@ def test_dead_letters_are_byte_exact(world: World) -> None:
         ),
     )
     commit(store, change_of(loaded, dead_letters=list(reversed(letters))))
-    again = store.claim_partition(loaded.row.partition_id, incarnation=2, previous_incarnation=None)
+    again = claim_partition(
+        store, loaded.row.partition_id, incarnation=2, previous_incarnation=None
+    )
     assert again is not None
     assert again.dead_letters == letters
 
@@ -207,7 +216,9 @@ def test_a_dead_letter_at_the_same_offset_is_replaced(world: World) -> None:
     commit(store, change_of(loaded, dead_letters=[letter_of(3, reason="REJECTED")]))
     newer = letter_of(3, reason="DELIVERY_LIMIT", value=None)
     commit(store, change_of(loaded, dead_letters=[newer], dead_letters_done=[3]))
-    again = store.claim_partition(loaded.row.partition_id, incarnation=2, previous_incarnation=None)
+    again = claim_partition(
+        store, loaded.row.partition_id, incarnation=2, previous_incarnation=None
+    )
     assert again is not None
     assert again.dead_letters == (newer,)
 
@@ -263,7 +274,7 @@ def test_an_unknown_outcome_is_settled_by_a_claim(world: World, after: bool) -> 
     world.break_next_commit(store, after=after)
     with pytest.raises(StoreOutcomeUnknownError):
         commit(store, change_of(loaded, head=head_of(0, 5), upserted=[row_of(0, 4)]))
-    again = store.claim_partition(loaded.row.partition_id, incarnation=2, previous_incarnation=1)
+    again = claim_partition(store, loaded.row.partition_id, incarnation=2, previous_incarnation=1)
     assert again is not None
     assert again.in_flight == ((row_of(0, 4),) if after else ())
     assert again.row.head == (head_of(0, 5) if after else head_of(0, 0))

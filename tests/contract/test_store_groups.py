@@ -6,12 +6,15 @@ from tests.contract.store_worlds import (
     START_MS,
     World,
     change_of,
+    claim_partition,
     claimed,
     commit,
     head_of,
+    initialize_partition,
     key_of,
     letter_of,
     member_of,
+    open_partition,
     ranges,
     row_of,
 )
@@ -122,7 +125,7 @@ def test_a_reset_under_traffic(world: World) -> None:
 
     # The owner sees it at its next commit, of which nothing is written, and reloads.
     assert commit(owner, change_of(loaded, upserted=[row_of(20, 29)])) == {partition_id}
-    again = owner.claim_partition(partition_id, incarnation=2, previous_incarnation=1)
+    again = claim_partition(owner, partition_id, incarnation=2, previous_incarnation=1)
     assert again is not None
     assert again.row.head == row.head
     assert again.in_flight == ()
@@ -186,13 +189,13 @@ def test_an_outbox_outlives_its_topics_deletion(world: World) -> None:
     )
     assert store.delete_topics("group", ["orders"]) == 1
     assert commit(store, change_of(loaded)) == {loaded.row.partition_id}
-    row = store.open_partition(key_of())
+    row = open_partition(store, key_of())
     assert (row.partition_id, row.head) == (loaded.row.partition_id, None)
-    again = store.claim_partition(row.partition_id, incarnation=2, previous_incarnation=1)
+    again = claim_partition(store, row.partition_id, incarnation=2, previous_incarnation=1)
     assert again is not None
     assert (again.in_flight, again.dead_letters) == ((), (letter_of(7),))
-    assert store.initialize_partition(
-        row.partition_id, owner_epoch=again.row.owner_epoch, head=head_of(3, 3, sequence=6)
+    assert initialize_partition(
+        store, row.partition_id, owner_epoch=again.row.owner_epoch, head=head_of(3, 3, sequence=6)
     )
     assert store.list_partitions("group")[0].head == head_of(3, 3, sequence=6)
 
@@ -252,8 +255,8 @@ def test_what_is_made_again_repeats_no_id_and_no_epoch(world: World) -> None:
     store = world.open()
     old = claimed(store)
     for incarnation in range(2, 6):
-        again = store.claim_partition(
-            old.row.partition_id, incarnation=incarnation, previous_incarnation=None
+        again = claim_partition(
+            store, old.row.partition_id, incarnation=incarnation, previous_incarnation=None
         )
         assert again is not None
         old = again
@@ -276,7 +279,7 @@ def test_what_is_made_again_repeats_no_id_and_no_epoch(world: World) -> None:
 def test_partitions_come_by_topic_and_partition(world: World) -> None:
     store = world.open()
     keys = [key_of(10), key_of(2), key_of(0, topic="a"), key_of(2, topic_id="")]
-    rows = [store.open_partition(key) for key in keys]
+    rows = [open_partition(store, key) for key in keys]
     assert store.list_partitions("group") == [rows[2], rows[1], rows[3], rows[0]]
     assert store.list_partitions("nobody") == []
 

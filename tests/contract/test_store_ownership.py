@@ -13,11 +13,14 @@ from sharecoord.errors import (
 from tests.contract.store_worlds import (
     World,
     change_of,
+    claim_partition,
     claimed,
     commit,
     head_of,
+    initialize_partition,
     key_of,
     letter_of,
+    open_partition,
     ranges,
     row_of,
 )
@@ -87,11 +90,11 @@ def test_the_clock_is_the_stores(world: World) -> None:
 
 def test_a_share_partition_is_made_once(world: World) -> None:
     store = world.open()
-    row = store.open_partition(key_of(3))
+    row = open_partition(store, key_of(3))
     assert row.key == key_of(3)
     assert (row.head, row.owner, row.owner_epoch, row.state_epoch) == (None, None, 0, 0)
     assert (row.closed, row.stopped_reason) == (False, "")
-    assert store.open_partition(key_of(3)) == row
+    assert open_partition(store, key_of(3)) == row
 
 
 def test_share_partitions_differ_in_every_part_of_their_name(world: World) -> None:
@@ -105,7 +108,7 @@ def test_share_partitions_differ_in_every_part_of_their_name(world: World) -> No
         key_of(0, topic_id="cd" * 16),
         key_of(0, topic_id=""),
     ]
-    rows = [store.open_partition(key) for key in keys]
+    rows = [open_partition(store, key) for key in keys]
     assert len({row.partition_id for row in rows}) == len(keys)
     assert [row.key for row in rows] == keys
 
@@ -115,9 +118,9 @@ def test_share_partitions_differ_in_every_part_of_their_name(world: World) -> No
 
 def test_a_free_partition_is_claimed_and_loaded(world: World) -> None:
     store = world.open("one")
-    row = store.open_partition(key_of())
+    row = open_partition(store, key_of())
     world.time_ms += 5
-    loaded = store.claim_partition(row.partition_id, incarnation=9, previous_incarnation=None)
+    loaded = claim_partition(store, row.partition_id, incarnation=9, previous_incarnation=None)
     assert loaded is not None
     assert (loaded.row.owner, loaded.row.owner_epoch, loaded.row.incarnation) == ("one", 1, 9)
     assert (loaded.row.head, loaded.in_flight, loaded.dead_letters) == (None, (), ())
@@ -133,7 +136,7 @@ def test_a_claim_reads_ranges_and_outbox_in_order(world: World) -> None:
         dead_letters=[letter_of(30), letter_of(7)],
     )
     commit(store, change)
-    again = store.claim_partition(loaded.row.partition_id, incarnation=2, previous_incarnation=1)
+    again = claim_partition(store, loaded.row.partition_id, incarnation=2, previous_incarnation=1)
     assert again is not None
     assert again.in_flight == (row_of(0, 9), row_of(10, 19), row_of(20, 29))
     assert again.dead_letters == (letter_of(7), letter_of(30))
@@ -146,12 +149,12 @@ def test_a_live_owner_keeps_its_partition(world: World) -> None:
     lease_until_ms = one.renew_lease(duration_ms=4000) + 4000
     world.time_ms = lease_until_ms
     partition_id = loaded.row.partition_id
-    claim = two.claim_partition(partition_id, incarnation=1, previous_incarnation=None)
+    claim = claim_partition(two, partition_id, incarnation=1, previous_incarnation=None)
     assert claim is None
     assert commit(one, change_of(loaded, upserted=[row_of(0, 4)])) == frozenset()
 
     world.time_ms = lease_until_ms + 1
-    claim = two.claim_partition(partition_id, incarnation=1, previous_incarnation=None)
+    claim = claim_partition(two, partition_id, incarnation=1, previous_incarnation=None)
     assert claim is not None
     assert (claim.row.owner, claim.row.owner_epoch) == ("two", loaded.row.owner_epoch + 1)
     assert claim.in_flight == (row_of(0, 4),)
@@ -162,14 +165,14 @@ def test_the_former_owner_is_fenced(world: World) -> None:
     old = claimed(one)
     world.time_ms += 60_000
     partition_id = old.row.partition_id
-    new = two.claim_partition(partition_id, incarnation=1, previous_incarnation=None)
+    new = claim_partition(two, partition_id, incarnation=1, previous_incarnation=None)
     assert new is not None
     two.renew_lease(duration_ms=4000)
     assert commit(one, change_of(old, upserted=[row_of(0, 4)])) == {partition_id}
     # A reload does not get it back, not even under a number that the new owner happens to use.
-    assert one.claim_partition(partition_id, incarnation=2, previous_incarnation=1) is None
-    assert not one.initialize_partition(
-        partition_id, owner_epoch=old.row.owner_epoch, head=head_of(50, 50)
+    assert claim_partition(one, partition_id, incarnation=2, previous_incarnation=1) is None
+    assert not initialize_partition(
+        one, partition_id, owner_epoch=old.row.owner_epoch, head=head_of(50, 50)
     )
     one.release_partition(partition_id, owner_epoch=old.row.owner_epoch)
     one.close_partition(partition_id, owner_epoch=old.row.owner_epoch)
@@ -182,7 +185,7 @@ def test_the_former_owner_is_fenced(world: World) -> None:
 def test_a_coordinator_claims_its_own_partition_again(world: World) -> None:
     one = world.open("one")
     loaded = claimed(one)
-    again = one.claim_partition(loaded.row.partition_id, incarnation=5, previous_incarnation=None)
+    again = claim_partition(one, loaded.row.partition_id, incarnation=5, previous_incarnation=None)
     assert again is not None
     assert (again.row.owner_epoch, again.row.incarnation) == (loaded.row.owner_epoch + 1, 5)
     assert commit(one, change_of(loaded)) == {loaded.row.partition_id}
@@ -191,8 +194,8 @@ def test_a_coordinator_claims_its_own_partition_again(world: World) -> None:
 def test_a_reload_needs_the_incarnation_that_it_replaces(world: World) -> None:
     one = world.open("one")
     partition_id = claimed(one, incarnation=4).row.partition_id
-    assert one.claim_partition(partition_id, incarnation=6, previous_incarnation=5) is None
-    again = one.claim_partition(partition_id, incarnation=6, previous_incarnation=4)
+    assert claim_partition(one, partition_id, incarnation=6, previous_incarnation=5) is None
+    again = claim_partition(one, partition_id, incarnation=6, previous_incarnation=4)
     assert again is not None
     assert again.row.incarnation == 6
 
@@ -204,8 +207,8 @@ def test_a_claim_of_unknown_outcome_is_made_again(world: World, after: bool) -> 
     partition_id = loaded.row.partition_id
     world.break_next_commit(one, after=after)
     with pytest.raises(StoreOutcomeUnknownError):
-        one.claim_partition(partition_id, incarnation=2, previous_incarnation=1)
-    again = one.claim_partition(partition_id, incarnation=2, previous_incarnation=1)
+        claim_partition(one, partition_id, incarnation=2, previous_incarnation=1)
+    again = claim_partition(one, partition_id, incarnation=2, previous_incarnation=1)
     assert again is not None
     assert again.row.owner_epoch == loaded.row.owner_epoch + (2 if after else 1)
 
@@ -214,7 +217,7 @@ def test_a_released_partition_is_free(world: World) -> None:
     one, two = world.open("one"), world.open("two")
     loaded = claimed(one)
     one.release_partition(loaded.row.partition_id, owner_epoch=loaded.row.owner_epoch)
-    claim = two.claim_partition(loaded.row.partition_id, incarnation=1, previous_incarnation=None)
+    claim = claim_partition(two, loaded.row.partition_id, incarnation=1, previous_incarnation=None)
     assert claim is not None
     assert claim.row.owner == "two"
 
@@ -223,7 +226,7 @@ def test_a_coordinator_that_closed_owns_nothing(world: World) -> None:
     one, two = world.open("one"), world.open("two")
     partition_id = claimed(one).row.partition_id
     one.close()
-    claim = two.claim_partition(partition_id, incarnation=1, previous_incarnation=None)
+    claim = claim_partition(two, partition_id, incarnation=1, previous_incarnation=None)
     assert claim is not None
 
 
@@ -233,7 +236,7 @@ def test_a_standalone_restart_takes_over_at_once(world: World) -> None:
     crashed.renew_lease(duration_ms=60_000)
     # No close: its lease lasts another minute, but the store is ours alone.
     store = world.open("after", fleet=False)
-    claim = store.claim_partition(partition_id, incarnation=1, previous_incarnation=None)
+    claim = claim_partition(store, partition_id, incarnation=1, previous_incarnation=None)
     assert claim is not None
     assert claim.row.owner == "after"
     with pytest.raises(StoreInUseError, match="before"):
@@ -242,8 +245,8 @@ def test_a_standalone_restart_takes_over_at_once(world: World) -> None:
 
 def test_no_partition_no_claim(world: World) -> None:
     store = world.open()
-    assert store.claim_partition(42, incarnation=1, previous_incarnation=None) is None
-    assert not store.initialize_partition(42, owner_epoch=0, head=head_of())
+    assert claim_partition(store, 42, incarnation=1, previous_incarnation=None) is None
+    assert not initialize_partition(store, 42, owner_epoch=0, head=head_of())
 
 
 # -- initialise, close, stop ----------------------------------------------------------------------
@@ -251,16 +254,16 @@ def test_no_partition_no_claim(world: World) -> None:
 
 def test_a_partition_is_initialised_once(world: World) -> None:
     store = world.open()
-    row = store.open_partition(key_of())
-    loaded = store.claim_partition(row.partition_id, incarnation=1, previous_incarnation=None)
+    row = open_partition(store, key_of())
+    loaded = claim_partition(store, row.partition_id, incarnation=1, previous_incarnation=None)
     assert loaded is not None
     epoch = loaded.row.owner_epoch
-    assert not store.initialize_partition(
-        row.partition_id, owner_epoch=epoch - 1, head=head_of(1, 1)
+    assert not initialize_partition(
+        store, row.partition_id, owner_epoch=epoch - 1, head=head_of(1, 1)
     )
     assert store.list_partitions("group")[0].head is None
-    assert store.initialize_partition(row.partition_id, owner_epoch=epoch, head=head_of(7, 7))
-    assert store.initialize_partition(row.partition_id, owner_epoch=epoch, head=head_of(9, 9))
+    assert initialize_partition(store, row.partition_id, owner_epoch=epoch, head=head_of(7, 7))
+    assert initialize_partition(store, row.partition_id, owner_epoch=epoch, head=head_of(9, 9))
     assert store.list_partitions("group")[0].head == head_of(7, 7)
 
 
@@ -274,6 +277,6 @@ def test_closed_and_stopped_are_kept_and_shown(world: World) -> None:
     rows = store.list_partitions("group")
     assert [row.closed for row in rows] == [True, False]
     assert [row.stopped_reason for row in rows] == ["", "LOG_REGRESSED"]
-    again = store.claim_partition(first.row.partition_id, incarnation=2, previous_incarnation=1)
+    again = claim_partition(store, first.row.partition_id, incarnation=2, previous_incarnation=1)
     assert again is not None
     assert again.row.closed

@@ -23,7 +23,15 @@ from sharecoord.core.changes import (
     PartitionRow,
 )
 from sharecoord.errors import SharecoordError
-from tests.contract.store_worlds import AnyStore, MemoryWorld, SqliteWorld, key_of
+from tests.contract.store_worlds import (
+    AnyStore,
+    MemoryWorld,
+    SqliteWorld,
+    claim_partition,
+    initialize_partition,
+    key_of,
+    open_partition,
+)
 
 T = TypeVar("T")
 
@@ -158,7 +166,7 @@ class StoresAgree(RuleBasedStateMachine):
 
     @rule(name=coordinators, key=keys, reload=st.booleans())
     def claim(self, name: str, key: PartitionKey, reload: bool) -> None:
-        row = self.both(name, lambda store: store.open_partition(key))
+        row = self.both(name, lambda store: open_partition(store, key))
         assert row is not None
         old = self.claims.get((name, key))
         previous = old.row.incarnation if reload and old is not None else None
@@ -166,8 +174,8 @@ class StoresAgree(RuleBasedStateMachine):
         number = self.incarnation
         loaded = self.both(
             name,
-            lambda store: store.claim_partition(
-                row.partition_id, incarnation=number, previous_incarnation=previous
+            lambda store: claim_partition(
+                store, row.partition_id, incarnation=number, previous_incarnation=previous
             ),
         )
         if loaded is not None:
@@ -180,8 +188,8 @@ class StoresAgree(RuleBasedStateMachine):
             row = claim.row
             self.both(
                 name,
-                lambda store: store.initialize_partition(
-                    row.partition_id, owner_epoch=row.owner_epoch, head=head
+                lambda store: initialize_partition(
+                    store, row.partition_id, owner_epoch=row.owner_epoch, head=head
                 ),
             )
 

@@ -159,7 +159,7 @@ async def test_offsets_that_are_not_known_are_none(served: Served, admin: Any) -
     topic_id = (await served.log.describe(["orders"]))["orders"].topic_id
     store = served.world.store
     store.ensure_group("g")
-    store.open_partition(PartitionKey("g", "orders", topic_id, 0))
+    store.open_partitions([PartitionKey("g", "orders", topic_id, 0)])
     (group,) = await admin.describe_groups(["g"])
     (found,) = group.offsets
     assert (found.start_offset, found.lag, found.leader_epoch) == (None, None, None)

@@ -202,7 +202,7 @@ class Run:
                     (InternalError("a bad row"), False),
                 ]
             )
-            method = self.random.choice(["commit", "commit", "claim_partition"])
+            method = self.random.choice(["commit", "commit", "claim_partitions"])
             if method != "commit" and isinstance(error, InternalError):
                 continue
             self.world.store.fail_next(error, after_commit=after, method=method)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sharecoord.core.changes import CommitBatch, CommitResult
+from sharecoord.core.changes import CommitBatch, CommitResult, PartitionClaim
 from sharecoord.core.states import AcknowledgeOutcome, RecordState
 from sharecoord.errors import (
     InternalError,
@@ -171,7 +171,8 @@ async def test_a_claim_by_another_coordinator_fences() -> None:
     other.open(coordinator_id="c2", cluster_id="", address="", version="")
     world.database.leases.pop("c1")
     actor = actor_of(coordinator, "orders")
-    assert other.claim_partition(actor.partition_id, incarnation=99, previous_incarnation=None)
+    (claimed,) = other.claim_partitions([PartitionClaim(actor.partition_id, 99)])
+    assert claimed
     result = await member.acknowledge(delivery)
     assert result.error is not None
     assert result.error.reason == "STORE_FENCED"
@@ -362,7 +363,7 @@ async def test_a_claim_with_unknown_outcome_is_made_again() -> None:
         (delivery,) = await member.take(10)
         fail_commits(world, UNKNOWN, after=False)
         for after in (True, False, True):
-            world.store.fail_next(UNKNOWN, after_commit=after, method="claim_partition")
+            world.store.fail_next(UNKNOWN, after_commit=after, method="claim_partitions")
         assert (await member.acknowledge(delivery)).error is not None
         assert not (await member.settle(delivery)).exceptions
         assert world.start_offset("g", "orders") == 10
@@ -388,7 +389,7 @@ async def test_topics_open_in_spite_of_a_store_that_fails_in_the_middle() -> Non
     world = world_with(10, partitions=5)
     async with running(world) as coordinator:
         member = world.member("m")
-        for method in ("list_partitions", "open_partition", "initialize_partition"):
+        for method in ("list_partitions", "open_partitions", "initialize_partitions"):
             world.store.fail_next(UNAVAILABLE, method=method)
             world.store.fail_next(UNKNOWN, after_commit=True, method=method)
         await member.join(coordinator, "g", ("orders",), max_poll_records=100)

@@ -13,7 +13,15 @@ from sharecoord.errors import (
     StoreUnavailableError,
 )
 from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
-from tests.contract.store_worlds import change_of, claimed, commit, key_of, ranges, row_of
+from tests.contract.store_worlds import (
+    change_of,
+    claim_partition,
+    claimed,
+    commit,
+    key_of,
+    ranges,
+    row_of,
+)
 
 
 def opened(database: MemoryDatabase | None = None, name: str = "one") -> MemoryStore:
@@ -60,7 +68,7 @@ def test_a_crash_leaves_the_lease_and_frees_the_standalone_lock() -> None:
     one, two = opened(database, "one"), opened(database, "two")
     partition_id = claimed(one).row.partition_id
     one.crash()
-    assert two.claim_partition(partition_id, incarnation=1, previous_incarnation=None) is None
+    assert claim_partition(two, partition_id, incarnation=1, previous_incarnation=None) is None
     with pytest.raises(InternalError, match="not open"):
         one.load_groups()
 

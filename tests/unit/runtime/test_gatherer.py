@@ -14,7 +14,7 @@ from sharecoord.errors import (
     StoreUnavailableError,
 )
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.joins import JOINS_MAX
+from sharecoord.runtime.gatherer import CALLS_MAX
 from sharecoord.testing.harness import FakeMember, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import until, world_with
@@ -34,7 +34,7 @@ async def test_a_thousand_members_join_in_a_few_transactions() -> None:
     async with running(world) as coordinator:
         await world.member("first").join(coordinator, "g", TOPICS)
         before = world.caller.calls
-        members = [FakeMember(f"m{i}") for i in range(5 * JOINS_MAX)]
+        members = [FakeMember(f"m{i}") for i in range(5 * CALLS_MAX)]
         assert await joined(coordinator, members) == [[]] * len(members)
         assert world.caller.calls - before <= 10
         assert len(world.database.members) == len(members) + 1
