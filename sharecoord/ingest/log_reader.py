@@ -141,6 +141,8 @@ class _Slot:
         """Loop time at which librdkafka's queue was seen empty last."""
         self._unassigned: list[Reading] = []
         """What is read from the next turn of the loop on."""
+        self._assign_at_s = 0.0
+        """After an assignment was refused: loop time of the next attempt."""
         self._wake = asyncio.Event()
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="sharecoord-read")
         self._stopped = False
@@ -159,15 +161,17 @@ class _Slot:
         self.appetite_changed()
 
     def _assign(self) -> None:
-        readings, self._unassigned = self._unassigned, []
-        if not readings or self._stopped:
+        loop = asyncio.get_running_loop()
+        if not self._unassigned or self._stopped or loop.time() < self._assign_at_s:
             return
         try:
-            self._consumer.incremental_assign([_at(reading) for reading in readings])
+            self._consumer.incremental_assign([_at(reading) for reading in self._unassigned])
         except KafkaException as error:
             log.warning("partitions not assigned; trying again", error=str(error))
-            self._unassigned = readings
-            asyncio.get_running_loop().call_later(RESTART_DELAY_S, self._assign)
+            self._assign_at_s = loop.time() + RESTART_DELAY_S
+            loop.call_at(self._assign_at_s, self._assign)
+        else:
+            self._unassigned.clear()
 
     def remove(self, reading: Reading) -> None:
         """Stops reading a partition."""
@@ -202,7 +206,7 @@ class _Slot:
                     await self._wake.wait()
         self._assign()
         for reading in self.readings.values():
-            if reading.paused == reading.hungry:
+            if reading.paused == reading.hungry and reading not in self._unassigned:
                 change = self._consumer.resume if reading.hungry else self._consumer.pause
                 change([TopicPartition(*reading.place)])
                 reading.paused = not reading.hungry
@@ -319,7 +323,7 @@ class _Slot:
 
     def _restart(self, reading: Reading) -> None:
         """After an error: a new uninterrupted run from the last proven position."""
-        if not reading.closed and not self._stopped:
+        if not (reading.closed or self._stopped or reading in self._unassigned):
             self._consumer.incremental_unassign([_at(reading)])
             reading.paused = False
             self._consumer.incremental_assign([_at(reading)])

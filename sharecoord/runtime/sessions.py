@@ -124,7 +124,7 @@ class Share:
         self.demand, self.got = self.waits_for, 0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Session:
     """One member's session."""
 

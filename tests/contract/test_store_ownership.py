@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sharecoord.core.changes import PartitionClaim, PartitionStart
 from sharecoord.errors import (
     InternalError,
     StoreClusterMismatchError,
@@ -247,6 +248,58 @@ def test_no_partition_no_claim(world: World) -> None:
     store = world.open()
     assert claim_partition(store, 42, incarnation=1, previous_incarnation=None) is None
     assert not initialize_partition(store, 42, owner_epoch=0, head=head_of())
+
+
+def test_several_are_opened_claimed_and_started_together(world: World) -> None:
+    one, two = world.open("one"), world.open("two")
+    two.renew_lease(duration_ms=60_000)
+    taken = claimed(two, key_of(2)).row
+    keys = [key_of(n) for n in (3, 0, 2, 1)]
+    rows = one.open_partitions(keys)
+    assert [row.key for row in rows] == keys
+    fresh = [row.partition_id for row in rows if row.partition_id != taken.partition_id]
+    assert fresh == sorted(fresh), "ids in the order of the keys"
+    assert one.open_partitions(keys) == rows
+    claims = [PartitionClaim(row.partition_id, 7) for row in rows]
+    loaded = one.claim_partitions(claims)
+    assert [None if each is None else each.row.key for each in loaded] == [
+        key_of(3),
+        key_of(0),
+        None,
+        key_of(1),
+    ]
+    # One of them is reloaded, and one that does not exist is asked for.
+    again = one.claim_partitions(
+        [PartitionClaim(rows[0].partition_id, 8, 7), PartitionClaim(99, 8)]
+    )
+    assert [each is None for each in again] == [False, True]
+    epochs = [1 if each is None else each.row.owner_epoch for each in loaded]
+    starts = [
+        PartitionStart(row.partition_id, epoch, head_of(n, n))
+        for n, (row, epoch) in enumerate(zip(rows, epochs, strict=True))
+    ]
+    # The first has been claimed anew since; the third was initialised before.
+    assert one.initialize_partitions(starts) == [False, True, True, True]
+    heads = {row.key.partition: row.head for row in one.list_partitions("group")}
+    assert heads == {0: head_of(1, 1), 1: head_of(3, 3), 2: head_of(0, 0), 3: None}
+
+
+def test_a_claim_of_several_reads_each_its_own_ranges(world: World) -> None:
+    store = world.open()
+    parts = [claimed(store, key_of(n)) for n in range(3)]
+    for part, first in zip(parts, (0, 10, 20), strict=True):
+        rows = [row_of(first + 5, first + 8), row_of(first, first + 3)]
+        letters = [letter_of(first + 9), letter_of(first + 4)]
+        commit(store, change_of(part, upserted=rows, dead_letters=letters))
+    loaded = store.claim_partitions(
+        [PartitionClaim(part.row.partition_id, 2, 1) for part in reversed(parts)]
+    )
+    found = [
+        ([r.first_offset for r in each.in_flight], [d.offset for d in each.dead_letters])
+        for each in loaded
+        if each is not None
+    ]
+    assert found == [([20, 25], [24, 29]), ([10, 15], [14, 19]), ([0, 5], [4, 9])]
 
 
 # -- initialise, close, stop ----------------------------------------------------------------------

@@ -21,6 +21,8 @@ class StreamChannel:
     message with all of them.
     """
 
+    __slots__ = ("_open_bytes", "_outbox", "_waiter", "ended", "error", "unsent_bytes")
+
     def __init__(self) -> None:
         self.unsent_bytes = 0
         self.error: SharecoordError | None = None

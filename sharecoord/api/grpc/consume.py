@@ -24,6 +24,8 @@ EOF = aio.EOF  # type: ignore[attr-defined]  # its stubs leave it out
 class ConsumeStream:
     """The two directions of one stream."""
 
+    __slots__ = ("_channel", "_context", "_coordinator", "_group", "_session")
+
     def __init__(self, coordinator: Coordinator, context: ServicerContext) -> None:
         self._coordinator = coordinator
         self._context = context

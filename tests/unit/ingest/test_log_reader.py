@@ -11,6 +11,7 @@ import pytest
 from sharecoord.core.records import RecordChunk
 from sharecoord.ingest import log_reader
 from sharecoord.ingest.log_reader import KafkaLogReader
+from sharecoord.kafka.client import KafkaError, KafkaException
 from tests.unit.ingest.test_columns import FakeMessage
 
 
@@ -85,6 +86,56 @@ async def test_a_mistake_while_reading_starts_the_partitions_again(
         await sink.came.wait()
     assert consumer.assigned == [0, 0]
     assert [chunk.values for chunk in sink.chunks] == [[b"a"]]
+    await reader.close()
+
+
+class CountingConsumer(QuietConsumer):
+    """Keeps each assignment; the first one is refused."""
+
+    def __init__(self, *, refuses: int = 0) -> None:
+        super().__init__()
+        self.refuses = refuses
+        self.assignments: list[list[int]] = []
+        self.third = asyncio.Event()
+
+    def incremental_assign(self, places: list[Any]) -> None:
+        self.assignments.append([place.partition for place in places])
+        if len(self.assignments) == 3:
+            self.third.set()
+        if self.refuses:
+            self.refuses -= 1
+            raise KafkaException(KafkaError(KafkaError._STATE))
+
+    def incremental_unassign(self, places: list[Any]) -> None:
+        raise AssertionError("nothing that was assigned is taken away here")
+
+
+async def test_partitions_that_start_together_are_assigned_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = CountingConsumer()
+    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
+    reader = KafkaLogReader({})
+    readings = [reader.read("t", n, 0, committed=False, sink=Sink()) for n in range(5)]
+    readings[2].close()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert consumer.assignments == [[0, 1, 3, 4]]
+    await reader.close()
+
+
+async def test_an_assignment_that_is_refused_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = CountingConsumer(refuses=2)
+    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
+    monkeypatch.setattr(log_reader, "RESTART_DELAY_S", 0.0)
+    reader = KafkaLogReader({})
+    for partition in range(2):
+        reader.read("t", partition, 0, committed=False, sink=Sink())
+    async with asyncio.timeout(20):
+        await consumer.third.wait()
+    assert consumer.assignments == [[0, 1]] * 3
     await reader.close()
 
 

@@ -1,12 +1,14 @@
-"""Joins that are written together."""
+"""Joins that are written together, and share-partitions that are loaded together."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from sharecoord.core.changes import PartitionKey
 from sharecoord.errors import (
     GroupMaxSizeReachedError,
     InternalError,
@@ -15,6 +17,7 @@ from sharecoord.errors import (
 )
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.gatherer import CALLS_MAX
+from sharecoord.runtime.partition_actor import ActorState, PartitionActor
 from sharecoord.testing.harness import FakeMember, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import until, world_with
@@ -119,3 +122,36 @@ async def test_the_end_of_the_coordinator_ends_waiting_joins() -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
         world.caller.delay_s = 0.001
+
+
+@virtual
+async def test_a_wide_topic_is_loaded_in_a_few_calls() -> None:
+    partitions = 2 * CALLS_MAX
+    world = world_with(1, partitions=partitions)
+    async with running(world) as coordinator:
+        before = world.caller.calls
+        await world.member("m").join(coordinator, "g", TOPICS)
+        actors = coordinator.groups["g"].partitions
+        await until(lambda: sum(map(_is_served, actors.values())) == partitions, step_s=0.01)
+        # Rows, and of the one that is first and of two heaps of the others: claims and starts.
+        assert world.caller.calls - before <= 20
+
+
+@virtual
+async def test_one_partition_that_another_coordinator_owns_hurts_no_other() -> None:
+    world = world_with(1, partitions=3)
+    async with running(world) as coordinator:
+        topic_id = (await world.log.describe(["orders"]))["orders"].topic_id
+        world.database.leases["other"] = 1 << 60
+        row = world.store.open_partitions([PartitionKey("g", "orders", topic_id, 1)])[0]
+        taken = world.database.partitions[row.partition_id]
+        taken.row = replace(taken.row, owner="other", owner_epoch=5)
+        await world.member("m").join(coordinator, "g", TOPICS)
+        actors = coordinator.groups["g"].partitions
+        await until(lambda: sum(map(_is_served, actors.values())) == 2, step_s=0.01)
+        assert {place[1] for place, actor in actors.items() if _is_served(actor)} == {0, 2}
+        assert taken.row.owner == "other"
+
+
+def _is_served(actor: PartitionActor) -> bool:
+    return actor.state is ActorState.ACTIVE
