@@ -187,10 +187,14 @@ def _spread(values: Iterable[float]) -> Spread:
     return spread
 
 
-def _ratios(own: Iterable[Run], peers: Iterable[Run]) -> list[float]:
-    """Speed over the peer's in the same repeat: the two ran one after the other."""
-    speeds = {run.repeat: run.records_per_s for run in peers}
-    return [run.records_per_s / speeds[run.repeat] for run in own if run.repeat in speeds]
+def _ratios(
+    own: Iterable[Run],
+    peers: Iterable[Run],
+    figure: Callable[[Run], float] = lambda run: run.records_per_s,
+) -> list[float]:
+    """A figure over the peer's in the same repeat: the two ran one after the other."""
+    theirs = {run.repeat: figure(run) for run in peers}
+    return [figure(run) / theirs[run.repeat] for run in own if theirs.get(run.repeat)]
 
 
 def judge(plan: Plan, runs: Sequence[Run]) -> list[Verdict]:
@@ -221,6 +225,13 @@ def _ratio(plan: Plan, runs: Sequence[Run], target: Target) -> Spread | None:
     return None
 
 
+def _cpu_ratio(plan: Plan, runs: Sequence[Run], target: Target) -> Spread | None:
+    peer = next(each.peer for each in plan.contenders if each.key == target.contender)
+    assert target.size_bytes is not None, "the ratio of one size"
+    own, peers = (_counted(runs, key, target.size_bytes) for key in (target.contender, peer))
+    return Spread.of(_ratios(own, peers, lambda run: sum(run.cpu_s_per_million().values())))
+
+
 def _first_record(plan: Plan, runs: Sequence[Run], target: Target) -> Spread | None:
     chosen = _of_target(plan, runs, target)
     return Spread.of(run.measured.first_record_s for run in chosen)
@@ -248,11 +259,13 @@ def _of_target(plan: Plan, runs: Sequence[Run], target: Target) -> list[Run]:
 
 _MEASURES: Mapping[Metric, Callable[[Plan, Sequence[Run], Target], Spread | None]] = {
     Metric.RATIO: _ratio,
+    Metric.CPU_RATIO: _cpu_ratio,
     Metric.FIRST_RECORD_S: _first_record,
     Metric.IDLE_RSS_MB: _idle_rss,
 }
 _UNITS: Mapping[Metric, str] = {
     Metric.RATIO: "x",
+    Metric.CPU_RATIO: "x",
     Metric.FIRST_RECORD_S: "s",
     Metric.IDLE_RSS_MB: "MB",
 }

@@ -21,6 +21,7 @@ class Metric(StrEnum):
     """A figure that a target is about."""
 
     RATIO = "ratio"
+    CPU_RATIO = "CPU ratio"
     FIRST_RECORD_S = "first record"
     IDLE_RSS_MB = "idle memory"
 

@@ -33,12 +33,13 @@ def make_run(
     first_record_s: float = 0.1,
     idle_rss_mb: float | None = None,
     repeated: int = 0,
+    cpu_s_per_million: float = 1.0,
 ) -> Run:
     """A run of half a million records; every process used one second per million."""
     records = 500_000
-    cpu = {"broker": 0.5, "client": 0.5}
+    cpu = dict.fromkeys(("broker", "client"), cpu_s_per_million / 2)
     if idle_rss_mb is not None:
-        cpu["coordinator"] = 0.5
+        cpu["coordinator"] = cpu_s_per_million / 2
     measured = Measured(
         first_record_s=first_record_s,
         records=records,

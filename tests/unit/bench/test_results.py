@@ -50,7 +50,9 @@ def test_warm_up_other_sizes_and_other_modes_do_not_count() -> None:
     assert lines[0].repeated == 7
 
 
-def ours_and_peer(ratio: float, *, first_record_s: float, idle_rss_mb: float) -> list[Run]:
+def ours_and_peer(
+    ratio: float, *, cpu: float, first_record_s: float, idle_rss_mb: float
+) -> list[Run]:
     return [
         make_run("kafka-implicit", 100_000, first_record_s=5.0),
         make_run(
@@ -58,37 +60,40 @@ def ours_and_peer(ratio: float, *, first_record_s: float, idle_rss_mb: float) ->
             100_000 * ratio,
             first_record_s=first_record_s,
             idle_rss_mb=idle_rss_mb,
+            cpu_s_per_million=cpu,
         ),
     ]
 
 
 @pytest.mark.parametrize(
-    ("ratio", "first_record_s", "idle_rss_mb", "passed"),
+    ("ratio", "cpu", "first_record_s", "idle_rss_mb", "passed"),
     [
-        (1.6, 0.5, 120.0, [True, True, True]),
-        (1.4, 0.5, 120.0, [False, True, True]),
-        (1.6, 0.51, 120.0, [True, False, True]),
-        (1.6, 0.5, 120.1, [True, True, False]),
+        # Three processes against two with 1 s each: 0.4 s each would be 0.6x.
+        (2.6, 0.39, 0.5, 120.0, [True, True, True, True]),
+        (2.4, 0.39, 0.5, 120.0, [False, True, True, True]),
+        (2.6, 0.41, 0.5, 120.0, [True, False, True, True]),
+        (2.6, 0.39, 0.51, 120.0, [True, True, False, True]),
+        (2.6, 0.39, 0.5, 120.1, [True, True, True, False]),
     ],
 )
 def test_each_target_is_judged_by_its_own_figure(
-    ratio: float, first_record_s: float, idle_rss_mb: float, passed: list[bool]
+    ratio: float, cpu: float, first_record_s: float, idle_rss_mb: float, passed: list[bool]
 ) -> None:
-    runs = ours_and_peer(ratio, first_record_s=first_record_s, idle_rss_mb=idle_rss_mb)
+    runs = ours_and_peer(ratio, cpu=cpu, first_record_s=first_record_s, idle_rss_mb=idle_rss_mb)
     verdicts = judge(throughput_plan(sizes=[1000]), runs)
+    assert [verdict.bound for verdict in verdicts] == [2.5, 0.6, 0.5, 120.0]
     assert [verdict.passed for verdict in verdicts] == passed
-    assert [verdict.bound for verdict in verdicts] == [1.5, 0.5, 120.0]
-    assert [verdict.unit for verdict in verdicts] == ["x", "s", "MB"]
+    assert [verdict.unit for verdict in verdicts] == ["x", "x", "s", "MB"]
 
 
-def test_small_records_need_not_be_faster() -> None:
+def test_small_records_have_bounds_of_their_own() -> None:
     runs = [
         make_run("kafka-explicit", 100_000, size_bytes=100),
-        make_run("sharecoord-explicit", 101_000, size_bytes=100, idle_rss_mb=90),
+        make_run("sharecoord-explicit", 181_000, size_bytes=100, idle_rss_mb=90),
     ]
     verdict = judge(throughput_plan(sizes=[100]), runs)[0]
     assert "100 B" in verdict.title
-    assert (verdict.bound, verdict.passed) == (1.0, True)
+    assert (verdict.bound, verdict.passed) == (1.8, True)
 
 
 def test_the_median_is_judged() -> None:
