@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from sharecoord.errors import InternalError
+from sharecoord.errors import InternalError, SharecoordError
 
 CALLS_MAX = 200
 """Arguments of one call: commits of records wait for it, 20 ms at most."""
@@ -89,19 +89,21 @@ class Gatherer(Generic[T, R]):
     async def _make(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
         try:
             answers = await self._call([argument for argument, _ in batch])
-        except InternalError as error:
-            # An argument that is refused: only who asked for it pays.
-            if len(batch) == 1:
-                _fail(batch, error)
-            else:
+        except Exception as error:  # noqa: BLE001 - each that asked raises it
+            if len(batch) > 1 and _is_of_one(error):
                 for one in batch:
                     await self._make([one])
-        except Exception as error:  # noqa: BLE001 - each that asked raises it
-            _fail(batch, error)
+            else:
+                _fail(batch, error)
         else:
             for (_, result), answer in zip(batch, answers, strict=True):
                 if not result.done():
                     result.set_result(answer)
+
+
+def _is_of_one(error: Exception) -> bool:
+    """Whether it may be one argument's fault: a row that is refused, or can not be read."""
+    return isinstance(error, InternalError) or not isinstance(error, SharecoordError)
 
 
 def _fail(batch: list[tuple[T, asyncio.Future[R]]], error: Exception) -> None:

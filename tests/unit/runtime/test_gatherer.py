@@ -57,17 +57,18 @@ async def test_two_streams_of_one_member_join_one_after_the_other() -> None:
         assert three.ended is False
 
 
+@pytest.mark.parametrize("error", [InternalError("a bad row"), ValueError("not to be read")])
 @virtual
-async def test_a_member_that_the_store_refuses_hurts_nobody_else() -> None:
+async def test_a_member_that_the_store_refuses_hurts_nobody_else(error: Exception) -> None:
     world = world_with(0)
     async with running(world) as coordinator:
         await world.member("first").join(coordinator, "g", TOPICS)
         members = [FakeMember(f"m{i}") for i in range(3)]
         # All together, then the first of them alone.
         for _ in range(2):
-            world.store.fail_next(InternalError("a bad row"), method="join_members")
+            world.store.fail_next(error, method="join_members")
         outcomes = await joined(coordinator, members)
-        assert [isinstance(o, InternalError) for o in outcomes] == [True, False, False]
+        assert [o is error for o in outcomes] == [True, False, False]
         assert coordinator.groups["g"].sessions.keys() == {"first", "m1", "m2"}
 
 
