@@ -1,4 +1,4 @@
-"""Fairness: how to split what is there, and how fair a split was (design 5, "Measured").
+"""How fair a split was (design 5, "Measured").
 
 One implementation for the dispatcher, the live metric and the Spark job, so that they agree.
 """
@@ -9,36 +9,6 @@ import heapq
 from collections.abc import Sequence
 
 from sharecoord.errors import InternalError
-
-
-def split_fairly(demands: Sequence[int], available: int) -> list[int]:
-    """Splits `available` whole records: max-min fair, nobody gets more than it asks for.
-
-    What cannot be split evenly goes, one each, to those that come first.
-
-    Args:
-        demands: What each member wants; negative counts as 0.
-        available: Records at hand; negative counts as 0.
-
-    Returns:
-        Shares in the order of `demands`, with the sum min(available, sum of demands).
-    """
-    shares = [max(demand, 0) for demand in demands]
-    available = max(available, 0)
-    if sum(shares) <= available:
-        return shares
-    order = sorted(range(len(shares)), key=shares.__getitem__)
-    left = available
-    for done, at in enumerate(order):
-        members = len(order) - done
-        if shares[at] * members > left:
-            level, extra = divmod(left, members)
-            for rank, other in enumerate(sorted(order[done:])):
-                # `extra` < members, and each of these wants more than `level`.
-                shares[other] = level + (rank < extra)
-            break
-        left -= shares[at]
-    return shares
 
 
 def fair_level(demands: Sequence[float], got: Sequence[float]) -> float:

@@ -1,32 +1,11 @@
-"""Fair splits, the fair level and Jain's index on cases that can be checked by hand."""
+"""The fair level and Jain's index on cases that can be checked by hand."""
 
 from __future__ import annotations
 
 import pytest
 
-from sharecoord.core.fair_share import fair_level, fairness, jain_index, split_fairly
+from sharecoord.core.fair_share import fair_level, fairness, jain_index
 from sharecoord.errors import InternalError
-
-
-@pytest.mark.parametrize(
-    ("demands", "available", "shares"),
-    [
-        ([], 10, []),
-        ([5], 10, [5]),
-        ([5, 5], 10, [5, 5]),
-        ([10, 10], 10, [5, 5]),
-        ([10, 10, 10], 10, [4, 3, 3]),
-        ([1, 10, 10], 11, [1, 5, 5]),
-        ([10, 2, 10], 11, [5, 2, 4]),
-        ([0, 10, 10], 1, [0, 1, 0]),
-        ([3, 3], 0, [0, 0]),
-        ([3, 3], -1, [0, 0]),
-        ([-2, 3], 9, [0, 3]),
-        ([500] * 4, 2, [1, 1, 0, 0]),
-    ],
-)
-def test_a_split_gives_each_its_part(demands: list[int], available: int, shares: list[int]) -> None:
-    assert split_fairly(demands, available) == shares
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from sharecoord.bench.capacity import run as course
-from sharecoord.bench.capacity.__main__ import main
 from sharecoord.bench.capacity.figures import (
     FULL,
     QUICK,
@@ -26,7 +26,8 @@ from sharecoord.bench.capacity.report import BEGIN, END
 from sharecoord.bench.drivers.options import MIN_RECORDS
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.runner import Cluster
-from sharecoord.errors import InvalidConfigError
+from sharecoord.cli.bench import bench
+from sharecoord.errors import InvalidConfigError, SharecoordError
 from tests.unit.bench.capacity.support import make_record
 from tests.unit.bench.support import MACHINE
 
@@ -130,7 +131,8 @@ def test_all_is_measured_and_written(
 
 
 def test_a_part_is_measured_alone(tmp_path: Path, pretend: list[str]) -> None:
-    assert main(["--only", "store,group", "--kafka", "h:1", "--output", str(tmp_path / "r")]) == 0
+    argv = ["--only", "store,group", "--kafka", "h:1", "--output", str(tmp_path / "r")]
+    assert CliRunner().invoke(bench, ["capacity", *argv]).exit_code == 0
     assert pretend == ["store RANGES", "store ALTERNATING", "groups 1", "groups 4"]
 
 
@@ -143,12 +145,10 @@ def test_what_was_measured_before_a_failure_is_kept_but_not_on_the_page(
     monkeypatch.setattr(Measurements, "fails_at", "members 20")
     page = tmp_path / "page.md"
     page.write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
-    argv = ["--kafka", "h:1", "--output", str(tmp_path / "r"), "--update", str(page)]
-    assert main(argv) == 1
+    with pytest.raises(SharecoordError, match="the coordinator ended"):
+        course.run(kafka="h:1", output=tmp_path / "r", update=page)
     assert pretend == EVERYTHING[:6]
-    said = capsys.readouterr().err
-    assert "not finished; what was measured is in" in said
-    assert said.endswith("error: the coordinator ended\n")
+    assert "not finished; what was measured is in" in capsys.readouterr().err
     stored = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))
     assert (stored["complete"], len(stored["members"])) == (False, 2)
     assert "Broken off" in (tmp_path / "r" / "report.md").read_text(encoding="utf-8")
