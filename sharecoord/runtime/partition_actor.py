@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import structlog
 
@@ -64,6 +65,13 @@ class ActorState(enum.Enum):
     CLOSED = "closed"
 
 
+class Pump(Protocol):
+    """Has a share-partition looked at."""
+
+    def __call__(self, actor: PartitionActor, refunded: str | None = None) -> None:
+        """See `Dispatcher.wake`."""
+
+
 class PartitionActor:
     """See the module."""
 
@@ -76,7 +84,7 @@ class PartitionActor:
         committer: Committer,
         budget: MemoryBudget,
         totals: dict[str, int],
-        pump: Callable[[PartitionActor, str | None], None],
+        pump: Pump,
         on_dropped: Callable[[PartitionActor, SharecoordError], None],
         on_missing: Callable[[PartitionActor, int, int], None],
     ) -> None:
@@ -220,7 +228,7 @@ class PartitionActor:
         self._adjust_appetite()
         if self._budget.exceeded:
             self.cache.evict(self.partition.window.end_offset)
-        self._pump(self, None)
+        self._pump(self)
 
     def on_end(self, end_offset: int) -> None:
         """The end of the log was reached; trailing gaps are proven up to it."""
@@ -423,7 +431,7 @@ class PartitionActor:
                 position = run_last + 1
         if position <= last:
             self._commit(partition.decide_gap(position, last))
-        self._pump(self, None)
+        self._pump(self)
 
     # -- sending --------------------------------------------------------------------------------
 
@@ -489,7 +497,7 @@ class PartitionActor:
         self._committer.add(self, effect, may_wait=may_wait)
         self.cache.drop_below(partition.window.start_offset)
         self._arm_timer()
-        self._pump(self, None)
+        self._pump(self)
         return settled
 
     def release_member(self, member_id: str) -> None:
@@ -540,7 +548,7 @@ class PartitionActor:
             self.cache.drop_below(self.partition.window.start_offset)
             self._committer.add(self)
             self._arm_timer()
-            self._pump(self, None)
+            self._pump(self)
 
     def _arm_timer(self) -> None:
         """One timer for the earliest lock end or due time."""
@@ -566,4 +574,4 @@ class PartitionActor:
         self.partition.window.advance(now_ms)
         self._commit(self.partition.decide_expire(now_ms))
         self._arm_timer()
-        self._pump(self, None)
+        self._pump(self)
