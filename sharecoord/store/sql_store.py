@@ -195,6 +195,8 @@ class SqlStore:
     # -- partitions -----------------------------------------------------------------------------
 
     def open_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionRow]:
+        if not keys:
+            return []
         with self._write() as connection:
             return partition_queries.open_partitions(connection, self._dialect, keys)
 
