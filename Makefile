@@ -30,8 +30,10 @@ KAFKA_ADDR ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+SEEDS ?= 100000
+FIRST ?= 0
 
-.PHONY: help venv demo test check lint format bench proto settings-doc public-names chart-example test-long image clean
+.PHONY: help venv demo test check simulate lint format bench proto settings-doc public-names chart-example test-long image clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -51,6 +53,9 @@ test: $(VENV)/.stamp-test ## Run all suites but the long ones (CI's command; Jav
 
 check: $(VENV)/.stamp-test ## Run the fast suites (unit, property, golden, architecture, sdk; no Java)
 	@$(PYTEST) $(FAST_SUITES) -m "not long and not kafka" -n 2 --dist worksteal $(PYTEST_ARGS)
+
+simulate: $(VENV)/.stamp-test ## Run simulated lives of coordinators in all processors (SEEDS=100000 FIRST=0)
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation.run --first $(FIRST) --seeds $(SEEDS)
 
 lint: $(VENV)/.stamp-test $(PROTO_VENV)/.stamp ## Check style, types, imports, and that generated files are current
 	@$(BIN)/ruff check .
@@ -85,6 +90,7 @@ chart-example: ## Render the chart's copyable example after a wanted change
 test-long: $(VENV)/.stamp-test ## Run every suite, hours; the output goes to docs/evidence/test-long.txt
 	@tools/ensure_java.sh
 	@tools/ensure_postgres.sh
+	@tools/ensure_mariadb.sh
 	@tools/ensure_helm.sh >/dev/null
 	@tools/ensure_chromium.sh
 	@{ date --utc +'%Y-%m-%d %H:%M UTC'; git describe --always --dirty; $(PYTEST) tests $(PYTEST_ARGS); } \

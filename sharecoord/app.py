@@ -9,6 +9,7 @@ import signal
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -35,6 +36,9 @@ from sharecoord.runtime.status import StatusBoard
 from sharecoord.runtime.store_thread import StoreThread
 from sharecoord.runtime.supported import refuse_unsupported
 from sharecoord.store.factory import make_store
+
+if TYPE_CHECKING:
+    from sharecoord.store.tools import StoreTools as StoreTools  # for the command line
 
 log = structlog.get_logger(__name__)
 
@@ -242,3 +246,16 @@ def serve(config: ProcessConfig, *, ready_file: Path | None = None) -> int:
     gc.set_threshold(*GC_THRESHOLDS)
     asyncio.run(_serve(config, ready_file))
     return 0
+
+
+def store_tools(config: ProcessConfig) -> StoreTools:
+    """What `sharecoord store` does with the configured store.
+
+    Raises:
+        InvalidConfigError: The store is of a kind that has nothing to keep.
+    """
+    configure_logging(level=config.log.level.value, json=config.log.format is LogFormat.JSON)
+    # SQLAlchemy is loaded with it, which the coordinator leaves to the store that is named.
+    from sharecoord.store.tools import StoreTools
+
+    return StoreTools(config.store.url.url, lock_timeout_ms=config.store.lock_timeout_ms)

@@ -6,7 +6,7 @@ runs against every implementation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sharecoord.core.changes import (
@@ -21,6 +21,8 @@ from sharecoord.core.changes import (
     PartitionRow,
     PartitionStart,
 )
+from sharecoord.core.delivery import Delivery
+from sharecoord.core.peering import GatewayItem, OwnerItem
 from sharecoord.core.records import RecordChunk
 
 
@@ -268,3 +270,44 @@ class TopicCatalog(Protocol):
 
     async def close(self) -> None:
         """Ends the client."""
+
+
+class OwnerWay(Protocol):
+    """The way to an owner of share-partitions; its calls do not wait."""
+
+    def say(self, item: GatewayItem) -> None:
+        """Sends an item, after those before; lost when the link breaks."""
+
+
+class GatewayWay(Protocol):
+    """The way back to the gateway of members; its calls do not wait."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Payloads that wait on the link."""
+
+    def say(self, item: OwnerItem) -> None:
+        """Sends an item, after those before; lost when the link breaks."""
+
+    def frame(self, delivery: Delivery, now_ms: int) -> object:
+        """A delivery in the form that the member's stream takes as it is."""
+
+
+class PeerListener(Protocol):
+    """Who uses the links to owners."""
+
+    def linked(self, owner_id: str, way: OwnerWay) -> Callable[[OwnerItem], None]:
+        """An owner can be reached from now on; returns who hears what it says, in order."""
+
+    def unlinked(self, owner_id: str) -> None:
+        """The link is gone, and so is what was under way on it. Another one may follow."""
+
+
+class PeerNetwork(Protocol):
+    """Links from this gateway to the other coordinators."""
+
+    def follow(self, addresses: Mapping[str, str]) -> None:
+        """Keeps a link to each of these, by coordinator id, and to nobody else."""
+
+    async def close(self) -> None:
+        """Ends every link."""

@@ -30,6 +30,8 @@ from sharecoord.devenv.errors import DevenvError
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.devenv.processes import free_ports, running
 from sharecoord.devenv.topics import Topics
+from tests import databases
+from tests.databases import DatabaseUnderTest
 from tests.support import (
     KAFKA_VARIABLE,
     DockerCli,
@@ -232,6 +234,23 @@ def mock_cluster() -> Iterator[MockCluster]:
     """librdkafka's mock cluster, one per run: use a topic of your own, and partition 0."""
     with MockCluster() as cluster:
         yield cluster
+
+
+# -- databases ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[DatabaseUnderTest]:
+    """The one PostgreSQL of this run; see tests/databases.py for where it comes from."""
+    with databases.database(databases.POSTGRES) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[DatabaseUnderTest]:
+    """The one MariaDB of this run; see tests/databases.py for where it comes from."""
+    with databases.database(databases.MARIA_DB) as found:
+        yield found
 
 
 # -- nothing is left behind -----------------------------------------------------------------------

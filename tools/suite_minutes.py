@@ -21,6 +21,7 @@ ORDER = (
     "helm",
     "integration",
     "simulation",
+    "differential",
     "acceptance",
     "analytics",
     "perf",

@@ -21,7 +21,9 @@ from sharecoord.devenv.processes import LOOPBACK, free_ports
 _SCRAPE_TIMEOUT_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.05
 _LOOK_SHARE: Final = 20
-"""Looking takes a twentieth of the time at most, or it would be what is measured."""
+"""Looking takes a twentieth of the time, or it would be what is measured."""
+_LOOK_PAUSE_MAX_S: Final = 2.0
+"""A machine without a free core answers after seconds; what is measured may be late by so much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,8 @@ class JoinWatch:
                 if self._count() >= self._members:
                     self.joined_ns = time.monotonic_ns()
             took_s = time.monotonic() - began_s
-            self._next_s = began_s + max(_LOOK_EVERY_S, took_s * _LOOK_SHARE)
+            pause_s = min(max(_LOOK_EVERY_S, took_s * _LOOK_SHARE), took_s + _LOOK_PAUSE_MAX_S)
+            self._next_s = began_s + pause_s
         return self.joined_ns is not None
 
     def _count(self) -> int:

@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, _Lazy]] = {
     "configs": _Lazy("configs", "configs", "Show and change the settings of share groups."),
     "consume": _Lazy("consume", "consume", "Print the records of a topic as a share consumer."),
     "config": _Lazy("config_show", "config", "Show the configuration of a coordinator."),
+    "store": _Lazy("store", "store", "Check, migrate, back up and restore a store."),
     "bench": _Lazy("bench", "bench", "Measure throughput, latency and fairness."),
     "version": _Lazy("version", "version", "Print the version."),
 }

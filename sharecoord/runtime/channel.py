@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
+from sharecoord.core.peering import Relayed
 from sharecoord.errors import SharecoordError
 
 
@@ -14,10 +15,15 @@ class MemberChannel(Protocol):
     What the member can not take in time shows in `unsent_bytes`, at which the dispatcher looks.
     """
 
-    unsent_bytes: int
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits to be sent."""
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         """Sends records whose acquisition is durable."""
+
+    def relay(self, item: Relayed) -> None:
+        """Sends records that another coordinator acquired, in the form that it made of them."""
 
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
         """Sends the outcome of acknowledgements."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -18,6 +18,9 @@ from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.gatherer import Gatherer
 from sharecoord.runtime.record_cache import MemoryBudget, MemoryLimits
 from sharecoord.runtime.store_thread import StoreCaller
+
+if TYPE_CHECKING:
+    from sharecoord.runtime.fleet import Fleet
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +44,8 @@ class Context:
     store_ok: bool = True
     """Whether the last renewal of the lease came through."""
     group_defaults: Mapping[str, str] = field(default_factory=dict)
+    fleet: Fleet | None = None
+    """The other coordinators; None for a lone one."""
     joins: Gatherer[MemberRow, int] = field(init=False)
     """Members; their epochs."""
     claims: Gatherer[PartitionClaim, LoadedPartition | None] = field(init=False)

@@ -23,10 +23,10 @@ from sharecoord.runtime import log_changes
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.effects import CallbackEffect
-from sharecoord.runtime.group_actor import GroupActor, JoinCommand
+from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.idle import IdleWatch
 from sharecoord.runtime.memory import MemoryWatch
-from sharecoord.runtime.sessions import Session
+from sharecoord.runtime.sessions import JoinCommand, Session
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +66,8 @@ class Coordinator:
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._watch_now = asyncio.Event()
         self.memory = MemoryWatch(context, self.groups)
+        if context.fleet is not None:
+            context.fleet.gateway.groups = self.groups
 
     async def start(self) -> None:
         """Loads groups and members; begins to watch."""
@@ -76,17 +78,7 @@ class Coordinator:
         for member in members:
             group = self.groups.get(member.group_id)
             if group is not None:
-                session = Session(
-                    member.group_id,
-                    member.member_id,
-                    member.member_epoch,
-                    member.client_id,
-                    member.host,
-                    frozenset(member.topics),
-                    last_poll_ms=self.context.clock.now_ms(),
-                )
-                group.dispatcher.joined(session)
-                group.expire_later(session)
+                group.remember(member)
         self.context.spawn(self._renew_lease(), "lease")
         self.context.spawn(self.memory.run(), "memory")
         self.context.spawn(IdleWatch(self.groups).run(), "idle")
@@ -180,6 +172,23 @@ class Coordinator:
                 return group, session, lost
         raise AssertionError("the last attempt returns or raises")
 
+    async def admit(
+        self, group_id: str, command: JoinCommand, channel: MemberChannel, epoch: int
+    ) -> tuple[GroupActor, Session, list[LostRange]]:
+        """Takes in a member whose gateway is another coordinator, and opens the topics it wants.
+
+        Raises:
+            DrainingError: This coordinator is going down.
+            SharecoordError: As `GroupActor.admit`.
+        """
+        if self.draining:
+            raise DrainingError("this coordinator is shutting down", retry_after_ms=1000)
+        group = await self.group(group_id)
+        await self._open_topics(group, command.topics)
+        session, lost = await group.admit(command, channel, epoch, is_lent=True)
+        self._watch_now.set()
+        return group, session, lost
+
     async def _open_topics(self, group: GroupActor, topics: Sequence[str]) -> None:
         """Starts to open topics that the group does not serve yet; waits for Kafka's answer."""
         missing = [topic for topic in topics if topic not in group.topic_ids]
@@ -264,7 +273,7 @@ class Coordinator:
         gone = {
             t for t, since_s in self._missing_since_s.items() if now_s - since_s >= GONE_AFTER_S
         }
-        for group in self.groups.values():
+        for group in list(self.groups.values()):
             for topic in sorted(gone & group.topic_ids.keys()):
                 await group.topic_gone(topic)
 
@@ -281,6 +290,7 @@ class Coordinator:
         for group in self.groups.values():
             for topic in sorted((group.topics | group.topic_ids.keys()) & found.keys()):
                 info = found[topic]
-                have = {p for t, p in group.partitions if t == topic}
+                places = group.partitions.keys() | group.elsewhere.keys()
+                have = {partition for name, partition in places if name == topic}
                 if have != set(info.partitions) or group.topic_ids.get(topic) != info.topic_id:
                     group.topic_found(topic, info)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sharecoord.config.group import GroupConfig
 from sharecoord.core.fair_share import fair_parts, jain_index
@@ -22,6 +22,9 @@ from sharecoord.runtime.group_settings import window_records
 from sharecoord.runtime.partition_actor import ActorState, PartitionActor
 from sharecoord.runtime.sessions import Session
 
+if TYPE_CHECKING:
+    from sharecoord.runtime.fleet import Fleet
+
 Place = tuple[str, int]
 Waiting = OrderedDict[Session, None]
 
@@ -29,14 +32,16 @@ Waiting = OrderedDict[Session, None]
 class DispatchedGroup(Protocol):
     """What is dispatched."""
 
+    group_id: str
     context: Context
     config: GroupConfig
+    owners: dict[str, frozenset[str]]
     paused: bool
     sessions: dict[str, Session]
     partitions: dict[Place, PartitionActor]
 
-    def held(self, member_id: str) -> int:
-        """Records that a member holds in all partitions."""
+    def held(self, session: Session) -> int:
+        """Records that a member holds, of all owners."""
 
     def window_grows(self, record_locks_max: int) -> None:
         """A window that is not set by hand follows the members' pace."""
@@ -105,6 +110,11 @@ class Dispatcher:
 
     def offer(self, session: Session) -> None:
         """A member may be able to take more, or less, than before."""
+        if session.away is not None:
+            fleet = self._group.context.fleet
+            assert fleet is not None, "a member has something away in a fleet only"
+            has_backlog = any(_has_something(actor) for actor in self._ready)
+            fleet.gateway.balance(self._group, session, has_backlog=has_backlog)
         wanted = session.wants(self._held(session))
         session.share.wants(wanted)
         if wanted <= 0:
@@ -141,7 +151,7 @@ class Dispatcher:
         self._stopped = True
 
     def _held(self, session: Session) -> int:
-        return self._group.held(session.member_id)
+        return self._group.held(session)
 
     def _count(self, session: Session) -> None:
         """Keeps the sum of what members may hold right."""
@@ -179,6 +189,18 @@ class Dispatcher:
             for actor in list(self._ready):
                 if waiting := self._waiting.get(actor.key.topic):
                     self._hand_out_of(actor, waiting)
+        if group.context.fleet is not None:
+            self._tell_unmet(group.context.fleet)
+
+    def _tell_unmet(self, fleet: Fleet) -> None:
+        """Tells gateways for which topics there is more than their members were lent credit for."""
+        unmet = dict.fromkeys(self.topics, 0)
+        for actor in self._ready:
+            topic = actor.key.topic
+            if topic in unmet and not self._waiting.get(topic) and _has_something(actor):
+                unmet[topic] += actor.available()
+        for topic, records in unmet.items():
+            fleet.unmet(self._group.group_id, topic, records)
 
     def _hand_out_of(self, actor: PartitionActor, waiting: Waiting) -> None:
         """Hands out what a partition has; one that has more goes behind those not yet asked."""
@@ -233,6 +255,10 @@ class Dispatcher:
         wanting = [share for share in shares if share.demand > 0]
         parts = fair_parts([s.demand for s in wanting], [s.got for s in wanting])
         self.fairness = jain_index(parts) if parts else None
+        now_ms = self._group.context.clock.now_ms()
+        for session in self._group.sessions.values():
+            if session.away is not None:
+                session.away.prune(now_ms)
         for share in shares:
             share.ratio = None
         if parts:

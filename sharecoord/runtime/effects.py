@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sharecoord.core.delivery import Delivery, PartitionResult
-from sharecoord.core.share_partition import AcquiredRange, RangeOutcome
+from sharecoord.core.share_partition import AcknowledgedRange, AcquiredRange, RangeOutcome
 from sharecoord.errors import InternalError, SharecoordError
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.sessions import Session
@@ -45,6 +45,11 @@ class DeliveryEffect:
             self._deliver(channel, now_ms)
 
     def _deliver(self, channel: MemberChannel, now_ms: int) -> None:
+        away = self.session.away
+        if away is not None:
+            key = self.actor.key
+            ends_ms = now_ms + self.actor.lock_left_max_ms
+            away.received((key.topic, key.partition), self.delivery.ranges, ends_ms)
         try:
             channel.deliver(self.delivery, now_ms)
             self.actor.delivered_records += self.delivery.records
@@ -120,12 +125,22 @@ class Collector:
 class AcknowledgeEffect:
     """The answer for one partition."""
 
-    __slots__ = ("actor", "collector", "exceptions", "lock_remaining_ms", "settled")
+    __slots__ = (
+        "actor",
+        "collector",
+        "exceptions",
+        "lock_remaining_ms",
+        "ranges",
+        "session",
+        "settled",
+    )
 
     def __init__(
         self,
         collector: Collector,
         actor: PartitionActor,
+        session: Session,
+        ranges: Sequence[AcknowledgedRange],
         exceptions: list[RangeOutcome],
         *,
         lock_remaining_ms: int,
@@ -134,6 +149,8 @@ class AcknowledgeEffect:
         collector.expect()
         self.collector = collector
         self.actor = actor
+        self.session = session
+        self.ranges = ranges
         self.exceptions = exceptions
         self.lock_remaining_ms = lock_remaining_ms
         self.settled = settled
@@ -142,6 +159,10 @@ class AcknowledgeEffect:
         """Everything is durable."""
         self.actor.settled_records += self.settled
         key, left_ms = self.actor.key, self.lock_remaining_ms
+        away = self.session.away
+        if away is not None:
+            ends_ms = self.actor.clock.now_ms() + self.actor.lock_left_max_ms
+            away.settled((key.topic, key.partition), self.ranges, ends_ms)
         self.collector.add(PartitionResult(key, self.exceptions, None, left_ms))
 
     def abort(self, error: SharecoordError) -> None:

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
 from sharecoord.config.group import GroupConfig, resolve
 from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey
-from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
+from sharecoord.core.decisions import AcquiredRange, HeldRange
+from sharecoord.core.delivery import Assignment, LostRange, PartitionResult
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.share_partition import AcknowledgedRange, HeldRange
-from sharecoord.core.states import AcquireMode
+from sharecoord.core.share_partition import AcknowledgedRange
 from sharecoord.errors import (
     GroupMaxSizeReachedError,
     KafkaUnavailableError,
     MemberFencedError,
     SharecoordError,
-    StoreFatalError,
     StoreFencedError,
     StoreUnavailableError,
     UnknownMemberError,
     UnknownTopicOrPartitionError,
 )
 from sharecoord.ports import TopicInfo
-from sharecoord.runtime import idle, loading, log_changes
+from sharecoord.runtime import idle, loading, lock_books, log_changes, moves, opening
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.dispatch import Dispatcher
@@ -34,37 +32,14 @@ from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.group_settings import settings_of
 from sharecoord.runtime.partition_actor import ActorState, PartitionActor
 from sharecoord.runtime.rereads import reread
-from sharecoord.runtime.sessions import Session
+from sharecoord.runtime.sessions import Away, JoinCommand, Session
 
 log = structlog.get_logger(__name__)
-
-LOAD_WAIT_S = 5.0
-"""A join waits so long for the partitions of its lock book to be loaded."""
 
 WINDOW_GROWTH_RATIO = 1.05
 """A window follows its members in steps: each step looks at all partitions of the group."""
 
-OPEN_AGAIN_S = 0.2
-"""Wait after a topic could not be opened."""
-
 Place = tuple[str, int]
-
-
-@dataclass(slots=True)
-class JoinCommand:
-    """Who joins, in the runtime's words."""
-
-    member_id: str
-    client_id: str
-    host: str
-    topics: tuple[str, ...]
-    mode: AcquireMode
-    max_poll_records: int
-    max_poll_interval_ms: int
-    credit_records: int
-    credit_bytes: int
-    lock_book: list[tuple[str, str, int, HeldRange]] = field(default_factory=list)
-    """(topic, topic id, partition, range)"""
 
 
 class GroupActor:
@@ -80,6 +55,10 @@ class GroupActor:
         self.totals: dict[str, int] = {}
         """Records that members hold in all partitions; kept by their windows."""
         self.topic_ids: dict[str, str] = {}
+        self.owners: dict[str, frozenset[str]] = {}
+        """In a fleet, by topic: the owners of its share-partitions, `HERE` included."""
+        self.elsewhere: dict[Place, str] = {}
+        """In a fleet: the owners of what is not to be served here."""
         self._partition_ids: dict[str, tuple[int, ...]] = {}
         self.paused = row.paused
         self.group_epoch = row.group_epoch
@@ -141,11 +120,42 @@ class GroupActor:
             )
         finally:
             self._joining -= 1
+        return await self.admit(command, channel, epoch)
+
+    async def admit(
+        self,
+        command: JoinCommand,
+        channel: MemberChannel | None,
+        epoch: int,
+        *,
+        is_lent: bool = False,
+    ) -> tuple[Session, list[LostRange]]:
+        """Takes in a member whose epoch is written: here, or by the gateway of its stream.
+
+        Args:
+            command: Who joins.
+            channel: The way to it.
+            epoch: Of this join.
+            is_lent: Its stream is at another coordinator.
+
+        Raises:
+            MemberFencedError: A newer stream of it is here.
+            StoreFencedError: The group was deleted meanwhile.
+        """
         # Written before the deletion, the row went with the group.
         self._check_open()
-        session = self._session_of(command, channel, epoch)
+        former = self.sessions.get(command.member_id)
+        if former is not None and former.member_epoch > epoch:
+            raise MemberFencedError("a newer stream of this member id joined")
+        session = self._session_of(command, channel, epoch, is_lent=is_lent)
         try:
-            lost = await self._compare_lock_book(session, command)
+            lost = await lock_books.compare_joined(self, session, command.lock_book)
+            if self.context.fleet is not None and not is_lent:
+                lost += await self.context.fleet.gateway.introduce(self, session)
+                lock_books.check_current(self, session)
+                lost += lock_books.compare_places(self, session)
+            session.comparing = 0
+            self.dispatcher.offer(session)
         except BaseException:
             # The stream broke meanwhile, or a newer one joined: nobody else would end the session.
             self.disconnected(session)
@@ -159,7 +169,7 @@ class GroupActor:
             )
 
     def _session_of(
-        self, command: JoinCommand, channel: MemberChannel | None, epoch: int
+        self, command: JoinCommand, channel: MemberChannel | None, epoch: int, *, is_lent: bool
     ) -> Session:
         """The member's session, with this stream as its only one."""
         former = self.sessions.get(command.member_id)
@@ -177,6 +187,9 @@ class GroupActor:
             credit_records=command.credit_records,
             credit_bytes=command.credit_bytes,
             last_poll_ms=self.context.clock.now_ms(),
+            is_lent=is_lent,
+            book_epochs=command.book_epochs,
+            away=Away() if self.context.fleet is not None and not is_lent else None,
         )
         if former is not None:
             former.cancel_timers()
@@ -188,54 +201,19 @@ class GroupActor:
                 stale.end(MemberFencedError("a newer stream of this member id joined"))
         session.comparing = 1
         self.dispatcher.joined(session)
-        self._arm_poll_timer(session)
+        if not is_lent:
+            self._arm_poll_timer(session)
         idle.wake(self.context, self)
         return session
 
-    async def _compare_lock_book(self, session: Session, command: JoinCommand) -> list[LostRange]:
-        """Settles what the member holds with what it is known to hold, partition by partition.
-
-        A partition that is not served yet is compared as soon as it is (`activated`).
-        """
-        book: dict[Place, list[HeldRange]] = {}
-        lost: list[LostRange] = []
-        for topic, topic_id, partition, held in command.lock_book:
-            if topic_id in ("", self.topic_ids.get(topic, topic_id)):
-                book.setdefault((topic, partition), []).append(held)
-            else:
-                key = PartitionKey(self.group_id, topic, topic_id, partition)
-                lost.append(LostRange(key, held))
-        session.book = book
-        await self._wait_loaded({topic for topic, _ in book})
-        if self.sessions.get(session.member_id) is not session:
-            raise MemberFencedError("a newer stream of this member id joined")
-        for place in [p for p in book if p not in self.partitions and self._is_open(p[0])]:
-            unknown = PartitionKey(self.group_id, place[0], self.topic_ids[place[0]], place[1])
-            lost += [LostRange(unknown, held) for held in book.pop(place)]
-        for place, actor in self.partitions.items():
-            lost += self._compare(session, place, actor)
-        session.comparing = 0
-        self.dispatcher.offer(session)
-        return lost
-
-    @staticmethod
-    def _compare(session: Session, place: Place, actor: PartitionActor) -> list[LostRange]:
-        """Compares a member's book for one partition, once per join; returns what it lost."""
-        if session.book is None or place in session.compared or actor.partition is None:
-            return []
-        session.compared.add(place)
-        gone = actor.compare_lock_book(session.member_id, session.book.pop(place, []))
-        return [LostRange(actor.key, held) for held in gone]
-
-    def _is_open(self, topic: str) -> bool:
+    def is_open(self, topic: str) -> bool:
         """Whether all share-partitions of a topic are known."""
         task = self._opening.get(topic)
         return topic in self.topic_ids and task is not None and task.done()
 
-    async def _wait_loaded(self, topics: set[str]) -> None:
-        opening = [task for topic, task in self._opening.items() if topic in topics]
-        if opening:
-            await asyncio.wait(opening, timeout=LOAD_WAIT_S)
+    def opening(self, topics: set[str]) -> list[asyncio.Task[None]]:
+        """What opens these topics."""
+        return [task for topic, task in self._opening.items() if topic in topics]
 
     def session(self, member_id: str, member_epoch: int | None = None) -> Session:
         """A member's session.
@@ -261,6 +239,18 @@ class GroupActor:
             return
         session.channel = None
         self.expire_later(session)
+        self._gone(session, left=False)
+
+    def _gone(self, session: Session, *, left: bool) -> None:
+        if self.context.fleet is not None and not session.is_lent:
+            self.context.fleet.gateway.gone(session, left=left)
+
+    def fenced(self, session: Session, error: SharecoordError) -> None:
+        """The member has a newer stream elsewhere, or its group is gone."""
+        channel = session.channel
+        self.disconnected(session)
+        if channel is not None:
+            channel.end(error)
 
     def expire_later(self, session: Session) -> None:
         """(Re)starts the session timeout of a member without a stream."""
@@ -277,6 +267,20 @@ class GroupActor:
         elif self.sessions.get(session.member_id) is session:
             log.info("session timed out", group=self.group_id, member=session.member_id)
             self.leave(session)
+
+    def remember(self, member: MemberRow) -> None:
+        """A member that is known from the store alone: its session ends after its timeout."""
+        session = Session(
+            member.group_id,
+            member.member_id,
+            member.member_epoch,
+            member.client_id,
+            member.host,
+            frozenset(member.topics),
+            last_poll_ms=self.context.clock.now_ms(),
+        )
+        self.dispatcher.joined(session)
+        self.expire_later(session)
 
     def polled(self, session: Session) -> None:
         """The application is alive."""
@@ -307,27 +311,53 @@ class GroupActor:
                 )
             )
 
-    def leave(self, session: Session) -> None:
-        """Removes a member; what it holds is released and counts (KIP-932, T11)."""
+    def leave(
+        self, session: Session, book: Mapping[Place, Sequence[HeldRange]] | None = None
+    ) -> None:
+        """Removes a member; what it holds is released and counts (KIP-932, T11).
+
+        Args:
+            session: The member's.
+            book: What its application has; the rest never reached it, and goes back unseen
+                (design 5.3). None = nobody knows, all of it counts.
+        """
         if self.sessions.get(session.member_id) is not session:
             return
         session.cancel_timers()
         session.channel = None
+        self._gone(session, left=True)
         self.dispatcher.left(session)
-        for actor in self.partitions.values():
+        for place, actor in self.partitions.items():
+            if book is not None and actor.state is ActorState.ACTIVE:
+                actor.compare_lock_book(session.member_id, book.get(place, ()))
             actor.release_member(session.member_id)
         self.context.committer.remove_member(self.group_id, session.member_id, session.member_epoch)
 
-    def hand_back(self, session: Session, delivery: Delivery) -> None:
+    def hand_back(
+        self, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
+    ) -> None:
         """Takes back unseen what was delivered to a front and never reached the member."""
-        actor = self.partitions.get((delivery.key.topic, delivery.key.partition))
+        actor = self.partitions.get((key.topic, key.partition))
         if actor is not None:
-            actor.hand_back(session.member_id, delivery.ranges)
+            actor.hand_back(session.member_id, ranges)
+        elif self.context.fleet is not None:
+            self.context.fleet.gateway.hand_back(self, session, key, ranges)
 
     def subscribe(self, session: Session, topics: Sequence[str]) -> None:
         """Replaces a member's topics."""
         self.dispatcher.subscribed(session, topics)
         idle.wake(self.context, self)
+        self.changed(session)
+
+    def pause(self, session: Session, places: frozenset[Place]) -> None:
+        """Replaces the share-partitions of which a member gets nothing."""
+        session.paused = places
+        self.changed(session)
+
+    def changed(self, session: Session) -> None:
+        """A member wants something else than before."""
+        if self.context.fleet is not None and not session.is_lent:
+            self.context.fleet.gateway.changed(self, session)
         self.dispatcher.offer(session)
 
     def assignment(self, session: Session) -> Assignment:
@@ -362,6 +392,12 @@ class GroupActor:
         settled = 0
         for topic, topic_id, partition, ranges in acknowledgements:
             actor = self.partitions.get((topic, partition))
+            owner = self.elsewhere.get((topic, partition))
+            if actor is None and owner is not None and self.context.fleet is not None:
+                key = PartitionKey(self.group_id, topic, topic_id, partition)
+                gateway = self.context.fleet.gateway
+                settled += gateway.settle(owner, session, key, ranges, collector, may_wait=may_wait)
+                continue
             error = self._not_served(actor, topic, topic_id, partition)
             if error is not None or actor is None:
                 collector.expect()
@@ -378,7 +414,7 @@ class GroupActor:
         self, actor: PartitionActor | None, topic: str, topic_id: str, partition: int
     ) -> SharecoordError | None:
         """Why acknowledgements for a partition can not be taken now."""
-        if actor is None and not self._is_open(topic) and topic in self.topics:
+        if actor is None and not self.is_open(topic) and topic in self.topics:
             return KafkaUnavailableError(f"{topic} is not opened yet", retry_after_ms=500)
         if actor is None or (topic_id and topic_id != actor.key.topic_id):
             return UnknownTopicOrPartitionError(
@@ -392,9 +428,10 @@ class GroupActor:
             )
         return None
 
-    def held(self, member_id: str) -> int:
-        """Records that a member holds in all partitions."""
-        return self.totals.get(member_id, 0)
+    def held(self, session: Session) -> int:
+        """Records that a member holds, of all owners."""
+        here = self.totals.get(session.member_id, 0)
+        return here + session.away.held(self.elsewhere) if session.away else here
 
     # -- dispatch -------------------------------------------------------------------------------
 
@@ -437,9 +474,32 @@ class GroupActor:
             self._stop_opening(topic)
         self.topic_ids[topic] = info.topic_id
         self._partition_ids[topic] = info.partitions
+        if self.context.fleet is not None:
+            moves.place_topic(self.context.fleet, self, topic)
+            self._introduce_all(topic)
+        self.open_again(topic)
+
+    def _introduce_all(self, topic: str) -> None:
+        """Who wants a topic is made known to the owners of its share-partitions."""
+        for session in self.sessions.values():
+            if topic in session.topics and not session.comparing and not session.is_lent:
+                self.changed(session)
+
+    def open_again(self, topic: str) -> None:
+        """Opens what is to be served here and is not yet."""
+        info = TopicInfo(self.topic_ids[topic], self._partition_ids[topic])
         task = self._opening.get(topic)
         if task is None or task.done():
-            self._opening[topic] = self.context.spawn(self._open(topic, info), f"open-{topic}")
+            work = opening.open_topic(self, topic, info)
+            self._opening[topic] = self.context.spawn(work, f"open-{topic}")
+
+    def keys_of(self, topic: str) -> list[PartitionKey]:
+        """The share-partitions of a topic, whoever owns them."""
+        topic_id = self.topic_ids.get(topic)
+        if topic_id is None:
+            return []
+        partitions = self._partition_ids[topic]
+        return [PartitionKey(self.group_id, topic, topic_id, each) for each in partitions]
 
     def _stop_opening(self, topic: str) -> None:
         """What is being opened belongs to a life of the topic that has ended."""
@@ -467,9 +527,15 @@ class GroupActor:
             self.topic_ids.pop(topic, None)
             self._partition_ids.pop(topic, None)
             for place in [place for place in self.partitions if place[0] == topic]:
-                actor = self.partitions.pop(place)
-                actor.deactivate(ActorState.CLOSED, why)
-                self.dispatcher.forget(actor)
+                self.forget_place(place, why)
+
+    def forget_place(self, place: Place, why: str) -> None:
+        """Takes a share-partition out of the group."""
+        actor = self.partitions.pop(place)
+        actor.deactivate(ActorState.CLOSED, why)
+        self.dispatcher.forget(actor)
+        for session in self.sessions.values():
+            session.compared.discard(place)
 
     def close(self) -> None:
         """The group is being deleted: all its work ends, and nobody comes in any more."""
@@ -484,44 +550,8 @@ class GroupActor:
                 channel.end(StoreFencedError("the group was deleted meanwhile; join again"))
         self.sessions.clear()
 
-    async def _open(self, topic: str, info: TopicInfo) -> None:
-        """Opens a topic; asks again until the store lets it."""
-        while True:
-            try:
-                await self._open_once(topic, info)
-            except StoreFatalError:
-                raise
-            except SharecoordError as error:
-                log.warning("topic not opened", topic=topic, why=error.message)
-                await asyncio.sleep(OPEN_AGAIN_S)
-            else:
-                return
-
-    async def _open_once(self, topic: str, info: TopicInfo) -> None:
-        """Makes rows for all partitions first, then loads them (design 5.7)."""
-        rows = await self.context.caller.call(self.context.store.list_partitions, self.group_id)
-        initialised = {
-            row.partition_id
-            for row in rows
-            if row.key.topic == topic
-            and row.key.topic_id == info.topic_id
-            and row.head is not None
-            and not row.closed
-        }
-        recreated = await log_changes.retire_former(self.context, self, rows, topic, info.topic_id)
-        keys = [
-            PartitionKey(self.group_id, topic, info.topic_id, partition)
-            for partition in info.partitions
-            if (topic, partition) not in self.partitions
-        ]
-        opened = await self.context.caller.call(self.context.store.open_partitions, keys)
-        actors = [self._new_actor(row.key, row.partition_id) for row in opened]
-        for session in self.sessions.values():
-            if topic in session.topics and session.channel is not None and actors:
-                session.channel.assigned(self.assignment(session))
-        await loading.load_topic(self.context, self, actors, initialised, recreated=recreated)
-
-    def _new_actor(self, key: PartitionKey, partition_id: int) -> PartitionActor:
+    def new_actor(self, key: PartitionKey, partition_id: int) -> PartitionActor:
+        """A share-partition that is to be served here; `loading` brings it to life."""
         actor = PartitionActor(
             key,
             partition_id,
@@ -538,10 +568,7 @@ class GroupActor:
 
     def activated(self, actor: PartitionActor) -> None:
         """A share-partition is served from now on."""
-        place = (actor.key.topic, actor.key.partition)
-        for session in self.sessions.values():
-            if not session.comparing:
-                self._compare(session, place, actor)
+        moves.compare_all(self.context.fleet, self, actor)
         # Who left while this was not served left its locks behind.
         for member_id in actor.members() - self.sessions.keys():
             actor.release_member(member_id)

@@ -6,6 +6,7 @@ A reload after a failed commit is the same, as a claim that shows the former inc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -14,11 +15,13 @@ import structlog
 from sharecoord.config.group import GroupConfig, IsolationLevel
 from sharecoord.core.changes import (
     LoadedPartition,
+    MemberRow,
     PartitionClaim,
     PartitionHead,
     PartitionKey,
     PartitionStart,
 )
+from sharecoord.core.lending import HERE
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.start_offset import resolve_start
@@ -32,6 +35,7 @@ from sharecoord.runtime import log_changes
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.partition_actor import ActorState, PartitionActor
 from sharecoord.runtime.recovery import ranges_of
+from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import GuardedReading, TopicLife
 
 log = structlog.get_logger(__name__)
@@ -47,6 +51,13 @@ class LoadingGroup(Protocol):
 
     config: GroupConfig
     settings: PartitionSettings
+    sessions: dict[str, Session]
+
+    def remember(self, member: MemberRow) -> None:
+        """A member that is known from the store alone."""
+
+    def forget_place(self, place: tuple[str, int], why: str) -> None:
+        """Takes a share-partition out of the group."""
 
     def activated(self, actor: PartitionActor) -> None:
         """A share-partition is served from now on."""
@@ -78,9 +89,14 @@ async def load(
                 previous_incarnation=previous_incarnation,
             )
         except NotOwnerError as error:
-            log.warning("stood down", partition=actor.key, why=error.message)
-            actor.deactivate(ActorState.CLOSED, error.message)
-            return
+            if not _comes_here(context, actor):
+                log.warning("stood down", partition=actor.key, why=error.message)
+                actor.deactivate(ActorState.CLOSED, error.message)
+                if context.fleet is not None:
+                    group.forget_place((actor.key.topic, actor.key.partition), error.message)
+                return
+            # Its former owner serves it until it has given it free, or its lease has ended.
+            incarnation, previous_incarnation = context.new_incarnation(), None
         except StoreFatalError:
             raise
         except SharecoordError as error:
@@ -89,8 +105,16 @@ async def load(
             log.exception("loading failed", partition=actor.key)
         else:
             return
-        await asyncio.sleep(delay_s)
+        actor.freed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await actor.freed.wait()
         delay_s = min(delay_s * 2, RETRY_DELAY_MAX_S)
+
+
+def _comes_here(context: Context, actor: PartitionActor) -> bool:
+    """Whether a share-partition that another coordinator owns should be this one's."""
+    return context.fleet is not None and context.fleet.owner_of(actor.key) == HERE
 
 
 async def _load_once(
@@ -122,12 +146,25 @@ async def _load_once(
         begin = PartitionStart(actor.partition_id, loaded.row.owner_epoch, head)
         if not await context.starts.ask(begin):
             raise NotOwnerError("another coordinator initialised the share-partition")
+    if context.fleet is not None:
+        await _meet_holders(context, group, loaded)
     _activate(context, group, actor, loaded, head, incarnation)
     actor.log_end_offset = log_end
     if truncated_at is not None:
         actor.truncate(truncated_at)
     actor.log_start_moved(log_start)
     group.activated(actor)
+
+
+async def _meet_holders(context: Context, group: LoadingGroup, loaded: LoadedPartition) -> None:
+    """Who holds something and is not known here joined at another coordinator (design 9)."""
+    holders = {row.member_id for row in loaded.in_flight if row.member_id}
+    if holders <= group.sessions.keys():
+        return
+    for member in await context.caller.call(context.store.load_members):
+        unknown = member.member_id in holders and member.member_id not in group.sessions
+        if unknown and member.group_id == loaded.row.key.group_id:
+            group.remember(member)
 
 
 def _activate(

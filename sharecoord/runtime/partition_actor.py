@@ -32,7 +32,7 @@ from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect, HandBackEffect
 from sharecoord.runtime.record_cache import MemoryBudget, RecordCache
-from sharecoord.runtime.recovery import commit_of
+from sharecoord.runtime.recovery import commit_of, lock_left_max_ms
 from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import TopicLife
 
@@ -61,6 +61,8 @@ class ActorState(enum.Enum):
 
     LOADING = "loading"
     ACTIVE = "active"
+    LEAVING = "leaving"
+    """On its way to another coordinator: it still has its state, and hands out nothing."""
     STOPPED = "stopped"
     CLOSED = "closed"
 
@@ -124,6 +126,8 @@ class PartitionActor:
         """What was not sent and may be stored as acquired: handed back after the reload."""
         self.loader: asyncio.Task[None] | None = None
         """The reload under way; ends when the actor is closed."""
+        self.freed = asyncio.Event()
+        """Another coordinator gave it free: a claim that waits is made now."""
         self._budget = budget
         self._totals = totals
         """What members hold in all partitions of the group."""
@@ -184,9 +188,19 @@ class PartitionActor:
 
     def drop(self, error: SharecoordError) -> None:
         """A commit failed or was fenced: the whole incarnation goes, then a new claim."""
-        if self.state is ActorState.ACTIVE:
+        if self.partition is not None:
             self.deactivate(ActorState.LOADING)
             self._on_dropped(self, error)
+
+    def leave(self) -> None:
+        """Hands out nothing any more; what was decided goes on."""
+        self.state = ActorState.LEAVING
+
+    @property
+    def lock_left_max_ms(self) -> int:
+        """No lock that is granted now can last longer, whatever recoveries add to it."""
+        assert self.partition is not None, "active"
+        return lock_left_max_ms(self.partition.settings)
 
     @property
     def pending_ranges(self) -> int:
@@ -490,6 +504,8 @@ class PartitionActor:
         effect = AcknowledgeEffect(
             collector,
             self,
+            session,
+            ranges,
             decision.exceptions,
             lock_remaining_ms=partition.settings.lock_duration_ms if renewed else 0,
             settled=settled,
@@ -572,6 +588,9 @@ class PartitionActor:
             return
         now_ms = self.clock.now_ms()
         self.partition.window.advance(now_ms)
+        # A lock that ends before its delivery was sent was of no use to anybody: uncounted.
+        for effect in [e for e in self.sending if e.delivery.ranges[0].deadline_ms <= now_ms]:
+            effect.hand_back()
         self._commit(self.partition.decide_expire(now_ms))
         self._arm_timer()
         self._pump(self)

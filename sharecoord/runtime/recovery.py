@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sharecoord.core.changes import InFlightRow, LoadedPartition, PartitionCommit
+from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.states import RecordState
 from sharecoord.core.window import Keys, RangeState
 from sharecoord.runtime.clock import RuntimeClock
+
+LOCK_SPARE_MS = 10_000
+"""For clocks that are not alike: what a lock book remembers too long does no harm."""
+
+
+def lock_left_max_ms(settings: PartitionSettings) -> int:
+    """How long a lock can last from now on: all that is added to it is one duration at most."""
+    return 2 * settings.lock_duration_ms + LOCK_SPARE_MS
 
 
 def ranges_of(

@@ -6,10 +6,13 @@ A broken stream is not a departure: the session stays until its timeout, locks u
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from sharecoord.core.decisions import HeldRange
-from sharecoord.core.states import AcquireMode
+from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange
+from sharecoord.core.held_book import HeldBook
+from sharecoord.core.lending import Purse
+from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.runtime.channel import MemberChannel
 
 PREFETCH_MS = 200
@@ -36,6 +39,26 @@ UNSENT_BYTES_MAX = 16 << 20
 BATCH_RECORDS_DEFAULT = 1_000
 """Records of one message to a member that gave no max.poll.records; its SDK splits them again. 5%
 more throughput than with 500, measured."""
+
+
+@dataclass(slots=True)
+class JoinCommand:
+    """Who joins, in the runtime's words."""
+
+    member_id: str
+    client_id: str
+    host: str
+    topics: tuple[str, ...]
+    mode: AcquireMode
+    max_poll_records: int
+    max_poll_interval_ms: int
+    credit_records: int
+    credit_bytes: int
+    lock_book: list[tuple[str, str, int, HeldRange]] = field(default_factory=list)
+    """(topic, topic id, partition, range)"""
+    book_epochs: dict[tuple[str, int], int] | None = None
+    """The owner epochs of the share-partitions for which the lock book is true: what another
+    coordinator served when its gateway wrote the book may be missing in it. None = everywhere."""
 
 
 @dataclass(slots=True)
@@ -124,6 +147,51 @@ class Share:
         self.demand, self.got = self.waits_for, 0
 
 
+@dataclass(slots=True)
+class Away:
+    """What the gateway of a member knows of it, in a fleet (design 9)."""
+
+    purse: Purse = field(default_factory=Purse)
+    books: dict[tuple[str, int], HeldBook] = field(default_factory=dict)
+    """What it holds, whoever the owner is, by (topic, partition)."""
+
+    def held(self, places: Container[tuple[str, int]]) -> int:
+        """Records that it holds of some share-partitions."""
+        return sum(book.records for place, book in self.books.items() if place in places)
+
+    def book(self, place: tuple[str, int]) -> HeldBook:
+        """The book of a share-partition."""
+        return self.books.setdefault(place, HeldBook())
+
+    def received(
+        self, place: tuple[str, int], ranges: Iterable[AcquiredRange], ends_ms: int
+    ) -> None:
+        """A delivery goes onto the member's stream; see `HeldBook.put`."""
+        book = self.book(place)
+        for each in ranges:
+            book.put(each.first, each.last, each.lock_token, ends_ms)
+
+    def settled(
+        self, place: tuple[str, int], ranges: Iterable[AcknowledgedRange], renewed_until_ms: int
+    ) -> None:
+        """Acknowledgements are confirmed, whatever their outcome: the member goes by it too."""
+        book = self.book(place)
+        for each in ranges:
+            if each.type is AcknowledgeType.RENEW:
+                book.renewed(each.first, each.last, each.lock_token, renewed_until_ms)
+            else:
+                book.settled(each.first, each.last, each.lock_token)
+        if not book.records:
+            del self.books[place]
+
+    def prune(self, now_ms: int) -> None:
+        """Forgets what no lock can be left on."""
+        for place, book in list(self.books.items()):
+            book.prune(now_ms)
+            if not book.records:
+                del self.books[place]
+
+
 @dataclass(eq=False, slots=True)
 class Session:
     """One member's session."""
@@ -160,8 +228,14 @@ class Session:
     """A delivery could not be sent: the stream ends and gets nothing more."""
     book: dict[tuple[str, int], list[HeldRange]] | None = None
     """The lock book of the last join, by (topic, partition); None before the first join here."""
+    book_epochs: dict[tuple[str, int], int] | None = None
+    """See `JoinCommand`."""
     compared: set[tuple[str, int]] = field(default_factory=set)
     """Where the book was compared: only from there may the member receive."""
+    is_lent: bool = False
+    """Its stream is at another coordinator, which lends its credit: that is all it may get."""
+    away: Away | None = None
+    """In a fleet, for a member with its stream here."""
 
     @property
     def batch_records_max(self) -> int:
@@ -170,14 +244,22 @@ class Session:
 
     def wants(self, held: int) -> int:
         """How many records it may get now, given what it holds in all partitions."""
+        room = self.room(held)
+        return room - self.away.purse.lent if self.away else room
+
+    def room(self, held: int) -> int:
+        """How many records it can take from all owners together, given what it holds."""
         if self.channel is None or self.comparing or self.broken:
             return 0
         if self.channel.unsent_bytes > UNSENT_BYTES_MAX:
             return 0
         if self.credit_bytes <= self.delivered_bytes:
             return 0
+        credit = self.credit_records - self.delivered_records
+        if self.is_lent:
+            return credit
         ceiling = max(min(self.pace.prefetch, self._prefetch_max), self.max_poll_records)
-        return min(self.credit_records - self.delivered_records, ceiling - held)
+        return min(credit, ceiling - held)
 
     @property
     def _prefetch_max(self) -> int:

@@ -16,21 +16,22 @@ def write_batch(
 ) -> frozenset[int]:
     """Writes all partitions whose epochs hold, and the members; returns the fenced partitions."""
     fenced: frozenset[int] = frozenset()
-    if batch.partitions:
-        fenced = _fenced(connection, statements, batch.partitions)
-        _write_partitions(
-            connection,
-            statements,
-            [part for part in batch.partitions if part.partition_id not in fenced]
-            if fenced
-            else batch.partitions,
-        )
-    if batch.members_removed:
-        connection.exec_driver_sql(statements.delete_member, batch.members_removed)
-    if batch.members_saved:
-        connection.exec_driver_sql(
-            statements.upsert_member, [encode_member(member) for member in batch.members_saved]
-        )
+    with statements.together(connection):
+        if batch.partitions:
+            fenced = _fenced(connection, statements, batch.partitions)
+            _write_partitions(
+                connection,
+                statements,
+                [part for part in batch.partitions if part.partition_id not in fenced]
+                if fenced
+                else batch.partitions,
+            )
+        # In order of their keys, as joins lock them.
+        if batch.members_removed:
+            statements.delete_members(connection, sorted(batch.members_removed))
+        if batch.members_saved:
+            rows = sorted(encode_member(member) for member in batch.members_saved)
+            statements.upsert_members(connection, rows)
     return fenced
 
 
@@ -50,19 +51,19 @@ def _write_partitions(
 ) -> None:
     if not parts:
         return
-    run = connection.exec_driver_sql
-    run(statements.update_head, [(*encode_head(part.head), part.partition_id) for part in parts])
+    statements.write_ranges(
+        connection,
+        [(*encode_head(part.head), part.partition_id) for part in parts],
+        [(part.partition_id, offset) for part in parts for offset in part.deleted],
+        [(part.partition_id, *row) for part in parts for row in part.upserted],
+    )
     if raised := [(part.partition_id,) for part in parts if part.raises_state_epoch]:
-        run(statements.raise_state_epoch, raised)
-    if rows := [(part.partition_id, offset) for part in parts for offset in part.deleted]:
-        run(statements.delete_in_flight, rows)
-    if ranges := [(part.partition_id, *row) for part in parts for row in part.upserted]:
-        run(statements.upsert_in_flight, ranges)
+        statements.raise_state_epochs(connection, raised)
     if done := [(part.partition_id, offset) for part in parts for offset in part.dead_letters_done]:
-        run(statements.delete_dead_letter, done)
+        statements.delete_dead_letters(connection, done)
     if letters := [
         encode_dead_letter(part.partition_id, letter)
         for part in parts
         for letter in part.dead_letters
     ]:
-        run(statements.upsert_dead_letter, letters)
+        statements.upsert_dead_letters(connection, letters)

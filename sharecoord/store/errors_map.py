@@ -1,5 +1,7 @@
 """Errors of the drivers to ours: which of them help to retry, and which end the process.
 
+SQLite here; servers in `errors_postgres` and `errors_mysql`.
+
 What matters is what we know of the transaction: it did not happen (StoreUnavailableError), nobody
 knows (StoreOutcomeUnknownError), or nothing that the file says can be trusted (StoreFatalError).
 """
@@ -68,7 +70,7 @@ def translate_sqlite(error: BaseException, *, path: str, committing: bool) -> Sh
     Returns:
         A member of the tree; InternalError for a row that the store refuses (nothing changed).
     """
-    bare = _unwrap(error)
+    bare = unwrapped(error)
     code = getattr(bare, "sqlite_errorcode", None)
     said = f" ({_name(bare)}: {bare})"
     if code is not None:
@@ -84,12 +86,15 @@ def translate_sqlite(error: BaseException, *, path: str, committing: bool) -> Sh
     return InternalError(f"{path} refused a row or a statement; nothing was changed{said}")
 
 
-def is_store_error(error: BaseException) -> bool:
+def is_store_error(
+    error: BaseException, drivers: tuple[type[BaseException], ...] = (sqlite3.Error,)
+) -> bool:
     """Whether `error` came from the driver or from binding a value, and is to be translated."""
-    return isinstance(error, (SQLAlchemyError, sqlite3.Error, *_BAD_VALUE))
+    return isinstance(error, (SQLAlchemyError, *drivers, *_BAD_VALUE))
 
 
-def _unwrap(error: BaseException) -> BaseException:
+def unwrapped(error: BaseException) -> BaseException:
+    """The driver's own error inside SQLAlchemy's."""
     if isinstance(error, (DBAPIError, StatementError)) and error.orig is not None:
         return error.orig
     return error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from sharecoord.errors import InvalidConfigError
@@ -11,15 +12,23 @@ from sharecoord.ports import Store
 from sharecoord.store.clock import wall_clock_ms
 from sharecoord.store.memory_store import MemoryStore
 
+if TYPE_CHECKING:
+    from sharecoord.store.dialects.server import ServerDialect
+
 LOCK_TIMEOUT_MS = 2000
 
-_EXAMPLES = "sqlite:////var/lib/sharecoord/store.db (four slashes: an absolute path), or memory:"
+_EXAMPLES = (
+    "sqlite:////var/lib/sharecoord/store.db (four slashes: an absolute path), "
+    "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@HOST:PORT/DATABASE, or "
+    "memory:"
+)
 
+# Scheme to the driver that is used for it, and the extra that installs that.
 _SERVERS = {
-    "postgresql": "PostgreSQL",
-    "postgres": "PostgreSQL",
-    "mysql": "MySQL",
-    "mariadb": "MariaDB",
+    "postgresql": ("postgresql+psycopg", "postgres"),
+    "postgres": ("postgresql+psycopg", "postgres"),
+    "mysql": ("mysql+pymysql", "mysql"),
+    "mariadb": ("mysql+pymysql", "mysql"),
 }
 
 
@@ -34,7 +43,8 @@ def make_store(
     """Makes the store that `url` names; nothing is touched before `open`.
 
     Args:
-        url: `sqlite:///relative/path`, `sqlite:////absolute/path` or `memory:`.
+        url: `sqlite:///relative/path`, `sqlite:////absolute/path`, `postgresql://…`, `mysql://…`
+            (MariaDB too) or `memory:`.
         fleet: Whether several coordinators use the store.
         clock_ms: Clock of embedded stores, milliseconds since the epoch.
         lock_timeout_ms: How long a transaction waits for rows that another one has locked.
@@ -42,7 +52,8 @@ def make_store(
             (`sharecoord store migrate`).
 
     Raises:
-        InvalidConfigError: The URL is malformed, or its database is not supported (so).
+        InvalidConfigError: The URL is malformed, its database is not supported (so), or the
+            database's driver is not installed.
     """
     scheme, colon, rest = url.partition(":")
     kind = scheme.partition("+")[0].lower()
@@ -57,12 +68,11 @@ def make_store(
         path = _sqlite_path(rest)
         _refuse_fleet(kind, fleet=fleet)
         return _make_sqlite_store(path, clock_ms, lock_timeout_ms, may_need_downtime)
-    # Only the scheme is repeated: the rest may hold a password.
     if kind in _SERVERS:
-        raise InvalidConfigError(
-            f"store: {_SERVERS[kind]} ({scheme}:) is not supported by this release yet. Write "
-            f"{_EXAMPLES}"
+        return _make_server_store(
+            kind, rest, fleet=fleet, lock_timeout_ms=lock_timeout_ms, downtime=may_need_downtime
         )
+    # Only the scheme is repeated: the rest may hold a password.
     raise InvalidConfigError(f"store: {scheme}: is not a store that is known. Write {_EXAMPLES}")
 
 
@@ -78,6 +88,43 @@ def _make_sqlite_store(
 
     dialect = SqliteDialect(path, clock_ms=clock_ms, lock_timeout_ms=lock_timeout_ms)
     return SqlStore(dialect, name=f"store {dialect.path}", may_need_downtime=may_need_downtime)
+
+
+def _make_server_store(
+    kind: str, rest: str, *, fleet: bool, lock_timeout_ms: int, downtime: bool
+) -> Store:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    from sharecoord.store.sql_store import SqlStore
+
+    scheme, extra = _SERVERS[kind]
+    try:
+        url = make_url(f"{scheme}:{rest}")
+    except (ArgumentError, ValueError):
+        # The text of the error would show a password.
+        raise InvalidConfigError(
+            f"store: this {kind}: URL cannot be read; special characters in user and password are "
+            f"written as %XX. Write {_EXAMPLES}"
+        ) from None
+    if not url.database:
+        raise InvalidConfigError(f"store: the {kind}: URL names no database. Write {_EXAMPLES}")
+    try:
+        dialect: ServerDialect
+        if extra == "postgres":
+            from sharecoord.store.dialects.postgres import PostgresDialect
+
+            dialect = PostgresDialect(url, lock_timeout_ms=lock_timeout_ms)
+        else:
+            from sharecoord.store.dialects.mysql import MySqlDialect
+
+            dialect = MySqlDialect(url, lock_timeout_ms=lock_timeout_ms)
+    except ImportError as error:
+        raise InvalidConfigError(
+            f"store: the driver for {kind}: is not installed ({error}). Run: pip install "
+            f"'sharecoord[{extra}]'"
+        ) from None
+    return SqlStore(dialect, name=dialect.where, fleet=fleet, may_need_downtime=downtime)
 
 
 def _sqlite_path(rest: str) -> Path:

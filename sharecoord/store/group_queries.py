@@ -6,9 +6,10 @@ Rows are locked in one order everywhere: share-partitions by id, then group, mem
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, select, update
+from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from sharecoord.core.changes import (
     GroupRow,
@@ -18,7 +19,9 @@ from sharecoord.core.changes import (
     PartitionRow,
 )
 from sharecoord.store.dialects import Dialect
+from sharecoord.store.errors_servers import StoreConflictError
 from sharecoord.store.partition_queries import (
+    ROUNDS,
     head_values,
     open_partitions,
     raise_floor,
@@ -48,7 +51,9 @@ def ensure_group(connection: Connection, dialect: Dialect, group_id: str) -> Gro
     """The group's row, locked; made when it is missing."""
     query = select(SHARE_GROUP).where(_G.group_id == group_id).with_for_update()
     row = connection.execute(query).one_or_none()
-    if row is None:
+    if row is not None:
+        return decode_group(row)
+    for _ in range(ROUNDS):
         values = {
             "group_id": group_id,
             "config": encode_config({}),
@@ -56,8 +61,21 @@ def ensure_group(connection: Connection, dialect: Dialect, group_id: str) -> Gro
             "paused": False,
         }
         connection.execute(dialect.insert_or_ignore(SHARE_GROUP), values)
-        row = connection.execute(query).one()
-    return decode_group(row)
+        row = connection.execute(query).one_or_none()
+        if row is not None:
+            return _not_below_floor(connection, decode_group(row))
+        # Another transaction has deleted its row, which was there before ours.
+    raise StoreConflictError(f"group {group_id!r} comes and goes")
+
+
+def _not_below_floor(connection: Connection, group: GroupRow) -> GroupRow:
+    """Looks again: a group of this name may have come and gone before ours was made."""
+    floor = read_floor(connection)
+    if group.group_epoch >= floor:
+        return group
+    of_group = _G.group_id == group.group_id
+    connection.execute(update(SHARE_GROUP).where(of_group).values(group_epoch=floor))
+    return replace(group, group_epoch=floor)
 
 
 def save_group_config(
@@ -130,9 +148,9 @@ def reset_partitions(
     connection: Connection, dialect: Dialect, heads: Mapping[PartitionKey, int]
 ) -> dict[PartitionKey, PartitionRow]:
     """New start offsets; the partitions serve again, also those that were closed or stopped."""
-    ids = {row.partition_id: row.key for row in open_partitions(connection, dialect, list(heads))}
+    ids, locked = _open_and_lock(connection, dialect, list(heads))
     rows: dict[PartitionKey, PartitionRow] = {}
-    for old in _lock_partitions(connection, _P.id.in_(list(ids))):
+    for old in locked:
         key = ids[old["id"]]
         start = heads[key]
         head = PartitionHead(
@@ -154,6 +172,18 @@ def reset_partitions(
         ensure_group(connection, dialect, group_id)
         _change_group(connection, group_id, {})
     return rows
+
+
+def _open_and_lock(
+    connection: Connection, dialect: Dialect, keys: Sequence[PartitionKey]
+) -> tuple[dict[int, PartitionKey], list[Mapping[str, Any]]]:
+    for _ in range(ROUNDS):
+        ids = {row.partition_id: row.key for row in open_partitions(connection, dialect, keys)}
+        locked = _lock_partitions(connection, _P.id.in_(list(ids)))
+        if len(locked) == len(ids):
+            return ids, locked
+        # One was deleted before it was locked.
+    raise StoreConflictError("share-partitions come and go")
 
 
 def _clear(connection: Connection, partition_id: int, head: PartitionHead | None) -> None:
@@ -180,53 +210,47 @@ def delete_topics(
     locked = _lock_partitions(connection, of_topics)
     if not locked:
         return 0
-    _delete_all_but_outboxes(connection, dialect, locked, of_topics)
+    doomed = _delete_all_but_outboxes(connection, locked)
     ensure_group(connection, dialect, group_id)
     _change_group(connection, group_id, {})
+    raise_floor(connection, dialect, _highest_epoch(doomed))
     return len(locked)
 
 
 def delete_group(connection: Connection, dialect: Dialect, group_id: str) -> bool:
     """Deletes the group, its share-partitions and members; an outbox stays until it is done."""
-    of_group = _P.group_id == group_id
-    locked = _lock_partitions(connection, of_group)
-    deleted = _delete_all_but_outboxes(connection, dialect, locked, of_group)
+    locked = _lock_partitions(connection, _P.group_id == group_id)
     query = select(_G.group_epoch).where(_G.group_id == group_id).with_for_update()
     group_epoch = connection.execute(query).scalar_one_or_none()
-    if group_epoch is not None:
-        raise_floor(connection, dialect, group_epoch)
-    connection.execute(delete(SHARE_GROUP).where(_G.group_id == group_id))
+    doomed = _delete_all_but_outboxes(connection, locked)
+    if group_epoch is not None:  # else one that is made right now would go, and its epoch with it
+        connection.execute(delete(SHARE_GROUP).where(_G.group_id == group_id))
     members = connection.execute(delete(MEMBER).where(MEMBER.c.group_id == group_id))
-    return deleted > 0 or group_epoch is not None or members.rowcount > 0
+    raise_floor(connection, dialect, max(group_epoch or 0, _highest_epoch(doomed)))
+    return bool(doomed) or group_epoch is not None or members.rowcount > 0
+
+
+def _highest_epoch(rows: Iterable[Mapping[str, Any]]) -> int:
+    return max((max(row["owner_epoch"], row["state_epoch"]) for row in rows), default=0)
 
 
 def _delete_all_but_outboxes(
-    connection: Connection,
-    dialect: Dialect,
-    locked: Sequence[Mapping[str, Any]],
-    which: ColumnElement[bool],
-) -> int:
-    """Deletes locked share-partitions, empties those with an outbox; returns how many it deleted.
+    connection: Connection, locked: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Deletes locked share-partitions, empties those with an outbox; returns which it deleted.
 
     Dead letters were promised to their topic (design 5.11): the row that they hang on stays,
     uninitialised, until they are done.
     """
-    with_outbox = set(
-        connection.execute(
-            select(_P.id).where(which, exists().where(DEAD_LETTER.c.partition_id == _P.id))
-        ).scalars()
-    )
+    if not locked:
+        return []
+    letter = DEAD_LETTER.c.partition_id
+    query = select(letter).where(letter.in_([row["id"] for row in locked])).distinct()
+    with_outbox = set(connection.execute(query).scalars())
     for partition_id in sorted(with_outbox):
         _clear(connection, partition_id, None)
     doomed = [row for row in locked if row["id"] not in with_outbox]
-    _delete_partitions(connection, dialect, doomed)
-    return len(doomed)
-
-
-def _delete_partitions(
-    connection: Connection, dialect: Dialect, rows: Iterable[Mapping[str, Any]]
-) -> None:
-    for row in rows:
-        raise_floor(connection, dialect, max(row["owner_epoch"], row["state_epoch"]))
-        # Ranges and outbox go with the row (ON DELETE CASCADE).
+    for row in doomed:
+        connection.execute(delete(IN_FLIGHT).where(IN_FLIGHT.c.partition_id == row["id"]))
         connection.execute(delete(SHARE_PARTITION).where(_P.id == row["id"]))
+    return doomed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, case, exists, func, or_, select, update
+from sqlalchemy import Connection, bindparam, case, func, select, update
 
 from sharecoord.core.changes import (
     DeadLetter,
@@ -19,6 +19,7 @@ from sharecoord.core.changes import (
 )
 from sharecoord.core.states import RecordState
 from sharecoord.store.dialects import Dialect
+from sharecoord.store.errors_servers import StoreConflictError
 from sharecoord.store.row_codec import (
     PARTITION_COLUMNS,
     decode_dead_letter,
@@ -29,6 +30,9 @@ from sharecoord.store.tables import COORDINATOR, DEAD_LETTER, IN_FLIGHT, SHARE_P
 
 DELAYED = -1
 """Where `count_in_flight` counts AVAILABLE records that are not due."""
+
+ROUNDS = 10
+"""How often a row is made that another transaction deletes before we have locked it."""
 
 EPOCH_FLOOR = "epoch_floor"
 """Name in store_meta: no row made from now on may start below this epoch (see `raise_floor`)."""
@@ -42,22 +46,42 @@ def open_partitions(
 ) -> list[PartitionRow]:
     """The rows of `keys`, made where they are missing."""
     found = _rows_of(connection, keys)
-    missing = [key for key in dict.fromkeys(keys) if key not in found]
-    if missing:
-        # Read after the look-up: who deleted the row before has raised the floor by then.
-        floor = read_floor(connection)
-        fresh = {
-            "change_sequence": 0,
-            "owner_epoch": floor,
-            "incarnation": 0,
-            "state_epoch": floor,
-            "closed": False,
-            "stopped_reason": "",
-        }
-        rows = [_key_values(key) | fresh for key in missing]
-        connection.execute(dialect.insert_or_ignore(SHARE_PARTITION), rows)
+    for _ in range(ROUNDS):
+        missing = [key for key in dict.fromkeys(keys) if key not in found]
+        if not missing:
+            return [found[key] for key in keys]
+        _make_rows(connection, dialect, missing)
+        # Another transaction may have deleted one meanwhile.
         found |= _rows_of(connection, missing)
-    return [found[key] for key in keys]
+    raise StoreConflictError("share-partitions come and go")
+
+
+def _make_rows(connection: Connection, dialect: Dialect, keys: Sequence[PartitionKey]) -> None:
+    floor = read_floor(connection)
+    fresh = {
+        "change_sequence": 0,
+        "owner_epoch": floor,
+        "incarnation": 0,
+        "state_epoch": floor,
+        "closed": False,
+        "stopped_reason": "",
+    }
+    rows = [_key_values(key) | fresh for key in keys]
+    connection.execute(dialect.insert_or_ignore(SHARE_PARTITION), rows)
+    # Only now nobody else can make and delete rows of these names.
+    risen = read_floor(connection)
+    if risen > floor:
+        for key in keys:
+            same = [_C[name] == value for name, value in _key_values(key).items()]
+            connection.execute(
+                update(SHARE_PARTITION)
+                # Never claimed, so nobody has seen its owner epoch. It may be another's row, which
+                # was reset meanwhile: neither epoch may fall.
+                .where(*same, _C.incarnation == 0)
+                .values(
+                    {c: case((c < risen, risen), else_=c) for c in (_C.owner_epoch, _C.state_epoch)}
+                )
+            )
 
 
 def _key_values(key: PartitionKey) -> dict[str, str | int]:
@@ -94,30 +118,44 @@ def claim(
     A reload also matches its own new incarnation: the same claim, made again because its outcome
     was not known, succeeds although the first one had been committed.
     """
-    now_ms = dialect.now_ms(connection)
-    lives = exists().where(COORDINATOR.c.id == _C.owner, COORDINATOR.c.lease_until_ms >= now_ms)
-    mine = _C.owner == coordinator_id
-    before = bindparam("before", type_=_C.incarnation.type)
-    number = bindparam("number", type_=_C.incarnation.type)
-    first = and_(before.is_(None), or_(_C.owner.is_(None), mine, ~lives))
-    # Incarnations are numbers of one process: the owner must be this one, too.
-    again = and_(mine, _C.incarnation.in_([before, number]))
-    connection.execute(
-        update(SHARE_PARTITION)
-        .where(_C.id == bindparam("the_id"), or_(first, again))
-        .values(owner=coordinator_id, owner_epoch=_C.owner_epoch + 1, incarnation=number),
-        [
-            {"the_id": c.partition_id, "number": c.incarnation, "before": c.previous_incarnation}
-            for c in sorted(claims)
-        ],
+    query = (
+        select(_C.id, _C.owner, _C.incarnation)
+        .where(_C.id.in_([claim.partition_id for claim in claims]))
+        .order_by(_C.id)
+        .with_for_update()
     )
-    # No other claim has these numbers: a row that has its own now was changed, or is as it was
-    # left by the same claim before.
-    wanted = {c.partition_id: c.incarnation for c in claims}
-    query = select(_C.id, _C.incarnation).where(_C.id.in_(list(wanted)), mine)
-    claimed = {id_ for id_, number in connection.execute(query) if wanted[id_] == number}
-    # After the UPDATE, which may have waited.
-    return claimed, dialect.now_ms(connection)
+    locked = {id_: (owner, number) for id_, owner, number in connection.execute(query)}
+    # Only now, after the locks, which may have waited: who lives, and what time it is.
+    now_ms = dialect.now_ms(connection)
+    leases = select(COORDINATOR.c.id).where(COORDINATOR.c.lease_until_ms >= now_ms)
+    alive = set(connection.execute(leases).scalars())
+    granted = [
+        c
+        for c in sorted(claims)
+        if c.partition_id in locked
+        and _may_claim(c, *locked[c.partition_id], me=coordinator_id, alive=alive)
+    ]
+    if granted:
+        connection.execute(
+            update(SHARE_PARTITION)
+            .where(_C.id == bindparam("the_id"))
+            .values(
+                owner=coordinator_id,
+                owner_epoch=_C.owner_epoch + 1,
+                incarnation=bindparam("number"),
+            ),
+            [{"the_id": c.partition_id, "number": c.incarnation} for c in granted],
+        )
+    return {c.partition_id for c in granted}, now_ms
+
+
+def _may_claim(
+    claim: PartitionClaim, owner: str | None, incarnation: int, *, me: str, alive: Collection[str]
+) -> bool:
+    if claim.previous_incarnation is None:
+        return owner is None or owner == me or owner not in alive
+    # Incarnations are numbers of one process: the owner must be this one, too.
+    return owner == me and incarnation in (claim.previous_incarnation, claim.incarnation)
 
 
 def load_partitions(
@@ -251,12 +289,17 @@ def read_floor(connection: Connection) -> int:
 
 
 def raise_floor(connection: Connection, dialect: Dialect, epoch: int) -> None:
-    """Notes the highest epoch of rows that go.
+    """Notes the highest epoch of rows that go. Locks the floor: call it last.
 
     A share-partition that is deleted and made again must not repeat lock tokens (owner epoch) or
     ids of dead letters (state epoch) that are still out there.
     """
-    if epoch > read_floor(connection):
-        connection.execute(
-            dialect.upsert(STORE_META, keys=["name"]), {"name": EPOCH_FLOOR, "value": str(epoch)}
-        )
+    if epoch <= read_floor(connection):
+        return
+    row = {"name": EPOCH_FLOOR, "value": "0"}
+    connection.execute(dialect.insert_or_ignore(STORE_META), row)
+    floor = STORE_META.c.name == EPOCH_FLOOR
+    query = select(STORE_META.c.value).where(floor).with_for_update()
+    # Another transaction may have raised it further while this one waited.
+    if epoch > int(connection.execute(query).scalar_one()):
+        connection.execute(update(STORE_META).where(floor).values(value=str(epoch)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, select
@@ -11,6 +12,8 @@ from sharecoord.store.tables import ALEMBIC_VERSION, HEAD_REVISION, METADATA, ST
 
 SCRIPTS = Path(__file__).parent / "migrations"
 
+OUR_TABLES = frozenset({*METADATA.tables, ALEMBIC_VERSION.name})
+
 
 def prepare_schema(
     connection: Connection,
@@ -19,6 +22,7 @@ def prepare_schema(
     scripts: Path = SCRIPTS,
     head: str = HEAD_REVISION,
     may_need_downtime: bool = False,
+    ddl_commits: bool = False,
 ) -> None:
     """Brings the schema to `head` inside the connection's transaction.
 
@@ -28,6 +32,7 @@ def prepare_schema(
         scripts: Folder of the migrations.
         head: The revision that this release works with.
         may_need_downtime: Whether to run migrations that are not safe beside an older release.
+        ddl_commits: Whether a crash can leave a part of the tables behind.
 
     Raises:
         StoreVersionError: The schema is of a newer release, of another program, or needs an
@@ -35,13 +40,18 @@ def prepare_schema(
     """
     tables = set(inspect(connection).get_table_names())
     if not tables:
-        METADATA.create_all(connection, checkfirst=False)
-        ALEMBIC_VERSION.create(connection, checkfirst=False)
-        connection.execute(ALEMBIC_VERSION.insert().values(version_num=head))
+        _make(connection, head)
+        return
+    if ddl_commits and tables <= OUR_TABLES and not _has_stamp(connection, tables):
+        # A process died while it made the schema: no stamp, so nobody has ever used it.
+        METADATA.drop_all(connection)
+        ALEMBIC_VERSION.drop(connection, checkfirst=True)
+        _make(connection, head)
         return
     if not {ALEMBIC_VERSION.name, STORE_META.name} <= tables:
+        other = min(tables - OUR_TABLES, default=min(tables))
         raise StoreVersionError(
-            f"{where} is a database of another program (it has the table {min(tables)}). Give "
+            f"{where} is a database of another program (it has the table {other}). Give "
             "--store the name of a new or empty database"
         )
     revision = connection.execute(select(ALEMBIC_VERSION.c.version_num)).scalar_one_or_none()
@@ -59,6 +69,21 @@ def prepare_schema(
         revision=revision,
         release=_written_by(connection),
         may_need_downtime=may_need_downtime,
+    )
+
+
+def _make(connection: Connection, head: str) -> None:
+    METADATA.create_all(connection, checkfirst=False)
+    ALEMBIC_VERSION.create(connection, checkfirst=False)
+    connection.execute(ALEMBIC_VERSION.insert().values(version_num=head))
+
+
+def _has_stamp(connection: Connection, tables: Collection[str]) -> bool:
+    """Whether the schema was finished once; a store that was used has rows in `store_meta`."""
+    return any(
+        connection.execute(select(table)).first() is not None
+        for table in (ALEMBIC_VERSION, STORE_META)
+        if table.name in tables
     )
 
 

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from sqlalchemy import Connection, delete, select, update
 
@@ -22,13 +24,25 @@ from sharecoord.core.changes import (
     PartitionRow,
     PartitionStart,
 )
-from sharecoord.errors import InternalError, StoreClusterMismatchError, StoreInUseError
+from sharecoord.errors import (
+    InternalError,
+    InvalidConfigError,
+    StoreClusterMismatchError,
+    StoreInUseError,
+)
 from sharecoord.store import commit_queries, group_queries, partition_queries
-from sharecoord.store.dialects import Dialect
+from sharecoord.store.dialects import ALONE, Dialect
+from sharecoord.store.errors_servers import StoreConflictError, StoreRefusedError
 from sharecoord.store.schema import SCRIPTS, prepare_schema
+from sharecoord.store.server_statements import make_statements
 from sharecoord.store.statements import Statements
 from sharecoord.store.tables import COORDINATOR, HEAD_REVISION, STORE_META
 from sharecoord.store.transactions import Transactions
+
+T = TypeVar("T")
+
+CONFLICT_PAUSES_S = (0.002, 0.01, 0.02, 0.05, 0.1)
+"""After a deadlock with another coordinator; together less than a lock is waited for."""
 
 FIRST_LEASE_MS = 4000
 """The lease that `open` takes: until the first renewal."""
@@ -77,23 +91,30 @@ class SqlStore:
     def open(self, *, coordinator_id: str, cluster_id: str, address: str, version: str) -> None:
         if self._transactions is not None:
             raise InternalError(f"{self.name} is open already")
-        if not self._fleet:
-            self._dialect.take(coordinator_id=coordinator_id)
         try:
+            self._dialect.take(coordinator_id=coordinator_id, alone=not self._fleet)
             self._transactions = Transactions(self._dialect)
             self._coordinator_id = coordinator_id
-            with self._transactions.write() as connection:
+            # On a connection of its own, which may wait long.
+            with self._dialect.opening(), self._transactions.write_apart() as connection:
+                self._dialect.check_server(connection)
                 prepare_schema(
                     connection,
                     where=self.name,
                     scripts=self._scripts,
                     head=self._head_revision,
                     may_need_downtime=self._may_need_downtime,
+                    ddl_commits=self._dialect.ddl_commits,
                 )
+                self._dialect.check_schema(connection)
                 self._check_cluster(connection, cluster_id)
                 self._set_meta(connection, "release", version)
                 self._take_lease(connection, address=address, version=version)
-                self._statements = Statements(self._dialect, connection.dialect)
+                self._statements = make_statements(self._dialect, connection.dialect)
+        except StoreRefusedError as error:
+            self._shut()
+            # At this moment it is a mistake in the settings, and no retry helps.
+            raise InvalidConfigError(error.message) from error
         except BaseException:
             self._shut()
             raise
@@ -118,18 +139,7 @@ class SqlStore:
 
     def _take_lease(self, connection: Connection, *, address: str, version: str) -> None:
         now_ms = self._dialect.now_ms(connection)
-        lease = COORDINATOR.c
-        if not self._fleet:
-            others = lease.id != self._coordinator_id
-            if not self._dialect.holder_is_alone:
-                live = select(lease.id, lease.address).where(others, lease.lease_until_ms >= now_ms)
-                holder = connection.execute(live).first()
-                if holder is not None:
-                    raise StoreInUseError(
-                        f"{self.name} is in use by coordinator {holder[0]} at {holder[1]}. Stop "
-                        "it, or run all coordinators in fleet mode"
-                    )
-            connection.execute(delete(COORDINATOR).where(others))
+        self._refuse_others(connection)
         connection.execute(
             self._dialect.upsert(COORDINATOR, keys=["id"]),
             {
@@ -139,6 +149,26 @@ class SqlStore:
                 "lease_until_ms": now_ms + FIRST_LEASE_MS,
             },
         )
+
+    def _refuse_others(self, connection: Connection) -> None:
+        lives = self._dialect.lives
+        if self._fleet:
+            if lives(connection, ALONE):
+                raise StoreInUseError(
+                    f"{self.name} is in use by a coordinator in standalone mode. Stop it, or run "
+                    "all coordinators in fleet mode"
+                )
+            return
+        others = COORDINATOR.c.id != self._coordinator_id
+        rows = connection.execute(select(COORDINATOR.c.id, COORDINATOR.c.address).where(others))
+        for id_, address in rows.all():
+            if lives(connection, id_):
+                raise StoreInUseError(
+                    f"{self.name} is in use by coordinator {id_} at {address}. Stop it, or run "
+                    "all coordinators in fleet mode"
+                )
+        # Nobody else lives: their leases are void, and what they owned is free at once.
+        connection.execute(delete(COORDINATOR).where(others))
 
     def close(self) -> None:
         if self._statements is not None:
@@ -155,23 +185,40 @@ class SqlStore:
         self._dialect.give_back()
 
     def renew_lease(self, *, duration_ms: int) -> int:
-        with self._write() as connection:
-            now_ms = self._dialect.now_ms(connection)
-            renewed = connection.execute(
-                update(COORDINATOR)
-                .where(COORDINATOR.c.id == self._coordinator_id)
-                .values(lease_until_ms=now_ms + duration_ms)
+        self._opened()
+        self._dialect.keep()
+        return self._change(lambda connection: self._renew(connection, duration_ms))
+
+    def _renew(self, connection: Connection, duration_ms: int) -> int:
+        now_ms = self._dialect.now_ms(connection)
+        renewed = connection.execute(
+            update(COORDINATOR)
+            .where(COORDINATOR.c.id == self._coordinator_id)
+            .values(lease_until_ms=now_ms + duration_ms)
+        )
+        if not renewed.rowcount:
+            raise StoreInUseError(
+                f"the lease of coordinator {self._coordinator_id} in {self.name} is gone: "
+                "another coordinator took the store. Run one of them, or both in fleet mode"
             )
-            if not renewed.rowcount:
-                raise StoreInUseError(
-                    f"the lease of coordinator {self._coordinator_id} in {self.name} is gone: "
-                    "another coordinator took the store. Run one of them, or both in fleet mode"
-                )
         return now_ms
 
     def now_ms(self) -> int:
         with self._read() as connection:
             return self._dialect.now_ms(connection)
+
+    def _change(self, work: Callable[[Connection], T], *, apart: bool = False) -> T:
+        """A writing transaction, again when it was rolled back in favour of another one."""
+        transactions = self._opened()
+        begin = transactions.write_apart if apart else transactions.write
+        for pause_s in CONFLICT_PAUSES_S:
+            try:
+                with begin() as connection:
+                    return work(connection)
+            except StoreConflictError:
+                time.sleep(pause_s)
+        with begin() as connection:
+            return work(connection)
 
     def _write(self) -> contextlib.AbstractContextManager[Connection]:
         return self._opened().write()
@@ -187,9 +234,10 @@ class SqlStore:
     # -- the hot path ---------------------------------------------------------------------------
 
     def commit(self, batch: CommitBatch) -> CommitResult:
-        with self._write() as connection:
-            assert self._statements is not None
-            fenced = commit_queries.write_batch(connection, self._statements, batch)
+        statements = self._statements
+        if statements is None:
+            raise InternalError(f"{self.name} is not open")
+        fenced = self._change(lambda c: commit_queries.write_batch(c, statements, batch))
         return CommitResult(fenced=fenced)
 
     # -- partitions -----------------------------------------------------------------------------
@@ -197,22 +245,22 @@ class SqlStore:
     def open_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionRow]:
         if not keys:
             return []
-        with self._write() as connection:
-            return partition_queries.open_partitions(connection, self._dialect, keys)
+        return self._change(lambda c: partition_queries.open_partitions(c, self._dialect, keys))
 
     def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
-        with self._opened().write_apart() as connection:
-            claimed, now_ms = partition_queries.claim(
-                connection, self._dialect, coordinator_id=self._coordinator_id, claims=claims
-            )
-            loaded = partition_queries.load_partitions(
-                connection, partition_ids=claimed, now_ms=now_ms
-            )
-            return [loaded.get(claim.partition_id) for claim in claims]
+        return self._change(lambda connection: self._claim(connection, claims), apart=True)
+
+    def _claim(
+        self, connection: Connection, claims: Sequence[PartitionClaim]
+    ) -> list[LoadedPartition | None]:
+        claimed, now_ms = partition_queries.claim(
+            connection, self._dialect, coordinator_id=self._coordinator_id, claims=claims
+        )
+        loaded = partition_queries.load_partitions(connection, partition_ids=claimed, now_ms=now_ms)
+        return [loaded.get(claim.partition_id) for claim in claims]
 
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
-        with self._write() as connection:
-            return partition_queries.initialize_partitions(connection, starts)
+        return self._change(lambda c: partition_queries.initialize_partitions(c, starts))
 
     def release_partition(self, partition_id: int, *, owner_epoch: int) -> None:
         self._change_as_owner(partition_id, owner_epoch, owner=None)
@@ -226,10 +274,11 @@ class SqlStore:
     def _change_as_owner(
         self, partition_id: int, owner_epoch: int, **values: str | bool | None
     ) -> None:
-        with self._write() as connection:
-            partition_queries.change_as_owner(
-                connection, partition_id=partition_id, owner_epoch=owner_epoch, values=values
+        self._change(
+            lambda c: partition_queries.change_as_owner(
+                c, partition_id=partition_id, owner_epoch=owner_epoch, values=values
             )
+        )
 
     # -- groups and members ---------------------------------------------------------------------
 
@@ -240,29 +289,29 @@ class SqlStore:
     def save_group_config(
         self, group_id: str, *, set_values: Mapping[str, str], deleted: Sequence[str]
     ) -> GroupRow:
-        with self._write() as connection:
-            return group_queries.save_group_config(
-                connection,
+        return self._change(
+            lambda c: group_queries.save_group_config(
+                c,
                 self._dialect,
                 group_id=group_id,
                 set_values=set_values,
                 deleted=deleted,
             )
+        )
 
     def set_group_paused(self, group_id: str, *, paused: bool) -> GroupRow:
         """Pauses or resumes a group and raises its epoch; makes the group when it is new."""
-        with self._write() as connection:
-            return group_queries.set_group_paused(
-                connection, self._dialect, group_id=group_id, paused=paused
+        return self._change(
+            lambda c: group_queries.set_group_paused(
+                c, self._dialect, group_id=group_id, paused=paused
             )
+        )
 
     def ensure_group(self, group_id: str) -> GroupRow:
-        with self._write() as connection:
-            return group_queries.ensure_group(connection, self._dialect, group_id)
+        return self._change(lambda c: group_queries.ensure_group(c, self._dialect, group_id))
 
     def join_members(self, members: Sequence[MemberRow]) -> list[int]:
-        with self._write() as connection:
-            return group_queries.join_members(connection, self._dialect, members)
+        return self._change(lambda c: group_queries.join_members(c, self._dialect, members))
 
     def load_members(self) -> list[MemberRow]:
         with self._read() as connection:
@@ -273,16 +322,15 @@ class SqlStore:
     def reset_partitions(
         self, heads: Mapping[PartitionKey, int]
     ) -> dict[PartitionKey, PartitionRow]:
-        with self._write() as connection:
-            return group_queries.reset_partitions(connection, self._dialect, heads)
+        return self._change(lambda c: group_queries.reset_partitions(c, self._dialect, heads))
 
     def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
-        with self._write() as connection:
-            return group_queries.delete_topics(connection, self._dialect, group_id, topics)
+        return self._change(
+            lambda c: group_queries.delete_topics(c, self._dialect, group_id, topics)
+        )
 
     def delete_group(self, group_id: str) -> bool:
-        with self._write() as connection:
-            return group_queries.delete_group(connection, self._dialect, group_id)
+        return self._change(lambda c: group_queries.delete_group(c, self._dialect, group_id))
 
     # -- reads for people -----------------------------------------------------------------------
 

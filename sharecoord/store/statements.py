@@ -2,11 +2,13 @@
 
 Built in SQLAlchemy Core, so that one text serves every dialect, and run by `exec_driver_sql`:
 compiling or even looking up a compiled statement would cost more than SQLite's own work. The order
-of their parameters is checked when they are compiled.
+of their parameters is checked when they are compiled. Over a network what counts is the number of
+round trips: `server_statements` replaces some of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +24,19 @@ IDS_PER_SELECT_MAX = 512
 """Partitions whose epochs are read by one statement; more are read in several."""
 
 
+Rows = Sequence[tuple[Any, ...]]
+"""Values by column; not empty where nothing else is said."""
+
+HEAD_COLUMNS = (
+    "start_offset",
+    "end_offset",
+    "end_leader_epoch",
+    "finished_count",
+    "change_sequence",
+)
+FLIGHT_KEYS = ("partition_id", "first_offset")
+
+
 class Statements:
     """SQL text in the driver's own parameter style, all parameters by position."""
 
@@ -29,48 +44,87 @@ class Statements:
         self._core = core
         self._lock_epochs: dict[int, str] = {}
         part, flight, letter, member = SHARE_PARTITION, IN_FLIGHT, DEAD_LETTER, MEMBER
-        head = ("start_offset", "end_offset", "end_leader_epoch", "finished_count")
-        self.update_head = self._compile(
+        self._update_head = self._compile(
             update(part)
             .where(part.c.id == bindparam("the_id"))
-            .values({name: bindparam(name) for name in (*head, "change_sequence")}),
-            (*head, "change_sequence", "the_id"),
+            .values({name: bindparam(name) for name in HEAD_COLUMNS}),
+            (*HEAD_COLUMNS, "the_id"),
         )
-        self.raise_state_epoch = self._compile(
+        self._raise_state_epoch = self._compile(
             update(part)
             .where(part.c.id == bindparam("the_id"))
             .values(state_epoch=part.c.state_epoch + literal_column("1")),
             ("the_id",),
         )
-        flight_keys = ("partition_id", "first_offset")
-        self.delete_in_flight = self._compile(
-            delete(flight).where(*(flight.c[key] == bindparam(key) for key in flight_keys)),
-            flight_keys,
+        self._delete_in_flight = self._compile(
+            delete(flight).where(*(flight.c[key] == bindparam(key) for key in FLIGHT_KEYS)),
+            FLIGHT_KEYS,
         )
         assert flight.columns.keys() == ["partition_id", *InFlightRow._fields]
-        self.upsert_in_flight = self._compile(
-            dialect.upsert(flight, keys=flight_keys), flight.columns.keys()
+        self._upsert_in_flight = self._compile(
+            dialect.upsert(flight, keys=FLIGHT_KEYS), flight.columns.keys()
         )
         letter_keys = ("partition_id", "record_offset")
-        self.delete_dead_letter = self._compile(
+        self._delete_dead_letter = self._compile(
             delete(letter).where(*(letter.c[key] == bindparam(key) for key in letter_keys)),
             letter_keys,
         )
-        self.upsert_dead_letter = self._compile(
+        self._upsert_dead_letter = self._compile(
             dialect.upsert(letter, keys=letter_keys), letter.columns.keys()
         )
         member_keys = ("group_id", "member_id")
-        self.delete_member = self._compile(
+        self._delete_member = self._compile(
             delete(member).where(
                 *(member.c[key] == bindparam(key) for key in member_keys),
                 member.c.member_epoch <= bindparam("member_epoch"),
             ),
             (*member_keys, "member_epoch"),
         )
-        self.upsert_member = self._compile(
+        self._upsert_member = self._compile(
             dialect.upsert(member, keys=member_keys, not_older_by="member_epoch"),
             member.columns.keys(),
         )
+
+    def together(self, connection: Connection) -> contextlib.AbstractContextManager[object]:
+        """Statements of the block may be sent without waiting for each other's end."""
+        return contextlib.nullcontext()
+
+    def write_ranges(
+        self, connection: Connection, heads: Rows, deleted: Rows, upserted: Rows
+    ) -> None:
+        """Heads of partitions, then ranges that go, then ranges that are new or replaced.
+
+        Args:
+            connection: In a transaction that has locked the partitions.
+            heads: `HEAD_COLUMNS`, partition id; at least one.
+            deleted: `FLIGHT_KEYS`; may be empty.
+            upserted: All columns, no key twice, none of `deleted`; may be empty.
+        """
+        connection.exec_driver_sql(self._update_head, heads)
+        if deleted:
+            connection.exec_driver_sql(self._delete_in_flight, deleted)
+        if upserted:
+            connection.exec_driver_sql(self._upsert_in_flight, upserted)
+
+    def raise_state_epochs(self, connection: Connection, rows: Rows) -> None:
+        """Rows: partition id."""
+        connection.exec_driver_sql(self._raise_state_epoch, rows)
+
+    def delete_dead_letters(self, connection: Connection, rows: Rows) -> None:
+        """Rows: partition id, offset."""
+        connection.exec_driver_sql(self._delete_dead_letter, rows)
+
+    def upsert_dead_letters(self, connection: Connection, rows: Rows) -> None:
+        """Rows: all columns."""
+        connection.exec_driver_sql(self._upsert_dead_letter, rows)
+
+    def delete_members(self, connection: Connection, rows: Rows) -> None:
+        """Rows: group id, member id, member epoch; a row with a newer epoch stays."""
+        connection.exec_driver_sql(self._delete_member, rows)
+
+    def upsert_members(self, connection: Connection, rows: Rows) -> None:
+        """Rows: all columns; a row with a newer epoch stays."""
+        connection.exec_driver_sql(self._upsert_member, rows)
 
     def read_epochs(self, connection: Connection, ids: Sequence[int]) -> list[Sequence[Any]]:
         """Locks the rows in order of id and reads (id, owner epoch, state epoch) of each."""

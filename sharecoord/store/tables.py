@@ -11,7 +11,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -22,6 +22,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
+from sqlalchemy.dialects import mysql
 
 HEAD_REVISION = "0001"
 """The revision of the schema below; `store/migrations` ends there."""
@@ -38,18 +39,32 @@ METADATA = MetaData(
 # SQLite numbers rows by itself only in a column that is called INTEGER; its integers have 64 bits.
 ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
 
+# MySQL's TEXT and BLOB end at 64 KiB.
+LONG_TEXT = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+LONG_BLOB = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+
+
+def _of_share_partition() -> ForeignKeyConstraint:
+    """On SQLite alone: a server would look each row's share-partition up, a third of a commit.
+
+    What writes such rows has locked the share-partition, and what deletes it deletes them.
+    """
+    constraint = ForeignKeyConstraint(["partition_id"], ["share_partition.id"], ondelete="CASCADE")
+    return constraint.ddl_if(dialect="sqlite")
+
+
 STORE_META = Table(
     "store_meta",
     METADATA,
     Column("name", String(64), primary_key=True),
-    Column("value", Text, nullable=False),
+    Column("value", LONG_TEXT, nullable=False),
 )
 
 SHARE_GROUP = Table(
     "share_group",
     METADATA,
     Column("group_id", String(255), primary_key=True),
-    Column("config", Text, nullable=False),  # JSON object of overrides
+    Column("config", LONG_TEXT, nullable=False),  # JSON object of overrides
     Column("group_epoch", BigInteger, nullable=False),
     Column("paused", Boolean, nullable=False),
 )
@@ -93,7 +108,6 @@ IN_FLIGHT = Table(
     Column(
         "partition_id",
         ROW_ID,
-        ForeignKey("share_partition.id", ondelete="CASCADE"),
         primary_key=True,
         autoincrement=False,
     ),
@@ -110,8 +124,9 @@ IN_FLIGHT = Table(
     Column("available_at_ms", BigInteger, nullable=False),
     Column("batch_base", BigInteger, nullable=False),
     Column("batch_size", Integer, nullable=False),
-    Column("reason", Text),
-    Column("key_hashes", LargeBinary),
+    Column("reason", LONG_TEXT),
+    Column("key_hashes", LONG_BLOB),
+    _of_share_partition(),
     # One B-tree instead of two: a commit writes half the pages.
     sqlite_with_rowid=False,
 )
@@ -134,7 +149,7 @@ MEMBER = Table(
     Column("client_id", String(255), nullable=False),
     Column("host", String(255), nullable=False),
     Column("gateway", String(255), nullable=False),
-    Column("topics", Text, nullable=False),  # JSON array of names
+    Column("topics", LONG_TEXT, nullable=False),  # JSON array of names
     Column("last_fetch_id", BigInteger, nullable=False),
 )
 
@@ -144,19 +159,19 @@ DEAD_LETTER = Table(
     Column(
         "partition_id",
         ROW_ID,
-        ForeignKey("share_partition.id", ondelete="CASCADE"),
         primary_key=True,
         autoincrement=False,
     ),
     Column("record_offset", BigInteger, primary_key=True, autoincrement=False),
-    Column("reason", Text, nullable=False),
+    Column("reason", LONG_TEXT, nullable=False),
     Column("delivery_count", Integer, nullable=False),
-    Column("message", Text),
-    Column("record_key", LargeBinary),
-    Column("record_value", LargeBinary),
-    Column("headers", Text, nullable=False),  # JSON, see row_codec
+    Column("message", LONG_TEXT),
+    Column("record_key", LONG_BLOB),
+    Column("record_value", LONG_BLOB),
+    Column("headers", LONG_TEXT, nullable=False),  # JSON, see row_codec
     Column("timestamp_ms", BigInteger, nullable=False),
     Column("payload_known", Boolean, nullable=False),
+    _of_share_partition(),
 )
 
 # Alembic's own table, made here so that a fresh store needs no Alembic.

@@ -25,6 +25,8 @@ class Transactions:
         self._engine = dialect.make_engine()
         self._lock = threading.Lock()
         self._kept: Connection | None = None
+        self._lock_readers = threading.Lock()
+        self._reader: Connection | None = None
         self._closed = False
 
     @contextlib.contextmanager
@@ -33,6 +35,9 @@ class Transactions:
         with self._lock:
             connection = self._kept
             self._kept = None
+            if connection is None:
+                # The last one broke, or there was none: what else broke with it?
+                self._dialect.keep()
             with self._transaction(connection, read_only=False) as connection:
                 yield connection
             self._kept = connection
@@ -50,9 +55,26 @@ class Transactions:
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """A reading transaction beside the committer: one consistent, committed state."""
-        with self._transaction(None, read_only=True) as connection:
-            yield connection
-        _discard(connection)
+        with self._transaction(self._idle_reader(), read_only=True) as used:
+            yield used
+        left: Connection | None = used
+        with self._lock_readers:
+            if self._dialect.keeps_readers and self._reader is None and not self._closed:
+                self._reader, left = used, None
+        _discard(left)
+
+    def _idle_reader(self) -> Connection | None:
+        """The kept one, if it still answers: a read is not made again by its caller."""
+        with self._lock_readers:
+            connection, self._reader = self._reader, None
+        if connection is not None:
+            try:
+                with connection.begin():
+                    connection.exec_driver_sql("SELECT 1")
+            except Exception:  # noqa: BLE001 - whatever it is, a new one is made
+                _discard(connection)
+                return None
+        return connection
 
     def close(self) -> None:
         """Closes every connection that is not inside a transaction. Never raises."""
@@ -60,6 +82,9 @@ class Transactions:
             self._closed = True
             _discard(self._kept)
             self._kept = None
+        with self._lock_readers:
+            _discard(self._reader)
+            self._reader = None
         with contextlib.suppress(Exception):
             self._engine.dispose()
 
@@ -81,7 +106,7 @@ class Transactions:
             transaction.commit()
         except BaseException as error:
             _discard(connection)
-            if is_store_error(error):
+            if is_store_error(error, self._dialect.driver_errors):
                 raise self._dialect.translate(error, committing=committing) from error
             raise
 

@@ -18,6 +18,7 @@ from sharecoord.core.changes import PartitionKey
 from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.core.invariants import check_window
+from sharecoord.core.peering import Relayed
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.errors import SharecoordError, StoreUnavailableError
 from sharecoord.runtime.clock import RuntimeClock
@@ -25,10 +26,11 @@ from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.effects import Collector
-from sharecoord.runtime.group_actor import GroupActor, JoinCommand
+from sharecoord.runtime.fleet import Fleet
+from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.record_cache import MemoryBudget
-from sharecoord.runtime.sessions import Session
+from sharecoord.runtime.sessions import JoinCommand, Session
 from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.ledger import BookEntry, Ledger
@@ -124,6 +126,12 @@ class FakeMember:
         self.deliveries.append(delivery)
         self.received += delivery.records
         self._arrived.set()
+
+    def relay(self, item: Relayed) -> None:
+        """What another coordinator acquired comes as a delivery, in these tests."""
+        assert isinstance(item.frame, tuple), "made by a link of these tests"
+        delivery, now_ms = item.frame
+        self.deliver(delivery, now_ms)
 
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
         """Keeps an answer."""
@@ -341,7 +349,12 @@ class World:
         return coordinator
 
     def build(
-        self, coordinator_id: str = "c1", *, crash_at: int = 0, crash_after: bool = False
+        self,
+        coordinator_id: str = "c1",
+        *,
+        crash_at: int = 0,
+        crash_after: bool = False,
+        fleet: bool = False,
     ) -> Coordinator:
         """A coordinator that is not started yet.
 
@@ -350,11 +363,12 @@ class World:
             crash_at: Number of the store call that never returns (`caller.crashed` tells when);
                 0 = none.
             crash_after: Whether that call happens all the same.
+            fleet: Whether others run beside it; `Fleet.sees` tells it who.
         """
         clock = RuntimeClock(asyncio.get_running_loop())
         self.caller = caller = VirtualStoreCaller()
         caller.crash_at, caller.crash_after = crash_at, crash_after
-        self.store = store = MemoryStore(self.database, check_ranges=True)
+        self.store = store = MemoryStore(self.database, check_ranges=True, fleet=fleet)
         store.open(
             coordinator_id=coordinator_id,
             cluster_id=self.log.cluster,
@@ -374,6 +388,7 @@ class World:
             budget=MemoryBudget(self.memory_bytes),
             new_incarnation=lambda: next(self._incarnations),
             group_defaults=self.defaults,
+            fleet=Fleet(coordinator_id, clock) if fleet else None,
         )
         return Coordinator(context)
 

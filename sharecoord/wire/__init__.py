@@ -5,6 +5,8 @@ from __future__ import annotations
 from sharecoord_sdk._proto import (
     admin_service_pb2,
     admin_service_pb2_grpc,
+    peer_service_pb2,
+    peer_service_pb2_grpc,
     share_service_pb2,
     share_service_pb2_grpc,
     share_types_pb2,
@@ -17,6 +19,8 @@ __all__ = [
     "PROTOCOL_VERSION",
     "admin_service_pb2",
     "admin_service_pb2_grpc",
+    "peer_service_pb2",
+    "peer_service_pb2_grpc",
     "share_service_pb2",
     "share_service_pb2_grpc",
     "share_types_pb2",

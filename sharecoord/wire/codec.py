@@ -239,6 +239,14 @@ def held_range(item: types.HeldRange) -> tuple[str, str, int, HeldRange]:
     return place.topic, place.topic_id.hex(), place.partition, held
 
 
+def held_by_place(items: Iterable[types.HeldRange]) -> dict[tuple[str, int], list[HeldRange]]:
+    """A lock book by (topic, partition)."""
+    found: dict[tuple[str, int], list[HeldRange]] = {}
+    for topic, _, partition, held in map(held_range, items):
+        found.setdefault((topic, partition), []).append(held)
+    return found
+
+
 def lost_range(lost: LostRange) -> types.HeldRange:
     """A lock-book entry that is no longer the member's."""
     return types.HeldRange(

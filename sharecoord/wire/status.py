@@ -52,9 +52,26 @@ def code_of(error: SharecoordError) -> grpc.StatusCode:
     return CODES[error.reason]
 
 
+TEXT_BEGINNING, TEXT_END = 350, 150
+"""What is kept of a longer text: it travels in headers, percent-encoded, and clients take 8 KiB of
+them. What is wrong stands at the beginning of our errors, the fix at the end."""
+
+
+def text_of(error: SharecoordError) -> str:
+    """The error's text, short enough for a status even when it quotes a client's megabyte."""
+    return _cut(error.message)
+
+
+def _cut(text: str) -> str:
+    if len(text) <= TEXT_BEGINNING + TEXT_END:
+        return text
+    return f"{text[:TEXT_BEGINNING]} … {text[-TEXT_END:]}"
+
+
 def trailing_metadata(error: SharecoordError) -> Metadata:
     """Reason and retry delay, once as google.rpc details and once as plain text."""
-    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
+    facts = {name: _cut(value) for name, value in error.metadata.items()}
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=facts)
     details = [_packed(info)]
     plain: list[tuple[str, str | bytes]] = [(REASON_KEY, error.reason)]
     if error.retriable:
@@ -64,7 +81,7 @@ def trailing_metadata(error: SharecoordError) -> Metadata:
         details.append(_packed(error_details_pb2.RetryInfo(retry_delay=delay)))
         plain.append((RETRY_KEY, str(delay_ms)))
     status = status_pb2.Status(
-        code=code_pb2.Code.Value(code_of(error).name), message=error.message, details=details
+        code=code_pb2.Code.Value(code_of(error).name), message=text_of(error), details=details
     )
     return (*plain, (DETAILS_KEY, status.SerializeToString()))
 

@@ -1,4 +1,4 @@
-"""A process that uses a SQLite store: `python -m tests.contract.store_process MODE PATH`.
+"""A process that uses a store: `python -m tests.contract.store_process MODE URL`.
 
 `hold` opens the store, says so, and waits for its standard input to end. `storm` commits as fast
 as it can and prints the number of each commit that has returned. `limited` commits until a write
@@ -10,7 +10,6 @@ from __future__ import annotations
 import resource
 import signal
 import sys
-from pathlib import Path
 
 from sharecoord.core.changes import (
     CommitBatch,
@@ -48,9 +47,9 @@ def change_number(loaded: LoadedPartition, number: int) -> PartitionCommit:
     )
 
 
-def opened(path: Path, coordinator_id: str, partitions: int) -> tuple[Store, list[LoadedPartition]]:
+def opened(url: str, coordinator_id: str, partitions: int) -> tuple[Store, list[LoadedPartition]]:
     """Opens the store and claims its share-partitions."""
-    store = make_store(f"sqlite:///{path}")
+    store = make_store(url)
     store.open(coordinator_id=coordinator_id, cluster_id="kafka-1", address="a:1", version="0.1.0")
     all_loaded = []
     for number in range(partitions):
@@ -61,9 +60,9 @@ def opened(path: Path, coordinator_id: str, partitions: int) -> tuple[Store, lis
     return store, all_loaded
 
 
-def storm(path: Path) -> None:
+def storm(url: str) -> None:
     """Commits until the process is killed."""
-    store, all_loaded = opened(path, "storm", PARTITIONS)
+    store, all_loaded = opened(url, "storm", PARTITIONS)
     head = all_loaded[0].row.head
     number = 0 if head is None else head.change_sequence
     while True:
@@ -73,17 +72,17 @@ def storm(path: Path) -> None:
         print(number, flush=True)
 
 
-def hold(path: Path) -> None:
+def hold(url: str) -> None:
     """Holds the store until standard input ends."""
-    store, _ = opened(path, "holder", 0)
+    store, _ = opened(url, "holder", 0)
     print("open", flush=True)
     sys.stdin.read()
     store.close()
 
 
-def limited(path: Path) -> None:
+def limited(url: str) -> None:
     """Commits until a write fails for good."""
-    store, all_loaded = opened(path, "limited", 1)
+    store, all_loaded = opened(url, "limited", 1)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
     for number in range(1, 10_000):
@@ -95,4 +94,4 @@ def limited(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"storm": storm, "hold": hold, "limited": limited}[sys.argv[1]](Path(sys.argv[2]))
+    {"storm": storm, "hold": hold, "limited": limited}[sys.argv[1]](sys.argv[2])

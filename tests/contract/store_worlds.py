@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import abc
 import sqlite3
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import make_url
 
 from sharecoord.core.changes import (
     CommitBatch,
@@ -23,8 +25,12 @@ from sharecoord.core.changes import (
     PartitionRow,
     PartitionStart,
 )
+from sharecoord.devenv.databases import drop_space, execute, is_postgres, make_space
 from sharecoord.errors import StoreOutcomeUnknownError
 from sharecoord.store.dialects import SqliteDialect
+from sharecoord.store.dialects.mysql import MySqlDialect
+from sharecoord.store.dialects.postgres import PostgresDialect
+from sharecoord.store.dialects.server import ServerDialect
 from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
 from sharecoord.store.sql_store import SqlStore
 
@@ -60,6 +66,15 @@ class World(abc.ABC):
             version="0.1.0",
         )
         return store
+
+    def crash(self, store: AnyStore) -> None:
+        """Ends a handle as kill -9 of its process would: its lease stays."""
+        if isinstance(store, MemoryStore):
+            store.crash()
+            return
+        assert store._transactions is not None
+        store._transactions.close()
+        store._dialect.give_back()
 
     def close(self) -> None:
         """Closes every handle."""
@@ -126,6 +141,77 @@ class SqliteWorld(World):
 
     def break_next_commit(self, store: AnyStore, *, after: bool) -> None:
         self._dialects[id(store)].fault = "after" if after else "before"
+
+
+class _Breakable(ServerDialect):
+    """A server with the test's clock, whose connection can break at COMMIT."""
+
+    fault: str = ""
+    world: World
+
+    def make_engine(self) -> Engine:
+        engine = super().make_engine()
+        if not event.contains(engine, "commit", self._on_commit):
+            event.listen(engine, "commit", self._on_commit)
+        return engine
+
+    def now_ms(self, connection: Connection) -> int:
+        return self.world.time_ms
+
+    def _on_commit(self, connection: Connection) -> None:
+        fault, self.fault = self.fault, ""
+        driver: Any = connection.connection.driver_connection
+        if fault == "after":
+            driver.commit()
+        if fault:
+            # The driver finds its connection gone, and says so in its own words.
+            driver.close()
+
+
+class BreakablePostgres(_Breakable, PostgresDialect):
+    """PostgreSQL."""
+
+
+class BreakableMySql(_Breakable, MySqlDialect):
+    """MariaDB or MySQL."""
+
+
+class ServerWorld(World):
+    """A space of its own on a server."""
+
+    def __init__(self, server_url: str) -> None:
+        super().__init__()
+        self.server_url = server_url
+        # Not from the seeded generator: tests in parallel processes share the server.
+        self.space = f"t{uuid.uuid4().hex[:12]}"
+        self.url = make_space(server_url, self.space)
+        self.dialects: dict[int, _Breakable] = {}
+
+    def make(
+        self, *, fleet: bool = True, url: str = "", lock_timeout_ms: int = 300, **options: Any
+    ) -> SqlStore:
+        kind = BreakablePostgres if is_postgres(self.url) else BreakableMySql
+        scheme = "postgresql+psycopg" if is_postgres(self.url) else "mysql+pymysql"
+        address = make_url(scheme + ":" + (url or self.url).partition(":")[2])
+        dialect = kind(
+            address, lock_timeout_ms=lock_timeout_ms, take_wait_ms=200, answer_timeout_ms=4000
+        )
+        dialect.world = self
+        store = SqlStore(dialect, name=dialect.where, fleet=fleet, **options)
+        self.dialects[id(store)] = dialect
+        self.stores.append(store)
+        return store
+
+    def break_next_commit(self, store: AnyStore, *, after: bool) -> None:
+        self.dialects[id(store)].fault = "after" if after else "before"
+
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Another program's statements; the rows of the last one."""
+        return execute(self.url, *statements)
+
+    def close(self) -> None:
+        super().close()
+        drop_space(self.server_url, self.space)
 
 
 # -- values ---------------------------------------------------------------------------------------

@@ -28,10 +28,11 @@ KILL_CYCLES = 6
 
 
 @contextlib.contextmanager
-def process(mode: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+def process(mode: str, path: Path | str) -> Iterator[subprocess.Popen[str]]:
     """Runs `store_process`; it is dead when the block has ended."""
+    url = path if isinstance(path, str) else f"sqlite:///{path}"
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.contract.store_process", mode, str(path)],
+        [sys.executable, "-m", "tests.contract.store_process", mode, url],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

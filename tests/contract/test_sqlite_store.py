@@ -21,10 +21,8 @@ from sharecoord.errors import (
     StoreVersionError,
 )
 from sharecoord.store.dialects import SqliteDialect
-from sharecoord.store.sql_store import SqlStore
 from tests.contract.store_worlds import (
     START_MS,
-    AnyStore,
     SqliteWorld,
     change_of,
     claim_partition,
@@ -240,40 +238,12 @@ def test_a_database_of_another_program_is_refused(world: SqliteWorld, path: Path
     assert names == [("invoices",)]
 
 
-# -- standalone on a server: the lease instead of the file lock -----------------------------------
+# -- standalone -----------------------------------------------------------------------------------
 
 
-class LeasedSqlite(SqliteDialect):
-    """SQLite that claims to be a server, where only the lease tells who is alive."""
-
-    holder_is_alone = False
-
-    def take(self, *, coordinator_id: str) -> None:
-        pass
-
-
-def test_a_live_lease_keeps_others_out(path: Path) -> None:
-    now = [START_MS]
-    stores: list[AnyStore] = []
-
-    def leased(name: str) -> SqlStore:
-        store = SqlStore(LeasedSqlite(path, clock_ms=lambda: now[0]), name="store s")
-        store.open(coordinator_id=name, cluster_id="", address=f"{name}:7070", version="0.1.0")
-        stores.append(store)
-        return store
-
-    first = leased("one")
-    with pytest.raises(StoreInUseError, match="coordinator one at one:7070"):
-        leased("two")
-    # The same coordinator, restarted, does not wait for its own lease.
-    again = leased("one")
-    lease_until_ms = again.renew_lease(duration_ms=4000) + 4000
-    now[0] = lease_until_ms
-    with pytest.raises(StoreInUseError):
-        leased("two")
-    now[0] += 1
-    leased("two")
-    with pytest.raises(StoreInUseError, match="another coordinator took the store"):
+def test_a_lease_that_another_coordinator_made_void_is_gone(world: SqliteWorld) -> None:
+    first = world.open("one")
+    first.renew_lease(duration_ms=60_000)
+    world.open("two", fleet=False)
+    with pytest.raises(StoreInUseError, match=r"coordinator one.*another coordinator took"):
         first.renew_lease(duration_ms=4000)
-    for store in stores:
-        store.close()

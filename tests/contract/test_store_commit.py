@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from sharecoord.core.changes import CommitBatch, DeadLetter, InFlightRow, PartitionHead
+from sharecoord.core.changes import (
+    CommitBatch,
+    DeadLetter,
+    InFlightRow,
+    PartitionClaim,
+    PartitionHead,
+)
 from sharecoord.errors import InternalError, StoreOutcomeUnknownError
 from tests.contract.store_worlds import (
     START_MS,
@@ -126,16 +132,19 @@ def test_a_partition_that_is_gone_is_fenced(world: World) -> None:
 
 def test_many_partitions_in_one_commit(world: World) -> None:
     store = world.open()
-    all_loaded = [claimed(store, key_of(number)) for number in range(530)]
-    changes = [change_of(loaded, upserted=[row_of(0, 1)]) for loaded in all_loaded]
+    rows = store.open_partitions([key_of(number) for number in range(530)])
+    ids = [row.partition_id for row in rows]
+    claims = store.claim_partitions([PartitionClaim(id_, 1) for id_ in ids])
+    changes = [
+        change_of(loaded, upserted=[row_of(0, 1)]) for loaded in claims if loaded is not None
+    ]
+    assert len(changes) == len(ids)
     changes[7].owner_epoch += 1
     changes[529].state_epoch += 1
     # Their order in the batch is of no account.
-    fenced = commit(store, *reversed(changes))
-    assert fenced == {all_loaded[7].row.partition_id, all_loaded[529].row.partition_id}
-    written = [
-        number for number, one in enumerate(all_loaded) if ranges(store, one.row.partition_id)
-    ]
+    assert commit(store, *reversed(changes)) == {ids[7], ids[529]}
+    again = store.claim_partitions([PartitionClaim(id_, 2, 1) for id_ in ids])
+    written = [n for n, loaded in enumerate(again) if loaded is not None and loaded.in_flight]
     assert written == [number for number in range(530) if number not in (7, 529)]
 
 

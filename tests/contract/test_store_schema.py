@@ -15,13 +15,22 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection
 
-from sharecoord.errors import InternalError, StoreVersionError
+from sharecoord.devenv.databases import is_postgres
+from sharecoord.errors import InternalError, InvalidConfigError, StoreVersionError
 from sharecoord.store.dialects import SqliteDialect
 from sharecoord.store.migrations.upgrade import upgrade_schema
 from sharecoord.store.schema import SCRIPTS, prepare_schema
 from sharecoord.store.sql_store import SqlStore
 from sharecoord.store.tables import HEAD_REVISION, METADATA
-from tests.contract.store_worlds import START_MS, SqliteWorld, change_of, claimed, commit, row_of
+from tests.contract.store_worlds import (
+    START_MS,
+    ServerWorld,
+    SqliteWorld,
+    change_of,
+    claimed,
+    commit,
+    row_of,
+)
 
 SECOND = '''"""Adds a column, fails if asked to."""
 
@@ -185,3 +194,139 @@ print("sqlalchemy" in sys.modules, "alembic" in sys.modules)
         check=True,
     )
     assert done.stdout.splitlines() == ["False", "True False"]
+
+
+# -- servers --------------------------------------------------------------------------------------
+
+
+def on_server(world: ServerWorld, work: Callable[[Connection], None]) -> None:
+    """One transaction in the space of a server."""
+    store = world.make()
+    engine = world.dialects[id(store)].make_engine()
+    with engine.begin() as connection:
+        work(connection)
+
+
+def described(world: ServerWorld) -> list[tuple[object, ...]]:
+    """Everything that the server knows of the space's tables, without the space's name."""
+    here = "current_schema()" if is_postgres(world.url) else "DATABASE()"
+    columns = (
+        "table_name, column_name, ordinal_position, column_default, is_nullable, data_type, "
+        "character_maximum_length, collation_name"
+    )
+    own = "" if is_postgres(world.url) else ", column_type, extra"
+    found: list[tuple[object, ...]] = world.sql(
+        f"SELECT {columns}{own} FROM information_schema.columns WHERE table_schema = {here} "
+        "ORDER BY 1, 3"
+    )
+    found += world.sql(
+        "SELECT table_name, constraint_name, constraint_type FROM "
+        f"information_schema.table_constraints WHERE table_schema = {here} "
+        "AND constraint_name NOT LIKE '%_not_null' ORDER BY 1, 2"
+    )
+    if is_postgres(world.url):
+        found += world.sql(f"SELECT indexdef FROM pg_indexes WHERE schemaname = {here} ORDER BY 1")
+    else:
+        found += world.sql(
+            "SELECT table_name, index_name, seq_in_index, column_name, non_unique FROM "
+            f"information_schema.statistics WHERE table_schema = {here} ORDER BY 1, 2, 3"
+        )
+    return [tuple(str(value).replace(world.space, "SPACE") for value in row) for row in found]
+
+
+def test_a_fresh_server_equals_a_migrated_one(server_world: ServerWorld) -> None:
+    on_server(server_world, lambda connection: prepare_schema(connection, where="store"))
+    other = ServerWorld(server_world.server_url)
+    try:
+        on_server(other, migrate)
+        assert described(server_world) == described(other)
+        assert other.sql("SELECT version_num FROM alembic_version") == [(HEAD_REVISION,)]
+    finally:
+        other.close()
+
+
+def test_the_tables_on_a_server_need_no_further_revision(server_world: ServerWorld) -> None:
+    found: list[object] = []
+
+    def compare(connection: Connection) -> None:
+        migrate(connection)
+        # Those are SQLite's alone.
+        options = {
+            "compare_type": True,
+            "include_object": lambda _o, _n, kind, *_: "foreign" not in kind,
+        }
+        context = MigrationContext.configure(connection, opts=options)
+        found.extend(compare_metadata(context, METADATA))
+
+    on_server(server_world, compare)
+    assert found == []
+
+
+def test_an_older_server_is_upgraded_at_open(server_world: ServerWorld, tmp_path: Path) -> None:
+    store = server_world.open(fleet=False)
+    loaded = claimed(store)
+    commit(store, change_of(loaded, upserted=[row_of(0, 4)]))
+    store.close()
+    later = server_world.make(fleet=False, scripts=scripts_with(tmp_path), head_revision="0002")
+    open_it(later)
+    assert later.read_in_flight(loaded.row.partition_id, from_offset=0, max_rows=9) == [
+        row_of(0, 4)
+    ]
+    later.close()
+    assert server_world.sql("SELECT version_num FROM alembic_version") == [("0002",)]
+    with pytest.raises(StoreVersionError, match="schema 0002"):
+        server_world.open(fleet=False)
+
+
+def test_a_migration_that_fails_on_a_server_can_be_made_again(
+    server_world: ServerWorld, tmp_path: Path
+) -> None:
+    server_world.open(fleet=False).close()
+    scripts = scripts_with(tmp_path, statement="SELECT * FROM no_such_table")
+    later = server_world.make(fleet=False, scripts=scripts, head_revision="0002")
+    with pytest.raises(InternalError, match="no_such_table"):
+        open_it(later)
+    # The stamp stays; PostgreSQL rolls the rest back as well.
+    assert server_world.sql("SELECT version_num FROM alembic_version") == [(HEAD_REVISION,)]
+    columns = "SELECT count(*) FROM information_schema.columns WHERE column_name = 'colour' AND "
+    if is_postgres(server_world.url):
+        assert server_world.sql(columns + "table_schema = current_schema()") == [(0,)]
+        server_world.open(fleet=False).close()
+
+
+def test_a_schema_that_was_never_finished_is_made_anew(mariadb_world: ServerWorld) -> None:
+    """Every CREATE commits by itself there: a crash leaves some of the tables."""
+    mariadb_world.open(fleet=False).close()
+    everything = described(mariadb_world)
+    mariadb_world.sql("DELETE FROM alembic_version", "DELETE FROM store_meta", "DROP TABLE member")
+    store = mariadb_world.open(fleet=False)
+    store.ensure_group("group")
+    store.close()
+    assert described(mariadb_world) == everything
+    # A store that was used is not taken for one.
+    mariadb_world.sql("DELETE FROM alembic_version", "DROP TABLE alembic_version")
+    with pytest.raises(StoreVersionError):
+        mariadb_world.open(fleet=False)
+    assert mariadb_world.sql("SELECT group_id FROM share_group") == [("group",)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "fix"),
+    [
+        ("ALTER TABLE store_meta ENGINE=MyISAM", "ALTER TABLE store_meta ENGINE=InnoDB"),
+        (
+            "ALTER TABLE share_group CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
+            "ALTER TABLE share_group CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin",
+        ),
+    ],
+)
+def test_tables_that_can_not_hold_the_state_are_refused(
+    mariadb_world: ServerWorld, statement: str, fix: str
+) -> None:
+    mariadb_world.open().close()
+    mariadb_world.sql(statement)
+    with pytest.raises(InvalidConfigError) as caught:
+        mariadb_world.open()
+    assert fix in caught.value.message
+    mariadb_world.sql(fix)
+    mariadb_world.open().close()

@@ -7,9 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from sharecoord.core.changes import (
     CommitBatch,
@@ -23,10 +30,13 @@ from sharecoord.core.changes import (
     PartitionRow,
 )
 from sharecoord.errors import SharecoordError
+from tests.contract.conftest import SERVERS
 from tests.contract.store_worlds import (
     AnyStore,
     MemoryWorld,
+    ServerWorld,
     SqliteWorld,
+    World,
     claim_partition,
     initialize_partition,
     key_of,
@@ -114,19 +124,24 @@ class StoresAgree(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.folder = tempfile.TemporaryDirectory()
         self.memory = MemoryWorld()
-        self.sqlite = SqliteWorld(Path(self.folder.name) / "s.db")
+        self.sql = self.make_world()
         self.pairs: dict[str, tuple[AnyStore, AnyStore]] = {
-            name: (self.memory.open(name), self.sqlite.open(name)) for name in COORDINATORS
+            name: (self.memory.open(name), self.sql.open(name)) for name in COORDINATORS
         }
         self.claims: dict[tuple[str, PartitionKey], LoadedPartition] = {}
         self.incarnation = 0
 
+    def make_world(self) -> World:
+        """An empty database."""
+        self.folder = tempfile.TemporaryDirectory()
+        return SqliteWorld(Path(self.folder.name) / "s.db")
+
     def teardown(self) -> None:
-        if hasattr(self, "folder"):
+        if hasattr(self, "sql"):
             self.memory.close()
-            self.sqlite.close()
+            self.sql.close()
+        if hasattr(self, "folder"):
             self.folder.cleanup()
 
     def both(self, name: str, call: Callable[[AnyStore], T]) -> T | None:
@@ -150,7 +165,7 @@ class StoresAgree(RuleBasedStateMachine):
     @rule(elapsed_ms=st.sampled_from([1, 3999, 4000, 4001]))
     def time_passes(self, elapsed_ms: int) -> None:
         self.memory.time_ms += elapsed_ms
-        self.sqlite.time_ms += elapsed_ms
+        self.sql.time_ms += elapsed_ms
 
     @rule(name=coordinators)
     def renew(self, name: str) -> None:
@@ -158,10 +173,10 @@ class StoresAgree(RuleBasedStateMachine):
 
     @rule(name=coordinators, after=st.booleans())
     def break_next_commit(self, name: str, after: bool) -> None:
-        memory, sqlite = self.pairs[name]
-        # A step that fails before COMMIT would leave the fault to SQLite only: use it up at once.
+        memory, sql = self.pairs[name]
+        # A step that fails before COMMIT would leave the fault to SQL only: use it up at once.
         self.memory.break_next_commit(memory, after=after)
-        self.sqlite.break_next_commit(sqlite, after=after)
+        self.sql.break_next_commit(sql, after=after)
         self.both(name, lambda store: store.join_members([MemberRow("g", "m", 0, "", "", "", ())]))
 
     @rule(name=coordinators, key=keys, reload=st.booleans())
@@ -304,6 +319,25 @@ class StoresAgree(RuleBasedStateMachine):
     @staticmethod
     def counts_of(partition_id: int) -> Callable[[AnyStore], dict[int, int]]:
         return lambda store: store.count_in_flight(partition_id)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_servers_agree(server: str, request: pytest.FixtureRequest) -> None:
+    url: str = request.getfixturevalue(server).url
+
+    class ServerAgrees(StoresAgree):
+        def make_world(self) -> World:
+            return ServerWorld(url)
+
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        ServerAgrees,
+        settings=settings(
+            max_examples=max(10, settings().max_examples // 5),
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )
 
 
 TestStoresAgree = StoresAgree.TestCase

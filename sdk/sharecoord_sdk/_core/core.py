@@ -464,7 +464,13 @@ class ConsumerCore:
 
     def _leave(self, now: float) -> None:
         self._leave_sent = True
-        self._send_with_acks(service_pb.ConsumeRequest(leave=True), now)
+        request = service_pb.ConsumeRequest(leave=True)
+        held = self.locks.show_in_hands(self._join_bytes)
+        if held is not None:
+            # What is on its way to this consumer goes back uncounted.
+            request.lock_book.held.extend(held)
+            request.lock_book.SetInParent()
+        self._send_with_acks(request, now)
 
     def _send_with_acks(self, last: service_pb.ConsumeRequest, now: float) -> None:
         """Sends every acknowledgement that is due; the last message carries `last` as well."""

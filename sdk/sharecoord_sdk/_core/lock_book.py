@@ -203,6 +203,11 @@ class LockBook:
         self.lose([item.to_wire() for item in left_out])
         return [item.to_wire() for item in shown], len(left_out)
 
+    def show_in_hands(self, room_bytes: int) -> list[types_pb.HeldRange] | None:
+        """What the application has, as a leave shows it; None when it does not fit."""
+        shown, left_out = fitting(merged([*self._in_hands(), *self._renewed]), room_bytes)
+        return None if left_out else [item.to_wire() for item in shown]
+
     def lose(self, lost: Sequence[types_pb.HeldRange]) -> None:
         """Takes note of locks that the owner says are gone.
 

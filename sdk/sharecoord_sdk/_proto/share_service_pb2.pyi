@@ -36,7 +36,7 @@ class Join(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., acquire_mode: _Optional[_Union[_share_types_pb2.AcquireMode, str]] = ..., max_poll_records: _Optional[int] = ..., max_poll_interval_ms: _Optional[int] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., lock_book: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., sdk_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., rack_id: _Optional[str] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("join", "credit", "acknowledgements", "acknowledge_id", "polled", "subscription", "paused", "leave", "busy_us", "may_wait")
+    __slots__ = ("join", "credit", "acknowledgements", "acknowledge_id", "polled", "subscription", "paused", "leave", "busy_us", "may_wait", "lock_book")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class ConsumeRequest(_message.Message):
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     BUSY_US_FIELD_NUMBER: _ClassVar[int]
     MAY_WAIT_FIELD_NUMBER: _ClassVar[int]
+    LOCK_BOOK_FIELD_NUMBER: _ClassVar[int]
     join: Join
     credit: _share_types_pb2.Credit
     acknowledgements: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.PartitionAcknowledgements]
@@ -57,7 +58,14 @@ class ConsumeRequest(_message.Message):
     leave: bool
     busy_us: int
     may_wait: bool
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., acknowledgements: _Optional[_Iterable[_Union[_share_types_pb2.PartitionAcknowledgements, _Mapping]]] = ..., acknowledge_id: _Optional[int] = ..., polled: bool = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., paused: _Optional[_Union[PausedPartitions, _Mapping]] = ..., leave: bool = ..., busy_us: _Optional[int] = ..., may_wait: bool = ...) -> None: ...
+    lock_book: LockBook
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., acknowledgements: _Optional[_Iterable[_Union[_share_types_pb2.PartitionAcknowledgements, _Mapping]]] = ..., acknowledge_id: _Optional[int] = ..., polled: bool = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., paused: _Optional[_Union[PausedPartitions, _Mapping]] = ..., leave: bool = ..., busy_us: _Optional[int] = ..., may_wait: bool = ..., lock_book: _Optional[_Union[LockBook, _Mapping]] = ...) -> None: ...
+
+class LockBook(_message.Message):
+    __slots__ = ("held",)
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    held: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.HeldRange]
+    def __init__(self, held: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ...) -> None: ...
 
 class Subscription(_message.Message):
     __slots__ = ("topics",)

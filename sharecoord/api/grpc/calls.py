@@ -7,10 +7,10 @@ from typing import Any
 
 import grpc
 import structlog
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
-from sharecoord.errors import InternalError, SharecoordError
-from sharecoord.wire.status import code_of, trailing_metadata
+from sharecoord.errors import InternalError, InvalidRequestError, SharecoordError
+from sharecoord.wire.status import code_of, text_of, trailing_metadata
 
 log = structlog.get_logger(__name__)
 
@@ -20,7 +20,7 @@ Call = Callable[[Any, ServicerContext], Awaitable[Message]]
 
 async def abort(context: ServicerContext, error: SharecoordError) -> None:
     """Ends a call with an error; does not return."""
-    await context.abort(code_of(error), error.message, trailing_metadata(error))
+    await context.abort(code_of(error), text_of(error), trailing_metadata(error))
 
 
 def unexpected(call: str, error: Exception) -> InternalError:
@@ -43,12 +43,29 @@ def without_context(call: Callable[[Any], Awaitable[Message]]) -> Call:
     return answer
 
 
+def parsed(request_type: type[Message], data: bytes) -> Any:
+    """A request out of its bytes.
+
+    gRPC's own deserialisation answers UNKNOWN without a reason, and on a stream it raises.
+
+    Raises:
+        InvalidRequestError: The bytes are no such message.
+    """
+    try:
+        return request_type.FromString(data)
+    except DecodeError as error:
+        raise InvalidRequestError(
+            f"the request is not a {request_type.DESCRIPTOR.full_name}: {error}; use stubs of this "
+            "coordinator's release"
+        ) from error
+
+
 def unary(name: str, call: Call, request_type: type[Message]) -> grpc.RpcMethodHandler[Any, Any]:
     """A unary method whose typed errors become a status with reason and details."""
 
-    async def guarded(request: Any, context: ServicerContext) -> Message | None:
+    async def guarded(request: bytes, context: ServicerContext) -> Message | None:
         try:
-            return await call(request, context)
+            return await call(parsed(request_type, request), context)
         except SharecoordError as error:
             await abort(context, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
@@ -57,7 +74,6 @@ def unary(name: str, call: Call, request_type: type[Message]) -> grpc.RpcMethodH
 
     return grpc.unary_unary_rpc_method_handler(
         guarded,
-        request_deserializer=request_type.FromString,
         response_serializer=_serialize,
     )
 

@@ -1,10 +1,9 @@
-"""The way to a member over its Consume stream: an outbox that the stream's writer empties."""
+"""The way to a member over its Consume stream: an outbox that the stream empties."""
 
 from __future__ import annotations
 
-import asyncio
-
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
+from sharecoord.core.peering import Relayed
 from sharecoord.errors import SharecoordError
 from sharecoord.wire import codec
 from sharecoord.wire import share_service_pb2 as service
@@ -18,20 +17,19 @@ class StreamChannel:
     """A `MemberChannel`; messages are serialised when they are put in, so their size is known.
 
     Records and answers consist of repeated fields, so several of these messages in a row are one
-    message with all of them.
+    message with all of them. Who takes them says in `_wake` how it is woken.
     """
 
-    __slots__ = ("_open_bytes", "_outbox", "_waiter", "ended", "error", "unsent_bytes")
+    __slots__ = ("_open_bytes", "_outbox", "ended", "error", "unsent_bytes")
 
     def __init__(self) -> None:
         self.unsent_bytes = 0
         self.error: SharecoordError | None = None
         self.ended = False
-        # Ten thousand of them mostly wait: a deque and an event would take 1.5 KB each.
+        # Ten thousand of them are mostly empty: a deque would take 0.7 KB each.
         self._outbox: list[list[bytes]] = []
         self._open_bytes = JOINED_BYTES_MAX
         """Size of the last message when more can be joined to it, else `JOINED_BYTES_MAX`."""
-        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, message: service.ConsumeResponse) -> None:
         """Queues a message."""
@@ -41,7 +39,7 @@ class StreamChannel:
         self.unsent_bytes += len(frame)
         self._wake()
 
-    def _join(self, frame: bytes) -> None:
+    def _append(self, frame: bytes) -> None:
         """Queues a message of repeated fields, together with the one before when that is small."""
         joined_bytes = self._open_bytes + len(frame)
         if self._outbox and joined_bytes <= JOINED_BYTES_MAX:
@@ -54,19 +52,13 @@ class StreamChannel:
         self._wake()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        """There is something to take, or the stream shall end; called often in vain."""
+        raise NotImplementedError
 
-    async def next_frame(self) -> bytes | None:
-        """The next message to write; None when the stream ends."""
-        while not self._outbox:
-            if self.ended:
-                return None
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+    def take(self) -> bytes | None:
+        """The next message to write; None when there is none."""
+        if not self._outbox:
+            return None
         parts = self._outbox.pop(0)
         frame = parts[0] if len(parts) == 1 else b"".join(parts)
         self.unsent_bytes -= len(frame)
@@ -74,13 +66,18 @@ class StreamChannel:
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         """Sends records."""
-        self._join(codec.delivery_frame(delivery, now_ms))
+        self._append(codec.delivery_frame(delivery, now_ms))
+
+    def relay(self, item: Relayed) -> None:
+        """Sends records that another coordinator acquired and made a message of."""
+        assert isinstance(item.frame, bytes), "made by a peer's codec"
+        self._append(item.frame)
 
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
         """Sends the outcome of acknowledgements."""
         outcomes = [codec.partition_outcome(result) for result in results]
         result = service.AcknowledgeResult(acknowledge_id=acknowledge_id, outcomes=outcomes)
-        self._join(service.ConsumeResponse(results=[result]).SerializeToString())
+        self._append(service.ConsumeResponse(results=[result]).SerializeToString())
 
     def assigned(self, assignment: Assignment) -> None:
         """Tells a change of what the member may receive."""
@@ -91,7 +88,7 @@ class StreamChannel:
         self.put(service.ConsumeResponse(drain=service.DrainNotice(grace_ms=grace_ms)))
 
     def end(self, error: SharecoordError | None) -> None:
-        """Ends the stream after what is queued."""
-        self.error = error
+        """Ends the stream after what is queued; the first error is the one that is told."""
+        self.error = self.error or error
         self.ended = True
         self._wake()

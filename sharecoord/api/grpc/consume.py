@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import structlog
 from grpc import aio
 
 from sharecoord import __version__
-from sharecoord.api.grpc.calls import ServicerContext, abort, host_of, unexpected
+from sharecoord.api.grpc.calls import ServicerContext, abort, host_of, parsed, unexpected
 from sharecoord.api.grpc.channel import StreamChannel
 from sharecoord.api.grpc.validation import check_topics, join_command
+from sharecoord.core.decisions import HeldRange
 from sharecoord.errors import InvalidRequestError, SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.effects import Collector
@@ -18,39 +20,73 @@ from sharecoord.runtime.sessions import Session
 from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
 
+log = structlog.get_logger(__name__)
+
 EOF = aio.EOF  # type: ignore[attr-defined]  # its stubs leave it out
 
 
-class ConsumeStream:
-    """The two directions of one stream."""
+class ConsumeStream(StreamChannel):
+    """The two directions of one stream; for the member's session it is the way to the member.
 
-    __slots__ = ("_channel", "_context", "_coordinator", "_group", "_session")
+    One task reads, another is there only while there is something to write: of ten thousand
+    members nearly all wait, and a task takes 1.5 KB.
+    """
+
+    __slots__ = ("_context", "_coordinator", "_group", "_reader", "_session", "_writer", "over")
 
     def __init__(self, coordinator: Coordinator, context: ServicerContext) -> None:
+        super().__init__()
         self._coordinator = coordinator
         self._context = context
-        self._channel = StreamChannel()
         self._group: GroupActor | None = None
         self._session: Session | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self.over = False
+        """The call has ended: an answer that comes now, after its commit, has nobody to go to."""
 
     async def run(self) -> None:
         """Serves the stream until one side ends it."""
-        reader = asyncio.create_task(self._read(), name="sharecoord-consume")
+        self._reader = asyncio.current_task()
         try:
-            while (frame := await self._channel.next_frame()) is not None:
-                await self._context.write(frame)
-            if self._channel.error is not None:
-                await abort(self._context, self._channel.error)
+            await self._read()
+            self._reader = None
+            if self._writer is not None:
+                await self._writer
+            if self.error is not None:
+                await abort(self._context, self.error)
         finally:
-            reader.cancel()
+            self.over = True
+            if self._writer is not None:
+                self._writer.cancel()
             group, session = self._group, self._session
-            if group is not None and session is not None and session.channel is self._channel:
+            if group is not None and session is not None and session.channel is self:
                 group.disconnected(session)
 
+    def _wake(self) -> None:
+        if self._writer is None and not self.over:
+            self._writer = asyncio.create_task(self._write(), name="sharecoord-consume")
+
+    async def _write(self) -> None:
+        """Writes what is queued; when the stream shall end, the reader need not wait any longer."""
+        context = self._context
+        try:
+            while (frame := self.take()) is not None:
+                await context.write(frame)
+        except Exception as problem:  # noqa: BLE001 - gRPC has no type for it
+            # Never the peer: when the call is over, asking for it ends the process (grpcio 1.85).
+            log.debug("stream broken", problem=str(problem))
+            self.ended = True
+        self._writer = None
+        if self.ended and self._reader is not None:
+            self._reader.cancel()
+
     async def _read(self) -> None:
+        """Handles what comes until the member or the channel ends the stream."""
         error: SharecoordError | None = None
         try:
-            while (request := await self._context.read()) is not EOF:
+            while (data := await self._context.read()) is not EOF:
+                request = parsed(service.ConsumeRequest, data)
                 if self._session is None:
                     await self._join(request)
                 elif request.HasField("join"):
@@ -59,21 +95,25 @@ class ConsumeStream:
                     )
                 self._handle(request)
                 # Nothing of it stays while this member, one of ten thousand, says nothing.
-                del request
+                del data, request
             if self._session is None:
                 error = InvalidRequestError("the stream ended before a message with join came")
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self.ended or task is None or task.uncancel():
+                raise
+            return
         except SharecoordError as problem:
             error = problem
         except Exception as problem:  # noqa: BLE001 - whatever it is, the member must hear of it
             error = unexpected("Consume", problem)
-        finally:
-            self._channel.end(error)
+        self.end(error)
 
     async def _join(self, request: service.ConsumeRequest) -> None:
         if not request.HasField("join"):
             raise InvalidRequestError("the first message of a stream must hold join")
         group_id, command = join_command(request.join, host_of(self._context))
-        self._group, session, lost = await self._coordinator.join(group_id, command, self._channel)
+        self._group, session, lost = await self._coordinator.join(group_id, command, self)
         self._session = session
         joined = service.Joined(
             member_epoch=session.member_epoch,
@@ -85,13 +125,13 @@ class ConsumeStream:
             coordinator_id=self._coordinator.context.coordinator_id,
         )
         assignment = codec.assignment(self._group.assignment(session))
-        self._channel.put(service.ConsumeResponse(joined=joined, assignment=assignment))
+        self.put(service.ConsumeResponse(joined=joined, assignment=assignment))
 
     def _handle(self, request: service.ConsumeRequest) -> None:
         group, session = self._group, self._session
         assert group is not None, "joined"
         assert session is not None, "joined"
-        if session.channel is not self._channel:
+        if session.channel is not self:
             return
         if request.HasField("credit"):
             credit = request.credit
@@ -108,34 +148,39 @@ class ConsumeStream:
             group.subscribe(session, topics)
             self._coordinator.subscription_changed(group, session)
         if request.HasField("paused"):
-            session.paused = frozenset((p.topic, p.partition) for p in request.paused.partitions)
-            group.dispatcher.offer(session)
+            paused = request.paused.partitions
+            group.pause(session, frozenset((each.topic, each.partition) for each in paused))
         if request.leave:
-            self._leave(group, session)
+            book = codec.held_by_place(request.lock_book.held)
+            self._leave(group, session, book if request.HasField("lock_book") else None)
 
     def _acknowledge(
         self, group: GroupActor, session: Session, request: service.ConsumeRequest
     ) -> None:
-        channel, acknowledge_id = self._channel, request.acknowledge_id
+        acknowledge_id = request.acknowledge_id
         if not acknowledge_id:
             raise InvalidRequestError(
                 "acknowledge_id is 0 beside acknowledgements; number them from 1 on, so that the "
                 "answers can be told apart"
             )
         items = codec.acknowledgements(request.acknowledgements)
-        collector = Collector(lambda results: channel.acknowledged(acknowledge_id, results))
+        collector = Collector(lambda results: self.acknowledged(acknowledge_id, results))
         group.acknowledge(
             session, items, collector, busy_us=request.busy_us, may_wait=request.may_wait
         )
 
-    def _leave(self, group: GroupActor, session: Session) -> None:
+    def _leave(
+        self,
+        group: GroupActor,
+        session: Session,
+        book: dict[tuple[str, int], list[HeldRange]] | None,
+    ) -> None:
         """Leaves, and says so once that is durable."""
-        group.leave(session)
-        channel = self._channel
+        group.leave(session, book)
 
         def left(error: SharecoordError | None) -> None:
             if error is None:
-                channel.put(service.ConsumeResponse(left=True))
-            channel.end(error)
+                self.put(service.ConsumeResponse(left=True))
+            self.end(error)
 
         self._coordinator.after_commit(left)

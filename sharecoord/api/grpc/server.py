@@ -80,7 +80,6 @@ class ShareService:
                 **self._unary_handlers(),
                 "Consume": grpc.stream_stream_rpc_method_handler(
                     self.consume,
-                    request_deserializer=service.ConsumeRequest.FromString,
                     response_serializer=_frame,
                 ),
             },

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from sharecoord import __version__
 from sharecoord.api.grpc.validation import check_group_id, check_member_id
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
+from sharecoord.core.peering import Relayed
 from sharecoord.errors import InvalidRequestError, SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.effects import Collector
-from sharecoord.runtime.group_actor import GroupActor, JoinCommand
-from sharecoord.runtime.sessions import Session
+from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.sessions import JoinCommand, Session
 from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
 
@@ -33,7 +34,7 @@ class PolledChannel:
     """The `MemberChannel` of a member without a stream: deliveries wait for its next Fetch."""
 
     unsent_bytes: int = 0
-    waiting: list[Delivery] = field(default_factory=list)
+    waiting: list[Delivery | Relayed] = field(default_factory=list)
     answered_id: int = 0
     answer: service.FetchResponse | None = None
     ended: SharecoordError | None = None
@@ -43,6 +44,11 @@ class PolledChannel:
         """Keeps a delivery for the fetch that waits."""
         assert now_ms >= 0, "monotonic"
         self.waiting.append(delivery)
+        self.arrived.set()
+
+    def relay(self, item: Relayed) -> None:
+        """Keeps what another coordinator acquired for the fetch that waits."""
+        self.waiting.append(item)
         self.arrived.set()
 
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
@@ -123,7 +129,12 @@ class UnaryCalls:
         now_ms = self._coordinator.context.clock.now_ms()
         answer = service.FetchResponse()
         for delivery in deliveries:
-            codec.fill_record_batch(answer.batches.add(), delivery, now_ms)
+            if isinstance(delivery, Relayed):
+                assert isinstance(delivery.frame, bytes), "made by a peer's codec"
+                relayed = service.ConsumeResponse.FromString(delivery.frame)
+                answer.batches.extend(relayed.batches)
+            else:
+                codec.fill_record_batch(answer.batches.add(), delivery, now_ms)
         channel.answered_id, channel.answer = request.request_id, answer
         return answer
 
@@ -153,7 +164,7 @@ class UnaryCalls:
         """Opens the credit for this fetch and waits for records."""
         wanted = request.max_records or FETCH_RECORDS_DEFAULT
         # The credit limits the answer; what the member holds already must not.
-        session.max_poll_records = wanted + group.held(session.member_id)
+        session.max_poll_records = wanted + group.held(session)
         session.credit_records = session.delivered_records + wanted
         session.credit_bytes = session.delivered_bytes + (request.max_bytes or FETCH_BYTES_DEFAULT)
         channel.arrived.clear()
@@ -202,7 +213,7 @@ class UnaryCalls:
         )
         if isinstance(session.channel, PolledChannel):
             for delivery in session.channel.waiting:
-                group.hand_back(session, delivery)
+                group.hand_back(session, delivery.key, delivery.ranges)
             session.channel.waiting = []
         group.leave(session)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

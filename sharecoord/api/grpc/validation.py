@@ -7,7 +7,7 @@ import unicodedata
 
 from sharecoord.core.states import AcquireMode
 from sharecoord.errors import InvalidRequestError, UnsupportedVersionError
-from sharecoord.runtime.group_actor import JoinCommand
+from sharecoord.runtime.sessions import JoinCommand
 from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
 

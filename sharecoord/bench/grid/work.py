@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -63,18 +64,26 @@ def work_times_s(
 ) -> Iterator[float]:
     """Endless work times in seconds; each consumer has its own.
 
+    The consumers of a process share one table and start at their own place in it: a table for
+    each of 10,000 took 16 s to draw and 2.6 GB.
+
     Args:
         distribution: Of the times.
         mean_ms: Their mean; 0 gives zeros.
         seed: The same seed gives the same times.
         consumer: Number of the consumer.
     """
-    if mean_ms <= 0:
-        return itertools.repeat(0.0)
-    generator = random.Random(f"work {seed} {consumer}")
-    return itertools.cycle(
-        [distribution.draw(mean_ms / 1000, generator) for _ in range(TABLE_LENGTH)]
-    )
+    if mean_ms <= 0 or distribution.kind == "constant":
+        return itertools.repeat(max(mean_ms, 0.0) / 1000)
+    table = _table_s(distribution, mean_ms, seed)
+    begin = random.Random(f"place {seed} {consumer}").randrange(TABLE_LENGTH)
+    return (table[place % TABLE_LENGTH] for place in itertools.count(begin))
+
+
+@functools.lru_cache(maxsize=1)
+def _table_s(distribution: Distribution, mean_ms: float, seed: int) -> tuple[float, ...]:
+    generator = random.Random(f"work {seed}")
+    return tuple(distribution.draw(mean_ms / 1000, generator) for _ in range(TABLE_LENGTH))
 
 
 def zipf_keys(exponent: float, keys: int, seed: int) -> Iterator[int]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from sharecoord.api.grpc.channel import JOINED_BYTES_MAX, StreamChannel
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult, Slice
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.share_partition import AcquiredRange
+from sharecoord.errors import InvalidRequestError
 from sharecoord.wire import share_service_pb2 as service
 
 KEY = PartitionKey("g", "orders", "00" * 16, 0)
@@ -20,11 +19,21 @@ def delivery(offset: int, size: int = 10) -> Delivery:
     return Delivery(KEY, [Slice(chunk, 0, 1)], [AcquiredRange(offset, offset, 1, 7, 99)], 1, size)
 
 
-async def frames(channel: StreamChannel) -> list[service.ConsumeResponse]:
-    """What the writer takes until the stream ends."""
-    channel.end(None)
+class Outbox(StreamChannel):
+    """Counts how often its writer would have been woken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.woken = 0
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+
+def frames(channel: StreamChannel) -> list[service.ConsumeResponse]:
+    """What a writer takes."""
     found: list[service.ConsumeResponse] = []
-    while (frame := await channel.next_frame()) is not None:
+    while (frame := channel.take()) is not None:
         found.append(service.ConsumeResponse.FromString(frame))
     assert channel.unsent_bytes == 0
     return found
@@ -39,24 +48,24 @@ def said(message: service.ConsumeResponse) -> tuple[list[int], list[int], bool]:
     )
 
 
-async def test_records_and_answers_that_wait_together_are_one_message() -> None:
-    channel = StreamChannel()
+def test_records_and_answers_that_wait_together_are_one_message() -> None:
+    channel = Outbox()
     channel.deliver(delivery(0), 0)
     channel.acknowledged(1, [PartitionResult(KEY)])
     channel.deliver(delivery(1), 0)
     channel.acknowledged(2, [PartitionResult(KEY)])
-    assert [said(message) for message in await frames(channel)] == [([0, 1], [1, 2], False)]
+    assert [said(message) for message in frames(channel)] == [([0, 1], [1, 2], False)]
 
 
-async def test_what_is_said_once_stays_alone_and_in_its_place() -> None:
-    channel = StreamChannel()
+def test_what_is_said_once_stays_alone_and_in_its_place() -> None:
+    channel = Outbox()
     channel.assigned(ASSIGNMENT)
     channel.deliver(delivery(0), 0)
     channel.assigned(ASSIGNMENT)
     channel.assigned(ASSIGNMENT)
     channel.acknowledged(1, [PartitionResult(KEY)])
     channel.deliver(delivery(1), 0)
-    found = await frames(channel)
+    found = frames(channel)
     assert [said(message) for message in found] == [
         ([], [], True),
         ([0], [], False),
@@ -67,14 +76,14 @@ async def test_what_is_said_once_stays_alone_and_in_its_place() -> None:
     assert all(len(m.assignment.topics) == 1 for m in found if m.HasField("assignment"))
 
 
-async def test_a_message_does_not_grow_beyond_its_size() -> None:
-    channel = StreamChannel()
+def test_a_message_does_not_grow_beyond_its_size() -> None:
+    channel = Outbox()
     half = JOINED_BYTES_MAX // 2 - 200
     for offset in range(5):
         channel.deliver(delivery(offset, half), 0)
     channel.deliver(delivery(5, 2 * JOINED_BYTES_MAX), 0)
     channel.acknowledged(1, [PartitionResult(KEY)])
-    assert [said(message) for message in await frames(channel)] == [
+    assert [said(message) for message in frames(channel)] == [
         ([0, 1], [], False),
         ([2, 3], [], False),
         ([4], [], False),
@@ -83,17 +92,24 @@ async def test_a_message_does_not_grow_beyond_its_size() -> None:
     ]
 
 
-async def test_what_the_writer_has_taken_is_not_added_to() -> None:
-    channel = StreamChannel()
+def test_what_the_writer_has_taken_is_not_added_to() -> None:
+    channel = Outbox()
     taken: list[list[int]] = []
     for offset in (0, 1):
         channel.deliver(delivery(offset), 0)
-        frame = await channel.next_frame()
+        assert channel.woken == offset + 1
+        frame = channel.take()
         assert frame is not None
         taken.append(said(service.ConsumeResponse.FromString(frame))[0])
     assert taken == [[0], [1]]
-    waiting = asyncio.create_task(channel.next_frame())
-    await asyncio.sleep(0)
-    assert not waiting.done()
+    assert channel.take() is None
+
+
+def test_the_first_error_is_told_and_ending_wakes_the_writer() -> None:
+    channel = Outbox()
+    first = InvalidRequestError("first")
+    channel.end(first)
+    assert (channel.ended, channel.error, channel.woken) == (True, first, 1)
     channel.end(None)
-    assert await waiting is None
+    channel.end(InvalidRequestError("second"))
+    assert channel.error is first

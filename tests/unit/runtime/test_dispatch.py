@@ -108,7 +108,7 @@ async def test_who_stops_acknowledging_gets_nothing_more() -> None:
         working[0].cancel()
         await asyncio.sleep(0.3)
         got = slow.received
-        held = coordinator.groups["g"].held("slow")
+        held = coordinator.groups["g"].totals.get("slow", 0)
         assert 0 < held <= 60, "what it works off in 200 ms, not more"
         done = fast.accepted
         await asyncio.sleep(20)
@@ -260,7 +260,7 @@ async def test_credit_comes_back_when_locks_end_before_their_commit() -> None:
         await asyncio.sleep(1)
         world.caller.delay_s = 0.3
         world.log.append("orders", 10)
-        await until(lambda: coordinator.groups["g"].held("m"), step_s=0.001)
+        await until(lambda: coordinator.groups["g"].totals.get("m"), step_s=0.001)
         actor = actor_of(coordinator, "orders")
         assert actor.partition is not None
         now_ms = actor.clock.now_ms()

@@ -40,13 +40,13 @@ STEP_S = 0.0005
 def actors(monkeypatch: pytest.MonkeyPatch) -> list[PartitionActor]:
     """Every share-partition's actor that is made."""
     made: list[PartitionActor] = []
-    make = GroupActor._new_actor
+    make = GroupActor.new_actor
 
     def noting(group: GroupActor, *args: object) -> PartitionActor:
         made.append(make(group, *args))  # type: ignore[arg-type]
         return made[-1]
 
-    monkeypatch.setattr(GroupActor, "_new_actor", noting)
+    monkeypatch.setattr(GroupActor, "new_actor", noting)
     return made
 
 

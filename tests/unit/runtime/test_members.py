@@ -324,6 +324,32 @@ async def test_leaving_releases_and_counts() -> None:
 
 
 @virtual
+async def test_who_leaves_counts_what_its_book_shows_and_nothing_else() -> None:
+    """The rest was sent, and was on its way when the member left; even at the last attempt."""
+    world = world_with(4, delivery_count_limit="2")
+    async with running(world) as coordinator:
+        one, other = world.member("one"), world.member("other")
+        await one.join(coordinator, "g", TOPICS, max_poll_records=100)
+        (got,) = await one.take(4)
+        one.broken()
+        world.log.append("orders", 6)
+        group = coordinator.groups["g"]
+        await until(lambda: group.totals.get("one") == 10, step_s=0.001)
+        await asyncio.sleep(0.1)
+        held = [HeldRange(each.first, each.last, each.lock_token) for each in got.ranges]
+        group.leave(one.joined_session, {("orders", 0): held})
+        world.ledger.gone("one")
+        await other.join(coordinator, "g", TOPICS, max_poll_records=100)
+        again = await other.take(10)
+        assert {
+            offset: each.delivery_count
+            for delivery in again
+            for each in delivery.ranges
+            for offset in range(each.first, each.last + 1)
+        } == {offset: 2 if offset < 4 else 1 for offset in range(10)}
+
+
+@virtual
 async def test_what_is_not_sent_yet_when_a_member_leaves_goes_back_unseen() -> None:
     """Even at the last attempt: nobody saw it, so it must not be archived."""
     world = world_with(0, delivery_count_limit="1")
@@ -332,7 +358,7 @@ async def test_what_is_not_sent_yet_when_a_member_leaves_goes_back_unseen() -> N
         await one.join(coordinator, "g", TOPICS, max_poll_records=100)
         await asyncio.sleep(1.5)
         world.log.append("orders", 5)
-        await until(lambda: coordinator.groups["g"].held("one"), step_s=0.0001)
+        await until(lambda: coordinator.groups["g"].totals.get("one"), step_s=0.0001)
         assert not one.received
         one.leave()
         await other.join(coordinator, "g", TOPICS, max_poll_records=100)
@@ -349,7 +375,7 @@ async def test_a_stream_that_breaks_before_the_commit_hands_back_unseen() -> Non
         await one.join(coordinator, "g", TOPICS, max_poll_records=100)
         await asyncio.sleep(1.5)
         world.log.append("orders", 5)
-        await until(lambda: coordinator.groups["g"].held("one"), step_s=0.0001)
+        await until(lambda: coordinator.groups["g"].totals.get("one"), step_s=0.0001)
         one.disconnect()
         await other.join(coordinator, "g", TOPICS, max_poll_records=100)
         (delivery,) = await other.take(5, timeout_s=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,42 @@ def test_sqlite_paths(url: str, path: str, tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "below").exists()
 
 
+@pytest.mark.parametrize("fleet", [False, True])
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("postgresql://user:secret@db/s", "postgresql+psycopg://user:***@db/s"),
+        ("postgres://user:secret@db:99/s", "postgresql+psycopg://user:***@db:99/s"),
+        ("postgresql+psycopg://user:secret@db/s", "postgresql+psycopg://user:***@db/s"),
+        ("mysql://user:secret@db/s", "mysql+pymysql://user:***@db/s"),
+        ("mariadb://user:secret@db/s", "mysql+pymysql://user:***@db/s"),
+        ("mysql+pymysql://user:secret@db/s", "mysql+pymysql://user:***@db/s"),
+    ],
+)
+def test_servers(url: str, name: str, fleet: bool) -> None:
+    store = make_store(url, fleet=fleet)
+    assert isinstance(store, SqlStore)
+    assert store.name == f"store {name}"
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "extra"),
+    [
+        ("postgresql://u@db/s", "psycopg", "postgres"),
+        ("mysql://u@db/s", "pymysql", "mysql"),
+    ],
+)
+def test_a_missing_driver_is_named(
+    url: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = "postgres" if extra == "postgres" else "mysql"
+    monkeypatch.delitem(sys.modules, f"sharecoord.store.dialects.{kind}", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InvalidConfigError, match=rf"pip install 'sharecoord\[{extra}\]'"):
+        make_store(url)
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -60,10 +97,9 @@ def test_sqlite_paths(url: str, path: str, tmp_path: Path, monkeypatch: pytest.M
         ("sqlite:///s.db?mode=ro", "no options"),
         ("sqlite:///file:s.db", "not a file: URI"),
         ("memory:somewhere", "takes nothing"),
-        ("postgresql://user:secret@db/s", "PostgreSQL (postgresql:) is not supported"),
-        ("postgresql+psycopg://user:secret@db/s", "not supported by this release"),
-        ("mysql://user:secret@db/s", "MySQL"),
-        ("mariadb+pymysql://user:secret@db/s", "MariaDB"),
+        ("postgresql://user:secret@db", "names no database"),
+        ("mysql://user:secret@db/", "names no database"),
+        ("postgresql://user:secret@db:port/s", "cannot be read; special characters"),
         ("oracle://user:secret@db/s", "oracle: is not a store that is known"),
     ],
 )

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects import mysql
 
 revision = "0001"
 down_revision: str | None = None
 needs_downtime = False
 
 _ROW_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+_LONG_BLOB = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 
 
 def upgrade() -> None:
@@ -27,13 +30,13 @@ def _make_small_tables() -> None:
     op.create_table(
         "store_meta",
         sa.Column("name", sa.String(64), nullable=False),
-        sa.Column("value", sa.Text, nullable=False),
+        sa.Column("value", _LONG_TEXT, nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_store_meta"),
     )
     op.create_table(
         "share_group",
         sa.Column("group_id", sa.String(255), nullable=False),
-        sa.Column("config", sa.Text, nullable=False),
+        sa.Column("config", _LONG_TEXT, nullable=False),
         sa.Column("group_epoch", sa.BigInteger, nullable=False),
         sa.Column("paused", sa.Boolean, nullable=False),
         sa.PrimaryKeyConstraint("group_id", name="pk_share_group"),
@@ -54,7 +57,7 @@ def _make_small_tables() -> None:
         sa.Column("client_id", sa.String(255), nullable=False),
         sa.Column("host", sa.String(255), nullable=False),
         sa.Column("gateway", sa.String(255), nullable=False),
-        sa.Column("topics", sa.Text, nullable=False),
+        sa.Column("topics", _LONG_TEXT, nullable=False),
         sa.Column("last_fetch_id", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("group_id", "member_id", name="pk_member"),
     )
@@ -103,15 +106,10 @@ def _make_in_flight() -> None:
         sa.Column("available_at_ms", sa.BigInteger, nullable=False),
         sa.Column("batch_base", sa.BigInteger, nullable=False),
         sa.Column("batch_size", sa.Integer, nullable=False),
-        sa.Column("reason", sa.Text),
-        sa.Column("key_hashes", sa.LargeBinary),
+        sa.Column("reason", _LONG_TEXT),
+        sa.Column("key_hashes", _LONG_BLOB),
         sa.PrimaryKeyConstraint("partition_id", "first_offset", name="pk_in_flight"),
-        sa.ForeignKeyConstraint(
-            ["partition_id"],
-            ["share_partition.id"],
-            name="fk_in_flight_partition_id",
-            ondelete="CASCADE",
-        ),
+        *_of_share_partition("fk_in_flight_partition_id"),
         sqlite_with_rowid=False,
     )
     op.create_index(
@@ -128,19 +126,21 @@ def _make_dead_letter() -> None:
         "dead_letter",
         sa.Column("partition_id", _ROW_ID, nullable=False, autoincrement=False),
         sa.Column("record_offset", sa.BigInteger, nullable=False, autoincrement=False),
-        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("reason", _LONG_TEXT, nullable=False),
         sa.Column("delivery_count", sa.Integer, nullable=False),
-        sa.Column("message", sa.Text),
-        sa.Column("record_key", sa.LargeBinary),
-        sa.Column("record_value", sa.LargeBinary),
-        sa.Column("headers", sa.Text, nullable=False),
+        sa.Column("message", _LONG_TEXT),
+        sa.Column("record_key", _LONG_BLOB),
+        sa.Column("record_value", _LONG_BLOB),
+        sa.Column("headers", _LONG_TEXT, nullable=False),
         sa.Column("timestamp_ms", sa.BigInteger, nullable=False),
         sa.Column("payload_known", sa.Boolean, nullable=False),
         sa.PrimaryKeyConstraint("partition_id", "record_offset", name="pk_dead_letter"),
-        sa.ForeignKeyConstraint(
-            ["partition_id"],
-            ["share_partition.id"],
-            name="fk_dead_letter_partition_id",
-            ondelete="CASCADE",
-        ),
+        *_of_share_partition("fk_dead_letter_partition_id"),
     )
+
+
+def _of_share_partition(name: str) -> list[sa.Constraint]:
+    if op.get_bind().dialect.name != "sqlite":
+        return []
+    columns, others = ["partition_id"], ["share_partition.id"]
+    return [sa.ForeignKeyConstraint(columns, others, name=name, ondelete="CASCADE")]

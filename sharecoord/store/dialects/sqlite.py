@@ -1,14 +1,9 @@
-"""What differs between databases, in one file. SQLite now; the SQL elsewhere is written for all.
-
-SQLAlchemy's SQLite compiler leaves FOR UPDATE out; there BEGIN IMMEDIATE does the same for the
-whole file, so that statements lock rows in order of id everywhere.
-"""
+"""SQLite: a file, one writer at a time."""
 
 # ruff: noqa: D102 - `Dialect` documents the methods
 
 from __future__ import annotations
 
-import abc
 import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
@@ -20,72 +15,25 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import NullPool
 
 from sharecoord.errors import InvalidConfigError, SharecoordError, StoreFatalError
+from sharecoord.store.dialects.base import (
+    LOCK_TIMEOUT_MS,
+    READ_ONLY,
+    Dialect,
+    upsert_on_conflict,
+)
 from sharecoord.store.errors_map import translate_sqlite
 from sharecoord.store.file_lock import FileLock
 
-READ_ONLY = "sharecoord_read_only"
-"""Execution option of connections that only read: they never wait for a writer."""
-
-LOCK_TIMEOUT_MS = 2000
 WAL_AUTOCHECKPOINT_PAGES = 4000
 """16 MiB of WAL per checkpoint, the automatic one: it blocks the commit that triggers it."""
 WAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
 CACHE_KIB = 16 * 1024
 
 
-class Dialect(abc.ABC):
-    """One database: how to connect, to begin, to upsert, to tell the time, to read its errors."""
-
-    holder_is_alone: bool = False
-    """Whether `take` proves that no other coordinator lives, so that their leases are void."""
-
-    @abc.abstractmethod
-    def make_engine(self) -> Engine:
-        """An engine whose transactions begin as the store needs them."""
-
-    @abc.abstractmethod
-    def take(self, *, coordinator_id: str) -> None:
-        """Takes the database for this process (standalone mode), before it is touched."""
-
-    @abc.abstractmethod
-    def give_back(self) -> None:
-        """Undoes `take`; never raises."""
-
-    @abc.abstractmethod
-    def now_ms(self, connection: Connection) -> int:
-        """The store's clock, inside the connection's transaction."""
-
-    @abc.abstractmethod
-    def upsert(
-        self,
-        table: Table,
-        *,
-        keys: Sequence[str],
-        counter: str | None = None,
-        not_older_by: str | None = None,
-    ) -> Insert:
-        """An INSERT that replaces all other columns of a row with the same keys.
-
-        Args:
-            table: Where to.
-            keys: Columns of the primary key or of a unique constraint.
-            counter: A column that becomes stored + 1 instead.
-            not_older_by: A column; the stored row stays when its value is higher.
-        """
-
-    @abc.abstractmethod
-    def insert_or_ignore(self, table: Table) -> Insert:
-        """An INSERT that does nothing when a row with the same keys exists."""
-
-    @abc.abstractmethod
-    def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
-        """The error of this package for an error of the driver."""
-
-
 class SqliteDialect(Dialect):
     """A file on a local disk, WAL, synchronous=FULL: what COMMIT says is on disk."""
 
-    holder_is_alone = True
+    driver_errors = (sqlite3.Error,)
 
     def __init__(
         self,
@@ -136,9 +84,10 @@ class SqliteDialect(Dialect):
         event.listen(engine, "begin", self._begin)
         return engine
 
-    def take(self, *, coordinator_id: str) -> None:
-        self._make_directory()
-        self._lock.acquire(coordinator_id=coordinator_id)
+    def take(self, *, coordinator_id: str, alone: bool) -> None:
+        if alone:
+            self._make_directory()
+            self._lock.acquire(coordinator_id=coordinator_id)
 
     def give_back(self) -> None:
         self._lock.release()
@@ -154,18 +103,9 @@ class SqliteDialect(Dialect):
         counter: str | None = None,
         not_older_by: str | None = None,
     ) -> Insert:
-        insert = sqlite.insert(table)
-        replaced: dict[str, Any] = {
-            column.name: insert.excluded[column.name]
-            for column in table.columns
-            if column.name not in keys
-        }
-        if counter is not None:
-            replaced[counter] = table.c[counter] + 1
-        where = None
-        if not_older_by is not None:
-            where = table.c[not_older_by] <= insert.excluded[not_older_by]
-        return insert.on_conflict_do_update(index_elements=keys, set_=replaced, where=where)
+        return upsert_on_conflict(
+            sqlite.insert(table), table, keys=keys, counter=counter, not_older_by=not_older_by
+        )
 
     def insert_or_ignore(self, table: Table) -> Insert:
         return sqlite.insert(table).on_conflict_do_nothing()

@@ -1,0 +1,138 @@
+"""PeerService: gateways elsewhere whose members want what is served here. No rules here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+import structlog
+
+from sharecoord import __version__
+from sharecoord.api.grpc.calls import ServicerContext, abort, unexpected
+from sharecoord.core.delivery import Delivery
+from sharecoord.core.peering import OwnerItem, Relayed
+from sharecoord.errors import (
+    InvalidRequestError,
+    NotOwnerError,
+    SharecoordError,
+    UnsupportedVersionError,
+)
+from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.fleet import Fleet
+from sharecoord.runtime.owner import GatewayLink
+from sharecoord.wire import PROTOCOL_VERSION, codec, peer_codec
+from sharecoord.wire import peer_service_pb2 as peer
+from sharecoord.wire.outbox import Outbox
+
+log = structlog.get_logger(__name__)
+
+SILENCE_S: Final = 5.0
+"""A gateway vouches for its members each second; after this silence its link is given up."""
+
+EOF = grpc.aio.EOF  # type: ignore[attr-defined]  # its stubs leave it out
+
+
+class _Way:
+    """Back to the gateway."""
+
+    def __init__(self, context: ServicerContext) -> None:
+        self._context = context
+        self._outbox: Outbox[OwnerItem] = Outbox(
+            self._write,
+            size_of=lambda item: item.size_bytes if isinstance(item, Relayed) else 0,
+            broken=self._broken,
+        )
+        self.say = self._outbox.say
+        self.close = self._outbox.close
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Payloads that wait."""
+        return self._outbox.unsent_bytes
+
+    def frame(self, delivery: Delivery, now_ms: int) -> object:
+        """A ConsumeResponse as bytes."""
+        return codec.delivery_frame(delivery, now_ms)
+
+    async def _write(self, items: Sequence[OwnerItem]) -> None:
+        await self._context.write(peer_codec.owner_message(items))
+
+    def _broken(self, error: Exception) -> None:
+        """The reader notices by itself."""
+        # Never the peer: when the call is over, asking for it ends the process (grpcio 1.85).
+        log.debug("a link broke", why=str(error))
+
+
+class PeerService:
+    """PeerService of peer_service.proto."""
+
+    def __init__(self, coordinator: Coordinator, fleet: Fleet) -> None:
+        self._coordinator = coordinator
+        self._fleet = fleet
+
+    async def link(self, _: object, context: ServicerContext) -> None:
+        """One gateway, from its hello to the end of its link."""
+        way = _Way(context)
+        try:
+            hello = await self._greet(context)
+            link = GatewayLink(self._coordinator, hello.coordinator_id, way)
+            self._fleet.gateway_came(link)
+            try:
+                await self._serve(link, context)
+            finally:
+                self._fleet.gateway_went(link)
+        except SharecoordError as error:
+            await abort(context, error)
+        except TimeoutError:
+            log.warning("a gateway is silent; its link ends")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the gateway must hear of it
+            await abort(context, unexpected("Link", error))
+        finally:
+            way.close()
+
+    async def _greet(self, context: ServicerContext) -> peer.Hello:
+        async with asyncio.timeout(SILENCE_S):
+            first = await context.read()
+        if first is EOF or not first.items or not first.items[0].HasField("hello"):
+            raise InvalidRequestError("the first item of a link must be hello")
+        hello: peer.Hello = first.items[0].hello
+        mine = self._fleet.coordinator_id
+        if hello.owner_id != mine:
+            raise NotOwnerError(f"this is coordinator {mine}, not {hello.owner_id}")
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise UnsupportedVersionError(
+                f"coordinator {hello.coordinator_id} (version {hello.version}) speaks version "
+                f"{hello.protocol_version} of the protocol between coordinators, this one "
+                f"{PROTOCOL_VERSION}: bring both to one release"
+            )
+        welcome = peer.OwnerMessage()
+        said = welcome.items.add().welcome
+        said.coordinator_id, said.version = mine, __version__
+        said.protocol_version = PROTOCOL_VERSION
+        await context.write(welcome)
+        return hello
+
+    @staticmethod
+    async def _serve(link: GatewayLink, context: ServicerContext) -> None:
+        while True:
+            async with asyncio.timeout(SILENCE_S):
+                message = await context.read()
+            if message is EOF:
+                return
+            for item in peer_codec.gateway_items(message):
+                link.hear(item)
+
+    def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
+        """Method handlers."""
+        return grpc.method_handlers_generic_handler(
+            "sharecoord.peer.v1.PeerService",
+            {
+                "Link": grpc.stream_stream_rpc_method_handler(
+                    self.link,
+                    request_deserializer=peer.GatewayMessage.FromString,
+                    response_serializer=peer.OwnerMessage.SerializeToString,
+                )
+            },
+        )

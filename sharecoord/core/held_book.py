@@ -1,0 +1,71 @@
+"""What a member holds of one share-partition, as the gateway of its stream knows it (design 9).
+
+Ranges come in with the deliveries that go onto the stream, and go out when their settlement is
+confirmed, or when no lock can be left on them; so the book is never short of what the member itself
+would show at a join.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sharecoord.core.decisions import HeldRange
+from sharecoord.core.range_map import RangeMap
+
+
+class _Lock(NamedTuple):
+    token: int
+    ends_ms: int
+
+
+class HeldBook:
+    """Ranges with the token of the lock under which each was delivered."""
+
+    __slots__ = ("_ranges", "records")
+
+    def __init__(self) -> None:
+        self._ranges: RangeMap[_Lock] = RangeMap()
+        self.records = 0
+        """How many are held."""
+
+    def put(self, first: int, last: int, lock_token: int, ends_ms: int) -> None:
+        """The member has records; a former lock on them has ended.
+
+        Args:
+            first: First offset.
+            last: Last offset, inclusive.
+            lock_token: Of the delivery.
+            ends_ms: When no lock of this token can be left, whatever recoveries add to it.
+        """
+        self._cut(first, last, None)
+        self._ranges.insert(first, last, _Lock(lock_token, ends_ms))
+        self.records += last - first + 1
+
+    def settled(self, first: int, last: int, lock_token: int) -> None:
+        """Records are not held any more; those under another token stay."""
+        self._cut(first, last, lock_token)
+
+    def renewed(self, first: int, last: int, lock_token: int, ends_ms: int) -> None:
+        """Locks start again."""
+        for low, high, lock in list(self._ranges.overlapping(first, last)):
+            if lock.token == lock_token:
+                self.put(max(low, first), min(high, last), lock_token, ends_ms)
+
+    def prune(self, now_ms: int) -> None:
+        """Forgets what no lock can be left on."""
+        for first, last, lock in list(self._ranges):
+            if lock.ends_ms <= now_ms:
+                self._cut(first, last, None)
+
+    def held(self) -> list[HeldRange]:
+        """Everything, in order."""
+        return [HeldRange(first, last, lock.token) for first, last, lock in self._ranges]
+
+    def _cut(self, first: int, last: int, only_token: int | None) -> None:
+        for low, high, lock in list(self._ranges.overlapping(first, last)):
+            if only_token is not None and lock.token != only_token:
+                continue
+            left = [(low, first - 1, lock)] if low < first else []
+            right = [(last + 1, high, lock)] if high > last else []
+            self._ranges.replace(low, left + right)
+            self.records -= min(high, last) - max(low, first) + 1

@@ -1,0 +1,161 @@
+"""Links to the other coordinators of a fleet over gRPC: `sharecoord.ports.PeerNetwork`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import grpc
+import structlog
+
+from sharecoord.core.peering import Alive, GatewayItem
+from sharecoord.errors import SharecoordError, UnsupportedVersionError
+from sharecoord.ports import PeerListener
+from sharecoord.wire import PROTOCOL_VERSION, peer_codec
+from sharecoord.wire import peer_service_pb2 as peer
+from sharecoord.wire import peer_service_pb2_grpc as peer_grpc
+from sharecoord.wire.outbox import Outbox
+
+log = structlog.get_logger(__name__)
+
+RETRY_S: Final = 0.1
+RETRY_MAX_S: Final = 1.0
+"""Between attempts to reach a coordinator whose lease lives."""
+
+WELCOME_S: Final = 2.0
+"""A coordinator that does not answer within this time is not reached."""
+
+ALIVE_S: Final = 1.0
+"""How often the gateway vouches for its members."""
+
+OPTIONS: Final[list[tuple[str, Any]]] = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A fleet lives on one network: what does not come back within seconds is tried again.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class GrpcPeerNetwork:
+    """Keeps a link to every other coordinator, and makes it again when it breaks."""
+
+    def __init__(
+        self,
+        coordinator_id: str,
+        version: str,
+        listener: PeerListener,
+        make_channel: Callable[[str], grpc.aio.Channel],
+    ) -> None:
+        """Connects to nobody; `follow` does.
+
+        Args:
+            coordinator_id: Of this coordinator.
+            version: Of this release.
+            listener: Who uses the links.
+            make_channel: A channel to an address, with this fleet's credentials.
+        """
+        self._hello = peer.GatewayMessage()
+        hello = self._hello.items.add().hello
+        hello.coordinator_id, hello.version = coordinator_id, version
+        hello.protocol_version = PROTOCOL_VERSION
+        self._listener = listener
+        self._make_channel = make_channel
+        self._keepers: dict[str, tuple[str, asyncio.Task[None]]] = {}
+
+    def follow(self, addresses: Mapping[str, str]) -> None:
+        """Keeps a link to each of these, by coordinator id, and to nobody else."""
+        for owner_id, (address, keeper) in list(self._keepers.items()):
+            if addresses.get(owner_id) != address:
+                keeper.cancel()
+                del self._keepers[owner_id]
+        for owner_id, address in addresses.items():
+            if owner_id not in self._keepers:
+                keeper = asyncio.create_task(
+                    self._keep(owner_id, address), name=f"sharecoord-peer-{owner_id}"
+                )
+                self._keepers[owner_id] = address, keeper
+
+    async def close(self) -> None:
+        """Ends every link."""
+        keepers = [keeper for _, keeper in self._keepers.values()]
+        self.follow({})
+        await asyncio.gather(*keepers, return_exceptions=True)
+
+    async def _keep(self, owner_id: str, address: str) -> None:
+        delay_s = RETRY_S
+        while True:
+            try:
+                async with self._make_channel(address) as channel:
+                    if await self._serve(owner_id, channel):
+                        delay_s = RETRY_S
+            except (grpc.aio.AioRpcError, SharecoordError, TimeoutError) as error:
+                log.info(
+                    "no link to a coordinator", owner=owner_id, address=address, why=_why(error)
+                )
+            except Exception:
+                log.exception("link to a coordinator failed", owner=owner_id, address=address)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_MAX_S)
+
+    async def _serve(self, owner_id: str, channel: grpc.aio.Channel) -> bool:
+        """One link, from its begin to its end; whether the other side had answered."""
+        call: Any = peer_grpc.PeerServiceStub(channel).Link()  # type: ignore[no-untyped-call]
+        hello = peer.GatewayMessage()
+        hello.CopyFrom(self._hello)
+        hello.items[0].hello.owner_id = owner_id
+        async with asyncio.timeout(WELCOME_S):
+            await call.write(hello)
+            _check_welcome(await call.read())
+
+        async def write(items: Sequence[GatewayItem]) -> None:
+            await call.write(peer_codec.gateway_message(items))
+
+        outbox: Outbox[GatewayItem] = Outbox(
+            write, size_of=lambda _: 0, broken=lambda _: call.cancel()
+        )
+        vouching = asyncio.create_task(_vouch(outbox))
+        try:
+            hear = self._listener.linked(owner_id, outbox)
+            while (message := await call.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
+                for item in peer_codec.owner_items(message):
+                    hear(item)
+        except asyncio.CancelledError:
+            # The call is cancelled when a write fails, the task when the coordinator is gone.
+            current = asyncio.current_task()
+            if current is None or current.cancelling():
+                raise
+        finally:
+            vouching.cancel()
+            outbox.close()
+            call.cancel()
+            self._listener.unlinked(owner_id)
+        return True
+
+
+async def _vouch(outbox: Outbox[GatewayItem]) -> None:
+    while True:
+        await asyncio.sleep(ALIVE_S)
+        outbox.say(Alive())
+
+
+def _check_welcome(message: Any) -> None:
+    with contextlib.suppress(AttributeError, IndexError):
+        welcome = message.items[0].welcome
+        if welcome.protocol_version == PROTOCOL_VERSION:
+            return
+        raise UnsupportedVersionError(
+            f"coordinator {welcome.coordinator_id} (version {welcome.version}) speaks version "
+            f"{welcome.protocol_version} of the protocol between coordinators, this one "
+            f"{PROTOCOL_VERSION}: bring both to one release"
+        )
+    raise UnsupportedVersionError("the other side is no coordinator of a fleet")
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error) or type(error).__name__

@@ -1,0 +1,401 @@
+"""The gateway's end of the links: members with their streams here, and owners elsewhere.
+
+It lends their credit (`core/lending.py`), passes deliveries on without looking at payloads, routes
+acknowledgements, and keeps the lock books of streams that did not break (docs/decisions/0011).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange
+from sharecoord.core.delivery import LostRange, PartitionResult
+from sharecoord.core.lending import HERE
+from sharecoord.core.peering import (
+    AskBooks,
+    Books,
+    Compared,
+    GatewayItem,
+    Hungry,
+    Lend,
+    MemberDown,
+    MemberEnd,
+    MemberUp,
+    OwnerItem,
+    Relayed,
+    Returned,
+    Settle,
+    Settled,
+)
+from sharecoord.core.settings import PartitionSettings
+from sharecoord.core.states import AcknowledgeType
+from sharecoord.errors import SharecoordError, StoreUnavailableError
+from sharecoord.ports import OwnerWay
+from sharecoord.runtime.clock import RuntimeClock
+from sharecoord.runtime.dispatch import Dispatcher
+from sharecoord.runtime.effects import Collector
+from sharecoord.runtime.recovery import lock_left_max_ms
+from sharecoord.runtime.sessions import Session
+
+log = structlog.get_logger(__name__)
+
+COMPARE_WAIT_S = 5.0
+"""A join waits so long for other owners to compare its lock book."""
+
+HUNGRY_LOOK_MEMBERS_MAX = 1_000
+"""So many members are looked at for credit when an owner gets hungry; the others come along when
+they acknowledge."""
+
+
+class LendingGroup(Protocol):
+    """What a gateway needs of a group to lend its members' credit."""
+
+    group_id: str
+    owners: dict[str, frozenset[str]]
+    """By topic: the owners of its share-partitions, `HERE` included."""
+
+    def held(self, session: Session) -> int:
+        """Records that a member holds, of all owners."""
+
+
+class RelayingGroup(LendingGroup, Protocol):
+    """What a gateway needs of a group."""
+
+    dispatcher: Dispatcher
+    sessions: dict[str, Session]
+    settings: PartitionSettings
+    elsewhere: dict[tuple[str, int], str]
+    """By place: the owners of what is not served here."""
+
+    def fenced(self, session: Session, error: SharecoordError) -> None:
+        """The member has a newer stream elsewhere, or its group is gone."""
+
+
+@dataclass(slots=True)
+class _Guest:
+    """A member at one owner."""
+
+    group: RelayingGroup
+    session: Session
+    handle: int
+    compared: asyncio.Future[Sequence[LostRange]]
+    used_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Relay:
+    """Acknowledgements under way to an owner."""
+
+    guest: _Guest
+    key: PartitionKey
+    ranges: Sequence[AcknowledgedRange]
+    collector: Collector
+
+
+@dataclass(eq=False)
+class OwnerLink:
+    """One owner, from the link's begin to its end."""
+
+    owner_id: str
+    way: OwnerWay
+    guests: dict[int, _Guest] = field(default_factory=dict)
+    by_session: dict[Session, _Guest] = field(default_factory=dict)
+    relays: dict[int, _Relay] = field(default_factory=dict)
+
+
+class Gateway:
+    """All links of this coordinator to owners."""
+
+    def __init__(self, clock: RuntimeClock) -> None:
+        self._clock = clock
+        self.groups: Mapping[str, RelayingGroup] = {}
+        """The coordinator's."""
+        self._links: dict[str, OwnerLink] = {}
+        self._hungry: dict[tuple[str, str], set[str]] = {}
+        self._numbers = itertools.count(1)
+
+    # -- links ----------------------------------------------------------------------------------
+
+    def linked(self, owner_id: str, way: OwnerWay) -> Callable[[OwnerItem], None]:
+        """An owner can be reached from now on; returns who hears what it says."""
+        link = self._links[owner_id] = OwnerLink(owner_id, way)
+        for group in self.groups.values():
+            for session in group.sessions.values():
+                self._introduce_to(link, group, session)
+        return lambda item: self._hear(link, item)
+
+    def unlinked(self, owner_id: str) -> None:
+        """The link to an owner is gone: nothing that was under way on it comes any more."""
+        link = self._links.pop(owner_id, None)
+        if link is None:
+            return
+        for waiting in self._hungry.values():
+            waiting.discard(owner_id)
+        for guest in list(link.guests.values()):
+            self._part(link, guest)
+            guest.group.dispatcher.offer(guest.session)
+        for relay in list(link.relays.values()):
+            relay.collector.add(PartitionResult(relay.key, error=_unreachable(relay.key)))
+
+    # -- members --------------------------------------------------------------------------------
+
+    async def introduce(self, group: RelayingGroup, session: Session) -> list[LostRange]:
+        """Tells the owners of a member that joined here; returns what it lost of its lock book."""
+        asked = [self._introduce_to(link, group, session) for link in self._links.values()]
+        waiting = [guest.compared for guest in asked if guest is not None]
+        if not waiting:
+            return []
+        done, _ = await asyncio.wait(waiting, timeout=COMPARE_WAIT_S)
+        return [entry for each in done if not each.cancelled() for entry in each.result()]
+
+    def _introduce_to(
+        self, link: OwnerLink, group: RelayingGroup, session: Session
+    ) -> _Guest | None:
+        """Makes a member known where it wants something; None where it does not."""
+        if session.channel is None or session.away is None or session in link.by_session:
+            return link.by_session.get(session)
+        if link.owner_id not in _owners(group, session):
+            return None
+        compared = asyncio.get_running_loop().create_future()
+        guest = _Guest(group, session, next(self._numbers), compared)
+        link.guests[guest.handle] = link.by_session[session] = guest
+        link.way.say(self._member_up(guest))
+        return guest
+
+    def _member_up(self, guest: _Guest) -> MemberUp:
+        group, session = guest.group, guest.session
+        assert session.away is not None, "introduced"
+        book = [
+            LostRange(PartitionKey(group.group_id, topic, "", partition), held)
+            for (topic, partition), ranges in session.away.books.items()
+            for held in ranges.held()
+        ]
+        return MemberUp(
+            guest.handle,
+            group.group_id,
+            session.member_id,
+            session.member_epoch,
+            session.client_id,
+            session.host,
+            tuple(sorted(session.topics)),
+            session.mode,
+            session.max_poll_records,
+            session.paused,
+            book,
+        )
+
+    def introduce_anew(self, group: RelayingGroup, session: Session) -> None:
+        """Makes a member known to owners that have come since."""
+        if not session.comparing:
+            for link in self._links.values():
+                self._introduce_to(link, group, session)
+
+    def changed(self, group: RelayingGroup, session: Session) -> None:
+        """A member wants other topics, or paused other partitions."""
+        for link in self._links.values():
+            guest = link.by_session.get(session)
+            if guest is None:
+                self._introduce_to(link, group, session)
+            else:
+                link.way.say(self._member_up(guest))
+
+    def gone(self, session: Session, *, left: bool) -> None:
+        """A member's stream is gone."""
+        for link in self._links.values():
+            guest = link.by_session.get(session)
+            if guest is not None:
+                link.way.say(MemberDown(guest.handle, left))
+                self._part(link, guest)
+
+    def _part(self, link: OwnerLink, guest: _Guest) -> None:
+        """An owner and a member have nothing to do with each other any more."""
+        link.guests.pop(guest.handle, None)
+        link.by_session.pop(guest.session, None)
+        guest.compared.cancel()
+        if guest.session.away is not None:
+            guest.session.away.purse.forget(link.owner_id)
+
+    # -- credit ---------------------------------------------------------------------------------
+
+    def balance(self, group: LendingGroup, session: Session, *, has_backlog: bool) -> None:
+        """Lends what a member can take now.
+
+        Args:
+            group: The member's.
+            session: The member.
+            has_backlog: Whether own share-partitions have more than they could hand out.
+        """
+        if session.away is None:
+            return
+        owners = [each for each in self._links if self._may_serve(each, session)]
+        hungry = {
+            owner
+            for topic in session.topics
+            for owner in self._hungry.get((group.group_id, topic), ())
+        }
+        if HERE in _owners(group, session):
+            owners.append(HERE)
+            if has_backlog:
+                hungry.add(HERE)
+        room = session.room(group.held(session))
+        bytes_each = max(0, session.credit_bytes - session.delivered_bytes) // max(1, len(owners))
+        for order in session.away.purse.balance(room, owners, hungry):
+            link = self._links[order.owner]
+            guest = link.by_session[session]
+            bytes_total = guest.used_bytes + bytes_each
+            link.way.say(Lend(guest.handle, order.records_total, bytes_total, order.recalls))
+
+    def _may_serve(self, owner_id: str, session: Session) -> bool:
+        guest = self._links[owner_id].by_session.get(session)
+        return guest is not None and guest.compared.done()
+
+    # -- acknowledgements -----------------------------------------------------------------------
+
+    def hand_back(
+        self,
+        group: RelayingGroup,
+        session: Session,
+        key: PartitionKey,
+        ranges: Sequence[AcquiredRange],
+    ) -> None:
+        """What came for a member and never reached it goes back unseen."""
+        owner_id = group.elsewhere.get((key.topic, key.partition), HERE)
+        back = [
+            AcknowledgedRange(each.first, each.last, AcknowledgeType.RETURN, each.lock_token)
+            for each in ranges
+        ]
+        collector = Collector(lambda _: None)
+        self.settle(owner_id, session, key, back, collector, may_wait=False)
+        collector.seal()
+
+    def say(self, owner_id: str, item: GatewayItem) -> None:
+        """Tells an owner something; lost when there is no link."""
+        link = self._links.get(owner_id)
+        if link is not None:
+            link.way.say(item)
+
+    def settle(
+        self,
+        owner_id: str,
+        session: Session,
+        key: PartitionKey,
+        ranges: Sequence[AcknowledgedRange],
+        collector: Collector,
+        *,
+        may_wait: bool,
+    ) -> int:
+        """Passes acknowledgements on to the owner; returns how many records they settle."""
+        link = self._links.get(owner_id)
+        guest = link.by_session.get(session) if link else None
+        collector.expect()
+        if link is None or guest is None:
+            collector.add(PartitionResult(key, error=_unreachable(key)))
+            return 0
+        relay_id = next(self._numbers)
+        link.relays[relay_id] = _Relay(guest, key, ranges, collector)
+        link.way.say(Settle(guest.handle, relay_id, key, ranges, may_wait))
+        return sum(r.last - r.first + 1 for r in ranges if r.type is not AcknowledgeType.RENEW)
+
+    # -- what owners say ------------------------------------------------------------------------
+
+    def _hear(self, link: OwnerLink, item: OwnerItem) -> None:
+        if self._links.get(link.owner_id) is not link:
+            return
+        if isinstance(item, Hungry):
+            self._heard_hungry(link, item)
+        elif isinstance(item, AskBooks):
+            self._answer_books(link, item)
+        elif isinstance(item, Settled):
+            self._heard_settled(link, item)
+        elif (guest := link.guests.get(item.handle)) is not None:
+            self._heard_of(link, guest, item)
+
+    def _heard_of(
+        self, link: OwnerLink, guest: _Guest, item: Relayed | Returned | Compared | MemberEnd
+    ) -> None:
+        session = guest.session
+        assert session.away is not None, "introduced"
+        if isinstance(item, Relayed):
+            self._deliver(link, guest, item)
+        elif isinstance(item, Returned):
+            guest.used_bytes = item.bytes_total
+            session.away.purse.returned(link.owner_id, item.records_total)
+            guest.group.dispatcher.offer(session)
+        elif isinstance(item, Compared):
+            if not guest.compared.done():
+                guest.compared.set_result(item.lost)
+            guest.group.dispatcher.offer(session)
+        else:
+            self._part(link, guest)
+            guest.group.fenced(session, item.error)
+
+    def _deliver(self, link: OwnerLink, guest: _Guest, item: Relayed) -> None:
+        session = guest.session
+        assert session.away is not None, "introduced"
+        session.away.purse.delivered(link.owner_id, item.records)
+        guest.used_bytes += item.size_bytes
+        if session.channel is None:
+            # It never sees them: its next join shows a lock book without them.
+            return
+        ends_ms = self._clock.now_ms() + lock_left_max_ms(guest.group.settings)
+        session.away.received((item.key.topic, item.key.partition), item.ranges, ends_ms)
+        session.sent(item.records, item.size_bytes, self._clock.now_ms())
+        session.channel.relay(item)
+
+    def _heard_settled(self, link: OwnerLink, item: Settled) -> None:
+        relay = link.relays.pop(item.relay_id, None)
+        if relay is None:
+            return
+        session = relay.guest.session
+        if item.result.error is None and session.away is not None:
+            place = relay.key.topic, relay.key.partition
+            ends_ms = self._clock.now_ms() + lock_left_max_ms(relay.guest.group.settings)
+            session.away.settled(place, relay.ranges, ends_ms)
+            relay.guest.group.dispatcher.offer(session)
+        item.result.key = relay.key
+        relay.collector.add(item.result)
+
+    def _heard_hungry(self, link: OwnerLink, item: Hungry) -> None:
+        waiting = self._hungry.setdefault((item.group_id, item.topic), set())
+        if not item.records:
+            waiting.discard(link.owner_id)
+            return
+        waiting.add(link.owner_id)
+        missing = item.records
+        guests = [g for g in link.guests.values() if g.group.group_id == item.group_id]
+        for guest in guests[:HUNGRY_LOOK_MEMBERS_MAX]:
+            if missing <= 0:
+                break
+            assert guest.session.away is not None, "introduced"
+            purse = guest.session.away.purse
+            before = purse.open(link.owner_id)
+            guest.group.dispatcher.offer(guest.session)
+            missing -= purse.open(link.owner_id) - before
+
+    def _answer_books(self, link: OwnerLink, item: AskBooks) -> None:
+        place = item.key.topic, item.key.partition
+        held: dict[int, Sequence[HeldRange]] = {}
+        for guest in link.guests.values():
+            away = guest.session.away
+            if guest.group.group_id == item.key.group_id and away and place in away.books:
+                held[guest.handle] = away.books[place].held()
+        link.way.say(Books(item.key, item.owner_epoch, held))
+
+
+def _owners(group: LendingGroup, session: Session) -> set[str]:
+    """Who owns share-partitions that a member wants."""
+    return {owner for topic in session.topics for owner in group.owners.get(topic, ())}
+
+
+def _unreachable(key: PartitionKey) -> SharecoordError:
+    return StoreUnavailableError(
+        f"the owner of {key.topic}[{key.partition}] can not be reached at the moment",
+        retry_after_ms=200,
+    )

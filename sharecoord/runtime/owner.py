@@ -1,0 +1,253 @@
+"""The owner's end of a link: members whose streams another coordinator, their gateway, holds.
+
+Each has a session here like any other, so that dispatch, locks and acknowledgements know nothing of
+gateways. What it may get is what its gateway lends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
+from sharecoord.core.peering import (
+    AskBooks,
+    Books,
+    Compared,
+    Freed,
+    GatewayItem,
+    Lend,
+    MemberDown,
+    MemberEnd,
+    MemberUp,
+    Relayed,
+    Returned,
+    Settle,
+    Settled,
+)
+from sharecoord.errors import SharecoordError
+from sharecoord.ports import GatewayWay
+from sharecoord.runtime import moves
+from sharecoord.runtime.channel import MemberChannel
+from sharecoord.runtime.context import Context
+from sharecoord.runtime.effects import Collector
+from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.sessions import JoinCommand, Session
+
+log = structlog.get_logger(__name__)
+
+
+class OwningCoordinator(Protocol):
+    """What a link needs of its coordinator."""
+
+    context: Context
+    groups: dict[str, GroupActor]
+
+    async def admit(
+        self, group_id: str, command: JoinCommand, channel: MemberChannel, epoch: int
+    ) -> tuple[GroupActor, Session, list[LostRange]]:
+        """Takes in a member of a gateway, and opens the topics it wants."""
+
+
+class LentChannel:
+    """A `MemberChannel` that leads to the member's gateway."""
+
+    __slots__ = ("_handle", "_link")
+
+    def __init__(self, link: GatewayLink, handle: int) -> None:
+        self._link = link
+        self._handle = handle
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Its part of what waits on the link."""
+        return self._link.way.unsent_bytes // max(1, self._link.members)
+
+    def deliver(self, delivery: Delivery, now_ms: int) -> None:
+        """Sends records whose acquisition is durable."""
+        way = self._link.way
+        way.say(
+            Relayed(
+                self._handle,
+                delivery.key,
+                delivery.ranges,
+                delivery.records,
+                delivery.size_bytes,
+                way.frame(delivery, now_ms),
+            )
+        )
+
+    def relay(self, item: Relayed) -> None:
+        """Never called: records come to a member from their owner by one gateway alone."""
+        raise AssertionError(f"{item.key} is not owned by the gateway of this member")
+
+    def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
+        """Never called: what the gateway passes on has its own collectors."""
+        raise AssertionError(f"no stream to answer {acknowledge_id} on ({len(results)} results)")
+
+    def assigned(self, assignment: Assignment) -> None:
+        """The gateway tells it."""
+
+    def drain(self, grace_ms: int) -> None:
+        """The gateway finds the next owner by itself."""
+
+    def end(self, error: SharecoordError | None) -> None:
+        """The member is not served here any more."""
+        if error is not None:
+            self._link.way.say(MemberEnd(self._handle, error))
+
+
+class GatewayLink:
+    """All members of one gateway at this owner, from the link's begin to its end."""
+
+    def __init__(self, coordinator: OwningCoordinator, gateway_id: str, way: GatewayWay) -> None:
+        self.gateway_id = gateway_id
+        self.way = way
+        self._coordinator = coordinator
+        self._here: dict[int, tuple[GroupActor, Session]] = {}
+        self._coming: dict[int, list[GatewayItem]] = {}
+        """What was said of members that are being taken in."""
+        self._closed = False
+
+    @property
+    def members(self) -> int:
+        """How many members the gateway has here."""
+        return len(self._here)
+
+    def hear(self, item: GatewayItem) -> None:
+        """Takes the gateway's next item."""
+        if isinstance(item, Books):
+            self._compare(item)
+            return
+        if isinstance(item, Freed):
+            self._freed(item)
+            return
+        if not isinstance(item, (MemberUp, MemberDown, Lend, Settle)):
+            return
+        if item.handle in self._coming:
+            self._coming[item.handle].append(item)
+        elif isinstance(item, MemberUp) and item.handle not in self._here:
+            self._coming[item.handle] = []
+            work = self._take_in(item, self._epochs(item.group_id))
+            self._coordinator.context.spawn(work, "peer-member")
+        elif item.handle in self._here:
+            self._hear_of(*self._here[item.handle], item)
+
+    async def _take_in(self, up: MemberUp, book_epochs: dict[tuple[str, int], int]) -> None:
+        """A member is new on this link; what was said of it meanwhile comes after."""
+        command = JoinCommand(
+            member_id=up.member_id,
+            client_id=up.client_id,
+            host=up.host,
+            topics=up.topics,
+            mode=up.mode,
+            max_poll_records=up.max_poll_records,
+            max_poll_interval_ms=0,
+            credit_records=0,
+            credit_bytes=0,
+            lock_book=[
+                (lost.key.topic, lost.key.topic_id, lost.key.partition, lost.held)
+                for lost in up.lock_book
+            ],
+            book_epochs=book_epochs,
+        )
+        channel = LentChannel(self, up.handle)
+        lost: Sequence[LostRange] = ()
+        try:
+            group, session, lost = await self._coordinator.admit(
+                up.group_id, command, channel, up.member_epoch
+            )
+        except SharecoordError as error:
+            self._coming.pop(up.handle, None)
+            channel.end(error)
+            return
+        waiting = self._coming.pop(up.handle)
+        if self._closed:
+            group.disconnected(session)
+            return
+        session.paused = up.paused
+        self._here[up.handle] = (group, session)
+        self.way.say(Compared(up.handle, lost))
+        for item in waiting:
+            self.hear(item)
+        for place, actor in group.partitions.items():
+            if place not in session.compared and actor.partition is not None:
+                self.ask_books(actor.key, actor.partition.owner_epoch)
+
+    def _epochs(self, group_id: str) -> dict[tuple[str, int], int]:
+        """What is served now: of this a book that was written before says everything."""
+        group = self._coordinator.groups.get(group_id)
+        return {
+            place: actor.partition.owner_epoch
+            for place, actor in (group.partitions.items() if group else ())
+            if actor.partition is not None
+        }
+
+    def _hear_of(
+        self, group: GroupActor, session: Session, item: MemberUp | MemberDown | Lend | Settle
+    ) -> None:
+        if isinstance(item, MemberDown):
+            del self._here[item.handle]
+            if item.left:
+                group.leave(session)
+            else:
+                group.disconnected(session)
+        elif isinstance(item, Lend):
+            self._lend(group, session, item)
+        elif isinstance(item, Settle):
+            self._settle(group, session, item)
+        else:
+            session.paused = item.paused
+            group.subscribe(session, item.topics)
+
+    def _lend(self, group: GroupActor, session: Session, lend: Lend) -> None:
+        if lend.recalls:
+            session.credit_records = session.delivered_records
+            session.credit_bytes = session.delivered_bytes
+            self.way.say(Returned(lend.handle, session.credit_records, session.credit_bytes))
+        else:
+            session.credit_records = lend.records_total
+            session.credit_bytes = lend.bytes_total
+        group.dispatcher.offer(session)
+
+    def _settle(self, group: GroupActor, session: Session, settle: Settle) -> None:
+        before = session.acknowledged_total
+        settled = 0
+
+        def answer(results: list[PartitionResult]) -> None:
+            (result,) = results
+            self.way.say(Settled(settle.handle, settle.relay_id, result, settled))
+
+        key = settle.key
+        collector = Collector(answer)
+        items = [(key.topic, key.topic_id, key.partition, settle.ranges)]
+        group.acknowledge(session, items, collector, may_wait=settle.may_wait)
+        settled = session.acknowledged_total - before
+
+    # -- lock books of members whose streams did not break ---------------------------------------
+
+    def ask_books(self, key: PartitionKey, owner_epoch: int) -> None:
+        """Nothing of a share-partition goes to the gateway's members before it has answered."""
+        self.way.say(AskBooks(key, owner_epoch))
+
+    def _compare(self, books: Books) -> None:
+        for handle, (group, session) in self._here.items():
+            if group.group_id == books.key.group_id:
+                held = books.held.get(handle, ())
+                moves.compare_book(group, session, books.key, books.owner_epoch, held)
+
+    def _freed(self, item: Freed) -> None:
+        group = self._coordinator.groups.get(item.key.group_id)
+        actor = group.partitions.get((item.key.topic, item.key.partition)) if group else None
+        if actor is not None:
+            actor.freed.set()
+
+    def close(self) -> None:
+        """The link is gone: locks stay, sessions end after their timeout."""
+        self._closed = True
+        for group, session in self._here.values():
+            group.disconnected(session)
+        self._here.clear()

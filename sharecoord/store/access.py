@@ -1,0 +1,191 @@
+"""A store without a coordinator: read beside one, or taken while there is none."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import Connection, inspect, select
+
+from sharecoord.errors import InvalidConfigError, StoreInUseError, StoreVersionError
+from sharecoord.store.dialects import Dialect, SqliteDialect
+from sharecoord.store.schema import OUR_TABLES, SCRIPTS, prepare_schema
+from sharecoord.store.tables import ALEMBIC_VERSION, COORDINATOR, HEAD_REVISION, STORE_META
+from sharecoord.store.transactions import Transactions
+
+TOOL_ID = "sharecoord-store"
+"""How this process calls itself to others that want the store."""
+
+
+class StoreFacts(NamedTuple):
+    """What a store says about itself."""
+
+    revision: str
+    """Its schema."""
+    release: str
+    """The newest release that has opened it; "" = not known."""
+    cluster_id: str
+    """The Kafka cluster that it belongs to; "" = not known."""
+
+
+class Migration(NamedTuple):
+    """What `migrate` did; both the same = nothing."""
+
+    before: str
+    """"" = the database was empty."""
+    after: str
+
+
+class StoreAccess:
+    """One database, for tools."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        *,
+        name: str,
+        scripts: Path = SCRIPTS,
+        head_revision: str = HEAD_REVISION,
+    ) -> None:
+        """Touches nothing.
+
+        Args:
+            dialect: The database.
+            name: How messages call the store; without password.
+            scripts: Folder of the migrations.
+            head_revision: The revision that `scripts` leads to.
+        """
+        self.dialect = dialect
+        self.name = name
+        self._scripts = scripts
+        self._head_revision = head_revision
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that belong to an embedded database."""
+        if not isinstance(self.dialect, SqliteDialect):
+            return ()
+        path = self.dialect.path
+        return tuple(path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", ".lock"))
+
+    @contextlib.contextmanager
+    def snapshot(self, *, any_revision: bool = False) -> Iterator[tuple[Connection, StoreFacts]]:
+        """One consistent, committed state for as long as it is read; coordinators go on.
+
+        Args:
+            any_revision: Whether a schema of another release is shown too.
+
+        Raises:
+            InvalidConfigError: There is no store.
+            StoreVersionError: It is of another program or another release.
+        """
+        self._require_file()
+        transactions = Transactions(self.dialect)
+        try:
+            with transactions.read() as connection:
+                self.dialect.check_server(connection)
+                yield connection, self._facts(connection, any_revision=any_revision)
+        finally:
+            transactions.close()
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[Connection]:
+        """A writing transaction while no coordinator has the store; durable when the block ends.
+
+        Raises:
+            StoreInUseError: A coordinator has it, which is named.
+        """
+        try:
+            self.dialect.take(coordinator_id=TOOL_ID, alone=True)
+            transactions = Transactions(self.dialect)
+            try:
+                # As a coordinator opens it: none can come before this has ended.
+                with self.dialect.opening(), transactions.write_apart() as connection:
+                    self.dialect.check_server(connection)
+                    self._refuse_coordinators(connection)
+                    yield connection
+            finally:
+                transactions.close()
+        finally:
+            self.dialect.give_back()
+
+    def migrate(self) -> Migration:
+        """Brings the schema to that of this release, by migrations that need downtime too.
+
+        Raises:
+            InvalidConfigError: There is no such file.
+            StoreInUseError: A coordinator has the store.
+            StoreVersionError: It is of another program or of a newer release.
+        """
+        self._require_file()
+        with self.exclusive() as connection:
+            before = self._revision(connection)
+            self.prepare(connection, may_need_downtime=True)
+        return Migration(before, self._head_revision)
+
+    def prepare(self, connection: Connection, *, may_need_downtime: bool = False) -> None:
+        """Makes or upgrades the schema; see `schema.prepare_schema`."""
+        prepare_schema(
+            connection,
+            where=self.name,
+            scripts=self._scripts,
+            head=self._head_revision,
+            may_need_downtime=may_need_downtime,
+            ddl_commits=self.dialect.ddl_commits,
+        )
+        self.dialect.check_schema(connection)
+
+    def _require_file(self) -> None:
+        for path in self.files[:1]:
+            if not path.is_file():
+                raise InvalidConfigError(
+                    f"store: there is no {path}. Give --store the URL that the coordinator has"
+                )
+
+    def _refuse_coordinators(self, connection: Connection) -> None:
+        if not inspect(connection).has_table(COORDINATOR.name):
+            return
+        known = connection.execute(select(COORDINATOR.c.id, COORDINATOR.c.address))
+        for id_, address in known.all():
+            if self.dialect.lives(connection, id_):
+                raise StoreInUseError(
+                    f"{self.name} is in use by coordinator {id_} at {address}. Stop all "
+                    "coordinators first"
+                )
+
+    def _facts(self, connection: Connection, *, any_revision: bool) -> StoreFacts:
+        revision = self._revision(connection)
+        if not revision:
+            raise InvalidConfigError(
+                f"{self.name} is empty: no coordinator has used it yet. Give --store the URL that "
+                "the coordinator has"
+            )
+        meta = select(STORE_META.c.name, STORE_META.c.value)
+        values = {str(name): str(value) for name, value in connection.execute(meta)}
+        release = values.get("release", "")
+        if revision != self._head_revision and not any_revision:
+            raise StoreVersionError(
+                f"{self.name} has schema {revision}, written by sharecoord "
+                f"{release or '(unknown)'}; this release reads {self._head_revision}. Use that "
+                "release, or run: sharecoord store migrate"
+            )
+        return StoreFacts(revision, release, values.get("cluster_id", ""))
+
+    def _revision(self, connection: Connection) -> str:
+        """The stored revision; "" when the database has no table."""
+        tables = set(inspect(connection).get_table_names())
+        if not tables:
+            return ""
+        if not {ALEMBIC_VERSION.name, STORE_META.name} <= tables:
+            others = tables - OUR_TABLES
+            if self.dialect.ddl_commits and not others:
+                # A process died while it made the schema; `prepare` begins anew.
+                return ""
+            raise StoreVersionError(
+                f"{self.name} is a database of another program (it has the table "
+                f"{min(others or tables)}). Give --store the URL that the coordinator has"
+            )
+        stored = select(ALEMBIC_VERSION.c.version_num)
+        return str(connection.execute(stored).scalar_one_or_none() or "(none)")

@@ -1,0 +1,319 @@
+"""Looks whether a store holds what a coordinator can work with; beside a live one, if need be."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, Table
+
+from sharecoord.config.group import GROUP_SETTINGS
+from sharecoord.core.states import RecordState
+from sharecoord.errors import InvalidConfigError
+from sharecoord.store.access import StoreAccess, StoreFacts
+from sharecoord.store.partition_queries import EPOCH_FLOOR
+from sharecoord.store.raw_rows import Row, name_of, problems_of, stored_rows
+from sharecoord.store.row_codec import decode_headers
+from sharecoord.store.tables import (
+    ALEMBIC_VERSION,
+    COORDINATOR,
+    DEAD_LETTER,
+    HEAD_REVISION,
+    IN_FLIGHT,
+    MEMBER,
+    SHARE_GROUP,
+    SHARE_PARTITION,
+    STORE_META,
+)
+
+FINDINGS_MAX: Final = 1_000
+"""So many are kept; more are counted."""
+
+DELIVERY_COUNT_MAX: Final = 1_000
+"""The highest `share.delivery.count.limit`."""
+
+LEASE_MAX_MS: Final = 10 * 60_000
+"""The highest `coordinator.lease.timeout.ms`."""
+
+_STORED_STATES = {
+    int(state)
+    for state in (
+        RecordState.AVAILABLE,
+        RecordState.ACQUIRED,
+        RecordState.ARCHIVING,
+        RecordState.ARCHIVED,
+    )
+}
+
+_HEAD = ("start_offset", "end_offset", "finished_count", "end_leader_epoch")
+
+Values = Mapping[str, Any]
+"""A row by column."""
+
+Look = Callable[[Values], Iterator[tuple[str, str]]]
+"""Says what is wrong with a row: (problem, fix or "" for the table's)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong."""
+
+    table: str
+    row: str
+    """Its primary key."""
+    problem: str
+    fix: str
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """What a check found."""
+
+    facts: StoreFacts
+    findings: list[Finding] = field(default_factory=list)
+    more: int = 0
+    """Findings beyond `FINDINGS_MAX`."""
+    rows: dict[str, int] = field(default_factory=dict)
+    """Number of rows that were looked at, by table."""
+
+    def add(self, finding: Finding) -> None:
+        """Keeps or counts it."""
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+        else:
+            self.more += 1
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What the rows of other tables are compared with."""
+
+    place: str
+    reset: str
+    """The command that heals it."""
+    start: int | None
+    end: int
+    finished: int
+    owner_epoch: int
+    unfinished: int = 0
+    """Records of its ranges that are not in a final state."""
+    covered_to: int = -1
+    """The last offset of its ranges so far."""
+
+
+def check_store(access: StoreAccess) -> CheckReport:
+    """Reads every row in one snapshot.
+
+    Raises:
+        InvalidConfigError: There is no store.
+        StoreVersionError: It is a database of another program.
+    """
+    with access.snapshot(any_revision=True) as (connection, facts):
+        report = CheckReport(facts)
+        if facts.revision != HEAD_REVISION:
+            report.add(_other_schema(facts))
+            return report
+        _Check(connection, report, now_ms=access.dialect.now_ms(connection)).run()
+    return report
+
+
+def _other_schema(facts: StoreFacts) -> Finding:
+    return Finding(
+        str(ALEMBIC_VERSION.name),
+        f"version_num={facts.revision}",
+        f"the schema is {facts.revision}, written by sharecoord {facts.release or '(unknown)'}; "
+        f"this release knows {HEAD_REVISION}: nothing else was looked at",
+        "check with that release, or run: sharecoord store migrate",
+    )
+
+
+class _Check:
+    """One pass over all tables."""
+
+    def __init__(self, connection: Connection, report: CheckReport, *, now_ms: int) -> None:
+        self._connection = connection
+        self._report = report
+        self._now_ms = now_ms
+        self._partitions: dict[int, _Partition] = {}
+
+    def run(self) -> None:
+        """Looks at all rows; share-partitions before what hangs on them."""
+        looks: list[tuple[Table, str, Look]] = [
+            (STORE_META, "write the value that is meant with UPDATE", self._meta),
+            (COORDINATOR, "delete the row; a coordinator writes it at its start", self._lease),
+            (SHARE_GROUP, "mend the row with UPDATE, or restore a backup", self._group),
+            (SHARE_PARTITION, "mend the row with UPDATE, or restore a backup", self._partition),
+            (IN_FLIGHT, "mend the row with UPDATE, or restore a backup", self._range),
+            (MEMBER, "delete the row; the member joins again by itself", self._member),
+            (DEAD_LETTER, "mend the row with UPDATE, or restore a backup", self._letter),
+        ]
+        for table, fix, look in looks:
+            self._table(table, fix, look)
+        self._counts()
+
+    def _table(self, table: Table, fix: str, look: Look) -> None:
+        count = 0
+        with stored_rows(self._connection, table) as rows:
+            for row in rows:
+                count += 1
+                for problem, better_fix in self._problems(table, row, look):
+                    self._add(table, row, problem, better_fix or fix)
+        self._report.rows[str(table.name)] = count
+
+    @staticmethod
+    def _problems(table: Table, row: Row, look: Look) -> Iterator[tuple[str, str]]:
+        problems = problems_of(table, row)
+        if problems:
+            # Only what has the right types can be understood.
+            yield from ((problem, "") for problem in problems)
+        else:
+            yield from look(dict(zip(table.columns.keys(), row, strict=True)))
+
+    def _add(self, table: Table, row: Row, problem: str, fix: str) -> None:
+        # SQLAlchemy's names are a kind of text that YAML does not know.
+        self._report.add(Finding(str(table.name), name_of(table, row), problem, fix))
+
+    # -- one look per table ---------------------------------------------------------------------
+
+    def _meta(self, row: Values) -> Iterator[tuple[str, str]]:
+        if row["name"] == EPOCH_FLOOR and not row["value"].isdecimal():
+            fix = "set it to the highest owner_epoch, state_epoch and group_epoch that there is"
+            yield f"value is {row['value']!r}, not a number", fix
+
+    def _lease(self, row: Values) -> Iterator[tuple[str, str]]:
+        ahead_ms = row["lease_until_ms"] - self._now_ms
+        if ahead_ms > LEASE_MAX_MS:
+            problem = (
+                f"the lease lasts {ahead_ms / 1000:.0f} s more by the store's clock: so long "
+                "nobody takes over its share-partitions when it dies"
+            )
+            yield problem, "set the clock right; with that coordinator stopped, delete the row"
+
+    def _group(self, row: Values) -> Iterator[tuple[str, str]]:
+        fix = "set config to {} with UPDATE, then: sharecoord configs --entity-type groups "
+        fix += f"--entity-name {shlex.quote(row['group_id'])} --alter --add-config …"
+        config = _json(row["config"])
+        if not isinstance(config, dict) or not all(isinstance(v, str) for v in config.values()):
+            yield "config is no JSON object of texts", fix
+        else:
+            for name, value in config.items():
+                try:
+                    GROUP_SETTINGS.find(name).parse(value)
+                except InvalidConfigError as error:
+                    yield error.message, fix
+        if row["group_epoch"] < 0:
+            yield f"group_epoch is {row['group_epoch']}", ""
+
+    def _partition(self, row: Values) -> Iterator[tuple[str, str]]:
+        place = f"group {row['group_id']}, topic {row['topic']}, partition {row['partition_index']}"
+        head = [row[name] for name in _HEAD]
+        whole = None not in head
+        start, end, finished, _ = head if whole else (None, 0, 0, 0)
+        topic = shlex.quote(f"{row['topic']}:{row['partition_index']}")
+        reset = (
+            f"sharecoord groups --reset-offsets --group {shlex.quote(row['group_id'])} --topic "
+            f"{topic} --to-offset {max(start or 0, 0)} --execute (delivers again from there), or "
+            "restore a backup"
+        )
+        known = _Partition(place, reset, start, end, finished, row["owner_epoch"])
+        self._partitions[row["id"]] = known
+        if not whole and any(value is not None for value in head):
+            yield f"{place}: {', '.join(_HEAD)} are not all set", reset
+        elif start is not None and not 0 <= start <= end:
+            yield f"{place}: start_offset {start} and end_offset {end} are no window", reset
+        if row["partition_index"] < 0:
+            yield f"{place}: partition_index is negative", ""
+        if row["topic_id"] and not _is_topic_id(row["topic_id"]):
+            yield f"{place}: topic_id {row['topic_id']!r} is not 32 hex digits", ""
+        if row["owner"] == "":
+            yield f"{place}: owner is empty text, not NULL", ""
+        for name in ("owner_epoch", "state_epoch", "change_sequence"):
+            if row[name] < 0:
+                yield f"{place}: {name} is {row[name]}", ""
+
+    def _range(self, row: Values) -> Iterator[tuple[str, str]]:
+        first, last = row["first_offset"], row["last_offset"]
+        part = self._partitions.get(row["partition_id"])
+        if part is None:
+            yield "there is no such share-partition", "delete the row"
+            return
+        for problem in (*_place_problems(part, first, last), *_state_problems(row, part)):
+            yield f"{part.place}, [{first}, {last}]: {problem}", part.reset
+        part.covered_to = max(part.covered_to, last)
+        if row["state"] != RecordState.ARCHIVED:
+            part.unfinished += max(0, last - first + 1)
+
+    def _member(self, row: Values) -> Iterator[tuple[str, str]]:
+        topics = _json(row["topics"])
+        if not isinstance(topics, list) or not all(isinstance(name, str) for name in topics):
+            yield "topics is no JSON array of texts", ""
+        if row["member_epoch"] < 0:
+            yield f"member_epoch is {row['member_epoch']}", ""
+
+    def _letter(self, row: Values) -> Iterator[tuple[str, str]]:
+        if row["partition_id"] not in self._partitions:
+            yield "there is no such share-partition", "delete the row"
+        try:
+            decode_headers(row["headers"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            yield "headers are not as the coordinator writes them", ""
+        if row["delivery_count"] < 0:
+            yield f"delivery_count is {row['delivery_count']}", ""
+
+    def _counts(self) -> None:
+        """What can be said of a share-partition once its ranges are known."""
+        for id_, part in self._partitions.items():
+            if part.start is None:
+                continue
+            counted = part.end - part.start - part.unfinished
+            if counted != part.finished:
+                problem = (
+                    f"{part.place}: finished_count is {part.finished}, its ranges leave {counted}"
+                )
+                fix = "the next commit of a coordinator writes it anew; until then the lag is wrong"
+                self._report.add(Finding(str(SHARE_PARTITION.name), f"id={id_}", problem, fix))
+
+
+def _place_problems(part: _Partition, first: int, last: int) -> Iterator[str]:
+    if first > last:
+        yield "it ends before it begins"
+    if part.start is None:
+        yield "the share-partition has no start offset yet"
+    elif first < part.start or last >= part.end:
+        yield f"it is not inside the window [{part.start}, {part.end})"
+    if first <= part.covered_to:
+        yield f"it overlaps the range before it, which ends at {part.covered_to}"
+
+
+def _state_problems(row: Values, part: _Partition) -> Iterator[str]:
+    state, count, token = row["state"], row["delivery_count"], row["lock_token"]
+    if state not in _STORED_STATES:
+        yield f"state {state} is none of AVAILABLE 0, ACQUIRED 1, ARCHIVING 3, ARCHIVED 4"
+    elif state == RecordState.ACQUIRED:
+        if not row["member_id"] or token <= 0 or row["deadline_ms"] <= 0:
+            yield "it is ACQUIRED without member, lock token or deadline"
+    elif row["member_id"] or row["deadline_ms"] or row["granted_ms"]:
+        yield f"it is {RecordState(state).name} and has a lock"
+    if not 0 <= count <= DELIVERY_COUNT_MAX:
+        yield f"delivery_count {count} is not between 0 and {DELIVERY_COUNT_MAX}"
+    if row["hand_outs"] < count:
+        yield f"hand_outs {row['hand_outs']} is less than delivery_count {count}"
+    if token >> 32 > part.owner_epoch:
+        yield f"its lock token is of owner epoch {token >> 32}, beyond {part.owner_epoch}"
+    size, hashes = row["last_offset"] - row["first_offset"] + 1, row["key_hashes"]
+    if hashes is not None and len(hashes) != 8 * size:
+        yield f"key_hashes has {len(hashes)} bytes for {size} records; 8 for each is right"
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _is_topic_id(text: str) -> bool:
+    return len(text) == 32 and all(digit in "0123456789abcdef" for digit in text)

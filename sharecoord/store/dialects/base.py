@@ -1,0 +1,130 @@
+"""What differs between databases: the interface; one file per database beside it.
+
+SQLAlchemy's SQLite compiler leaves FOR UPDATE out; there BEGIN IMMEDIATE does the same for the
+whole file, so that statements lock rows in order of id everywhere.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Insert, Table, literal_column
+
+from sharecoord.errors import SharecoordError
+
+READ_ONLY = "sharecoord_read_only"
+"""Execution option of connections that only read: they never wait for a writer."""
+
+LOCK_TIMEOUT_MS = 2000
+
+ALONE = ""
+"""Stands in `lives` for the coordinator that has the store for itself."""
+
+
+class Dialect(abc.ABC):
+    """One database: how to connect, to begin, to upsert, to tell the time, to read its errors."""
+
+    driver_errors: tuple[type[BaseException], ...]
+    """What the driver raises when SQLAlchemy does not wrap it."""
+
+    keeps_readers: bool = False
+    """Whether connections for reading are so dear that one is kept between reads."""
+
+    ddl_commits: bool = False
+    """Whether every statement that changes the schema commits what was done before."""
+
+    @abc.abstractmethod
+    def make_engine(self) -> Engine:
+        """An engine whose transactions begin as the store needs them."""
+
+    @abc.abstractmethod
+    def take(self, *, coordinator_id: str, alone: bool) -> None:
+        """Takes the database for this process, before it is touched.
+
+        Args:
+            coordinator_id: Who this is; another living process must not have the same id.
+            alone: Whether no other coordinator may use it (standalone mode).
+
+        Raises:
+            StoreInUseError: Another process has it.
+        """
+
+    @abc.abstractmethod
+    def give_back(self) -> None:
+        """Undoes `take`; never raises."""
+
+    def keep(self) -> None:  # noqa: B027 - a file lock can not be lost
+        """Sees to it that what `take` took is still ours; raises as `take` does."""
+
+    def opening(self) -> contextlib.AbstractContextManager[None]:
+        """One process at a time makes the schema and registers."""
+        return contextlib.nullcontext()
+
+    def lives(self, connection: Connection, coordinator_id: str) -> bool:
+        """Whether a process lives that took the store under this id, or as `ALONE`."""
+        return False
+
+    def check_server(self, connection: Connection) -> None:  # noqa: B027 - nothing to check
+        """Warns of settings that are not durable, refuses what can not work.
+
+        Called by `open` alone, on a connection that it gives the time for migrations.
+        """
+
+    def check_schema(self, connection: Connection) -> None:  # noqa: B027 - nothing to check
+        """Refuses tables that do not hold what the store needs; once per `open`."""
+
+    @abc.abstractmethod
+    def now_ms(self, connection: Connection) -> int:
+        """The store's clock, inside the connection's transaction."""
+
+    @abc.abstractmethod
+    def upsert(
+        self,
+        table: Table,
+        *,
+        keys: Sequence[str],
+        counter: str | None = None,
+        not_older_by: str | None = None,
+    ) -> Insert:
+        """An INSERT that replaces all other columns of a row with the same keys.
+
+        Args:
+            table: Where to.
+            keys: Columns of the primary key or of a unique constraint.
+            counter: A column that becomes stored + 1 instead.
+            not_older_by: A column; the stored row stays when its value is higher.
+        """
+
+    @abc.abstractmethod
+    def insert_or_ignore(self, table: Table) -> Insert:
+        """An INSERT that does nothing when a row with the same keys exists."""
+
+    @abc.abstractmethod
+    def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
+        """The error of this package for an error of the driver."""
+
+
+def upsert_on_conflict(
+    insert: Any,
+    table: Table,
+    *,
+    keys: Sequence[str],
+    counter: str | None,
+    not_older_by: str | None,
+) -> Insert:
+    """`Dialect.upsert` in the words that SQLite and PostgreSQL share (INSERT .. ON CONFLICT)."""
+    replaced: dict[str, Any] = {
+        column.name: insert.excluded[column.name]
+        for column in table.columns
+        if column.name not in keys
+    }
+    if counter is not None:
+        replaced[counter] = table.c[counter] + literal_column("1")
+    where = None
+    if not_older_by is not None:
+        where = table.c[not_older_by] <= insert.excluded[not_older_by]
+    made: Insert = insert.on_conflict_do_update(index_elements=keys, set_=replaced, where=where)
+    return made

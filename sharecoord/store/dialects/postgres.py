@@ -1,0 +1,213 @@
+"""PostgreSQL 12 or newer, by psycopg 3."""
+
+# ruff: noqa: D102 - `Dialect` documents the methods
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import psycopg
+import structlog
+from psycopg.waiting import Ready
+from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.pool import NullPool
+
+from sharecoord.errors import InvalidConfigError, SharecoordError
+from sharecoord.store.dialects.base import READ_ONLY, upsert_on_conflict
+from sharecoord.store.dialects.postgres_text import register_text
+from sharecoord.store.dialects.server import (
+    CONNECT_TIMEOUT_S,
+    KEEPALIVE_COUNT,
+    KEEPALIVE_IDLE_S,
+    KEEPALIVE_INTERVAL_S,
+    NOT_DURABLE,
+    OPEN_TIMEOUT_MS,
+    STATEMENT_TIMEOUT_MS,
+    USER_TIMEOUT_MS,
+    ServerDialect,
+)
+from sharecoord.store.errors_postgres import translate_postgres
+from sharecoord.store.errors_servers import StoreRefusedError
+
+log = structlog.get_logger(__name__)
+
+OLDEST_VERSION = 120000
+
+_KEY = "hashtextextended(concat('sharecoord/', current_schema(), '/', %s::text), 0)"
+_LOCK_ROWS = (
+    "FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid "
+    "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.database = "
+    "(SELECT oid FROM pg_database WHERE datname = current_database()) "
+    f"AND ((l.classid::bigint << 32) | l.objid::bigint) = {_KEY}"
+)
+# One round trip: makes COMMIT durable where somebody had switched that off (a stronger setting of
+# the user stays), and tells whether the server takes writes.
+_SET_UP = (
+    "SELECT current_setting('transaction_read_only') = 'on', CASE WHEN "
+    "current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', "
+    "false) END"
+)
+_POLL_S = 0.25
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection that does not wait for ever: a frozen server keeps its TCP connections."""
+
+    answer_timeout_s: float = 60.0
+
+    def wait(self, gen: Any, interval: float = _POLL_S, timeout: float | None = None) -> Any:
+        """As the base class; OperationalError when no answer came in time."""
+        return super().wait(self._bounded(gen), interval=min(interval, _POLL_S))
+
+    def _bounded(self, gen: Any) -> Generator[Any, Any, Any]:
+        end = time.monotonic() + self.answer_timeout_s
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if ready == Ready.NONE and time.monotonic() >= end:
+                    # What comes later must not be taken for the answer to something else.
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(
+                        f"no answer of the server within {self.answer_timeout_s:g} s"
+                    )
+                wanted = gen.send(ready)
+        except StopIteration as done:
+            return done.value
+
+
+class PostgresDialect(ServerDialect):
+    """PostgreSQL: READ COMMITTED, `synchronous_commit` at least `on`, answers within seconds."""
+
+    driver_errors = (psycopg.Error,)
+
+    try_lock_sql = f"SELECT pg_try_advisory_lock({_KEY})"
+    unlock_sql = f"SELECT pg_advisory_unlock({_KEY})"
+    session_sql = "SELECT pg_backend_pid()"
+    holder_sql = f"SELECT l.pid, coalesce(host(a.client_addr), 'a local socket') {_LOCK_ROWS}"
+    end_session_sql = "SELECT pg_terminate_backend(%s)"
+    locked_sql = f"SELECT count(*) > 0 {_LOCK_ROWS}"
+
+    def create_engine(self) -> Engine:
+        engine = create_engine(
+            self.url,
+            poolclass=NullPool,
+            paramstyle="format",
+            connect_args=self._connect_args(),
+        )
+        event.listen(engine, "do_connect", self._connect)
+        event.listen(engine, "connect", self._set_up)
+        event.listen(engine, "begin", self._begin)
+        return engine
+
+    def set_autocommit(self, driver_connection: Any) -> None:
+        driver_connection.autocommit = True
+
+    def check_server(self, connection: Connection) -> None:
+        version = int(connection.exec_driver_sql("SHOW server_version_num").scalar_one())
+        if version < OLDEST_VERSION:
+            raise InvalidConfigError(
+                f"{self.where}: PostgreSQL {version // 10000} is too old. Use 12 or newer"
+            )
+        for name in ("fsync", "full_page_writes"):
+            if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off":
+                log.warning(NOT_DURABLE, fix=f"{name} = on", store=self.where)
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+        if encoding != "UTF8":
+            raise InvalidConfigError(
+                f"{self.where}: the database has the encoding {encoding}. Make one with CREATE "
+                "DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+            )
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {OPEN_TIMEOUT_MS}")
+        driver: Any = connection.connection.driver_connection
+        driver.answer_timeout_s = OPEN_TIMEOUT_MS / 1000
+
+    def now_ms(self, connection: Connection) -> int:
+        sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+        return int(connection.exec_driver_sql(sql).scalar_one())
+
+    def upsert(
+        self,
+        table: Table,
+        *,
+        keys: Sequence[str],
+        counter: str | None = None,
+        not_older_by: str | None = None,
+    ) -> Insert:
+        return upsert_on_conflict(
+            postgresql.insert(table), table, keys=keys, counter=counter, not_older_by=not_older_by
+        )
+
+    def insert_or_ignore(self, table: Table) -> Insert:
+        return postgresql.insert(table).on_conflict_do_nothing()
+
+    def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
+        return translate_postgres(error, where=self.where, committing=committing)
+
+    def _connect_args(self) -> dict[str, Any]:
+        """Ours where the URL says nothing; of `options` the later one wins, so the URL's."""
+        settings = {
+            "default_transaction_isolation": "read\\ committed",
+            "lock_timeout": self._lock_timeout_ms,
+            "statement_timeout": STATEMENT_TIMEOUT_MS,
+            # For the server's end: when our machine is gone, its locks must not stay.
+            "tcp_keepalives_idle": KEEPALIVE_IDLE_S,
+            "tcp_keepalives_interval": KEEPALIVE_INTERVAL_S,
+            "tcp_keepalives_count": KEEPALIVE_COUNT,
+            "tcp_user_timeout": USER_TIMEOUT_MS,
+            # Everything goes by primary key or an index, and the tables change faster than
+            # their statistics: a plan made for an empty table must not scan a full one.
+            "enable_seqscan": "off",
+            "enable_hashjoin": "off",
+            "enable_mergejoin": "off",
+            "plan_cache_mode": "force_generic_plan",
+            "jit": "off",
+        }
+        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        ours = {
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "application_name": "sharecoord",
+            "keepalives": 1,
+            "keepalives_idle": KEEPALIVE_IDLE_S,
+            "keepalives_interval": KEEPALIVE_INTERVAL_S,
+            "keepalives_count": KEEPALIVE_COUNT,
+            "tcp_user_timeout": USER_TIMEOUT_MS,
+            "client_encoding": "utf8",
+        }
+        theirs = self.url.query
+        made = {name: value for name, value in ours.items() if name not in theirs}
+        return {**made, "options": f"{options} {_text(theirs.get('options', ''))}".strip()}
+
+    def _connect(
+        self, dialect: object, record: object, args: list[Any], params: dict[str, Any]
+    ) -> BoundedConnection:
+        connection = BoundedConnection.connect(*args, **params)
+        connection.answer_timeout_s = self._answer_timeout_ms / 1000
+        register_text(connection)
+        return connection
+
+    def _set_up(self, connection: BoundedConnection, record: object) -> None:
+        connection.autocommit = True
+        row = connection.execute(_SET_UP).fetchone()
+        connection.autocommit = False
+        if row is not None and row[0]:
+            connection.close()
+            raise StoreRefusedError(
+                f"{self.where}: the server takes no writes: it is a standby, or "
+                "default_transaction_read_only is on. Give the address of the primary, or list "
+                "all hosts with ?target_session_attrs=read-write"
+            )
+
+    def _begin(self, connection: Connection) -> None:
+        if connection.get_execution_options().get(READ_ONLY, False):
+            # Several statements, one state. Goes with the driver's BEGIN.
+            driver: Any = connection.connection.driver_connection
+            driver.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            driver.read_only = True
+
+
+def _text(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else " ".join(value)

@@ -1,0 +1,94 @@
+"""Errors of PyMySQL to ours, by the server's or the client's error number."""
+
+from __future__ import annotations
+
+from sharecoord.errors import SharecoordError
+from sharecoord.store.errors_map import unwrapped
+from sharecoord.store.errors_servers import Kind, translate
+
+_LOST = "the connection is lost or could not be made; is the server up, and the network?"
+_FULL = "no space left at the server; free space"
+_READ_ONLY = "the server takes no writes (read_only); give the address of the primary"
+_LOGIN = "the server does not accept this user or password; correct the URL, or the user's host"
+_TOO_MANY = "the server has no connection left; raise max_connections, or end other clients"
+_KILLED = "an administrator ended the connection or stops the server"
+_SLOW = "a statement took longer than allowed, or was killed"
+_DAMAGED = "data of the server are damaged. Stop all coordinators, then restore a backup"
+_RIGHTS = "this user may not do that; grant it all rights on the database"
+_PACKET = (
+    "a dead letter or a list is longer than max_allowed_packet; raise it at the server to more "
+    "than the longest record"
+)
+
+_CODES = {
+    1213: (Kind.CONFLICT, "deadlock with another transaction"),
+    1020: (Kind.CONFLICT, "a concurrent transaction came first"),
+    1205: (Kind.NOT_COMMITTED, "a row is locked by another transaction for too long"),
+    1290: (Kind.REFUSED, _READ_ONLY),
+    1792: (Kind.REFUSED, _READ_ONLY),
+    1836: (Kind.REFUSED, _READ_ONLY),
+    1044: (Kind.REFUSED, "this user may not use the database, or it does not exist; grant it"),
+    1045: (Kind.REFUSED, _LOGIN),
+    1130: (Kind.REFUSED, "the server does not accept this host; make a user for it"),
+    1251: (Kind.REFUSED, _LOGIN),
+    1698: (Kind.REFUSED, _LOGIN),
+    3118: (Kind.REFUSED, _LOGIN),
+    2059: (Kind.REFUSED, _LOGIN),
+    2061: (Kind.REFUSED, _LOGIN),
+    1049: (Kind.REFUSED, "the database does not exist; make it with CREATE DATABASE"),
+    1142: (Kind.REFUSED, _RIGHTS),
+    1227: (Kind.REFUSED, _RIGHTS),
+    1665: (Kind.REFUSED, "binlog_format=STATEMENT forbids READ COMMITTED; set it to ROW"),
+    1712: (Kind.FATAL, _DAMAGED),
+    1194: (Kind.FATAL, _DAMAGED),
+    1195: (Kind.FATAL, _DAMAGED),
+    1153: (Kind.OURS, _PACKET),
+    1021: (Kind.PASSING, _FULL),
+    1114: (Kind.PASSING, _FULL),
+    1026: (Kind.PASSING, _FULL),
+    1040: (Kind.PASSING, _TOO_MANY),
+    1203: (Kind.PASSING, _TOO_MANY),
+    1226: (Kind.PASSING, _TOO_MANY),
+    1037: (Kind.PASSING, "the server is out of memory"),
+    1053: (Kind.PASSING, _KILLED),
+    1077: (Kind.PASSING, _KILLED),
+    1079: (Kind.PASSING, _KILLED),
+    1927: (Kind.PASSING, _KILLED),
+    1317: (Kind.PASSING, _SLOW),
+    1969: (Kind.PASSING, _SLOW),
+    3024: (Kind.PASSING, _SLOW),
+    1047: (Kind.PASSING, "the node does not belong to its cluster (wsrep); wait for it"),
+    4031: (Kind.PASSING, _LOST),
+    1158: (Kind.PASSING, _LOST),
+    1159: (Kind.PASSING, _LOST),
+    1160: (Kind.PASSING, _LOST),
+    1161: (Kind.PASSING, _LOST),
+}
+_CLIENT_CODES = range(2000, 3000)
+"""Numbers of the client library: the connection broke, or could not be made."""
+
+
+def translate_mysql(error: BaseException, *, where: str, committing: bool) -> SharecoordError:
+    """The error of this package for an error of PyMySQL or SQLAlchemy.
+
+    Args:
+        error: What was raised inside a transaction or while connecting, wrapped or bare.
+        where: The store without its password.
+        committing: Whether COMMIT itself raised it.
+    """
+    bare = unwrapped(error)
+    code = bare.args[0] if bare.args and isinstance(bare.args[0], int) else None
+    words = bare.args[1] if code is not None and len(bare.args) > 1 else bare
+    said = f"{type(bare).__name__}{f' {code}' if code is not None else ''}: {words}"
+    kind, hint = _kind_of(bare, code)
+    return translate(kind, hint, said, where=where, committing=committing)
+
+
+def _kind_of(error: BaseException, code: int | None) -> tuple[Kind, str]:
+    if code in _CODES:
+        return _CODES[code]
+    # The driver's own: a connection that was closed under it, a packet cut short.
+    closed = type(error).__name__ == "InterfaceError" or isinstance(error, OSError)
+    if closed or (code is not None and code in _CLIENT_CODES):
+        return Kind.PASSING, _LOST
+    return Kind.OURS, ""

@@ -1,0 +1,365 @@
+"""What the judge checks of the database: each change as it takes effect must have a cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from sharecoord.core.changes import (
+    InFlightRow,
+    PartitionCommit,
+    PartitionHead,
+    PartitionKey,
+    PartitionRow,
+)
+from sharecoord.core.states import AcknowledgeType, RecordState
+from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow
+
+__all__ = ["DatabaseJudge"]
+
+ACCEPT, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.REJECT
+AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
+ARCHIVED = RecordState.ARCHIVED
+
+LIMIT_MEMORY_MS = 60_000
+"""A change of the delivery limit is known to every coordinator, frozen ones too, after so long."""
+
+JUMP_MEMORY_MS = 60_000
+"""A coordinator measures the store's clock at least so often, however slow the store is."""
+
+SESSION_MARGIN_MS = 2_000
+"""Owners hear of members once a second, so a session may end this much early."""
+
+
+class DatabaseJudge:
+    """See the module; `Judge` adds what members live through.
+
+    Args:
+        log: What the logs hold.
+        now_ms: The judge's clock.
+        delivery_limit: The limit in force at the beginning.
+        session_timeout_ms: How long a silent member's locks are certain.
+        window_max: Most records under locks or due in one window; 0 = not limited by hand.
+    """
+
+    def __init__(
+        self,
+        log: RecordLog,
+        now_ms: Callable[[], int],
+        *,
+        delivery_limit: int,
+        session_timeout_ms: int,
+        window_max: int = 0,
+    ) -> None:
+        self.log = log
+        self.violations: list[str] = []
+        self.by_key: dict[PartitionKey, Shadow] = {}
+        self.by_id: dict[int, Shadow] = {}
+        self.deliveries = self.confirmations = 0
+        self.trace: Callable[[str], None] = lambda _: None
+        """Gets a line for each change of the database."""
+        self._now_ms = now_ms
+        self._limits: list[tuple[int, int]] = [(now_ms(), delivery_limit)]
+        self._jumps: list[tuple[int, int]] = []
+        self._session_timeout_ms = session_timeout_ms
+        self._window_max = window_max
+        self._silent: dict[str, int] = {}
+        """Members without a stream, since when."""
+        self._stream_of: dict[str, tuple[object, str]] = {}
+        """Members' streams that work, and where they end."""
+        self._troubles = 0
+
+    def broken(self, message: str) -> None:
+        """Notes a broken promise."""
+        self.violations.append(f"{self._now_ms()} ms: {message}")
+
+    # -- what happens in the world --------------------------------------------------------------
+
+    def limit_changed(self, delivery_limit: int) -> None:
+        """An operator changed the delivery limit."""
+        self._limits.append((self._now_ms(), delivery_limit))
+
+    def _limits_in_force(self) -> list[int]:
+        """Every limit that some coordinator may still go by."""
+        oldest_ms = self._now_ms() - LIMIT_MEMORY_MS
+        return [
+            limit
+            for (_, limit), (until_ms, _) in zip(
+                self._limits, [*self._limits[1:], (oldest_ms, 0)], strict=True
+            )
+            if until_ms >= oldest_ms
+        ]
+
+    def clock_jumped(self, by_ms: int) -> None:
+        """The store's clock was set: forward, locks that are loaded later seem that much older."""
+        if by_ms > 0:
+            self._jumps.append((self._now_ms(), by_ms))
+
+    # -- what the database does -----------------------------------------------------------------
+
+    def opened(self, row: PartitionRow) -> None:
+        """A share-partition has a row."""
+        known = self.by_id.get(row.partition_id)
+        if known is None:
+            shadow = Shadow(row.key, row.owner_epoch, row.state_epoch)
+            self.by_id[row.partition_id] = self.by_key[row.key] = shadow
+
+    def claimed(self, row: PartitionRow) -> None:
+        """A coordinator owns a share-partition from now on."""
+        shadow = self.by_id[row.partition_id]
+        if row.owner_epoch <= shadow.owner_epoch:
+            self.broken(f"{name_of(shadow)}: claimed by {row.owner} without a new owner epoch")
+        if row.owner != shadow.owner:
+            shadow.calm.clear()
+        shadow.owner, shadow.owner_epoch = row.owner, row.owner_epoch
+        now_ms = self._now_ms()
+        for life in shadow.lives.values():
+            if life.deadline_ms > now_ms:
+                since_ms = life.granted_ms - JUMP_MEMORY_MS
+                life.deadline_ms -= sum(by for at, by in self._jumps if at >= since_ms)
+
+    def initialised(self, partition_id: int, head: PartitionHead) -> None:
+        """The start offset was resolved."""
+        shadow = self.by_id[partition_id]
+        if shadow.start is None:
+            shadow.start, shadow.end = head.start_offset, head.end_offset
+
+    def closed(self, partition_id: int) -> None:
+        """The topic was deleted or made again."""
+        self.by_id[partition_id].closed = True
+
+    def reset(self, row: PartitionRow) -> None:
+        """An operator set a start offset: everything begins anew."""
+        self.opened(row)
+        shadow = self.by_id[row.partition_id]
+        if row.state_epoch <= shadow.state_epoch and shadow.start is not None:
+            self.broken(f"{name_of(shadow)}: reset without a new state epoch")
+        assert row.head is not None, "a reset sets it"
+        shadow.state_epoch = row.state_epoch
+        shadow.start = shadow.end = row.head.start_offset
+        shadow.closed = False
+        shadow.rows.clear()
+        self._void(shadow, 0)
+
+    def deleted(self, keys: Iterable[PartitionKey]) -> None:
+        """An operator deleted offsets."""
+        for key in keys:
+            shadow = self.by_key.pop(key, None)
+            if shadow is not None:
+                self.by_id = {n: s for n, s in self.by_id.items() if s is not shadow}
+                self._void(shadow, 0)
+
+    @staticmethod
+    def _void(shadow: Shadow, from_offset: int) -> None:
+        """What was known of records from an offset on is about other records."""
+        shadow.version += 1
+        dead = [grant for grant in shadow.granted if grant[0] >= from_offset]
+        shadow.void.update(dead)
+        for grant in dead:
+            del shadow.granted[grant]
+        for offset in [at for at in shadow.lives if at >= from_offset]:
+            del shadow.lives[offset]
+
+    def committed(self, part: PartitionCommit) -> None:
+        """A commit of one share-partition took effect."""
+        shadow = self.by_id.get(part.partition_id)
+        if shadow is None:
+            self.broken(f"a commit of partition {part.partition_id}, whose offsets were deleted")
+            return
+        name = name_of(shadow)
+        head = part.head
+        rows = "; ".join(text_of(row) for row in sorted(part.upserted)[:4])
+        self.trace(f"  db: {name} [{head.start_offset}, {head.end_offset}) {rows}")
+        if (part.owner_epoch, part.state_epoch) != (shadow.owner_epoch, shadow.state_epoch):
+            self.broken(
+                f"{name}: a commit of epochs {part.owner_epoch}, {part.state_epoch} took effect at "
+                f"{shadow.owner_epoch}, {shadow.state_epoch}"
+            )
+        if shadow.start is None:
+            self.broken(f"{name}: a commit before its start offset was resolved")
+            shadow.start = shadow.end = head.start_offset
+        if part.raises_state_epoch:
+            shadow.state_epoch += 1
+        elif head.start_offset < shadow.start or head.end_offset < shadow.end:
+            self.broken(
+                f"{name}: window [{shadow.start}, {shadow.end}) moved back to "
+                f"[{head.start_offset}, {head.end_offset})"
+            )
+        before = self._changed_rows(shadow, part)
+        after = {o: row for row in part.upserted for o in range(row[0], row[1] + 1)}
+        truncated_at = head.end_offset if part.raises_state_epoch else None
+        self._check_moves(shadow, before, after, head, truncated_at)
+        self._check_skipped(shadow, after, head)
+        shadow.start, shadow.end = head.start_offset, head.end_offset
+        for row in part.upserted:
+            shadow.rows[row[0]] = row
+        if truncated_at is not None:
+            self._void(shadow, truncated_at)
+        self._check_window(shadow)
+
+    def _changed_rows(self, shadow: Shadow, part: PartitionCommit) -> dict[int, InFlightRow]:
+        """Takes what a commit changes out of the shadow: the former row of each offset."""
+        firsts = [*part.deleted, *(row[0] for row in part.upserted)]
+        rows = [row for first in firsts if (row := shadow.rows.pop(first, None)) is not None]
+        return {o: row for row in rows for o in range(row[0], row[1] + 1)}
+
+    def _check_moves(
+        self,
+        shadow: Shadow,
+        before: dict[int, InFlightRow],
+        after: dict[int, InFlightRow],
+        head: PartitionHead,
+        truncated_at: int | None,
+    ) -> None:
+        for offset, old in before.items():
+            if truncated_at is not None and offset >= truncated_at:
+                continue
+            new = after.get(offset)
+            if new is None:
+                passed = offset < head.start_offset
+                self._check_finished(shadow, offset, old, passed=passed)
+            elif new is not old:
+                self._check_move(shadow, offset, old, new)
+        for offset, new in after.items():
+            if offset not in before:
+                if offset < shadow.end:
+                    self.broken(
+                        f"{name_of(shadow)}@{offset}: was finished and is {text_of(new)} again"
+                    )
+                self._check_move(shadow, offset, None, new)
+            if offset < head.start_offset and new.state in (AVAILABLE, ACQUIRED):
+                self.broken(f"{name_of(shadow)}@{offset}: {text_of(new)} below the start offset")
+
+    def _check_finished(
+        self, shadow: Shadow, offset: int, old: InFlightRow, *, passed: bool
+    ) -> None:
+        """A record has no row any more.
+
+        Args:
+            shadow: Its share-partition.
+            offset: Where it is.
+            old: Its last row.
+            passed: Whether the start offset went over it: archived rows are dropped then.
+        """
+        if old.state == ARCHIVED and passed:
+            return
+        if not self.log.holds(shadow.key, offset):
+            return
+        life, token = shadow.life(offset), old.lock_token
+        fits = (token, ACCEPT) in life.said
+        if passed and not fits:
+            fits = (token, REJECT) in life.said or self._worn_out(life, old)
+        if not fits:
+            self.broken(f"{name_of(shadow)}@{offset}: {text_of(old)} is finished without cause")
+
+    def _worn_out(self, life: RecordLife, row: InFlightRow) -> bool:
+        """Whether a record has had all its deliveries, and the last one is over."""
+        if row.delivery_count < min(self._limits_in_force()):
+            return False
+        return life.token != row.lock_token or not self._is_valid(life)
+
+    def _is_valid(self, life: RecordLife) -> bool:
+        """Whether a member may still believe in its lock."""
+        if life.holder is None or life.deadline_ms <= self._now_ms():
+            return False
+        silent_ms = self._silent.get(life.holder)
+        return silent_ms is None or not self._session_over(silent_ms)
+
+    def _check_move(
+        self, shadow: Shadow, offset: int, old: InFlightRow | None, new: InFlightRow
+    ) -> None:
+        name, life = f"{name_of(shadow)}@{offset}", shadow.life(offset)
+        count = 0 if old is None else old.delivery_count
+        if old is not None and new.delivery_count < count:
+            unseen = old.state == ACQUIRED and (
+                old.lock_token not in life.arrived or old.lock_token in life.excused
+            )
+            over = shadow.key.topic_id in self.log.ended
+            if not over and (not unseen or new.delivery_count < count - 1):
+                self.broken(f"{name}: count of {text_of(old)} went down to {new.delivery_count}")
+        counted = new.delivery_count >= count + (new.state == ACQUIRED)
+        if old is not None and old.state == ACQUIRED and counted:
+            self._check_was_sent(shadow, offset, life, old)
+        if new.state == ACQUIRED:
+            self._check_grant(shadow, offset, old, new)
+        elif new.state == ARCHIVED and (old is None or old.state != ARCHIVED):
+            self._check_archived(shadow, offset, life, old, new)
+
+    def _check_was_sent(
+        self, shadow: Shadow, offset: int, life: RecordLife, old: InFlightRow
+    ) -> None:
+        """A delivery that counts has reached its member, if nothing stood in its way."""
+        token = old.lock_token
+        way = self._way_to(old.member_id, shadow)
+        calm = way is not None and shadow.calm.get((offset, token)) == (self._troubles, way)
+        if token not in life.arrived and calm:
+            self.broken(f"{name_of(shadow)}@{offset}: {text_of(old)} counts, and it was never sent")
+
+    def _check_grant(
+        self, shadow: Shadow, offset: int, old: InFlightRow | None, new: InFlightRow
+    ) -> None:
+        token, name = new.lock_token, f"{name_of(shadow)}@{offset}"
+        if old is not None and old.state == ACQUIRED and old.lock_token == token:
+            if (old.member_id, old.delivery_count) != (new.member_id, new.delivery_count):
+                self.broken(f"{name}: {text_of(old)} became {text_of(new)} under one token")
+            return
+        if (offset, token) in shadow.granted or (offset, token) in shadow.void:
+            self.broken(f"{name}: token {token} was used before")
+        if new.delivery_count > max(self._limits_in_force()):
+            self.broken(f"{name}: handed out {new.delivery_count} times, beyond the limit")
+        shadow.granted[offset, token] = (str(new.member_id), new.delivery_count)
+        shadow.calm[offset, token] = (self._troubles, self._way_to(new.member_id, shadow))
+
+    def _check_archived(
+        self,
+        shadow: Shadow,
+        offset: int,
+        life: RecordLife,
+        old: InFlightRow | None,
+        new: InFlightRow,
+    ) -> None:
+        reason = (new.reason or "").partition(":")[0]
+        if reason == "DELIVERY_LIMIT":
+            fits = old is not None and self._worn_out(life, old)
+        elif reason == "REJECTED":
+            fits = any(kind is REJECT for _, kind in life.said)
+        elif reason == "LOG_START":
+            fits = offset < self.log.start(shadow.key)
+        else:
+            fits = False
+        if not fits and self.log.holds(shadow.key, offset):
+            self.broken(f"{name_of(shadow)}@{offset}: {text_of(new)} without cause")
+
+    def _check_skipped(
+        self, shadow: Shadow, after: dict[int, InFlightRow], head: PartitionHead
+    ) -> None:
+        """What the window moved over without a row must not be a record."""
+        for offset in range(shadow.end, head.end_offset):
+            if offset not in after and self.log.holds(shadow.key, offset):
+                self.broken(f"{name_of(shadow)}@{offset}: skipped, but it is a record")
+
+    def _check_window(self, shadow: Shadow) -> None:
+        """New records enter only while there is room; what was delayed comes back beside them."""
+        if self._window_max:
+            rows = shadow.rows.values()
+            new = sum(r[1] - r[0] + 1 for r in rows if r.state == ACQUIRED and r.hand_outs == 1)
+            if new > self._window_max:
+                self.broken(f"{name_of(shadow)}: {new} new records under locks")
+
+    def _way_to(self, member_id: str | None, shadow: Shadow) -> object:
+        """The stream on which the owner of a share-partition reaches a member, if there is one."""
+        stream, coordinator_id = self._stream_of.get(str(member_id), (None, ""))
+        return stream if coordinator_id == shadow.owner else None
+
+    def _session_over(self, silent_ms: int) -> bool:
+        return self._now_ms() - silent_ms >= self._session_timeout_ms - SESSION_MARGIN_MS
+
+
+def name_of(shadow: Shadow) -> str:
+    """A share-partition in messages."""
+    return f"{shadow.key.topic}[{shadow.key.partition}]"
+
+
+def text_of(row: InFlightRow) -> str:
+    """A row in messages."""
+    state = RecordState(row.state).name
+    return f"[{row[0]}, {row[1]}] {state} {row.delivery_count}x {row.member_id} {row.lock_token:x}"

@@ -1,0 +1,92 @@
+"""Links between coordinators of one process: in order, with a delay, and they can be cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from sharecoord.core.delivery import Delivery
+from sharecoord.core.peering import GatewayItem, OwnerItem
+from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.owner import GatewayLink
+
+__all__ = ["PeerLink"]
+
+T = TypeVar("T")
+
+LINK_S = 0.001
+"""Virtual time that an item is under way."""
+
+
+class _Pipe(Generic[T]):
+    """One direction."""
+
+    def __init__(self, hear: Callable[[T], None], delay_s: float) -> None:
+        self._hear = hear
+        self._delay_s = delay_s
+        self._items: deque[T] = deque()
+        self.cut = False
+
+    def say(self, item: T) -> None:
+        self._items.append(item)
+        asyncio.get_running_loop().call_later(self._delay_s, self._arrive)
+
+    def _arrive(self) -> None:
+        if not self.cut:
+            self._hear(self._items.popleft())
+
+
+class _WayToOwner:
+    def __init__(self, pipe: _Pipe[GatewayItem]) -> None:
+        self._pipe = pipe
+
+    def say(self, item: GatewayItem) -> None:
+        self._pipe.say(item)
+
+
+class _WayToGateway:
+    """Deliveries go as they are, with the time at which they went."""
+
+    def __init__(self) -> None:
+        self.unsent_bytes = 0
+        self.pipe: _Pipe[OwnerItem] | None = None
+
+    def say(self, item: OwnerItem) -> None:
+        if self.pipe is not None:
+            self.pipe.say(item)
+
+    def frame(self, delivery: Delivery, now_ms: int) -> object:
+        return delivery, now_ms
+
+
+class PeerLink:
+    """From a gateway to an owner."""
+
+    def __init__(self, gateway: Coordinator, owner: Coordinator, delay_s: float = LINK_S) -> None:
+        """Connects them.
+
+        Args:
+            gateway: Who has members.
+            owner: Who serves share-partitions to them.
+            delay_s: Of each item.
+        """
+        fleet, peers = gateway.context.fleet, owner.context.fleet
+        assert fleet is not None, "built as one of a fleet"
+        assert peers is not None, "built as one of a fleet"
+        self._gateway, self._fleet, self._peers = gateway, fleet, peers
+        self._owner_id = peers.coordinator_id
+        back = _WayToGateway()
+        self._end = GatewayLink(owner, fleet.coordinator_id, back)
+        self._there = _Pipe(self._end.hear, delay_s)
+        way = _WayToOwner(self._there)
+        hear = fleet.gateway.linked(self._owner_id, way)
+        self._back = back.pipe = _Pipe(hear, delay_s)
+        peers.gateway_came(self._end)
+
+    def cut(self) -> None:
+        """Nothing arrives any more, in either direction; both sides notice."""
+        self._there.cut = self._back.cut = True
+        self._fleet.gateway.unlinked(self._owner_id)
+        self._peers.gateway_went(self._end)

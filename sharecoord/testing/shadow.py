@@ -1,0 +1,109 @@
+"""What the judge keeps: logs, share-partitions as the database has them, lives of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sharecoord.core.changes import InFlightRow, PartitionKey
+from sharecoord.core.states import AcknowledgeType, RecordState
+
+__all__ = [
+    "RecordLife",
+    "RecordLog",
+    "Shadow",
+]
+
+
+UNFINISHED = (RecordState.AVAILABLE, RecordState.ACQUIRED)
+
+
+class RecordLog:
+    """What the judge must know of Kafka's logs, by (topic id, partition)."""
+
+    def __init__(self) -> None:
+        self.alive: dict[tuple[str, int], dict[int, bytes]] = {}
+        """Records that a reader finds now: offset to value."""
+        self.written: dict[tuple[str, int], dict[int, set[bytes]]] = {}
+        """All values that ever stood at an offset."""
+        self.starts: dict[tuple[str, int], int] = {}
+        self.ended: set[str] = set()
+        """Ids of topics that were deleted: nobody can see any more what becomes of their state."""
+
+    def appended(self, place: tuple[str, int], first: int, count: int, value: bytes) -> None:
+        """Records were written."""
+        alive = self.alive.setdefault(place, {})
+        written = self.written.setdefault(place, {})
+        for offset in range(first, first + count):
+            alive[offset] = value
+            written.setdefault(offset, set()).add(value)
+
+    def removed(self, place: tuple[str, int], gone: Callable[[int], bool]) -> None:
+        """Records are no longer in the log."""
+        alive = self.alive.get(place, {})
+        for offset in [at for at in alive if gone(at)]:
+            del alive[offset]
+
+    def holds(self, key: PartitionKey, offset: int) -> bool:
+        """Whether a reader finds a record there."""
+        return offset in self.alive.get((key.topic_id, key.partition), ())
+
+    def start(self, key: PartitionKey) -> int:
+        """Log start."""
+        return self.starts.get((key.topic_id, key.partition), 0)
+
+
+@dataclass(slots=True)
+class RecordLife:
+    """One record of one share-partition."""
+
+    holder: str | None = None
+    token: int = 0
+    deadline_ms: int = 0
+    """Until then `holder` may believe in the lock under `token`; 0 = it gave it up."""
+    granted_ms: int = 0
+    arrived: set[int] = field(default_factory=set)
+    """Tokens under which it reached a member."""
+    excused: set[int] = field(default_factory=set)
+    """Tokens whose holder said that it had not seen the record."""
+    said: set[tuple[int, AcknowledgeType]] = field(default_factory=set)
+    final: AcknowledgeType | None = None
+    """Confirmed to a member."""
+
+
+@dataclass
+class Shadow:
+    """One share-partition as the database has it, and the lives of its records."""
+
+    key: PartitionKey
+    owner_epoch: int
+    state_epoch: int
+    start: int | None = None
+    end: int = 0
+    closed: bool = False
+    owner: str | None = None
+    rows: dict[int, InFlightRow] = field(default_factory=dict)
+    granted: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
+    """(offset, token) to (member, delivery count): what was committed."""
+    calm: dict[tuple[int, int], tuple[int, object]] = field(default_factory=dict)
+    """What stood in the way of a grant's delivery when it was committed; see the judge."""
+    void: set[tuple[int, int]] = field(default_factory=set)
+    """Grants that a reset or a truncation ended."""
+    lives: dict[int, RecordLife] = field(default_factory=dict)
+    version: int = 0
+    """Grows with resets and truncations: answers to what was said before mean nothing."""
+
+    def life(self, offset: int) -> RecordLife:
+        """What is known of a record."""
+        return self.lives.setdefault(offset, RecordLife())
+
+    def row_at(self, offset: int) -> InFlightRow | None:
+        """The row that covers an offset."""
+        row = self.rows.get(offset)
+        if row is not None:
+            return row
+        return next((r for r in self.rows.values() if r[0] <= offset <= r[1]), None)
+
+    def unfinished(self) -> int:
+        """Records that are due or under a lock."""
+        return sum(r[1] - r[0] + 1 for r in self.rows.values() if r.state in UNFINISHED)

@@ -1,0 +1,117 @@
+"""A coordinator under attack, and the bystander that must notice nothing of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+from sharecoord_sdk._proto import share_service_pb2 as pb
+from sharecoord_sdk._proto import share_types_pb2 as share_types
+
+from sharecoord.devenv.broker import KafkaBroker
+from sharecoord.devenv.coordinator import CoordinatorProcess
+from sharecoord.devenv.topics import Topics
+from tests.acceptance.bad_input import join_message
+from tests.acceptance.chaos.crew import Crew
+from tests.acceptance.chaos.load import Load
+from tests.acceptance.chaos.scene import FAST_SETTINGS, Scene
+from tests.support import unique_name
+
+MEBIBYTE = 1 << 20
+LIMIT_BYTES = 128 * MEBIBYTE
+BESIDE_THE_LIMIT_BYTES = 256 * MEBIBYTE
+"""Python, its libraries, librdkafka's queues, gRPC's connections."""
+
+DELAY_MAX_S = 5.0
+"""The slowest record of the bystander. A machine under attack may be slow; it must not stand still
+for as long as a lock lasts."""
+
+EVERYTHING = share_types.Credit(records_total=1 << 40, bytes_total=1 << 50)
+
+
+def a_join(**fields: Any) -> bytes:
+    """The first message of a stream, of a new member."""
+    join = join_message(unique_name("g"), **{"topics": [unique_name("t")], **fields})
+    return pb.ConsumeRequest(join=join).SerializeToString()
+
+
+@dataclass
+class Arena:
+    """The coordinator under attack and its bystander."""
+
+    scene: Scene
+    crew: Crew
+    load: Load
+    log_start: int
+    """Where the part of the log begins that belongs to this test."""
+
+    @property
+    def address(self) -> str:
+        return self.scene.coordinator.address
+
+    def goes_on(self, records: int) -> None:
+        """Waits until the bystander was served so many records more."""
+        goal = len(self.crew.confirmed) + records
+        self.crew.until(lambda: len(self.crew.confirmed) >= goal, 60, f"{records} records more")
+
+    def is_unharmed(self) -> None:
+        """Up, within memory, no mistake in the log, and the bystander was served."""
+        process = self.scene.coordinator
+        assert process.exit_code is None, process.log_tail()
+        self.goes_on(10)
+        assert self.load.longest_wait_s() < DELAY_MAX_S
+        memory = psutil.Process(process.pid).memory_info().rss
+        print(f"longest wait {self.load.longest_wait_s():.2f} s, {memory / MEBIBYTE:.0f} MiB")
+        assert memory < LIMIT_BYTES + BESIDE_THE_LIMIT_BYTES, f"{memory / MEBIBYTE:.0f} MiB"
+        assert mistakes(log_of(self.scene), self.log_start) == []
+
+
+def log_of(scene: Scene) -> Path:
+    return scene.directory / "coordinator.log"
+
+
+def mistakes(log: Path, start: int) -> list[str]:
+    """Lines of a log from `start` on that tell of an error of ours."""
+    found = []
+    for line in log.read_bytes()[start:].decode(errors="replace").splitlines():
+        if line.startswith("{") and json.loads(line).get("level") in ("error", "critical"):
+            found.append(line[:2_000])
+        elif line.startswith(("Traceback", "ERROR")):
+            found.append(line)
+    return found
+
+
+@contextmanager
+def serving(broker: KafkaBroker, directory: Path) -> Iterator[Scene]:
+    """A coordinator with little memory."""
+    address = broker.bootstrap_servers
+    settings = {**FAST_SETTINGS, "memory.limit": LIMIT_BYTES}
+    with CoordinatorProcess(address, directory, settings=settings) as process:
+        yield Scene(broker, Topics(address), process, directory)
+
+
+@pytest.fixture(scope="module")
+def served(broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """One for all tests of a module."""
+    with serving(broker, tmp_path_factory.mktemp("hostile")) as scene:
+        yield scene
+
+
+@pytest.fixture
+def arena(served: Scene) -> Iterator[Arena]:
+    """The bystander is at work."""
+    if served.coordinator.exit_code is not None:
+        # The test before has brought it down, and failed; this one is to say something of itself.
+        served.coordinator.kill()
+        served.coordinator.restart()
+    with served.crew() as crew:
+        crew.produce(served.topics, 1)
+        crew.working(crew.hire())
+        with Load(crew, served.topics, each_s=0.1, chunk=1) as load:
+            yield Arena(served, crew, load, log_of(served).stat().st_size)

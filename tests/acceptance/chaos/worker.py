@@ -1,0 +1,148 @@
+"""A worker of the fault tests: a process of its own that knows nothing but the SDK.
+
+`python -m tests.acceptance.chaos.worker` runs until SIGTERM. What it gets and does goes into its
+ledger first, so that the verdict does not depend on anybody who was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sharecoord_sdk import AcknowledgeType, KafkaException, Message, ShareConsumer, TopicPartition
+
+from sharecoord.demo.ledger import LedgerWriter, Outcome, Verb
+from tests.acceptance.chaos.records import LockWriter
+
+POLL_S = 0.1
+
+
+class Worker:
+    """Takes records, works on them, and releases some at their first delivery."""
+
+    def __init__(
+        self,
+        consumer: ShareConsumer,
+        ledger: LedgerWriter,
+        locks: LockWriter,
+        *,
+        release_each: int,
+        commit_each: bool,
+    ) -> None:
+        self._consumer = consumer
+        self._ledger = ledger
+        self._locks = locks
+        self._release_each = release_each
+        self._commit_each = commit_each
+        self._stopping = False
+        self._open: dict[int, tuple[int, Outcome]] = {}
+        """Acknowledged and not answered yet: offset -> delivery count and outcome."""
+        consumer.set_acknowledgement_commit_callback(self._answered)
+
+    def stop(self) -> None:
+        """Ends `run` after the record in hand."""
+        self._stopping = True
+
+    def run(self, topic: str, work_s: float) -> None:
+        """Works until `stop`; what is left in hand then goes back with the departure."""
+        self._consumer.subscribe([topic])
+        joined = False
+        while not self._stopping:
+            messages = self._consumer.poll(POLL_S).records()
+            if not joined and self._consumer.acquisition_lock_timeout_ms() is not None:
+                joined = True
+                self._ledger.write(Verb.JOINED)
+            for message in messages:
+                offset, count = _place(message)
+                self._locks.write(offset, count, _deadline_s(message))
+                self._ledger.write(Verb.GOT, offset, count)
+            self._work_off(messages, work_s)
+        self._locks.leaving()
+
+    def _work_off(self, messages: Iterable[Message], work_s: float) -> None:
+        for message in messages:
+            if self._stopping:
+                break
+            time.sleep(work_s)
+            self._handle(message)
+            if self._commit_each:
+                self._consumer.commit_async()
+        self._consumer.commit_async()
+
+    def _handle(self, message: Message) -> None:
+        offset, count = _place(message)
+        release = bool(self._release_each) and offset % self._release_each == 0 and count == 1
+        outcome = Outcome.RELEASE if release else Outcome.ACCEPT
+        self._open[offset] = (count, outcome)
+        self._ledger.write(Verb.DID, offset, count, outcome)
+        kind = AcknowledgeType.RELEASE if release else AcknowledgeType.ACCEPT
+        self._consumer.acknowledge(message, kind)
+
+    def _answered(
+        self, answered: dict[TopicPartition, set[int]], error: KafkaException | None
+    ) -> None:
+        verb = Verb.CONFIRMED if error is None else Verb.REFUSED
+        for offsets in answered.values():
+            for offset in sorted(offsets):
+                count, outcome = self._open.pop(offset, (0, Outcome.NONE))
+                self._ledger.write(verb, offset, count, outcome)
+
+
+def _place(message: Message) -> tuple[int, int]:
+    offset, count = message.offset(), message.delivery_count()
+    assert offset is not None, "a delivered record has an offset"
+    assert count is not None, "a delivered record has a delivery count"
+    return offset, count
+
+
+def _deadline_s(message: Message) -> float:
+    """When the SDK holds the lock for ended; nothing public says it per record."""
+    source, row = message._source, message._row
+    (lock,) = [lock for lock in source.locks if lock.start <= row < lock.stop]  # type: ignore[attr-defined]
+    return float(lock.deadline)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.acceptance.chaos.worker")
+    for name in ("--coordinator", "--group", "--topic", "--member"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--ledger", type=Path, required=True)
+    parser.add_argument("--locks", type=Path, required=True)
+    parser.add_argument("--work-ms", type=float, default=0.0)
+    parser.add_argument("--poll-records", type=int, default=50)
+    parser.add_argument("--release-each", type=int, default=0)
+    parser.add_argument("--commit-each", action="store_true")
+    options = parser.parse_args(arguments)
+    config = {
+        "bootstrap.servers": options.coordinator,
+        "group.id": options.group,
+        "client.id": options.member,
+        "share.acknowledgement.mode": "explicit",
+        "max.poll.records": options.poll_records,
+        # Back soon after a restart of the coordinator, whatever the number of tries before.
+        "reconnect.backoff.max.ms": 200,
+        # A departure while nobody answers must not take the default minute.
+        "socket.timeout.ms": 3_000,
+    }
+    ledger = LedgerWriter(options.ledger, options.member)
+    locks = LockWriter(options.locks, options.member)
+    with ShareConsumer(config) as consumer:
+        worker = Worker(
+            consumer,
+            ledger,
+            locks,
+            release_each=options.release_each,
+            commit_each=options.commit_each,
+        )
+        signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+        worker.run(options.topic, options.work_ms / 1000)
+    ledger.close()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,239 @@
+"""One member of a share group, driven in the same way with either client, here or in a child.
+
+`confluent_kafka` and `sharecoord_sdk` have the same `ShareConsumer`; this is the one place that
+knows where a script has to speak to them differently.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import multiprocessing
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, Protocol
+
+NATIVE, OURS = "confluent_kafka", "sharecoord_sdk"
+COMMIT_S = 20.0
+CHILD_ANSWERS_S = 60.0
+
+ACCEPT, RELEASE, REJECT = 1, 2, 3
+
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+class Seen(NamedTuple):
+    """A record that a poll returned."""
+
+    partition: int
+    offset: int
+    delivery: int
+
+    @property
+    def place(self) -> Place:
+        return self.partition, self.offset
+
+
+class Confirmed(NamedTuple):
+    """What a callback said of a record; `error` is Kafka's name of it."""
+
+    place: Place
+    error: str | None
+
+
+class Member(Protocol):
+    """What a script does with a member."""
+
+    name: str
+
+    def poll(self, timeout_s: float) -> list[Seen]:
+        """Waits for records."""
+
+    def acknowledge(self, place: Place, kind: int) -> None:
+        """Says what becomes of a record; sent with the next commit or poll."""
+
+    def commit(self) -> dict[int, str | None]:
+        """Sends and waits; by partition the name of the error."""
+
+    def commit_async(self) -> None:
+        """Sends."""
+
+    def confirmations(self) -> list[Confirmed]:
+        """What callbacks have said since the last call."""
+
+    def hold(self) -> None:
+        """Keeps what it has and takes nothing more."""
+
+    def leave(self) -> None:
+        """Ends the subscription."""
+
+    def close(self) -> list[Confirmed]:
+        """Leaves the group; returns what callbacks have said and nobody has asked for."""
+
+    def kill(self) -> None:
+        """Dies as by kill -9."""
+
+
+class LocalMember:
+    """A consumer of this process; see `Member`."""
+
+    def __init__(
+        self, module_name: str, name: str, topic: str, partitions: int, config: Mapping[str, Any]
+    ) -> None:
+        self._module: Any = importlib.import_module(module_name)
+        self.name = name
+        self._topic = topic
+        self._partitions = partitions
+        self._messages: dict[Place, Any] = {}
+        self._confirmed: list[Confirmed] = []
+        self._turn = itertools.count()
+        own = dict(config)
+        if module_name == NATIVE:
+            own["log_level"] = 3  # else each says that it is a preview
+        else:
+            # One poll ahead, as Kafka's client: a member waits here while others have their turn,
+            # and the lock of what waits in its buffer must not run out.
+            own.setdefault("sharecoord.buffer.records", config.get("max.poll.records", 500))
+        self._consumer = self._module.ShareConsumer({**own, "client.id": name})
+        self._consumer.set_acknowledgement_commit_callback(self._on_commit)
+        self._consumer.subscribe([topic])
+
+    def _on_commit(self, offsets: Mapping[Any, set[int]], error: Any) -> None:
+        self._confirmed += [
+            Confirmed((place.partition, offset), error_name(error))
+            for place, found in offsets.items()
+            for offset in found
+        ]
+
+    def poll(self, timeout_s: float) -> list[Seen]:
+        messages = list(self._consumer.poll(timeout_s))
+        for message in messages:
+            assert message.error() is None, f"{self.name}: {message.error()}"
+        seen = [Seen(m.partition(), m.offset(), m.delivery_count()) for m in messages]
+        self._messages = {one.place: m for one, m in zip(seen, messages, strict=True)}
+        return seen
+
+    def acknowledge(self, place: Place, kind: int) -> None:
+        """By message or by offset, and now and then corrected before it is sent."""
+        turn, ack = next(self._turn), self._module.AcknowledgeType
+        message = self._messages[place]
+        if turn % 5 == 0:
+            self._consumer.acknowledge(message, ack.REJECT if kind == ACCEPT else ack.ACCEPT)
+        if turn % 3 == 0:
+            self._consumer.acknowledge_offset(self._topic, *place, ack(kind))
+        else:
+            self._consumer.acknowledge(message, ack(kind))
+
+    def commit(self) -> dict[int, str | None]:
+        outcome = self._consumer.commit_sync(COMMIT_S)
+        return {place.partition: error_name(error) for place, error in outcome.items()}
+
+    def commit_async(self) -> None:
+        self._consumer.commit_async()
+
+    def confirmations(self) -> list[Confirmed]:
+        found, self._confirmed = self._confirmed, []
+        return found
+
+    def hold(self) -> None:
+        """What the SDK has and nobody has seen goes back; Kafka's client has no such thing."""
+        if hasattr(self._consumer, "pause"):
+            places = [self._module.TopicPartition(self._topic, n) for n in range(self._partitions)]
+            self._consumer.pause(places)
+
+    def leave(self) -> None:
+        self._consumer.unsubscribe()
+
+    def close(self) -> list[Confirmed]:
+        self._consumer.close()
+        return self.confirmations()
+
+    def kill(self) -> None:
+        raise AssertionError("only a member of a process of its own can be killed")
+
+
+def error_name(error: Any) -> str | None:
+    """Kafka's name of an error, of an exception too."""
+    if error is None:
+        return None
+    cause = error if hasattr(error, "name") else error.args[0]
+    return str(cause.name())
+
+
+class ChildMember:
+    """A consumer of a process of its own, which can be killed; see `Member`."""
+
+    def __init__(
+        self, module_name: str, name: str, topic: str, partitions: int, config: Mapping[str, Any]
+    ) -> None:
+        # A server that forks: a child is there at once, and has none of this process's threads.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([NATIVE, OURS, __name__])
+        self.name = name
+        self._pipe, theirs = context.Pipe()
+        arguments = (module_name, name, topic, partitions, dict(config))
+        self._process = context.Process(target=_serve, args=(theirs, arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._answer()
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        self._pipe.send((method, arguments))
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._pipe.poll(CHILD_ANSWERS_S), f"{self.name} does not answer"
+        error, value = self._pipe.recv()
+        assert error is None, f"{self.name}: {error}"
+        return value
+
+    def poll(self, timeout_s: float) -> list[Seen]:
+        return self._ask("poll", timeout_s)  # type: ignore[no-any-return]
+
+    def acknowledge(self, place: Place, kind: int) -> None:
+        self._ask("acknowledge", place, kind)
+
+    def commit(self) -> dict[int, str | None]:
+        return self._ask("commit")  # type: ignore[no-any-return]
+
+    def commit_async(self) -> None:
+        self._ask("commit_async")
+
+    def confirmations(self) -> list[Confirmed]:
+        return self._ask("confirmations")  # type: ignore[no-any-return]
+
+    def hold(self) -> None:
+        self._ask("hold")
+
+    def leave(self) -> None:
+        self._ask("leave")
+
+    def close(self) -> list[Confirmed]:
+        found: list[Confirmed] = self._ask("close")
+        self._end()
+        return found
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._end()
+
+    def _end(self) -> None:
+        self._process.join(CHILD_ANSWERS_S)
+        self._process.close()
+        self._pipe.close()
+
+
+def _serve(pipe: Connection, arguments: tuple[Any, ...]) -> None:
+    """The child: does what it is told until it has closed its consumer, or is killed."""
+    try:
+        member = LocalMember(*arguments)
+        pipe.send((None, None))
+        method = ""
+        while method != "close":
+            method, given = pipe.recv()
+            pipe.send((None, getattr(member, method)(*given)))
+    except EOFError:
+        pass  # the parent is gone
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent reports it
+        pipe.send((repr(error), None))

@@ -1,0 +1,161 @@
+"""The two that are compared: Kafka's own share groups, and a coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from sharecoord_sdk import AdminClient
+from sharecoord_sdk.admin import ResetTo
+
+from sharecoord.devenv.native import set_group_config
+from tests.differential.kafka_offsets import (
+    Place,
+    alter_share_group_offsets,
+    share_group_offsets,
+)
+from tests.differential.members import NATIVE, OURS, ChildMember, LocalMember, Member
+from tests.support import eventually
+
+WAIT_S = 30.0
+
+
+class Side(Protocol):
+    """What a script needs besides members; offsets are by partition of one topic."""
+
+    @property
+    def name(self) -> str:
+        """For transcripts."""
+
+    @property
+    def module(self) -> str:
+        """Whose `ShareConsumer` reads here."""
+
+    @property
+    def address(self) -> str:
+        """`host:port` for members."""
+
+    def configure(self, group: str, settings: Mapping[str, str]) -> None:
+        """Sets settings of a group."""
+
+    def offsets(self, group: str, topic: str) -> dict[int, Place]:
+        """Start offset and lag of each partition that has a start offset."""
+
+    def agrees(self, found: Place, paper: Place, gaps: int) -> bool:
+        """Whether start offset and lag are those that a script says, as this side tells them.
+
+        Args:
+            found: What it says.
+            paper: What the script says.
+            gaps: How many offsets of the partition are without a record.
+        """
+
+    def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Moves the start offsets of a group whose members have left."""
+
+    def holds_only(self, group: str, member: str, count: int) -> bool:
+        """Whether a member that was told to `hold` has got no more than so many records."""
+
+
+class KafkaSide(NamedTuple):
+    """A broker of Kafka 4.3 or newer."""
+
+    address: str
+    name: str = "kafka"
+    module: str = NATIVE
+
+    def configure(self, group: str, settings: Mapping[str, str]) -> None:
+        set_group_config(self.address, group, settings)
+
+    def offsets(self, group: str, topic: str) -> dict[int, Place]:
+        found = share_group_offsets(self.address, group)
+        return {n: place for (t, n), place in found.items() if t == topic and place.start >= 0}
+
+    def agrees(self, found: Place, paper: Place, gaps: int) -> bool:
+        # The start that is written with an acknowledgement is the one before it, so it trails; and
+        # offsets without a record count until some client has reported them.
+        return found.start <= paper.start and 0 <= found.lag - paper.lag <= gaps
+
+    def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        asked = {(topic, number): offset for number, offset in offsets.items()}
+
+        def done() -> bool:
+            # Refused while the last member is on its way out.
+            alter_share_group_offsets(self.address, group, asked)
+            return True
+
+        eventually(done, WAIT_S, what=f"reset of {group}")
+
+    def holds_only(self, group: str, member: str, count: int) -> bool:
+        return True
+
+
+class OurSide(NamedTuple):
+    """A coordinator."""
+
+    address: str
+    name: str = "sharecoord"
+    module: str = OURS
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.address})
+
+    def configure(self, group: str, settings: Mapping[str, str]) -> None:
+        with self._admin() as admin:
+            admin.alter_group_configs(group, dict(settings))
+
+    def offsets(self, group: str, topic: str) -> dict[int, Place]:
+        with self._admin() as admin:
+            (found,) = admin.describe_groups([group])
+        if found.error is not None:
+            raise found.error
+        return {
+            each.partition: Place(each.start_offset, -1 if each.lag is None else each.lag)
+            for each in found.offsets
+            if each.topic == topic and each.start_offset is not None
+        }
+
+    def agrees(self, found: Place, paper: Place, gaps: int) -> bool:
+        return found == paper
+
+    def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        to = ResetTo.offsets({(topic, number): offset for number, offset in offsets.items()})
+        with self._admin() as admin:
+            results = admin.reset_offsets(group, to, topics={topic: sorted(offsets)})
+        assert [each.error for each in results] == [None] * len(offsets), results
+
+    def holds_only(self, group: str, member: str, count: int) -> bool:
+        with self._admin() as admin:
+            (found,) = admin.describe_groups([group])
+        held = [m.acquired_records for m in found.members if m.client_id == member]
+        return held == [count]
+
+
+def join(
+    side: Side,
+    group: str,
+    name: str,
+    topic: str,
+    *,
+    partitions: int = 1,
+    child: bool = False,
+    config: Mapping[str, Any] | None = None,
+) -> Member:
+    """A new, subscribed member.
+
+    Args:
+        side: Where.
+        group: The group.
+        name: Its client id; names it in the group's description.
+        topic: What it reads.
+        partitions: How many partitions that topic has.
+        child: Whether it lives in a process of its own, so that it can be killed.
+        config: Settings of its client; explicit acknowledgement unless they say otherwise.
+    """
+    base = {
+        "bootstrap.servers": side.address,
+        "group.id": group,
+        "share.acknowledgement.mode": "explicit",
+    }
+    kind = ChildMember if child else LocalMember
+    return kind(side.module, name, topic, partitions, {**base, **(config or {})})

@@ -1,0 +1,122 @@
+"""The main job on every release of Kafka that is supported: the integration tests, run on each.
+
+The tests are those of `tests/integration`; only the broker and the coordinator are others here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+from sharecoord_sdk import TopicPartition
+
+from sharecoord.devenv.broker import KafkaBroker
+from sharecoord.devenv.coordinator import CoordinatorProcess
+from sharecoord.devenv.errors import DevenvError
+from sharecoord.devenv.topics import Topics
+from tests.integration import test_crashes, test_kafka_edges, test_share_group
+from tests.integration.test_kafka_edges import EXPLICIT, Groups, TopicFactory, drain
+from tests.support import KafkaUnderTest, eventually
+
+VERSIONS = ("2.8.2", "3.9.1", "4.3.1", "4.4.0")
+
+# Fixtures of those modules that their tests ask for.
+changes = test_kafka_edges.changes
+groups = test_kafka_edges.groups
+transactional = test_kafka_edges.transactional
+consumers = test_share_group.consumers
+
+test_every_record_once = test_share_group.test_every_record_once_with_key_value_headers_and_time
+test_twenty_members = test_share_group.test_twenty_members_share_one_partition
+test_answers_and_limit = test_share_group.test_released_rejected_and_worn_out
+test_first_record = (
+    test_share_group.test_the_first_record_of_a_fresh_group_comes_within_half_a_second
+)
+test_locks_survive_kill_9 = test_crashes.test_locks_and_counts_survive_kill_9
+test_kills_under_load = test_crashes.test_six_kills_under_load_lose_nothing
+test_read_committed = (
+    test_kafka_edges.test_read_committed_passes_over_aborted_data_and_control_records
+)
+test_read_uncommitted = (
+    test_kafka_edges.test_read_uncommitted_delivers_aborted_data_but_no_control_record
+)
+test_open_transaction = (
+    test_kafka_edges.test_read_committed_goes_on_behind_a_transaction_that_ends_later
+)
+test_retention = test_kafka_edges.test_what_retention_takes_away_is_noticed_without_members
+test_added_partition = (
+    test_kafka_edges.test_an_added_partition_is_read_from_0_by_a_group_that_starts_at_latest
+)
+test_topic_made_again = (
+    test_kafka_edges.test_a_topic_made_again_is_read_from_0_and_its_former_life_is_over
+)
+test_start_at_log_start = test_kafka_edges.test_a_start_of_the_coordinator_goes_on_at_the_log_start
+test_read_below_log_start = (
+    test_kafka_edges.test_a_read_below_the_log_start_goes_on_at_the_log_start_at_once
+)
+test_topic_made_later = (
+    test_kafka_edges.test_a_topic_made_after_the_subscription_is_delivered_at_once
+)
+test_latest = test_kafka_edges.test_latest_starts_behind_what_is_there_and_only_the_first_time
+test_compaction = test_kafka_edges.test_holes_of_compaction_are_passed_over
+
+pytestmark = [pytest.mark.long, pytest.mark.kafka]
+
+
+class PatientTopics(Topics):
+    """Topics of a broker that keeps a deleted name for a moment: those with ZooKeeper do."""
+
+    def create(
+        self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        def created() -> bool:
+            try:
+                super(PatientTopics, self).create(name, partitions=partitions, config=config)
+            except DevenvError as error:
+                if "TOPIC_ALREADY_EXISTS" in error.message:
+                    return False
+                raise
+            return True
+
+        eventually(created, 20, what=f"topic {name} can be made")
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def kafka_broker(request: pytest.FixtureRequest) -> Iterator[KafkaUnderTest]:
+    """A broker of each release, one after the other, as a local process."""
+    with KafkaBroker(request.param) as broker:
+        yield KafkaUnderTest(broker.bootstrap_servers, "local", broker)
+
+
+@pytest.fixture(scope="module")
+def topics(kafka_broker: KafkaUnderTest) -> Topics:
+    """Topics of that broker."""
+    return PatientTopics(kafka_broker.bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def coordinator(
+    kafka_broker: KafkaUnderTest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CoordinatorProcess]:
+    """A coordinator in front of that broker."""
+    directory = tmp_path_factory.mktemp("coordinator")
+    with CoordinatorProcess(kafka_broker.bootstrap_servers, directory) as process:
+        yield process
+
+
+def test_a_lock_that_runs_out_is_another_delivery(
+    groups: Groups, topic: TopicFactory, topics: Topics
+) -> None:
+    name, group = topic(), groups.new(share_record_lock_duration_ms="1000")
+    topics.produce(name, 3)
+    holder = groups.consumer(group, name, **EXPLICIT)
+    held = eventually(lambda: list(holder.poll(0.2)), 20, what="records")
+    holder.pause([TopicPartition(name, 0)])
+    other = groups.consumer(group, name)
+    again = {message.offset(): message.delivery_count() for message in drain(other, 3)}
+    assert again == {offset: 2 if offset < len(held) else 1 for offset in range(3)}
+    for message in held:
+        holder.acknowledge(message)
+    # Finished by somebody else meanwhile: the late word changes nothing.
+    holder.commit_sync(timeout=20.0)
+    groups.finished(group, name, at=3)

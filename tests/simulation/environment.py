@@ -1,0 +1,393 @@
+"""What coordinators of a simulation run on: logs, database, and the ways to both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from sharecoord.core.changes import (
+    CommitBatch,
+    CommitResult,
+    GroupRow,
+    LoadedPartition,
+    PartitionClaim,
+    PartitionKey,
+    PartitionRow,
+    PartitionStart,
+)
+from sharecoord.core.records import Headers, RecordChunk
+from sharecoord.errors import (
+    InternalError,
+    SharecoordError,
+    StoreOutcomeUnknownError,
+    StoreUnavailableError,
+)
+from sharecoord.kafka.looks import SharedLooks
+from sharecoord.ports import LogReading, LogSink, OffsetQuery, TopicInfo
+from sharecoord.runtime.clock import RuntimeClock
+from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
+from sharecoord.testing.fake_log import FakeLog
+from sharecoord.testing.judge import Judge
+from sharecoord.testing.processes import Process
+from sharecoord.testing.shadow import RecordLog
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Place = tuple[str, int]
+
+
+class SimLog(FakeLog):
+    """A fake cluster that tells the judge what its logs hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = RecordLog()
+
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic that exists."""
+        return self._topics[topic][0]
+
+    def exists(self, topic: str) -> bool:
+        """Whether the cluster has a topic."""
+        return topic in self._topics
+
+    def _key(self, topic: str, partition: int) -> tuple[str, int]:
+        return self.topic_id(topic), partition
+
+    def append(
+        self,
+        topic: str,
+        count: int = 1,
+        *,
+        partition: int = 0,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        headers: Headers | None = None,
+    ) -> int:
+        """Appends records whose value no other call's records have."""
+        end = self.log(topic, partition).log_end
+        body = value or f"{self.topic_id(topic)}/{partition}/{len(self.known.written)}/{end}"
+        text = body if isinstance(body, bytes) else body.encode()
+        first = super().append(
+            topic, count, partition=partition, key=key, value=text, headers=headers
+        )
+        self.known.appended(self._key(topic, partition), first, count, text)
+        return first
+
+    def compact(self, topic: str, offsets: Sequence[int], *, partition: int = 0) -> None:
+        """Removes records."""
+        super().compact(topic, offsets, partition=partition)
+        gone = set(offsets)
+        self.known.removed(self._key(topic, partition), lambda at: at in gone)
+
+    def move_log_start(self, topic: str, offset: int, *, partition: int = 0) -> None:
+        """Deletes records from the start."""
+        super().move_log_start(topic, offset, partition=partition)
+        place = self._key(topic, partition)
+        self.known.starts[place] = offset
+        self.known.removed(place, lambda at: at < offset)
+
+    def truncate(self, topic: str, offset: int, *, partition: int = 0) -> None:
+        """Loses records at the end."""
+        super().truncate(topic, offset, partition=partition)
+        self.known.removed(self._key(topic, partition), lambda at: at >= offset)
+
+    def delete(self, topic: str, *, quiet: bool = False) -> None:
+        """Deletes a topic; when it is made again at once, a quiet end goes unnoticed by reads.
+
+        Kafka's clients follow a topic by its name: they go on reading at their old position.
+        """
+        for partition in self._topics[topic][1]:
+            self.known.removed(self._key(topic, partition), lambda _: True)
+        self.known.ended.add(self.topic_id(topic))
+        if quiet:
+            del self._topics[topic]
+        else:
+            super().delete(topic)
+
+
+class SimStore(MemoryStore):
+    """A handle of one coordinator on the database; the judge hears what takes effect."""
+
+    def __init__(
+        self, database: MemoryDatabase, judge: Judge, may_claim: Callable[[int], bool]
+    ) -> None:
+        super().__init__(database, fleet=True, check_ranges=True)
+        self._judge = judge
+        self._may_claim = may_claim
+
+    def commit(self, batch: CommitBatch) -> CommitResult:
+        result = super().commit(batch)
+        for part in batch.partitions:
+            if part.partition_id not in result.fenced:
+                self._judge.committed(part)
+        return result
+
+    def open_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionRow]:
+        rows = super().open_partitions(keys)
+        for row in rows:
+            self._judge.opened(row)
+        return rows
+
+    def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
+        wanted = [
+            claim
+            for claim in claims
+            if claim.previous_incarnation is not None or self._may_claim(claim.partition_id)
+        ]
+        loaded = dict(zip(wanted, super().claim_partitions(wanted), strict=True))
+        for found in loaded.values():
+            if found is not None:
+                self._judge.claimed(found.row)
+        return [loaded.get(claim) for claim in claims]
+
+    def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
+        done = super().initialize_partitions(starts)
+        for start, ok in zip(starts, done, strict=True):
+            if ok:
+                self._judge.initialised(start.partition_id, start.head)
+        return done
+
+    def close_partition(self, partition_id: int, *, owner_epoch: int) -> None:
+        super().close_partition(partition_id, owner_epoch=owner_epoch)
+        partition = self.database.partitions.get(partition_id)
+        if partition is not None and partition.row.closed:
+            self._judge.closed(partition_id)
+
+    def save_group_config(
+        self, group_id: str, *, set_values: Mapping[str, str], deleted: Sequence[str]
+    ) -> GroupRow:
+        row = super().save_group_config(group_id, set_values=set_values, deleted=deleted)
+        if "share.delivery.count.limit" in set_values:
+            self._judge.limit_changed(int(set_values["share.delivery.count.limit"]))
+        return row
+
+    def reset_partitions(
+        self, heads: Mapping[PartitionKey, int]
+    ) -> dict[PartitionKey, PartitionRow]:
+        rows = super().reset_partitions(heads)
+        for row in rows.values():
+            self._judge.reset(row)
+        return rows
+
+    def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
+        before = set(self.database.ids)
+        deleted = super().delete_topics(group_id, topics)
+        self._judge.deleted(sorted(before - set(self.database.ids), key=str))
+        return deleted
+
+
+@dataclass
+class StoreTrouble:
+    """How a process's calls to the store go at present."""
+
+    delay_s: float = 0.001
+    down: bool = False
+    fails: float = 0.0
+    """Part of the calls that fail, one way or another."""
+
+
+class StoreLink:
+    """A process's way to the database: requests and answers travel, both can be lost.
+
+    A request that has left a process is carried out even when the process dies meanwhile (or it
+    is not: half of them). Calls are made in order, as by the committer's thread.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        outside: contextvars.Context,
+        chance: random.Random,
+        trouble: StoreTrouble,
+    ) -> None:
+        self.trouble = trouble
+        self.late_calls = 0
+        self._process = process
+        self._outside = outside
+        self._chance = chance
+        self._lock = asyncio.Lock()
+        self._last_s = 0.0
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Waits its turn, then asks."""
+        async with self._lock:
+            loop = asyncio.get_running_loop()
+            name = function.__name__
+            if self.trouble.down and name != "close":
+                await asyncio.sleep(self.trouble.delay_s)
+                raise StoreUnavailableError("the store is away", retry_after_ms=100)
+            answer: asyncio.Future[T] = loop.create_future()
+            at_s = self._last_s = max(self._last_s, loop.time() + self.trouble.delay_s)
+            fate = self._fate(name)
+            loop.call_at(
+                at_s,
+                lambda: self._arrives(answer, fate, lambda: function(*args, **kwargs)),
+                context=self._outside,
+            )
+            return await answer
+
+    def _fate(self, name: str) -> tuple[SharecoordError | None, bool]:
+        """(error, whether the call takes effect)"""
+        if self._chance.random() >= self.trouble.fails or name == "close":
+            return None, True
+        fates: list[tuple[SharecoordError, bool]] = [
+            (StoreUnavailableError("away for a moment"), False),
+            (StoreOutcomeUnknownError("unknown, not done"), False),
+            (StoreOutcomeUnknownError("unknown, done"), True),
+        ]
+        if name == "commit":
+            fates.append((InternalError("a row that is refused"), False))
+        return self._chance.choice(fates)
+
+    def _arrives(
+        self,
+        answer: asyncio.Future[T],
+        fate: tuple[SharecoordError | None, bool],
+        function: Callable[[], T],
+    ) -> None:
+        """The request is at the database, in no process's context."""
+        if self._process.dead:
+            if self._chance.random() < 0.5:
+                return
+            self.late_calls += 1
+        error, happens = fate
+        problem: Exception | None = error
+        result: T | None = None
+        if happens:
+            try:
+                result = function()
+            except Exception as caught:  # noqa: BLE001 - it is the caller's
+                problem = problem or caught
+        loop = asyncio.get_running_loop()
+        back_s = self._chance.choice((0.0, 0.0005))
+        loop.call_later(back_s, _answer, answer, result, problem, context=self._process.context)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _answer(answer: asyncio.Future[T], result: T, problem: Exception | None) -> None:
+    if answer.done():
+        return
+    if problem is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(problem)
+
+
+class ProcessClock(RuntimeClock):
+    """A process's own monotonic clock: no two machines' have the same origin."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ahead_ms: int) -> None:
+        super().__init__(loop)
+        self._ahead_ms = ahead_ms
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._ahead_ms
+
+
+class LogView:
+    """The logs as one process sees them: reads run inside of it."""
+
+    def __init__(self, log: SimLog, process: Process) -> None:
+        self._log = log
+        self._process = process
+        self._looks = SharedLooks(log.describe)
+        self._readings: list[_ViewReading] = []
+
+    def read(
+        self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
+    ) -> LogReading:
+        """Reads; see `ports.LogReader`."""
+        reading = _ViewReading(self._process, sink)
+        reading.inner = self._log.read(topic, partition, offset, committed=committed, sink=reading)
+        self._readings = [r for r in self._readings if not r.closed]
+        self._readings.append(reading)
+        return reading
+
+    async def reread(
+        self, topic: str, partition: int, first: int, last: int, *, committed: bool
+    ) -> list[RecordChunk]:
+        """Reads again."""
+        return await self._log.reread(topic, partition, first, last, committed=committed)
+
+    async def cluster_id(self) -> str:
+        """Kafka's cluster id."""
+        return self._log.cluster
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
+        """The topics that exist."""
+        return await self._log.describe(topics)
+
+    async def look(self, topic: str) -> TopicInfo | None:
+        """A topic as it is now."""
+        return await self._looks.look(topic)
+
+    async def offsets(
+        self, queries: Sequence[OffsetQuery], *, committed: bool = False
+    ) -> dict[OffsetQuery, int]:
+        """Offsets at places."""
+        return await self._log.offsets(queries, committed=committed)
+
+    async def close(self) -> None:
+        """Stops the reads of this process."""
+        await self._looks.close()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """The process is gone: Kafka notices."""
+        for reading in self._readings:
+            reading.close()
+
+
+class _ViewReading:
+    """A read whose sink is called inside a process; `ports.LogReading` and `LogSink` in one."""
+
+    def __init__(self, process: Process, sink: LogSink) -> None:
+        self.inner: LogReading | None = None
+        self.closed = False
+        self.drained_s = 0.0
+        """As of `ports.LogReading`; a frozen process hears of records long after that."""
+        self._process = process
+        self._sink = sink
+
+    def want_more(self, *, wanted: bool) -> None:
+        """Back-pressure."""
+        if self.inner is not None:
+            self.inner.want_more(wanted=wanted)
+
+    def close(self) -> None:
+        """Stops."""
+        self.closed = True
+        if self.inner is not None:
+            self.inner.close()
+
+    def _call(self, name: str, *args: object) -> None:
+        if not self.closed:
+            getattr(self._sink, name)(*args)
+
+    def on_chunk(self, chunk: RecordChunk) -> None:
+        """Records."""
+        self._process.post(self._chunk_came, asyncio.get_running_loop().time(), chunk)
+
+    def _chunk_came(self, at_s: float, chunk: RecordChunk) -> None:
+        self.drained_s = at_s
+        self._call("on_chunk", chunk)
+
+    def on_end(self, end_offset: int) -> None:
+        """The end."""
+        self._process.post(self._call, "on_end", end_offset)
+
+    def on_out_of_range(self) -> None:
+        """The position is gone."""
+        self._process.post(self._call, "on_out_of_range")
+
+    def on_gone(self) -> None:
+        """The partition is gone."""
+        self._process.post(self._call, "on_gone")

@@ -1,0 +1,469 @@
+"""Members of a simulation: a small SDK each, a network between it and its coordinator, a character.
+
+A stream keeps the order of messages and delays them; it breaks as a whole, at either end, and the
+other end hears of it later or never. What was on its way then is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.decisions import AcknowledgedRange, HeldRange
+from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
+from sharecoord.core.states import AcknowledgeType, AcquireMode
+from sharecoord.errors import SharecoordError
+from sharecoord.runtime.effects import Collector
+from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.sessions import JoinCommand, Session
+from sharecoord.testing.judge import Judge, Said
+from sharecoord.testing.ledger import BookEntry
+from tests.simulation.fleet import GROUP, Node
+
+ANSWER_TIMEOUT_S = 6.0
+"""A member gives its stream up when an answer takes longer."""
+
+KEEPALIVE_S = 20.0
+"""A coordinator notices at last by then that a member's machine is gone."""
+
+Trace = Callable[[str], None]
+Ranges = list[AcknowledgedRange]
+
+
+_stream_numbers = itertools.count(1)
+
+
+class Stream:
+    """One Consume stream, both ends of it; for the coordinator the `MemberChannel`."""
+
+    def __init__(self, member: SimMember, node: Node, chance: random.Random, number: int) -> None:
+        self.unsent_bytes = 0
+        self.number = number
+        self.node = node
+        self.broken = False
+        """Nothing comes through any more."""
+        self.joined = False
+        self.group: GroupActor | None = None
+        self.session: Session | None = None
+        self._member = member
+        self._delay_s = chance.choice((0.0, 0.0, 0.001, 0.02, 0.2))
+        self._loop = asyncio.get_running_loop()
+        self._outside = node.fleet.outside
+        self._up_s = self._down_s = 0.0
+        self._joining: asyncio.Task[None] | None = None
+
+    # -- the network ----------------------------------------------------------------------------
+
+    def up(self, call: Callable[..., object], *args: object) -> None:
+        """Sends something to the coordinator."""
+        self._up_s = max(self._up_s, self._loop.time() + self._delay_s)
+        process = self.node.process
+        self._loop.call_at(self._up_s, self._comes, call, args, context=process.context)
+
+    def _down(self, call: Callable[..., object], *args: object) -> None:
+        """Sends something to the member."""
+        self._down_s = max(self._down_s, self._loop.time() + self._delay_s)
+        self._loop.call_at(self._down_s, self._comes, call, args, context=self._outside)
+
+    def _comes(self, call: Callable[..., object], args: tuple[object, ...]) -> None:
+        if not self.broken:
+            call(*args)
+
+    def break_off(self, told_s: float) -> None:
+        """Breaks; the coordinator hears of it after so long."""
+        self.broken = True
+        self._loop.call_later(told_s, self.ended_here, context=self.node.process.context)
+
+    # -- the coordinator's end ------------------------------------------------------------------
+
+    def join(self, command: JoinCommand) -> None:
+        """A join arrives."""
+        self._joining = asyncio.create_task(self._join(command), name="join")
+
+    async def _join(self, command: JoinCommand) -> None:
+        coordinator = self.node.coordinator
+        assert coordinator is not None, "ready"
+        lost: list[LostRange] = []
+        try:
+            await self.node.open_group()
+            self.node.streams[command.member_id] = self.number
+            self.group, self.session, lost = await coordinator.join(GROUP, command, self)
+        except SharecoordError as error:
+            self._down(self._member.refused, self, error)
+            return
+        if self.broken:
+            # The member may have joined elsewhere since: this lock book is out of date.
+            self.session.book = None
+            self.ended_here()
+            return
+        self._down(self._member.joined, self, lost)
+        self.node.fleet.vouch_for(self.node)
+
+    def acknowledge(self, number: int, items: list[tuple[PartitionKey, Ranges]]) -> None:
+        """Acknowledgements arrive."""
+        group, session = self.group, self.session
+        if group is None or session is None or session.channel is not self:
+            return
+        collector = Collector(lambda results: self._down(self._member.answered, number, results))
+        said = [(k.topic, k.topic_id, k.partition, ranges) for k, ranges in items]
+        group.acknowledge(session, said, collector, may_wait=number % 2 == 0)
+
+    def credit(self, records_total: int) -> None:
+        """More credit arrives."""
+        group, session = self.group, self.session
+        if group is not None and session is not None and session.channel is self:
+            session.credit_records = max(session.credit_records, records_total)
+            group.polled(session)
+            group.dispatcher.offer(session)
+
+    def pause(self, places: frozenset[tuple[str, int]]) -> None:
+        """The member wants nothing of these."""
+        group, session = self.group, self.session
+        if group is not None and session is not None and session.channel is self:
+            session.paused = places
+            group.dispatcher.offer(session)
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """The member wants other topics."""
+        group, session = self.group, self.session
+        if group is not None and session is not None and session.channel is self:
+            group.subscribe(session, topics)
+            assert self.node.coordinator is not None, "joined"
+            self.node.coordinator.subscription_changed(group, session)
+
+    def leave(self) -> None:
+        """The member goes."""
+        group, session = self.group, self.session
+        if group is not None and session is not None and session.channel is self:
+            group.leave(session)
+
+    def ended_here(self) -> None:
+        """The coordinator notices that the stream is gone."""
+        if self._joining is not None:
+            self._joining.cancel()
+        if self.group is not None and self.session is not None and self.session.channel is self:
+            self.group.disconnected(self.session)
+
+    def deliver(self, delivery: Delivery, now_ms: int) -> None:
+        """As of `MemberChannel`; on the wire go the milliseconds that are left."""
+        here_ms = int(self._loop.time() * 1000)
+        deadlines = [here_ms + acquired.deadline_ms - now_ms for acquired in delivery.ranges]
+        self._down(self._member.delivered, self, delivery, deadlines)
+
+    def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
+        """Not used: answers go through the collector."""
+
+    def assigned(self, assignment: Assignment) -> None:
+        """Members take what comes."""
+
+    def drain(self, grace_ms: int) -> None:
+        """The coordinator goes."""
+        self._down(self._member.drained, self)
+
+    def end(self, error: SharecoordError | None) -> None:
+        """The coordinator ends it."""
+        self._down(self._member.ended, self, error)
+        self._loop.call_soon(self.ended_here)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a member asks for when it joins."""
+
+    topics: tuple[str, ...]
+    mode: AcquireMode
+    most: int
+    """`max_poll_records`; 0 = not given."""
+    credit: int
+
+
+class SimMember:
+    """The member's end: what it believes to hold, what it said and was not answered."""
+
+    def __init__(
+        self, name: str, judge: Judge, chance: random.Random, wishes: Wishes, trace: Trace
+    ) -> None:
+        self.name = name
+        self.wishes = wishes
+        self.judge = judge
+        self.stream: Stream | None = None
+        self.inbox: list[Delivery] = []
+        self.gone = False
+        self.book: dict[PartitionKey, dict[int, int]] = {}
+        self._chance = chance
+        self._trace = trace
+        self._credit = 0
+        self._left = False
+        self._numbers = itertools.count(1)
+        self._open: dict[int, dict[PartitionKey, Said]] = {}
+        self._answers: dict[int, list[PartitionResult]] = {}
+        self._wake = asyncio.Event()
+
+    # -- what comes -----------------------------------------------------------------------------
+
+    def joined(self, stream: Stream, lost: list[LostRange]) -> None:
+        """The coordinator took it in."""
+        if stream is not self.stream:
+            return
+        stream.joined = True
+        self.judge.joined(self.name, stream, stream.node.name)
+        self._trace(f"{self.name} joined {stream.node.name}, lost {len(lost)} ranges")
+        for entry in lost:
+            self.judge.lost(self.name, entry.key, entry.held)
+            for offset in range(entry.held.first, entry.held.last + 1):
+                self._forget(entry.key, offset, entry.held.lock_token)
+        self._wake.set()
+
+    def refused(self, stream: Stream, error: SharecoordError) -> None:
+        """The coordinator did not take it in."""
+        self.ended(stream, error)
+
+    def delivered(self, stream: Stream, delivery: Delivery, deadlines_ms: list[int]) -> None:
+        """Records; one that leaves does not look at them any more."""
+        if self._left:
+            return
+        self._trace(f"{self.name} gets {_shown(delivery)}")
+        self.judge.arrived(self.name, stream, delivery, deadlines_ms)
+        held = self.book.setdefault(delivery.key, {})
+        for acquired in delivery.ranges:
+            for offset in range(acquired.first, acquired.last + 1):
+                held[offset] = acquired.lock_token
+        self.inbox.append(delivery)
+        self._wake.set()
+
+    def answered(self, number: int, results: list[PartitionResult]) -> None:
+        """An answer; the same one may come twice."""
+        said = self._open.pop(number, None)
+        if said is None:
+            return
+        for result in results:
+            about = said.get(result.key)
+            if about is not None:
+                self.judge.answered(about, result)
+                self._settle(result, about)
+        self._answers[number] = results
+        for result in results:
+            self._trace(f"{self.name} hears #{number} {result.error or result.exceptions or 'OK'}")
+        self._wake.set()
+
+    def _settle(self, result: PartitionResult, said: Said) -> None:
+        if result.error is not None:
+            return
+        bad = {o for e in result.exceptions for o in range(e.first, e.last + 1)}
+        for item in said.ranges:
+            for offset in range(item.first, item.last + 1):
+                if item.type is not AcknowledgeType.RENEW or offset in bad:
+                    self._forget(result.key, offset, item.lock_token)
+
+    def _forget(self, key: PartitionKey, offset: int, token: int) -> None:
+        held = self.book.get(key, {})
+        if held.get(offset) == token:
+            del held[offset]
+
+    def drained(self, stream: Stream) -> None:
+        """The coordinator goes: what nobody has looked at goes back, then elsewhere."""
+        if stream is not self.stream:
+            return
+        for delivery in self.inbox:
+            self.say(delivery.key, _ranges(delivery, AcknowledgeType.RETURN))
+        self.inbox.clear()
+        asyncio.get_running_loop().call_later(0.1, self.break_off, stream)
+
+    def ended(self, stream: Stream, error: SharecoordError | None) -> None:
+        """The coordinator ended the stream, or it broke."""
+        if stream is self.stream:
+            self._trace(f"{self.name}: stream to {stream.node.name} ended: {error!r}")
+            self.break_off(stream)
+
+    # -- what it does ---------------------------------------------------------------------------
+
+    def break_off(self, stream: Stream | None = None, *, told_s: float = 0.05) -> None:
+        """Gives its stream up."""
+        if self.stream is None or (stream is not None and stream is not self.stream):
+            return
+        self.stream.break_off(told_s)
+        self.stream = None
+        self.inbox.clear()
+        self.judge.silent(self.name)
+        self._wake.set()
+
+    def forget_all(self) -> None:
+        """Its process dies: it does not know any more what it held."""
+        self.break_off(told_s=self._chance.choice((0.0, 0.5, KEEPALIVE_S)))
+        self.book.clear()
+        self._open.clear()
+
+    def lock_book(self) -> list[BookEntry]:
+        """What it believes to hold."""
+        return [
+            (key.topic, key.topic_id, key.partition, held)
+            for key, tokens in self.book.items()
+            for held in _runs(tokens)
+        ]
+
+    async def connect(self, node: Node) -> bool:
+        """Joins at a coordinator; says whether it came in."""
+        self.break_off()
+        self._left = False
+        stream = self.stream = Stream(self, node, self._chance, next(_stream_numbers))
+        book, wishes = self.lock_book(), self.wishes
+        self._credit = wishes.credit
+        strict = wishes.mode is not AcquireMode.BATCH_OPTIMIZED
+        self.judge.joining(
+            self.name, stream, book, credit=wishes.credit, most=wishes.most, strict=strict
+        )
+        command = JoinCommand(
+            self.name,
+            f"client-{self.name}",
+            "sim:0",
+            wishes.topics,
+            wishes.mode,
+            wishes.most,
+            300_000,
+            wishes.credit,
+            1 << 40,
+            book,
+        )
+        stream.up(stream.join, command)
+        await self._until(lambda: self.stream is not stream or stream.joined)
+        if self.stream is not stream or not stream.joined:
+            self.break_off(stream)
+            return False
+        self._say_again()
+        return True
+
+    def _say_again(self) -> None:
+        """What was said and not answered is said again, as far as the locks are still its own."""
+        unanswered, self._open = self._open, {}
+        for said in [s for by_key in unanswered.values() for s in by_key.items()]:
+            key, held = said[0], self.book.get(said[0], {})
+            ranges = [
+                item
+                for item in said[1].ranges
+                if item.first <= item.last
+                and all(held.get(o) == item.lock_token for o in range(item.first, item.last + 1))
+            ]
+            if ranges and self._chance.random() < 0.8:
+                self.say(key, ranges)
+
+    async def _until(self, holds: Callable[[], bool], timeout_s: float = ANSWER_TIMEOUT_S) -> bool:
+        """Waits; says whether it holds now."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        while not holds():
+            self._wake.clear()
+            try:
+                async with asyncio.timeout_at(end_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                return holds()
+        return True
+
+    def say(self, key: PartitionKey, ranges: Ranges) -> int:
+        """Sends acknowledgements; returns their number (0 = there is no stream)."""
+        return self.say_all([(key, ranges)])
+
+    def say_all(self, items: list[tuple[PartitionKey, Ranges]], *, twice: bool = False) -> int:
+        """The same for several share-partitions; `twice` = the request is repeated."""
+        stream = self.stream
+        if stream is None or not stream.joined:
+            return 0
+        number = next(self._numbers)
+        self._open[number] = {k: self.judge.said(self.name, k, ranges) for k, ranges in items}
+        for key, ranges in items:
+            self._trace(f"{self.name} says #{number} {_said(key, ranges)}")
+        for _ in range(1 + twice):
+            stream.up(stream.acknowledge, number, items)
+        return number
+
+    async def answer(self, number: int) -> list[PartitionResult] | None:
+        """The answer; None = there was none in time, the stream is given up."""
+        stream = self.stream
+        if not number:
+            return None
+        await self._until(lambda: number in self._answers or self.stream is not stream)
+        results = self._answers.pop(number, None)
+        if results is None and self.stream is stream:
+            self.break_off(stream)
+        return results
+
+    async def settle(self, delivery: Delivery, kind: AcknowledgeType, **how: int) -> None:
+        """Says something of a delivery, again while the answer says that a retry helps."""
+        for _ in range(20):
+            results = await self.answer(self.say(delivery.key, _ranges(delivery, kind, **how)))
+            error = results[0].error if results else None
+            if error is None or not error.retriable:
+                return
+            await asyncio.sleep((error.retry_after_ms or 100) / 1000)
+
+    def accept(self, delivery: Delivery) -> None:
+        """Accepts, and waits for no answer: what was not taken comes again."""
+        self.say(delivery.key, _ranges(delivery, AcknowledgeType.ACCEPT))
+
+    async def next_delivery(self) -> Delivery | None:
+        """The next one; None = the stream is gone."""
+        stream = self.stream
+        await self._until(lambda: bool(self.inbox) or self.stream is not stream, 1e9)
+        if self.stream is not stream or stream is None:
+            return None
+        delivery = self.inbox.pop(0)
+        self._credit += delivery.records
+        self.judge.credit(stream, self._credit)
+        stream.up(stream.credit, self._credit)
+        return delivery
+
+    def leave(self) -> None:
+        """Goes in good order."""
+        self._left = True
+        self.judge.gone(self.name)
+        self.book.clear()
+        self._trace(f"{self.name} leaves")
+        if self.stream is not None:
+            self.stream.up(self.stream.leave)
+            stream = self.stream
+            asyncio.get_running_loop().call_later(0.5, self.break_off, stream)
+
+
+def _ranges(
+    delivery: Delivery,
+    kind: AcknowledgeType,
+    *,
+    first: int = 0,
+    last: int = 1 << 60,
+    delay_ms: int = 0,
+) -> Ranges:
+    """What to say of (a part of) a delivery."""
+    return [
+        AcknowledgedRange(max(first, r.first), min(last, r.last), kind, r.lock_token, delay_ms)
+        for r in delivery.ranges
+        if r.last >= first and r.first <= last
+    ]
+
+
+def _runs(tokens: dict[int, int]) -> list[HeldRange]:
+    """Consecutive offsets under one token."""
+    runs: list[HeldRange] = []
+    for offset in sorted(tokens):
+        token = tokens[offset]
+        if runs and runs[-1].last == offset - 1 and runs[-1].lock_token == token:
+            runs[-1] = runs[-1]._replace(last=offset)
+        else:
+            runs.append(HeldRange(offset, offset, token))
+    return runs
+
+
+def _said(key: PartitionKey, ranges: Ranges) -> str:
+    texts = [f"{r.type.name} {r.first}-{r.last} {r.lock_token:x}" for r in ranges]
+    return f"{key.topic}[{key.partition}] {', '.join(texts)}"
+
+
+def _shown(delivery: Delivery) -> str:
+    key = delivery.key
+    ranges = ", ".join(
+        f"{r.first}-{r.last} {r.delivery_count}x {r.lock_token:x}" for r in delivery.ranges
+    )
+    return f"{key.topic}[{key.partition}] {ranges}"

@@ -1,0 +1,318 @@
+"""Mistakes that somebody could make in the product, each as a patch at run time.
+
+The simulator must find each of them; docs/simulation.md lists what finds it. A mistake that is not
+found shows that the simulator, or its judge, is too weak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from sharecoord.config.group import GroupConfig
+from sharecoord.core import outcomes
+from sharecoord.core.changes import CommitBatch, CommitResult, LoadedPartition, PartitionClaim
+from sharecoord.core.decisions import Decision, HeldRange
+from sharecoord.core.settings import PartitionSettings
+from sharecoord.core.share_partition import SharePartition
+from sharecoord.core.window import RangeState, Window
+from sharecoord.errors import SharecoordError
+from sharecoord.runtime import group_actor, loading, partition_actor, recovery
+from sharecoord.runtime.dispatch import Dispatcher
+from sharecoord.runtime.effects import AcknowledgeEffect, DeliveryEffect
+from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.partition_actor import PartitionActor
+from sharecoord.runtime.sessions import Session
+from sharecoord.runtime.topic_life import TopicLife
+from sharecoord.store import memory_store
+from sharecoord.store.memory_store import MemoryStore
+from tests.simulation.script import play
+from tests.simulation.world import FailedLifeError, run_life
+
+Patch = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def _no_fence(store: MemoryStore, batch: CommitBatch) -> CommitResult:
+    """Commits whatever the epochs are."""
+    database = store.database
+    for part in batch.partitions:
+        found = database.partitions.get(part.partition_id)
+        if found is not None:
+            part.owner_epoch, part.state_epoch = found.row.owner_epoch, found.row.state_epoch
+    return _commit(store, batch)
+
+
+_commit = MemoryStore.commit
+_claim = MemoryStore._claim
+
+
+def _no_owner_epoch(
+    store: MemoryStore, database: memory_store.MemoryDatabase, claim: PartitionClaim
+) -> LoadedPartition | None:
+    """Claims without raising the owner epoch."""
+    loaded = _claim(store, database, claim)
+    found = database.partitions.get(claim.partition_id)
+    if loaded is None or found is None:
+        return loaded
+    found.row = replace(found.row, owner_epoch=max(1, found.row.owner_epoch - 1))
+    return replace(loaded, row=found.row)
+
+
+def _reply_before_commit(effect: AcknowledgeEffect, *args: Any, **kwargs: Any) -> None:
+    """Answers when an acknowledgement was decided, not when it is stored."""
+    _acknowledge_effect(effect, *args, **kwargs)
+    collector, answered = effect.collector, AcknowledgeEffect.release
+    answered(effect)
+    effect.collector = mock.Mock(wraps=collector, add=lambda _: None)
+
+
+_acknowledge_effect = AcknowledgeEffect.__init__
+
+
+def _reply_ok_after_failure(effect: AcknowledgeEffect, error: SharecoordError) -> None:
+    """Answers OK although the commit failed."""
+    effect.release()
+
+
+def _send_after_failure(effect: DeliveryEffect, error: SharecoordError) -> None:
+    """Sends a delivery whose commit failed."""
+    effect.actor.sending.pop(effect, None)
+    if effect.channel is not None:
+        effect.channel.deliver(effect.delivery, effect.actor.clock.now_ms())
+
+
+def _send_before_commit(effect: DeliveryEffect, *args: Any) -> None:
+    """Sends a delivery when it was decided."""
+    _delivery_effect(effect, *args)
+    if effect.channel is not None:
+        effect.channel.deliver(effect.delivery, effect.actor.clock.now_ms())
+    effect.channel = None
+
+
+_delivery_effect = DeliveryEffect.__init__
+
+
+def _any_token(
+    partition: SharePartition, value: RangeState, member_id: str, token: int, kind: Any
+) -> bool:
+    """Takes an acknowledgement under any token of its holder."""
+    return _settles(partition, value, member_id, value.lock_token, kind)
+
+
+def _any_member(
+    partition: SharePartition, value: RangeState, member_id: str, token: int, kind: Any
+) -> bool:
+    """Takes an acknowledgement from anybody who knows the token."""
+    return _settles(partition, value, str(value.member_id), token, kind)
+
+
+_settles = SharePartition._settles
+
+
+def _count_taken_back(
+    old: RangeState, settings: Any, now_ms: int, delay_ms: int = 0, reason: str | None = None
+) -> RangeState:
+    """A lock that ends by itself does not count."""
+    return outcomes.returned(old, settings, now_ms)
+
+
+def _no_lock_book(
+    actor: PartitionActor, member_id: str, book: Sequence[HeldRange]
+) -> list[HeldRange]:
+    """Hands back all that a member holds, whatever its book says."""
+    return _compare(actor, member_id, [])
+
+
+_compare = PartitionActor.compare_lock_book
+
+
+def _one_more(config: GroupConfig) -> PartitionSettings:
+    """The delivery limit is one higher than what is set."""
+    settings = _settings_of(config)
+    return settings._replace(delivery_limit=settings.delivery_limit + 1)
+
+
+_settings_of = group_actor.settings_of
+
+
+def _one_too_long(window: Window, edits: Sequence[Any], end_offset: int | None = None) -> None:
+    """Off by one: an edit that splits a range takes one record more than asked."""
+    longer = []
+    for at, edit in enumerate(edits):
+        found = window.ranges.get(edit.first)
+        following = edits[at + 1].first if at + 1 < len(edits) else 1 << 62
+        room = found is not None and edit.last < found[1] and edit.last + 1 < following
+        longer.append(edit._replace(last=edit.last + 1) if room else edit)
+    _apply(window, longer, end_offset)
+
+
+_apply = Window.apply
+
+
+def _start_passes_due(window: Window) -> None:
+    """The start offset goes over a record that is due."""
+    _advance(window)
+    front = window.ranges.front()
+    if front is not None and front[2].state == 0 and front[2].delivery_count:
+        window.start_offset = min(front[1] + 1, window.end_offset)
+
+
+_advance = Window._advance_start
+
+
+def _forgotten_range(*args: Any, **kwargs: Any) -> Any:
+    """A commit leaves out one changed row now and then."""
+    commit = _commit_of(*args, **kwargs)
+    if len(commit.upserted) > 2:
+        commit.upserted.pop()
+    return commit
+
+
+_commit_of = recovery.commit_of
+
+
+def _range_forgotten_at_load(loaded: LoadedPartition, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    """A claim loads all ranges but the last: its records pass for finished."""
+    rows = loaded.in_flight[:-1] if len(loaded.in_flight) > 1 else loaded.in_flight
+    yield from _ranges_of(replace(loaded, in_flight=rows), *args, **kwargs)
+
+
+_ranges_of = recovery.ranges_of
+
+
+def _locks_forgotten_at_load(loaded: LoadedPartition, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    """A claim loads locks without their deadlines: they end at once."""
+    for first, last, value in _ranges_of(loaded, *args, **kwargs):
+        yield first, last, value._replace(deadline_ms=1) if value.deadline_ms else value
+
+
+def _no_hand_back(actor: PartitionActor, member_id: str, ranges: Sequence[Any]) -> None:
+    """What could not be sent is forgotten: it counts as delivered once its lock has ended."""
+
+
+def _same_tokens(partition: SharePartition, *args: Any, **kwargs: Any) -> None:
+    """Every lock of an incarnation has the same token."""
+    _grant(partition, *args, **kwargs)
+    decision: Decision = args[0]
+    decision.tokens_used = 0
+
+
+_grant = SharePartition._grant
+
+
+def _early_end(window: Window, now_ms: int) -> list[Any]:
+    """Locks end a second early."""
+    return _expired(window, now_ms + 1000)
+
+
+_expired = Window.expired
+
+
+def _gap_assumed(partition: SharePartition, end_offset: int) -> Decision:
+    """A gap is concluded one offset too far."""
+    return _skip(partition, end_offset + 1)
+
+
+_skip = SharePartition.decide_skip
+
+
+def _no_credit(session: Session, held: int) -> int:
+    """Members get what they can hold, whatever they have credit for."""
+    wanted = _wants(session, held)
+    return wanted if session.channel is None else max(wanted, min(10, 10 - held))
+
+
+_wants = Session.wants
+
+
+def _no_life(life: TopicLife, fetched_after_s: float, size_bytes: int, use: Any) -> None:
+    """Records pass without a look at their topic."""
+    use()
+
+
+def _no_room(partition: SharePartition) -> int:
+    """The window has no end."""
+    return 10_000
+
+
+def _sessions_end_at_once(group: GroupActor, session: Session) -> None:
+    """A broken stream counts as a departure."""
+    group.leave(session)
+
+
+def _no_timer(actor: PartitionActor) -> None:
+    """Nothing ends by itself."""
+
+
+def _not_woken(dispatcher: Dispatcher, actor: PartitionActor, refunded: str | None = None) -> None:
+    """A partition that has something again is not looked at."""
+    if refunded is not None or actor.partition is None or not actor.partition.window.due:
+        _wake(dispatcher, actor, refunded)
+
+
+_wake = Dispatcher.wake
+
+
+def _reset_keeps_epoch(partition: Any, head: Any) -> None:
+    """A reset does not raise the state epoch: owners do not notice."""
+    partition.in_flight.clear()
+    partition.set_head(head)
+
+
+def _on(owner: Any, name: str, wrong: Any) -> Patch:
+    return lambda: mock.patch.object(owner, name, wrong)
+
+
+MUTATIONS = {
+    "a commit of a former owner takes effect": _on(MemoryStore, "commit", _no_fence),
+    "a claim does not raise the owner epoch": _on(MemoryStore, "_claim", _no_owner_epoch),
+    "a reset does not raise the state epoch": _on(
+        memory_store._Partition, "clear", _reset_keeps_epoch
+    ),
+    "an acknowledgement is confirmed before it is stored": _on(
+        AcknowledgeEffect, "__init__", _reply_before_commit
+    ),
+    "an acknowledgement is confirmed though its commit failed": _on(
+        AcknowledgeEffect, "abort", _reply_ok_after_failure
+    ),
+    "a delivery is sent before it is stored": _on(DeliveryEffect, "__init__", _send_before_commit),
+    "a delivery is sent though its commit failed": _on(
+        DeliveryEffect, "abort", _send_after_failure
+    ),
+    "an acknowledgement under an old token settles": _on(SharePartition, "_settles", _any_token),
+    "an acknowledgement by another member settles": _on(SharePartition, "_settles", _any_member),
+    "all locks of an incarnation have one token": _on(SharePartition, "_grant", _same_tokens),
+    "a lock that ends takes its count back": _on(outcomes, "released", _count_taken_back),
+    "a lock ends a second early": _on(Window, "expired", _early_end),
+    "a join takes all locks away": _on(PartitionActor, "compare_lock_book", _no_lock_book),
+    "a broken stream releases all locks": _on(GroupActor, "disconnected", _sessions_end_at_once),
+    "a claim ends all locks": _on(loading, "ranges_of", _locks_forgotten_at_load),
+    "a claim forgets a range": _on(loading, "ranges_of", _range_forgotten_at_load),
+    "a commit leaves out a row": _on(partition_actor, "commit_of", _forgotten_range),
+    "a record is handed out beyond the limit": _on(group_actor, "settings_of", _one_more),
+    "a split range changes one record too many": _on(Window, "apply", _one_too_long),
+    "the start offset passes a due record": _on(Window, "_advance_start", _start_passes_due),
+    "a gap is concluded one offset too far": _on(SharePartition, "decide_skip", _gap_assumed),
+    "what could not be sent is not handed back": _on(PartitionActor, "hand_back", _no_hand_back),
+    "members get more than their credit": _on(Session, "wants", _no_credit),
+    "records of a topic's next life pass for the old one's": _on(TopicLife, "admit", _no_life),
+    "the window has no limit": _on(SharePartition, "room", property(_no_room)),
+    "locks do not end by themselves": _on(PartitionActor, "_arm_timer", _no_timer),
+    "due records are not looked at": _on(Dispatcher, "wake", _not_woken),
+}
+"""What is wrong, and how to do it wrong for the length of a block."""
+
+
+def seeds_until_found(patch: Patch, seeds: Iterable[int]) -> tuple[int, str] | None:
+    """How many lives it takes until one of them breaks a promise, and which; None = none did."""
+    with patch():
+        for count, seed in enumerate(seeds, 1):
+            try:
+                run_life(seed, play)
+            except FailedLifeError as error:
+                first, second, *_ = str(error).split("\n")
+                return count, first if second == "last steps:" else second
+    return None

@@ -1,0 +1,27 @@
+"""What the simulator found, each as small as it can be."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sharecoord.testing.harness import running
+from sharecoord.testing.virtual_time import virtual
+from tests.unit.runtime.worlds import counts, offsets, world_with
+
+
+@virtual
+async def test_a_lock_that_ends_before_its_delivery_was_sent_does_not_count() -> None:
+    """With a limit of 1 the records would be archived, and nobody would ever have seen them."""
+    world = world_with(0, record_lock_duration_ms="1000", delivery_count_limit="1")
+    async with running(world) as coordinator:
+        member = world.member("one")
+        await member.join(coordinator, "g", ("orders",), max_poll_records=100)
+        await asyncio.sleep(0.5)
+        world.caller.delay_s = 1.5
+        world.log.append("orders", 5)
+        await asyncio.sleep(4)
+        world.caller.delay_s = 0.001
+        deliveries = await member.take(5)
+        assert (offsets(*deliveries), counts(*deliveries)) == ([0, 1, 2, 3, 4], {1})
+        for delivery in deliveries:
+            await member.settle(delivery)

@@ -1,0 +1,31 @@
+"""Every mistake of `mutations` is found by the simulator."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.mutations import MUTATIONS, seeds_until_found
+
+SEEDS_LONG = 1_000
+SEEDS_QUICK = 60
+
+SLOW = frozenset(
+    {
+        "a gap is concluded one offset too far",
+        "what could not be sent is not handed back",
+        "records of a topic's next life pass for the old one's",
+    }
+)
+"""They need certain circumstances, hence more lives than `make test` has time for."""
+
+
+@pytest.mark.parametrize("mistake", sorted(set(MUTATIONS) - SLOW))
+def test_a_mistake_is_found_at_once(mistake: str) -> None:
+    assert seeds_until_found(MUTATIONS[mistake], range(SEEDS_QUICK)) is not None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mistake", sorted(SLOW))
+def test_a_mistake_is_found(mistake: str) -> None:
+    assert seeds_until_found(MUTATIONS[mistake], range(SEEDS_LONG)) is not None

@@ -1,0 +1,347 @@
+"""One simulated life of a share group, from a seed: what there is, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from unittest import mock
+
+import structlog
+
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.decisions import Decision
+from sharecoord.core.invariants import check_decision
+from sharecoord.core.share_partition import SharePartition
+from sharecoord.core.states import AcquireMode
+from sharecoord.store.memory_store import MemoryDatabase
+from sharecoord.testing.harness import STORE_EPOCH_MS, check_coordinator
+from sharecoord.testing.judge import Judge
+from sharecoord.testing.processes import bury_all, run_processes
+from tests.simulation.environment import SimLog
+from tests.simulation.fleet import GROUP, Fleet, Node, finished
+from tests.simulation.members import SimMember, Wishes
+
+TOPICS = ("orders", "payments")
+
+FINISH_S = 900.0
+"""After the last fault everything must be worked off within so long, on virtual time."""
+
+LIFE_S = 2_000.0
+"""No script takes longer, unless it hangs."""
+
+LOOK_S = 1.0
+
+
+class World:
+    """Everything of one life; see the module.
+
+    Args:
+        seed: Decides all of it.
+        trace: Gets a line for each event; None = nobody reads it.
+    """
+
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self.chance = random.Random(seed)
+        choice = self.chance.choice
+        self.seed = seed
+        self.lines: list[str] = []
+        self._trace_to = trace
+        self.partitions = self.chance.randint(1, 3)
+        self.log = SimLog()
+        for topic in TOPICS:
+            self.log.create(topic, self.partitions)
+        self.lock_s = choice((1, 2, 2, 5, 10))
+        self.session_s = choice((6, 10, 45))
+        self.coordinators = choice((1, 1, 2, 2, 3))
+        window = choice((0, 0, 0, 100))
+        self.by_batch = not window and self.chance.random() < 0.5
+        limit = choice((1, 2, 3, 5, 50))
+        self.store_ahead_ms = 0
+        self.database = MemoryDatabase(
+            clock_ms=lambda: STORE_EPOCH_MS + int(loop.time() * 1000) + self.store_ahead_ms
+        )
+        self.judge = Judge(
+            self.log.known,
+            lambda: int(loop.time() * 1000),
+            delivery_limit=limit,
+            session_timeout_ms=1000 * self.session_s,
+            window_max=window,
+        )
+        if trace is not None:
+            self.judge.trace = self.trace
+        defaults = {
+            "share.auto.offset.reset": "earliest",
+            "share.delivery.count.limit": str(limit),
+            "share.record.lock.duration.ms": str(1000 * self.lock_s),
+            "share.session.timeout.ms": str(1000 * self.session_s),
+            "share.retry.backoff.ms": choice(("0", "0", "500")),
+            "share.isolation.level": choice(("read_committed", "read_uncommitted")),
+        }
+        if window:
+            defaults["share.partition.max.record.locks"] = str(window)
+        self.fleet = Fleet(
+            self.log,
+            self.database,
+            self.judge,
+            self.chance,
+            defaults=defaults,
+            memory_bytes=choice((1, 20_000, 64 << 20)),
+        )
+        self.fleet.on_death = self._node_died
+        self.fleet.members_of = self._members_of
+        self.members: list[SimMember] = []
+        self.lives: dict[str, asyncio.Task[None]] = {}
+        self.truncating: set[PartitionKey] = set()
+        self._numbers = 0
+
+    # -- telling --------------------------------------------------------------------------------
+
+    def trace(self, line: str) -> None:
+        """Notes an event."""
+        if self._trace_to is not None:
+            self._trace_to(f"{asyncio.get_running_loop().time():10.4f}  {line}")
+
+    def step(self, line: str) -> None:
+        """Notes an event of the script; the last ones are shown with a failure."""
+        self.lines.append(f"{asyncio.get_running_loop().time():.3f} {line}")
+        self.trace(f"* {line}")
+
+    # -- members --------------------------------------------------------------------------------
+
+    def new_member(self, *, topics: tuple[str, ...] = (), good: bool = False) -> SimMember:
+        """A member that is not connected yet."""
+        self._numbers += 1
+        modes = list(AcquireMode) if self.by_batch else [AcquireMode.FAIR, AcquireMode.RECORD_LIMIT]
+        wishes = Wishes(
+            topics or tuple(self.chance.sample(TOPICS, self.chance.randint(1, 2))),
+            AcquireMode.FAIR if good else self.chance.choice(modes),
+            100 if good else self.chance.choice((0, 1, 7, 40)),
+            1 << 40 if good else self.chance.choice((5, 60, 500)),
+        )
+        member = SimMember(f"m{self._numbers}", self.judge, self.chance, wishes, self.trace)
+        self.members.append(member)
+        return member
+
+    def live(self, member: SimMember, work: Callable[[SimMember], Awaitable[None]]) -> None:
+        """Lets a member connect and work, again and again."""
+        self.lives[member.name] = asyncio.create_task(self._live(member, work), name=member.name)
+
+    async def _live(self, member: SimMember, work: Callable[[SimMember], Awaitable[None]]) -> None:
+        while not member.gone:
+            nodes = self.fleet.serving()
+            if nodes and await member.connect(self.chance.choice(nodes)):
+                await work(member)
+            if not member.gone:
+                await asyncio.sleep(self.chance.choice((0.01, 0.1, 0.5)))
+
+    def present(self) -> list[SimMember]:
+        """Members that are alive."""
+        return [member for member in self.members if not member.gone]
+
+    def _members_of(self, node: Node) -> list[tuple[str, int]]:
+        return [
+            (m.name, m.stream.number)
+            for m in self.members
+            if m.stream is not None and m.stream.node is node and m.stream.joined
+        ]
+
+    def streams_to(self, node: Node) -> list[SimMember]:
+        """Members with a stream to a coordinator, joined or not."""
+        return [m for m in self.members if m.stream is not None and m.stream.node is node]
+
+    def _node_died(self, node: Node) -> None:
+        """Its members notice, each in its time."""
+        self.trace(f"{node.name} died")
+        self.judge.trouble()
+        loop = asyncio.get_running_loop()
+        for member in self.streams_to(node):
+            self.judge.silent(member.name)
+            loop.call_later(
+                self.chance.choice((0.0, 0.05, 1.0)),
+                member.ended,
+                member.stream,
+                None,
+                context=self.fleet.outside,
+            )
+
+    async def retire(self, member: SimMember) -> None:
+        """Ends a member's life."""
+        member.gone = True
+        task = self.lives.pop(member.name, None)
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    # -- logs -----------------------------------------------------------------------------------
+
+    def append(self, topic: str, partition: int, count: int) -> None:
+        """New records, unless the log has lost its end and nobody has noticed yet.
+
+        A log that is longer again before anybody looks is told by its leader epochs, which this
+        release does not read.
+        """
+        if self.log.exists(topic) and self.log.find(topic, partition) is not None:
+            self.truncating = {key for key in self.truncating if self._still_truncating(key)}
+            if self.key(topic, partition) not in self.truncating:
+                self.log.append(topic, count, partition=partition)
+
+    def _still_truncating(self, key: PartitionKey) -> bool:
+        shadow = self.judge.by_key.get(key)
+        found = self.log.find(key.topic, key.partition)
+        if shadow is None or found is None or self.key(key.topic, key.partition) != key:
+            return False
+        return shadow.end > found.log_end
+
+    def key(self, topic: str, partition: int) -> PartitionKey:
+        """The share-partition of a place in its present life."""
+        return PartitionKey(GROUP, topic, self.log.topic_id(topic), partition)
+
+    def log_ends(self) -> list[tuple[PartitionKey, int]]:
+        """Everything that must be worked off."""
+        return [
+            (self.key(topic, partition), self.log.log(topic, partition).log_end)
+            for topic in TOPICS
+            if self.log.exists(topic)
+            for partition in range(self.partitions)
+        ]
+
+    # -- checks and the end ---------------------------------------------------------------------
+
+    def check(self) -> None:
+        """What must hold at every moment."""
+        self.judge.check()
+        for node in self.fleet.alive():
+            if node.coordinator is not None:
+                check_coordinator(node.coordinator)
+
+    async def finish(self) -> None:
+        """Everybody goes, one well-behaved member for each coordinator stays: all gets done."""
+        for member in self.present():
+            await self.retire(member)
+            if self.chance.random() < 0.5:
+                member.leave()
+            else:
+                member.break_off()
+        if not self.fleet.alive():
+            self.fleet.add()
+        for node in self.fleet.alive():
+            member = self.new_member(topics=TOPICS, good=True)
+            self.lives[member.name] = asyncio.create_task(self._finisher(member, node))
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + FINISH_S
+        while left := list(self.judge.unfinished(self.log_ends())):
+            self.check()
+            if loop.time() > end_s:
+                raise AssertionError("no progress: " + "; ".join(left))
+            await asyncio.sleep(LOOK_S)
+        self.trace("all done")
+        for member in self.present():
+            await self.retire(member)
+            member.leave()
+        self.check()
+        await asyncio.sleep(1)
+        for node in self.fleet.alive():
+            await finished(node.process, node.end(), 60)
+            if not node.process.dead:
+                raise AssertionError(f"{node.name} does not end")
+        self.judge.check()
+
+    async def _finisher(self, member: SimMember, node: Node) -> None:
+        while True:
+            if node.serving and await member.connect(node):
+                while (delivery := await member.next_delivery()) is not None:
+                    member.accept(delivery)
+            await asyncio.sleep(0.2)
+
+
+class FailedLifeError(AssertionError):
+    """A life broke a promise; the message names the seed and how to see all of it."""
+
+
+Script = Callable[[World], Awaitable[None]]
+
+
+def run_life(seed: int, script: Script, trace: Callable[[str], None] | None = None) -> World:
+    """Runs one life.
+
+    Args:
+        seed: Decides everything.
+        script: What happens before the end.
+        trace: Gets a line for each event.
+
+    Raises:
+        FailedLifeError: A promise was broken.
+    """
+    worlds: list[World] = []
+
+    async def main() -> None:
+        world = World(seed, trace)
+        worlds.append(world)
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, found: world.judge.broken(f"unhandled: {found.get('exception')!r} {found}")
+        )
+        watch = asyncio.create_task(world.fleet.watch())
+        try:
+            async with asyncio.timeout(LIFE_S):
+                await script(world)
+            await world.finish()
+        finally:
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            watch.cancel()
+            bury_all(node.process for node in world.fleet.nodes)
+
+    level = "ERROR" if trace is None else "INFO"
+    checked = mock.patch.object(SharePartition, "apply", _checked_apply)
+    with _logs_judged(worlds, level), checked if seed % CHECKED == 0 else contextlib.nullcontext():
+        try:
+            run_processes(main())
+        except Exception as error:
+            broken = worlds[0].judge.violations if worlds else []
+            shown = "\n".join(
+                [*broken[:6], "last steps:", *(worlds[0].lines[-12:] if worlds else [])]
+            )
+            raise FailedLifeError(
+                f"SEED={seed}: {error!r}\n{shown}\n"
+                f"replay: python -m tests.simulation.run --seed {seed} --trace"
+            ) from error
+    return worlds[0]
+
+
+CHECKED = 5
+"""One life in so many has every decision checked before it is applied."""
+
+_apply = SharePartition.apply
+
+
+def _checked_apply(partition: SharePartition, decision: Decision) -> None:
+    check_decision(partition, decision)
+    _apply(partition, decision)
+
+
+EXPECTED_ERRORS = ("the store refused a commit",)
+"""Errors in the log that faults of a script bring about; any other one is a mistake."""
+
+
+@contextlib.contextmanager
+def _logs_judged(worlds: list[World], level: str) -> Iterator[None]:
+    def look(_: object, method: str, event: structlog.types.EventDict) -> structlog.types.EventDict:
+        if worlds:
+            worlds[0].trace(f"  log: {event}")
+        failed = method in ("error", "exception", "critical")
+        if worlds and failed and event["event"] not in EXPECTED_ERRORS:
+            worlds[0].judge.broken(f"logged: {event}")
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, look],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

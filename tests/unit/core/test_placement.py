@@ -1,0 +1,47 @@
+"""Who should own a share-partition: the same everywhere, spread out, and moving little."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.placement import wanted_owner
+
+KEYS = [PartitionKey("g", f"t{n % 7}", f"{n % 7:032x}", n) for n in range(600)]
+
+
+def owners(*coordinator_ids: str) -> list[str | None]:
+    return [wanted_owner(key, coordinator_ids) for key in KEYS]
+
+
+def test_nobody_there_owns_nothing() -> None:
+    assert wanted_owner(KEYS[0], []) is None
+
+
+def test_all_come_to_the_same_result_in_whatever_order_they_see_the_others() -> None:
+    assert owners("a", "b", "c") == owners("c", "a", "b")
+
+
+def test_partitions_are_spread() -> None:
+    counts = Counter(owners("a", "b", "c"))
+    assert set(counts) == {"a", "b", "c"}
+    assert min(counts.values()) > 150  # of 200 each, 6 standard deviations wide
+
+
+def test_one_that_goes_moves_only_what_it_had() -> None:
+    before, after = owners("a", "b", "c"), owners("a", "b")
+    assert all(b == a for b, a in zip(before, after, strict=True) if b != "c")
+
+
+def test_one_that_comes_takes_its_part_and_nothing_else_moves() -> None:
+    before, after = owners("a", "b"), owners("a", "b", "c")
+    moved = [a for b, a in zip(before, after, strict=True) if b != a]
+    assert set(moved) == {"c"}
+    assert 140 < len(moved) < 260
+
+
+def test_another_life_of_a_topic_and_clusters_without_topic_ids() -> None:
+    lives = [PartitionKey("g", "t", f"{n:032x}", 0) for n in range(64)]
+    assert {wanted_owner(key, ["a", "b"]) for key in lives} == {"a", "b"}
+    nameless = [PartitionKey("g", f"t{n}", "", 0) for n in range(64)]
+    assert {wanted_owner(key, ["a", "b"]) for key in nameless} == {"a", "b"}

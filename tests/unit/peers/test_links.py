@@ -1,0 +1,214 @@
+"""Links over real gRPC: greeted, in order, made again when they break."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from sharecoord.api.grpc.peer_service import PeerService
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.decisions import AcknowledgedRange
+from sharecoord.core.peering import (
+    AskBooks,
+    Books,
+    Compared,
+    Lend,
+    MemberDown,
+    MemberEnd,
+    MemberUp,
+    OwnerItem,
+    Relayed,
+    Returned,
+    Settle,
+    Settled,
+)
+from sharecoord.core.states import AcknowledgeType, AcquireMode
+from sharecoord.peers.links import GrpcPeerNetwork
+from sharecoord.ports import OwnerWay
+from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.wire import peer_service_pb2 as peer
+from sharecoord.wire import peer_service_pb2_grpc as peer_grpc
+from sharecoord.wire import share_service_pb2 as service
+from tests.unit.runtime.worlds import world_with
+
+DEADLINE_S = 20
+
+
+class Listener:
+    """A gateway by hand."""
+
+    def __init__(self) -> None:
+        self.ways: asyncio.Queue[OwnerWay] = asyncio.Queue()
+        self.gone: asyncio.Queue[str] = asyncio.Queue()
+        self.items: asyncio.Queue[OwnerItem] = asyncio.Queue()
+
+    def linked(self, owner_id: str, way: OwnerWay) -> Callable[[OwnerItem], None]:
+        assert owner_id == "owner"
+        self.ways.put_nowait(way)
+
+        def hear(item: OwnerItem) -> None:
+            if isinstance(item, AskBooks):
+                way.say(Books(item.key, item.owner_epoch, {}))
+            self.items.put_nowait(item)
+
+        return hear
+
+    def unlinked(self, owner_id: str) -> None:
+        self.gone.put_nowait(owner_id)
+
+    async def next(self, kind: type[OwnerItem]) -> OwnerItem:
+        """The next item of a kind."""
+        while not isinstance(item := await self.items.get(), kind):
+            pass
+        return item
+
+
+@contextlib.asynccontextmanager
+async def serving(coordinator: Coordinator, address: str) -> AsyncIterator[grpc.aio.Server]:
+    fleet = coordinator.context.fleet
+    assert fleet is not None
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((PeerService(coordinator, fleet).handlers(),))
+    server.add_insecure_port(address)
+    await server.start()
+    yield server
+    await server.stop(None)
+
+
+@contextlib.asynccontextmanager
+async def linked(tmp_path: Path, owner: str = "owner") -> AsyncIterator[tuple[Listener, str]]:
+    """An owner that serves topic `orders`, and a gateway that follows it."""
+    world = world_with(6)
+    coordinator = world.build("owner", fleet=True)
+    await coordinator.start()
+    address = f"unix:{tmp_path}/peer"
+    listener = Listener()
+    network = GrpcPeerNetwork("gateway", "1.0", listener, grpc.aio.insecure_channel)
+    async with asyncio.timeout(DEADLINE_S), serving(coordinator, address):
+        network.follow({owner: address})
+        yield listener, address
+        await network.close()
+    await coordinator.close()
+
+
+def up(handle: int, epoch: int = 1) -> MemberUp:
+    topics, mode = ("orders",), AcquireMode.FAIR
+    return MemberUp(handle, "g", "m", epoch, "c", "h", topics, mode, 0, frozenset(), [])
+
+
+async def test_a_member_is_served_over_a_link(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (listener, _):
+        way = await listener.ways.get()
+        way.say(up(1))
+        way.say(Lend(1, 4, 1 << 20, recalls=False))
+        assert await listener.next(Compared) == Compared(1, [])
+        got = await listener.next(Relayed)
+        assert isinstance(got, Relayed)
+        assert isinstance(got.frame, bytes)
+        (batch,) = service.ConsumeResponse.FromString(got.frame).batches
+        assert (batch.base_offset, batch.record_count) == (0, 4)
+        assert got.records == 4
+        (acquired,) = got.ranges
+        accept = AcknowledgedRange(0, 3, AcknowledgeType.ACCEPT, acquired.lock_token, 0, None)
+        way.say(Settle(1, 9, got.key, [accept], may_wait=False))
+        settled = await listener.next(Settled)
+        assert isinstance(settled, Settled)
+        assert (settled.relay_id, settled.records, settled.result.error) == (9, 4, None)
+        way.say(Lend(1, 0, 0, recalls=True))
+        assert await listener.next(Returned) == Returned(1, 4, got.size_bytes)
+        way.say(MemberDown(1, left=True))
+
+
+async def test_a_member_that_joined_later_elsewhere_is_ended(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (listener, _):
+        way = await listener.ways.get()
+        way.say(up(1, epoch=5))
+        way.say(up(2, epoch=4))
+        end = await listener.next(MemberEnd)
+        assert isinstance(end, MemberEnd)
+        assert (end.handle, end.error.reason) == (2, "MEMBER_FENCED")
+
+
+async def test_a_settlement_of_what_is_not_there_is_answered(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (listener, _):
+        way = await listener.ways.get()
+        way.say(up(1))
+        key = PartitionKey("", "nothing", "", 3)
+        accept = AcknowledgedRange(0, 3, AcknowledgeType.ACCEPT, 1, 0, None)
+        way.say(Settle(1, 9, key, [accept], may_wait=False))
+        settled = await listener.next(Settled)
+        assert isinstance(settled, Settled)
+        assert settled.result.error is not None
+        assert settled.result.error.reason == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+async def test_a_link_that_breaks_is_made_again(tmp_path: Path) -> None:
+    world = world_with(1)
+    coordinator = world.build("owner", fleet=True)
+    await coordinator.start()
+    address = f"unix:{tmp_path}/peer"
+    listener = Listener()
+    network = GrpcPeerNetwork("gateway", "1.0", listener, grpc.aio.insecure_channel)
+    async with asyncio.timeout(DEADLINE_S):
+        network.follow({"owner": address})
+        for _ in range(2):
+            async with serving(coordinator, address):
+                await listener.ways.get()
+            assert await listener.gone.get() == "owner"
+        await network.close()
+    await coordinator.close()
+
+
+async def test_who_is_not_followed_any_more_has_no_link(tmp_path: Path) -> None:
+    world = world_with(1)
+    coordinator = world.build("owner", fleet=True)
+    await coordinator.start()
+    address = f"unix:{tmp_path}/peer"
+    listener = Listener()
+    network = GrpcPeerNetwork("gateway", "1.0", listener, grpc.aio.insecure_channel)
+    async with asyncio.timeout(DEADLINE_S), serving(coordinator, address):
+        network.follow({"owner": address})
+        await listener.ways.get()
+        network.follow({})
+        assert await listener.gone.get() == "owner"
+        await network.close()
+    await coordinator.close()
+
+
+async def greeted(address: str, hello: peer.GatewayMessage) -> peer.OwnerMessage:
+    """What an owner answers to the first message of a link."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        call: Any = peer_grpc.PeerServiceStub(channel).Link()  # type: ignore[no-untyped-call]
+        await call.write(hello)
+        answer: peer.OwnerMessage = await call.read()
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("owner_id", "protocol_version", "says"),
+    [
+        ("former", 1, "this is coordinator owner, not former"),
+        ("owner", 99, "bring both to one release"),
+    ],
+)
+async def test_another_tenant_and_another_protocol_are_refused(
+    tmp_path: Path, owner_id: str, protocol_version: int, says: str
+) -> None:
+    async with linked(tmp_path) as (_, address):
+        hello = peer.GatewayMessage()
+        said = hello.items.add().hello
+        said.owner_id, said.protocol_version = owner_id, protocol_version
+        with pytest.raises(grpc.aio.AioRpcError, match=says):
+            await greeted(address, hello)
+
+
+async def test_a_link_begins_with_hello(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (_, address):
+        with pytest.raises(grpc.aio.AioRpcError, match="first item of a link must be hello"):
+            await greeted(address, peer.GatewayMessage())

@@ -1,0 +1,178 @@
+"""Several coordinators over one database: one group, whoever holds its members' streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from sharecoord.core.delivery import Delivery
+from sharecoord.core.states import AcknowledgeType
+from sharecoord.testing.harness import FakeMember
+from sharecoord.testing.peers import PeerLink
+from sharecoord.testing.virtual_time import virtual
+from tests.unit.runtime.fleets import everything_finished, fleet_of
+from tests.unit.runtime.worlds import counts, offsets, until, world_with
+
+PARTITIONS = 8
+TOPIC = ("orders",)
+
+
+@virtual
+async def test_a_member_gets_the_records_of_all_owners_through_its_gateway() -> None:
+    world = world_with(50, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b", "c") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC)
+        work = asyncio.create_task(member.work())
+        await until(lambda: everything_finished(world, 50 * PARTITIONS), step_s=0.01)
+        work.cancel()
+        owned = fleet.owned()
+        assert sorted(p for places in owned.values() for p in places) == list(range(PARTITIONS))
+        assert len([places for places in owned.values() if places]) > 1
+        assert member.received == 50 * PARTITIONS
+        assert member.joined_session.acknowledged_total == 50 * PARTITIONS
+
+
+@virtual
+async def test_all_owners_together_keep_to_a_members_credit() -> None:
+    world = world_with(50, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b", "c") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=100, credit=7)
+        await until(lambda: member.received == 7, step_s=0.001)
+        await asyncio.sleep(5)
+        assert member.received == 7
+        session = member.joined_session
+        session.credit_records += 5
+        member.joined_group.dispatcher.offer(session)
+        await until(lambda: member.received == 12, step_s=0.001)
+        await asyncio.sleep(5)
+        assert member.received == 12
+
+
+@virtual
+async def test_members_of_all_gateways_share_fairly() -> None:
+    world = world_with(400, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b", "c") as fleet:
+        members = [world.member(f"m{n}") for n in range(9)]
+        for member, name in zip(members, "abcabcabc", strict=True):
+            await member.join(fleet.all[name], "g", TOPIC)
+        works = [asyncio.create_task(m.work(seconds_per_record=0.005)) for m in members]
+        await asyncio.sleep(1.2)
+        got = [member.joined_session.acknowledged_total for member in members]
+        for work in works:
+            work.cancel()
+        assert min(got) > 0.8 * max(got) > 0
+
+
+@virtual
+async def test_who_leaves_releases_what_it_held_of_all_owners() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        first, second = world.member("m1"), world.member("m2")
+        await first.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        await first.take(3 * PARTITIONS)
+        first.leave()
+        await second.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000)
+        again = await second.take(3 * PARTITIONS)
+        assert counts(*again) == {2}
+
+
+@virtual
+async def test_a_stream_that_breaks_keeps_its_locks_of_all_owners() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        held = await member.take(3 * PARTITIONS)
+        member.disconnect()
+        lost = await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000)
+        assert lost == []
+        for delivery in held:
+            assert (await member.settle(delivery)).error is None
+        assert everything_finished(world, 3 * PARTITIONS)
+
+
+@virtual
+async def test_what_another_coordinator_takes_over_stays_locked_under_the_same_token() -> None:
+    world = world_with(5, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member, other = world.member("m"), world.member("n")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        held = await member.take(5 * PARTITIONS)
+        before = fleet.owned()
+        await fleet.add("c")
+        await other.join(fleet.all["c"], "g", TOPIC, max_poll_records=1000)
+        await until(lambda: sum(map(len, fleet.owned().values())) == PARTITIONS, step_s=0.01)
+        await asyncio.sleep(3)
+        after = fleet.owned()
+        assert after["c"]
+        assert after["a"] <= before["a"]
+        assert other.received == 0
+        for delivery in held:
+            assert (await member.settle(delivery)).error is None
+        assert everything_finished(world, 5 * PARTITIONS)
+
+
+@virtual
+async def test_an_owner_that_is_killed_costs_no_lock_of_a_live_worker_and_no_attempt() -> None:
+    world = world_with(40, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b", "c") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=40 * PARTITIONS)
+        await until(lambda: member.received > 20, step_s=0.0005)
+        await fleet.kill("b")
+        seen: list[Delivery] = []
+        while not everything_finished(world, 40 * PARTITIONS):
+            delivery = await member.next_delivery()
+            seen.append(delivery)
+            assert (await member.settle(delivery)).error is None
+        assert counts(*seen) == {1}
+        places = Counter((d.key.partition, o) for d in seen for o in offsets(d))
+        assert max(places.values()) == 1
+
+
+@virtual
+async def test_a_gateway_that_is_killed_costs_nothing_its_members_join_elsewhere() -> None:
+    world = world_with(40, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b", "c") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=40 * PARTITIONS)
+        await until(lambda: member.received > 20, step_s=0.0005)
+        held = list(member.deliveries)
+        member.deliveries.clear()
+        await fleet.kill("a")
+        assert await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000) == []
+        for delivery in held:
+            assert (await member.settle(delivery)).error is None
+        work = asyncio.create_task(member.work())
+        await until(lambda: everything_finished(world, 40 * PARTITIONS), step_s=0.1)
+        work.cancel()
+
+
+@virtual
+async def test_a_broken_link_is_a_broken_stream_to_the_owner_and_is_made_again() -> None:
+    world = world_with(40, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=10)
+        await until(lambda: member.received >= 10, step_s=0.0005)
+        fleet.links.pop(("a", "b")).cut()
+        fleet.links["a", "b"] = PeerLink(fleet.all["a"], fleet.all["b"])
+        work = asyncio.create_task(member.work())
+        await until(lambda: everything_finished(world, 40 * PARTITIONS), step_s=0.1)
+        work.cancel()
+
+
+@virtual
+async def test_released_records_of_another_owner_come_again() -> None:
+    world = world_with(2, partitions=PARTITIONS, delivery_count_limit="3")
+    async with fleet_of(world, "a", "b") as fleet:
+        member: FakeMember = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        for count in (1, 2, 3):
+            taken = await member.take(2 * PARTITIONS)
+            assert counts(*taken) == {count}
+            for delivery in taken:
+                await member.settle(delivery, AcknowledgeType.RELEASE)
+        await until(lambda: everything_finished(world, 2 * PARTITIONS), step_s=0.1)

@@ -1,0 +1,446 @@
+"""`check_store`: no finding in a sound store, each damage named with its fix; and `migrate`."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sharecoord.core.changes import LoadedPartition
+from sharecoord.errors import (
+    InternalError,
+    InvalidConfigError,
+    StoreFatalError,
+    StoreInUseError,
+    StoreVersionError,
+)
+from sharecoord.store import check
+from sharecoord.store.access import StoreAccess
+from sharecoord.store.check import CheckReport, Finding, check_store
+from sharecoord.store.dialects import SqliteDialect
+from tests.contract.store_worlds import (
+    START_MS,
+    AnyStore,
+    SqliteWorld,
+    change_of,
+    claimed,
+    commit,
+    head_of,
+    letter_of,
+    member_of,
+    row_of,
+)
+from tests.contract.test_store_schema import scripts_with
+from tests.unit.store.backups import access_of
+
+RESET = "sharecoord groups --reset-offsets --group group --topic orders:0 --to-offset 0 --execute"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[SqliteWorld]:
+    made = SqliteWorld(tmp_path / "s.db")
+    yield made
+    made.close()
+
+
+def sound(world: SqliteWorld) -> tuple[AnyStore, LoadedPartition]:
+    """A store with a row in every table and in every state, as a coordinator leaves it."""
+    store = world.open()
+    loaded = claimed(store)
+    token = (loaded.row.owner_epoch << 32) + 1
+    rows = [
+        row_of(0, 4)._replace(lock_token=token, key_hashes=b"12345678" * 5),
+        row_of(7, 9, state=0, available_at_ms=START_MS + 5)._replace(lock_token=token),
+        row_of(20, 20, state=3)._replace(lock_token=0, reason="REJECTED"),
+        row_of(21, 29, state=4)._replace(lock_token=0, reason="GAP"),
+    ]
+    letters = [letter_of(20)]
+    head = head_of(0, 100, finished=91)
+    commit(store, change_of(loaded, head=head, upserted=rows, dead_letters=letters))
+    store.join_members([member_of()])
+    store.save_group_config("group", set_values={"share.ordering": "key"}, deleted=[])
+    return store, loaded
+
+
+def checked(world: SqliteWorld) -> CheckReport:
+    return check_store(access_of(world.path))
+
+
+def damage(world: SqliteWorld, *statements: str) -> None:
+    """What another program did to the file."""
+    with contextlib.closing(sqlite3.connect(world.path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_a_sound_store_has_no_findings(world: SqliteWorld) -> None:
+    sound(world)
+    report = checked(world)
+    assert report.findings == []
+    assert report.facts == ("0001", "0.1.0", "kafka-1")
+    assert report.rows == {
+        "store_meta": 2,
+        "coordinator": 1,
+        "share_group": 1,
+        "share_partition": 1,
+        "in_flight": 4,
+        "member": 1,
+        "dead_letter": 1,
+    }
+
+
+def test_what_the_store_itself_does_is_sound(world: SqliteWorld) -> None:
+    """Resets, deletions with an outbox, claims by others, and an empty store."""
+    store, loaded = sound(world)
+    store.reset_partitions({loaded.row.key: 50})
+    assert checked(world).findings == []
+    store.delete_group("group")
+    assert checked(world).findings == []
+    world.time_ms += 60_000
+    claimed(world.open("two"), incarnation=5)
+    assert checked(world).findings == []
+
+
+RANGE = "partition_id=1 first_offset="
+
+
+@pytest.mark.parametrize(
+    ("statement", "table", "row", "problem", "fix"),
+    [
+        (
+            "UPDATE share_partition SET finished_count = 3",
+            "share_partition",
+            "id=1",
+            "finished_count is 3, its ranges leave 91",
+            "writes it anew",
+        ),
+        (
+            "UPDATE share_partition SET end_leader_epoch = NULL",
+            "share_partition",
+            "id=1",
+            "partition 0: start_offset, end_offset, finished_count, end_leader_epoch are not all",
+            RESET,
+        ),
+        (
+            "UPDATE share_partition SET start_offset = -1, finished_count = 92",
+            "share_partition",
+            "id=1",
+            "start_offset -1 and end_offset 100 are no window",
+            RESET,
+        ),
+        (
+            "UPDATE share_partition SET topic_id = 'AB'",
+            "share_partition",
+            "id=1",
+            "topic_id 'AB' is not 32 hex digits",
+            "UPDATE",
+        ),
+        (
+            "UPDATE share_partition SET partition_index = -1",
+            "share_partition",
+            "id=1",
+            "partition_index is negative",
+            "UPDATE",
+        ),
+        (
+            "UPDATE share_partition SET owner = ''",
+            "share_partition",
+            "id=1",
+            "owner is empty text, not NULL",
+            "UPDATE",
+        ),
+        (
+            "UPDATE share_partition SET state_epoch = -1",
+            "share_partition",
+            "id=1",
+            "state_epoch is -1",
+            "UPDATE",
+        ),
+        (
+            "UPDATE share_partition SET owner_epoch = 0",
+            "in_flight",
+            f"{RANGE}0",
+            "[0, 4]: its lock token is of owner epoch 1, beyond 0",
+            RESET,
+        ),
+        (
+            "UPDATE share_partition SET start_offset = 3, finished_count = 88",
+            "in_flight",
+            f"{RANGE}0",
+            "group group, topic orders, partition 0, [0, 4]: it is not inside the window [3, 100)",
+            "--to-offset 3 ",
+        ),
+        (
+            "UPDATE share_partition SET end_offset = 29, finished_count = 20",
+            "in_flight",
+            f"{RANGE}21",
+            "[21, 29]: it is not inside the window [0, 29)",
+            RESET,
+        ),
+        (
+            "UPDATE in_flight SET last_offset = 20 WHERE first_offset = 7",
+            "in_flight",
+            f"{RANGE}20",
+            "[20, 20]: it overlaps the range before it, which ends at 20",
+            RESET,
+        ),
+        (
+            "UPDATE in_flight SET last_offset = 19 WHERE first_offset = 20",
+            "in_flight",
+            f"{RANGE}20",
+            "[20, 19]: it ends before it begins",
+            RESET,
+        ),
+        (
+            "UPDATE in_flight SET state = 2 WHERE first_offset = 7",
+            "in_flight",
+            f"{RANGE}7",
+            "state 2 is none of AVAILABLE 0",
+            RESET,
+        ),
+        (
+            "UPDATE in_flight SET member_id = NULL WHERE first_offset = 0",
+            "in_flight",
+            f"{RANGE}0",
+            "it is ACQUIRED without member, lock token or deadline",
+            RESET,
+        ),
+        (
+            "UPDATE in_flight SET deadline_ms = 5 WHERE first_offset = 20",
+            "in_flight",
+            f"{RANGE}20",
+            "it is ARCHIVING and has a lock",
+            RESET,
+        ),
+        (
+            "UPDATE in_flight SET delivery_count = 1001, hand_outs = 1001 WHERE first_offset = 7",
+            "in_flight",
+            f"{RANGE}7",
+            "delivery_count 1001 is not between 0 and 1000",
+            RESET,
+        ),
+        (
+            "UPDATE in_flight SET hand_outs = 0 WHERE first_offset = 7",
+            "in_flight",
+            f"{RANGE}7",
+            "hand_outs 0 is less than delivery_count 1",
+            RESET,
+        ),
+        (
+            "UPDATE in_flight SET key_hashes = x'00' WHERE first_offset = 0",
+            "in_flight",
+            f"{RANGE}0",
+            "key_hashes has 1 bytes for 5 records",
+            RESET,
+        ),
+        (
+            "UPDATE in_flight SET partition_id = 9 WHERE first_offset = 21",
+            "in_flight",
+            "partition_id=9 first_offset=21",
+            "there is no such share-partition",
+            "delete the row",
+        ),
+        (
+            "UPDATE in_flight SET granted_ms = 'long' WHERE first_offset = 21",
+            "in_flight",
+            f"{RANGE}21",
+            "granted_ms is str 'long', not an integer",
+            "restore a backup",
+        ),
+        (
+            "UPDATE share_group SET config = '{\"share.ordering\": 1}'",
+            "share_group",
+            "group_id=group",
+            "config is no JSON object of texts",
+            "--entity-name group --alter",
+        ),
+        (
+            "UPDATE share_group SET config = '{'",
+            "share_group",
+            "group_id=group",
+            "config is no JSON object of texts",
+            "set config to {}",
+        ),
+        (
+            'UPDATE share_group SET config = \'{"share.ordering": "random"}\'',
+            "share_group",
+            "group_id=group",
+            "share.ordering",
+            "set config to {}",
+        ),
+        (
+            "UPDATE share_group SET paused = 2",
+            "share_group",
+            "group_id=group",
+            "paused is int 2, not 0 or 1",
+            "UPDATE",
+        ),
+        (
+            "UPDATE share_group SET group_epoch = -3",
+            "share_group",
+            "group_id=group",
+            "group_epoch is -3",
+            "UPDATE",
+        ),
+        (
+            "UPDATE member SET topics = '[1]'",
+            "member",
+            "group_id=group member_id=m1",
+            "topics is no JSON array of texts",
+            "joins again",
+        ),
+        (
+            "UPDATE member SET member_epoch = -1",
+            "member",
+            "group_id=group member_id=m1",
+            "member_epoch is -1",
+            "joins again",
+        ),
+        (
+            "UPDATE member SET host = x'ff'",
+            "member",
+            "group_id=group member_id=m1",
+            "host is bytes b'\\xff', not text",
+            "joins again",
+        ),
+        (
+            'UPDATE dead_letter SET headers = \'[["a",{"base64":"%"}]]\'',
+            "dead_letter",
+            "partition_id=1 record_offset=20",
+            "headers are not as the coordinator writes them",
+            "restore a backup",
+        ),
+        (
+            "UPDATE dead_letter SET delivery_count = -1",
+            "dead_letter",
+            "partition_id=1 record_offset=20",
+            "delivery_count is -1",
+            "restore a backup",
+        ),
+        (
+            "UPDATE dead_letter SET partition_id = 9",
+            "dead_letter",
+            "partition_id=9 record_offset=20",
+            "there is no such share-partition",
+            "delete the row",
+        ),
+        (
+            f"UPDATE coordinator SET lease_until_ms = {START_MS + 3_600_000}",
+            "coordinator",
+            "id=one",
+            "the lease lasts 3600 s more",
+            "set the clock right",
+        ),
+        (
+            "INSERT INTO store_meta VALUES ('epoch_floor', 'high')",
+            "store_meta",
+            "name=epoch_floor",
+            "value is 'high', not a number",
+            "the highest owner_epoch",
+        ),
+    ],
+)
+def test_damage_is_named(
+    world: SqliteWorld, statement: str, table: str, row: str, problem: str, fix: str
+) -> None:
+    sound(world)
+    damage(world, statement)
+    findings = checked(world).findings
+    found = [finding for finding in findings if problem in finding.problem]
+    assert found, findings
+    assert (found[0].table, found[0].row) == (table, row)
+    assert fix in found[0].fix
+
+
+def test_names_of_groups_are_quoted_in_commands(world: SqliteWorld) -> None:
+    sound(world)
+    damage(world, "UPDATE share_partition SET group_id = 'a; b', end_offset = -5")
+    assert any("--group 'a; b' " in finding.fix for finding in checked(world).findings)
+
+
+def test_a_range_of_a_partition_without_a_start(world: SqliteWorld) -> None:
+    sound(world)
+    names = ("start_offset", "end_offset", "finished_count", "end_leader_epoch")
+    damage(world, f"UPDATE share_partition SET {' = NULL, '.join(names)} = NULL")
+    problems = {finding.problem.rpartition(": ")[2] for finding in checked(world).findings}
+    assert problems == {"the share-partition has no start offset yet"}
+
+
+def test_findings_are_bounded(world: SqliteWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "FINDINGS_MAX", 2)
+    sound(world)
+    damage(world, "UPDATE in_flight SET state = 9 WHERE state < 4")
+    report = checked(world)
+    assert (len(report.findings), report.more) == (2, 1)
+
+
+def test_another_schema_is_a_finding(world: SqliteWorld) -> None:
+    sound(world)
+    damage(world, "UPDATE alembic_version SET version_num = '0007'", "DROP TABLE member")
+    assert checked(world).findings == [
+        Finding(
+            "alembic_version",
+            "version_num=0007",
+            "the schema is 0007, written by sharecoord 0.1.0; this release knows 0001: nothing "
+            "else was looked at",
+            "check with that release, or run: sharecoord store migrate",
+        )
+    ]
+
+
+def test_what_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match=r"there is no .*none\.db\. Give --store"):
+        check_store(access_of(tmp_path / "none.db"))
+    assert [*tmp_path.iterdir()] == []
+    theirs = tmp_path / "theirs.db"
+    with contextlib.closing(sqlite3.connect(theirs)) as connection, connection:
+        connection.execute("CREATE TABLE notes (text)")
+    with pytest.raises(StoreVersionError, match=r"of another program \(it has the table notes\)"):
+        check_store(access_of(theirs))
+    (tmp_path / "text.db").write_text("name,value\n" * 1000)
+    with pytest.raises(StoreFatalError, match="damaged or no SQLite database"):
+        check_store(access_of(tmp_path / "text.db"))
+
+
+# -- migrate --------------------------------------------------------------------------------------
+
+
+def later_release(path: Path, scripts: Path) -> StoreAccess:
+    """The tools of a release with one more revision."""
+    dialect = SqliteDialect(path, clock_ms=lambda: START_MS)
+    return StoreAccess(dialect, name=f"store {path}", scripts=scripts, head_revision="0002")
+
+
+def columns_of_member(path: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return [row[1] for row in connection.execute("PRAGMA table_info(member)")]
+
+
+def test_migrations_that_need_downtime_run_when_nobody_is_there(
+    world: SqliteWorld, tmp_path: Path
+) -> None:
+    access = later_release(world.path, scripts_with(tmp_path, needs_downtime=True))
+    world.open(fleet=False)
+    with pytest.raises(StoreInUseError, match="coordinator one"):
+        access.migrate()
+    assert "colour" not in columns_of_member(world.path)
+    world.close()
+    with (
+        pytest.raises(StoreVersionError, match=r"reads 0002\. .* run: sharecoord store migrate"),
+        access.snapshot(),
+    ):
+        pass
+    assert access.migrate() == ("0001", "0002")
+    assert columns_of_member(world.path)[-1] == "colour"
+    assert access.migrate() == ("0002", "0002")
+
+
+def test_a_migration_that_fails_changes_nothing(world: SqliteWorld, tmp_path: Path) -> None:
+    sound(world)
+    scripts = scripts_with(tmp_path, needs_downtime=True, statement="SELECT * FROM nothing")
+    with pytest.raises(InternalError, match="nothing"):
+        later_release(world.path, scripts).migrate()
+    assert checked(world).findings == []
