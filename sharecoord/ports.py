@@ -12,12 +12,14 @@ from typing import NamedTuple, Protocol
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
+    FleetView,
     GroupRow,
     InFlightRow,
     LoadedPartition,
     MemberRow,
     PartitionClaim,
     PartitionKey,
+    PartitionRelease,
     PartitionRow,
     PartitionStart,
 )
@@ -52,7 +54,24 @@ class Store(Protocol):
         """Gives up the lease and every connection. Never raises."""
 
     def renew_lease(self, *, duration_ms: int) -> int:
-        """Keeps this coordinator's lease alive; returns the store's clock in ms."""
+        """Keeps this coordinator's lease alive; returns the store's clock in ms.
+
+        Raises:
+            StoreInUseError: The lease is gone: another coordinator took the store.
+        """
+
+    def announce(self, *, address: str, peer_address: str, draining: bool = False) -> None:
+        """Writes where this coordinator is reached, and whether it goes; the lease stays as it is.
+
+        `open` has made the row with no peer address and not draining. Addresses have 255
+        characters at most.
+
+        Raises:
+            StoreInUseError: As `renew_lease`.
+        """
+
+    def read_fleet(self) -> FleetView:
+        """The coordinators that live, announced or not, and the epochs of all groups."""
 
     def now_ms(self) -> int:
         """The store's clock, milliseconds since the epoch."""
@@ -74,7 +93,10 @@ class Store(Protocol):
     def open_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionRow]:
         """The rows of share-partitions, made on first use (uninitialised, owned by nobody).
 
-        New ones get their ids in the order of `keys`.
+        New ones get their ids in the order of `keys`. A new one starts at zero exactly when at this
+        moment the group has an initialised share-partition of a topic of this name, under whatever
+        topic id, closed or not (design 5.7). So the partitions of a topic's first use belong into
+        one call, before one of them is initialised.
         """
 
     def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
@@ -96,8 +118,8 @@ class Store(Protocol):
             False where fenced; True also where it was initialised before (the caller reloads).
         """
 
-    def release_partition(self, partition_id: int, *, owner_epoch: int) -> None:
-        """Gives up ownership; no effect when fenced."""
+    def release_partitions(self, releases: Sequence[PartitionRelease]) -> None:
+        """Gives up ownership; no effect on those that are fenced or gone."""
 
     def close_partition(self, partition_id: int, *, owner_epoch: int) -> None:
         """Marks the share-partition of a deleted or re-created topic as closed."""
@@ -119,10 +141,12 @@ class Store(Protocol):
         """The row of a group, made on first use."""
 
     def join_members(self, members: Sequence[MemberRow]) -> list[int]:
-        """Saves members, each with member epoch = stored + 1 (1 when new); returns those epochs.
+        """Saves members, each with member epoch = stored + 1; returns those epochs.
 
         Compare-and-increment: a later join fences every earlier one. All in one transaction; no
-        member stands in it twice.
+        member stands in it twice. A new member begins with 1, in a fleet with the store's clock in
+        ms: another coordinator may still have the session of a member that was removed and joins
+        again, and must not take the new stream for an older one.
         """
 
     def load_members(self) -> list[MemberRow]:
@@ -141,8 +165,9 @@ class Store(Protocol):
     def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
         """Deletes the share-partitions of whole topics of a group; returns how many.
 
-        Those with an outbox are emptied and stay, uninitialised, until it is done: dead letters
-        were promised to their topic, and outlive their group's offsets (design 5.11).
+        Those with an outbox are emptied and stay, uninitialised and not starting at zero, until it
+        is done: dead letters were promised to their topic, and outlive their group's offsets
+        (design 5.11).
         """
 
     def delete_group(self, group_id: str) -> bool:

@@ -183,6 +183,9 @@ class PartitionRow:
     """The topic was deleted or re-created; kept for its history only."""
     stopped_reason: str = ""
     """Not served until an operator decides (LOG_REGRESSED)."""
+    starts_at_zero: bool = False
+    """Whether the group used the topic before this row was made (design 5.7): then the log is read
+    from its start, whatever `share.auto.offset.reset` says."""
 
 
 class PartitionClaim(NamedTuple):
@@ -191,6 +194,13 @@ class PartitionClaim(NamedTuple):
     partition_id: int
     incarnation: int
     previous_incarnation: int | None = None
+
+
+class PartitionRelease(NamedTuple):
+    """An owner gives a share-partition up; see `ports.Store.release_partitions`."""
+
+    partition_id: int
+    owner_epoch: int
 
 
 class PartitionStart(NamedTuple):
@@ -210,3 +220,24 @@ class LoadedPartition:
     dead_letters: tuple[DeadLetter, ...]
     store_now_ms: int
     """The store's clock inside the claim's transaction."""
+
+
+class CoordinatorRow(NamedTuple):
+    """A coordinator (table `coordinator`)."""
+
+    coordinator_id: str
+    address: str
+    """Where members reach it, HOST:PORT or unix:PATH."""
+    peer_address: str
+    """Where the other coordinators of a fleet reach it, HOST:PORT; "" = not announced yet."""
+    draining: bool
+    """Whether it gives its share-partitions away and takes none."""
+
+
+class FleetView(NamedTuple):
+    """What a coordinator has to know of the others, as of one moment."""
+
+    coordinators: tuple[CoordinatorRow, ...]
+    """Those whose lease lives by the store's clock, this one too, by id."""
+    group_epochs: dict[str, int]
+    """Of all groups, by id: who has a lower one has to load the group's row anew."""

@@ -256,12 +256,10 @@ class Admin:
         committed = config.isolation_level is IsolationLevel.READ_COMMITTED
         results = await plan_reset(self._context.catalog, command, rows, committed=committed)
         if not command.dry_run:
-            await self._execute_reset(group_id, results, rows)
+            await self._execute_reset(group_id, results)
         return results
 
-    async def _execute_reset(
-        self, group_id: str, results: Sequence[ResetResult], rows: Sequence[PartitionRow]
-    ) -> None:
+    async def _execute_reset(self, group_id: str, results: Sequence[ResetResult]) -> None:
         heads = {
             PartitionKey(group_id, r.topic, r.topic_id, r.partition): r.new_offset
             for r in results
@@ -269,7 +267,7 @@ class Admin:
         }
         if not heads:
             return
-        await self._open_siblings(heads, rows)
+        await self._open_siblings(group_id, {key.topic for key in heads})
         try:
             await self._context.caller.call(self._context.store.reset_partitions, heads)
         except StoreOutcomeUnknownError:
@@ -278,23 +276,18 @@ class Admin:
         await self._reload(group_id, heads)
         log.info("offsets reset", group=group_id, partitions=len(heads))
 
-    async def _open_siblings(
-        self, heads: Mapping[PartitionKey, int], rows: Sequence[PartitionRow]
-    ) -> None:
-        """Makes the rows of the partitions that a first reset of a topic leaves out.
+    async def _open_siblings(self, group_id: str, topics: Iterable[str]) -> None:
+        """Makes the rows of all partitions: those of a first use before a reset begins it.
 
-        They must be older than the rows that the reset makes, or their partitions would be taken
-        for ones that were added to the topic later (see `loading.load_topic`).
+        What a first reset leaves out would be taken for partitions that were added to the topic
+        later (see `ports.Store.open_partitions`).
         """
-        used = {(row.key.topic, row.key.topic_id) for row in rows if row.head is not None}
-        first = {key.topic for key in heads if (key.topic, key.topic_id) not in used}
-        if not first:
-            return
-        group_id = next(iter(heads)).group_id
-        for topic, info in (await self._context.catalog.describe(sorted(first))).items():
-            keys = [PartitionKey(group_id, topic, info.topic_id, p) for p in info.partitions]
-            siblings = [key for key in keys if key not in heads]
-            await self._context.caller.call(self._context.store.open_partitions, siblings)
+        keys = [
+            PartitionKey(group_id, topic, info.topic_id, partition)
+            for topic, info in (await self._context.catalog.describe(sorted(topics))).items()
+            for partition in info.partitions
+        ]
+        await self._context.caller.call(self._context.store.open_partitions, keys)
 
     async def _reload(self, group_id: str, keys: Iterable[PartitionKey]) -> None:
         """Makes the live actors of these share-partitions see what the store has now."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
 from typing import Protocol
 
 import structlog
@@ -71,7 +70,6 @@ async def load(
     group: LoadingGroup,
     actor: PartitionActor,
     *,
-    starts_at_zero: bool = False,
     previous_incarnation: int | None = None,
 ) -> None:
     """Loads until it succeeds, or until another coordinator turns out to own the partition."""
@@ -85,7 +83,6 @@ async def load(
                 group,
                 actor,
                 incarnation=incarnation,
-                starts_at_zero=starts_at_zero,
                 previous_incarnation=previous_incarnation,
             )
         except NotOwnerError as error:
@@ -123,7 +120,6 @@ async def _load_once(
     actor: PartitionActor,
     *,
     incarnation: int,
-    starts_at_zero: bool,
     previous_incarnation: int | None,
 ) -> None:
     claim = PartitionClaim(actor.partition_id, incarnation, previous_incarnation)
@@ -139,7 +135,7 @@ async def _load_once(
     head = loaded.row.head
     if head is None:
         start = log_start
-        if not starts_at_zero:
+        if not loaded.row.starts_at_zero:
             at_time = await _offset_for_time(context, group, actor.key)
             start = resolve_start(group.config.auto_offset_reset, log_start, log_end, at_time)
         head = PartitionHead(start, start, -1, 0, 0)
@@ -225,46 +221,3 @@ async def _offset_for_time(context: Context, group: LoadingGroup, key: Partition
     now_ms = context.clock.to_store(context.clock.now_ms())
     query = OffsetQuery(key.topic, key.partition, max(0, now_ms - reset.duration_ms))
     return await context.offset(query)
-
-
-async def load_topic(
-    context: Context,
-    group: LoadingGroup,
-    actors: Sequence[PartitionActor],
-    initialised: set[int],
-    *,
-    recreated: bool = False,
-) -> None:
-    """Loads share-partitions of one topic; those added since its first use start at 0.
-
-    The rows of a topic's first use are all made before one of them is initialised, and the newest
-    of them is initialised first. Rows that are made later are initialised in order. So after a
-    crash anywhere, a row was added later exactly when it is newer than all initialised ones.
-
-    Args:
-        context: Ports.
-        group: Their group.
-        actors: What is to be loaded.
-        initialised: Row ids of the topic's share-partitions that had a start offset before.
-        recreated: The group knew a former topic of this name: this one is read from 0.
-    """
-    waiting = sorted(actors, key=_row_id)
-    if not initialised and waiting:
-        await load(context, group, waiting.pop(), starts_at_zero=recreated)
-    newest = max(initialised, default=None)
-    added = [a for a in waiting if newest is not None and a.partition_id > newest]
-
-    async def load_added() -> None:
-        for actor in added:
-            await load(context, group, actor, starts_at_zero=True)
-
-    others = [
-        load(context, group, actor, starts_at_zero=recreated)
-        for actor in waiting
-        if actor not in added
-    ]
-    await asyncio.gather(load_added(), *others)
-
-
-def _row_id(actor: PartitionActor) -> int:
-    return actor.partition_id

@@ -32,22 +32,16 @@ class Partitions(Protocol):
 
 async def retire_former(
     context: Context, group: Partitions, rows: Sequence[PartitionRow], topic: str, topic_id: str
-) -> bool:
-    """Closes the share-partitions of a topic's former life; its history stays in the store.
-
-    Returns:
-        Whether there was one: then the new share-partitions start at 0.
-    """
-    former = [row for row in rows if row.key.topic == topic and row.key.topic_id != topic_id]
+) -> None:
+    """Closes the share-partitions of a topic's former life; its history stays in the store."""
     for (name, partition), actor in list(group.partitions.items()):
         if name == topic and actor.key.topic_id != topic_id:
             actor.deactivate(ActorState.CLOSED, "the topic was deleted and made again")
             del group.partitions[name, partition]
-    for row in former:
-        if not row.closed:
+    for row in rows:
+        if row.key.topic == topic and row.key.topic_id != topic_id and not row.closed:
             await _close(context, row)
             log.warning("topic re-created", topic=topic, partition=row.key.partition)
-    return bool(former)
 
 
 async def retire_topic(context: Context, group: Partitions, group_id: str, topic: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import PartitionKey, PartitionRelease
 from sharecoord.core.decisions import HeldRange
 from sharecoord.core.lending import HERE
 from sharecoord.core.peering import Freed
@@ -70,9 +70,8 @@ async def hand_over(fleet: Fleet, group: GroupActor, actor: PartitionActor) -> N
     group.forget_place(place, "another coordinator serves it")
     try:
         await group.context.caller.call(
-            group.context.store.release_partition,
-            actor.partition_id,
-            owner_epoch=partition.owner_epoch,
+            group.context.store.release_partitions,
+            [PartitionRelease(actor.partition_id, partition.owner_epoch)],
         )
     except SharecoordError as error:
         # Its next owner waits until our lease ends, or until we are asked again.

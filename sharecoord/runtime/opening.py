@@ -44,15 +44,7 @@ async def _open_once(group: GroupActor, topic: str, info: TopicInfo) -> None:
     """Makes rows for all partitions first, then loads them (design 5.7)."""
     context = group.context
     rows = await context.caller.call(context.store.list_partitions, group.group_id)
-    initialised = {
-        row.partition_id
-        for row in rows
-        if row.key.topic == topic
-        and row.key.topic_id == info.topic_id
-        and row.head is not None
-        and not row.closed
-    }
-    recreated = await log_changes.retire_former(context, group, rows, topic, info.topic_id)
+    await log_changes.retire_former(context, group, rows, topic, info.topic_id)
     keys = [k for k in group.keys_of(topic) if (topic, k.partition) not in group.partitions]
     opened = await context.caller.call(context.store.open_partitions, keys)
     actors = [
@@ -63,4 +55,4 @@ async def _open_once(group: GroupActor, topic: str, info: TopicInfo) -> None:
     for session in group.sessions.values():
         if topic in session.topics and session.channel is not None and actors:
             session.channel.assigned(group.assignment(session))
-    await loading.load_topic(context, group, actors, initialised, recreated=recreated)
+    await asyncio.gather(*(loading.load(context, group, actor) for actor in actors))

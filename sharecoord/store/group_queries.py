@@ -112,14 +112,18 @@ def _change_group(connection: Connection, group_id: str, values: dict[str, Any])
 
 
 def join_members(
-    connection: Connection, dialect: Dialect, members: Sequence[MemberRow]
+    connection: Connection,
+    dialect: Dialect,
+    members: Sequence[MemberRow],
+    *,
+    first_epoch: int,
 ) -> list[int]:
-    """Saves the members with their next epochs, and returns these."""
+    """Saves the members with their next epochs, new ones with the first; returns these."""
     names = MEMBER.columns.keys()
     by_group: dict[str, dict[str, dict[str, Any]]] = {}
     for member in members:
         values: dict[str, Any] = dict(zip(names, encode_member(member), strict=True))
-        values["member_epoch"] = 1
+        values["member_epoch"] = first_epoch
         of_group = by_group.setdefault(member.group_id, {})
         assert member.member_id not in of_group, "a member stands twice in one transaction"
         of_group[member.member_id] = values
@@ -210,7 +214,7 @@ def delete_topics(
     locked = _lock_partitions(connection, of_topics)
     if not locked:
         return 0
-    doomed = _delete_all_but_outboxes(connection, locked)
+    doomed = _delete_all_but_outboxes(connection, of_topics, locked)
     ensure_group(connection, dialect, group_id)
     _change_group(connection, group_id, {})
     raise_floor(connection, dialect, _highest_epoch(doomed))
@@ -219,10 +223,11 @@ def delete_topics(
 
 def delete_group(connection: Connection, dialect: Dialect, group_id: str) -> bool:
     """Deletes the group, its share-partitions and members; an outbox stays until it is done."""
-    locked = _lock_partitions(connection, _P.group_id == group_id)
+    of_group = _P.group_id == group_id
+    locked = _lock_partitions(connection, of_group)
     query = select(_G.group_epoch).where(_G.group_id == group_id).with_for_update()
     group_epoch = connection.execute(query).scalar_one_or_none()
-    doomed = _delete_all_but_outboxes(connection, locked)
+    doomed = _delete_all_but_outboxes(connection, of_group, locked)
     if group_epoch is not None:  # else one that is made right now would go, and its epoch with it
         connection.execute(delete(SHARE_GROUP).where(_G.group_id == group_id))
     members = connection.execute(delete(MEMBER).where(MEMBER.c.group_id == group_id))
@@ -235,7 +240,7 @@ def _highest_epoch(rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def _delete_all_but_outboxes(
-    connection: Connection, locked: Sequence[Mapping[str, Any]]
+    connection: Connection, which: ColumnElement[bool], locked: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
     """Deletes locked share-partitions, empties those with an outbox; returns which it deleted.
 
@@ -253,4 +258,7 @@ def _delete_all_but_outboxes(
     for row in doomed:
         connection.execute(delete(IN_FLIGHT).where(IN_FLIGHT.c.partition_id == row["id"]))
         connection.execute(delete(SHARE_PARTITION).where(_P.id == row["id"]))
+    # Whatever is left begins as at a first use; also rows that were made while this one waited for
+    # its locks, which it does not have among them.
+    connection.execute(update(SHARE_PARTITION).where(which).values(starts_at_zero=False))
     return doomed

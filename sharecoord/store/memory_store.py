@@ -18,7 +18,9 @@ from dataclasses import dataclass, field, replace
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
+    CoordinatorRow,
     DeadLetter,
+    FleetView,
     GroupRow,
     InFlightRow,
     LoadedPartition,
@@ -27,6 +29,7 @@ from sharecoord.core.changes import (
     PartitionCommit,
     PartitionHead,
     PartitionKey,
+    PartitionRelease,
     PartitionRow,
     PartitionStart,
 )
@@ -76,6 +79,8 @@ class MemoryDatabase:
         """Coordinator that has the database for itself (standalone mode)."""
         self.leases: dict[str, int] = {}
         """Coordinator id to the end of its lease."""
+        self.coordinators: dict[str, CoordinatorRow] = {}
+        """What they have announced; those without a lease are dead."""
         self.partitions: dict[int, _Partition] = {}
         self.ids: dict[PartitionKey, int] = {}
         self.last_id = 0
@@ -87,6 +92,13 @@ class MemoryDatabase:
     def locked(self, ids: Sequence[int]) -> list[_Partition]:
         """The partitions in order of id, those that exist."""
         return [self.partitions[key] for key in sorted(ids) if key in self.partitions]
+
+    def owned(self, partition_id: int, owner_epoch: int) -> _Partition | None:
+        """A partition, unless a newer owner has it."""
+        partition = self.partitions.get(partition_id)
+        if partition is None or partition.row.owner_epoch != owner_epoch:
+            return None
+        return partition
 
     def delete(self, partition: _Partition) -> None:
         """Deletes a partition with everything under it."""
@@ -101,6 +113,7 @@ class MemoryDatabase:
         for partition in self.locked(ids):
             if partition.dead_letters:
                 partition.clear(None)
+                partition.row = replace(partition.row, starts_at_zero=False)
         for partition in doomed:
             self.delete(partition)
         return len(doomed)
@@ -195,6 +208,9 @@ class MemoryStore:
                 database.holder = coordinator_id
                 database.leases.clear()
             database.leases[coordinator_id] = database.clock_ms() + FIRST_LEASE_MS
+            database.coordinators[coordinator_id] = CoordinatorRow(
+                coordinator_id, address, peer_address="", draining=False
+            )
             self._coordinator_id = coordinator_id
 
     def close(self) -> None:
@@ -205,15 +221,37 @@ class MemoryStore:
 
     def renew_lease(self, *, duration_ms: int) -> int:
         with self._transaction("renew_lease") as database:
-            me = self._me()
-            if me not in database.leases:
-                raise StoreInUseError(
-                    f"the lease of coordinator {me} is gone: another coordinator took the store. "
-                    "Run one of them, or both in fleet mode"
-                )
+            me = self._leased(database)
             now_ms = database.clock_ms()
             database.leases[me] = now_ms + duration_ms
             return now_ms
+
+    def announce(self, *, address: str, peer_address: str, draining: bool = False) -> None:
+        with self._transaction("announce") as database:
+            me = self._leased(database)
+            database.coordinators[me] = CoordinatorRow(me, address, peer_address, draining)
+
+    def _leased(self, database: MemoryDatabase) -> str:
+        """This coordinator's id, while its lease is its own."""
+        me = self._me()
+        if me not in database.leases:
+            raise StoreInUseError(
+                f"the lease of coordinator {me} is gone: another coordinator took the store. "
+                "Run one of them, or both in fleet mode"
+            )
+        return me
+
+    def read_fleet(self) -> FleetView:
+        with self._transaction("read_fleet") as database:
+            now_ms = database.clock_ms()
+            return FleetView(
+                coordinators=tuple(
+                    row
+                    for name, row in sorted(database.coordinators.items())
+                    if database.leases.get(name, now_ms - 1) >= now_ms
+                ),
+                group_epochs={name: group.group_epoch for name, group in database.groups.items()},
+            )
 
     def now_ms(self) -> int:
         with self._transaction("now_ms") as database:
@@ -270,7 +308,7 @@ class MemoryStore:
 
     def open_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionRow]:
         with self._transaction("open_partitions") as database:
-            return [_open(database, key).row for key in keys]
+            return [partition.row for partition in _open_all(database, keys)]
 
     def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
         with self._transaction("claim_partitions") as database:
@@ -310,30 +348,24 @@ class MemoryStore:
         with self._transaction("initialize_partitions") as database:
             return [_initialize(database, start) for start in starts]
 
-    def release_partition(self, partition_id: int, *, owner_epoch: int) -> None:
-        with self._owned("release_partition", partition_id, owner_epoch) as partition:
-            if partition is not None:
-                partition.row = replace(partition.row, owner=None)
+    def release_partitions(self, releases: Sequence[PartitionRelease]) -> None:
+        with self._transaction("release_partitions") as database:
+            for partition_id, owner_epoch in releases:
+                partition = database.owned(partition_id, owner_epoch)
+                if partition is not None:
+                    partition.row = replace(partition.row, owner=None)
 
     def close_partition(self, partition_id: int, *, owner_epoch: int) -> None:
-        with self._owned("close_partition", partition_id, owner_epoch) as partition:
+        with self._transaction("close_partition") as database:
+            partition = database.owned(partition_id, owner_epoch)
             if partition is not None:
                 partition.row = replace(partition.row, closed=True)
 
     def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
-        with self._owned("stop_partition", partition_id, owner_epoch) as partition:
+        with self._transaction("stop_partition") as database:
+            partition = database.owned(partition_id, owner_epoch)
             if partition is not None:
                 partition.row = replace(partition.row, stopped_reason=reason)
-
-    @contextlib.contextmanager
-    def _owned(
-        self, method: str, partition_id: int, owner_epoch: int
-    ) -> Iterator[_Partition | None]:
-        with self._transaction(method) as database:
-            partition = database.partitions.get(partition_id)
-            if partition is not None and partition.row.owner_epoch != owner_epoch:
-                partition = None
-            yield partition
 
     # -- groups and members ---------------------------------------------------------------------
 
@@ -361,12 +393,14 @@ class MemoryStore:
 
     def join_members(self, members: Sequence[MemberRow]) -> list[int]:
         with self._transaction("join_members") as database:
+            # In a fleet it must not repeat: see the port.
+            first_epoch = database.clock_ms() if self._fleet else 1
             epochs: dict[tuple[str, str], int] = {}
             for member in members:
                 key = (member.group_id, member.member_id)
                 assert key not in epochs, "a member stands twice in one transaction"
                 old = database.members.get(key)
-                epochs[key] = 1 if old is None else old.member_epoch + 1
+                epochs[key] = first_epoch if old is None else old.member_epoch + 1
                 database.members[key] = replace(member, member_epoch=epochs[key])
             return list(epochs.values())
 
@@ -381,8 +415,8 @@ class MemoryStore:
     ) -> dict[PartitionKey, PartitionRow]:
         with self._transaction("reset_partitions") as database:
             rows: dict[PartitionKey, PartitionRow] = {}
-            for key, start in heads.items():
-                partition = _open(database, key)
+            opened = _open_all(database, list(heads))
+            for (key, start), partition in zip(heads.items(), opened, strict=True):
                 head = PartitionHead(
                     start_offset=start,
                     end_offset=start,
@@ -472,22 +506,30 @@ def _check_commit(part: PartitionCommit) -> None:
                 )
 
 
-def _open(database: MemoryDatabase, key: PartitionKey) -> _Partition:
-    partition_id = database.ids.get(key)
-    if partition_id is None:
-        database.last_id += 1
-        partition_id = database.ids[key] = database.last_id
-        row = PartitionRow(
-            partition_id=partition_id,
-            key=key,
-            head=None,
-            owner=None,
-            owner_epoch=database.epoch_floor,
-            incarnation=0,
-            state_epoch=database.epoch_floor,
-        )
-        database.partitions[partition_id] = _Partition(row)
-    return database.partitions[partition_id]
+def _open_all(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[_Partition]:
+    missing = [key for key in dict.fromkeys(keys) if key not in database.ids]
+    if missing:
+        rows = [partition.row for partition in database.partitions.values()]
+        used = {(row.key.group_id, row.key.topic) for row in rows if row.head is not None}
+        for key in missing:
+            _make(database, key, starts_at_zero=(key.group_id, key.topic) in used)
+    return [database.partitions[database.ids[key]] for key in keys]
+
+
+def _make(database: MemoryDatabase, key: PartitionKey, *, starts_at_zero: bool) -> None:
+    database.last_id += 1
+    database.ids[key] = database.last_id
+    row = PartitionRow(
+        partition_id=database.last_id,
+        key=key,
+        head=None,
+        owner=None,
+        owner_epoch=database.epoch_floor,
+        incarnation=0,
+        state_epoch=database.epoch_floor,
+        starts_at_zero=starts_at_zero,
+    )
+    database.partitions[row.partition_id] = _Partition(row)
 
 
 def _initialize(database: MemoryDatabase, start: PartitionStart) -> bool:

@@ -14,6 +14,7 @@ from sharecoord.core.changes import (
     PartitionClaim,
     PartitionHead,
     PartitionKey,
+    PartitionRelease,
     PartitionRow,
     PartitionStart,
 )
@@ -57,6 +58,7 @@ def open_partitions(
 
 
 def _make_rows(connection: Connection, dialect: Dialect, keys: Sequence[PartitionKey]) -> None:
+    used = {topic for topic in {_topic_of(key) for key in keys} if _is_used(connection, *topic)}
     floor = read_floor(connection)
     fresh = {
         "change_sequence": 0,
@@ -66,7 +68,7 @@ def _make_rows(connection: Connection, dialect: Dialect, keys: Sequence[Partitio
         "closed": False,
         "stopped_reason": "",
     }
-    rows = [_key_values(key) | fresh for key in keys]
+    rows = [_key_values(key) | fresh | {"starts_at_zero": _topic_of(key) in used} for key in keys]
     connection.execute(dialect.insert_or_ignore(SHARE_PARTITION), rows)
     # Only now nobody else can make and delete rows of these names.
     risen = read_floor(connection)
@@ -82,6 +84,22 @@ def _make_rows(connection: Connection, dialect: Dialect, keys: Sequence[Partitio
                     {c: case((c < risen, risen), else_=c) for c in (_C.owner_epoch, _C.state_epoch)}
                 )
             )
+
+
+def _topic_of(key: PartitionKey) -> tuple[str, str]:
+    return key.group_id, key.topic
+
+
+def _is_used(connection: Connection, group_id: str, topic: str) -> bool:
+    """Whether the group has a start offset in a topic of this name, of whatever id (design 5.7).
+
+    Locked against deletion until this transaction ends: who deletes the offsets of the topic then
+    finds the rows that are being made; or this one waits for the deletion, and finds nothing.
+    """
+    initialised = (_C.group_id == group_id, _C.topic == topic, _C.start_offset.is_not(None))
+    query = select(_C.id).where(*initialised).limit(1)
+    locked = query.with_for_update(read=True, key_share=True)
+    return connection.execute(locked).first() is not None
 
 
 def _key_values(key: PartitionKey) -> dict[str, str | int]:
@@ -221,6 +239,20 @@ def head_values(head: PartitionHead | None) -> dict[str, int | None]:
         "finished_count": head.finished_count,
         "change_sequence": head.change_sequence,
     }
+
+
+def release_partitions(connection: Connection, releases: Sequence[PartitionRelease]) -> None:
+    """Makes nobody the owner of those whose owner epoch is still the same."""
+    query = (
+        select(_C.id, _C.owner_epoch)
+        .where(_C.id.in_([release.partition_id for release in releases]))
+        .order_by(_C.id)
+        .with_for_update()
+    )
+    stored = {PartitionRelease(id_, epoch) for id_, epoch in connection.execute(query)}
+    mine = [release.partition_id for release in releases if release in stored]
+    if mine:
+        connection.execute(update(SHARE_PARTITION).where(_C.id.in_(mine)).values(owner=None))
 
 
 def change_as_owner(

@@ -40,6 +40,7 @@ PARTITION_COLUMNS = (
     "state_epoch",
     "closed",
     "stopped_reason",
+    "starts_at_zero",
 )
 """The order that `decode_partition` wants."""
 
@@ -72,6 +73,7 @@ def decode_partition(row: Sequence[Any]) -> PartitionRow:
         state_epoch=row[13],
         closed=bool(row[14]),
         stopped_reason=row[15],
+        starts_at_zero=bool(row[16]),
     )
 
 

@@ -15,12 +15,14 @@ from sqlalchemy import Connection, delete, select, update
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
+    FleetView,
     GroupRow,
     InFlightRow,
     LoadedPartition,
     MemberRow,
     PartitionClaim,
     PartitionKey,
+    PartitionRelease,
     PartitionRow,
     PartitionStart,
 )
@@ -30,7 +32,7 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreInUseError,
 )
-from sharecoord.store import commit_queries, group_queries, partition_queries
+from sharecoord.store import commit_queries, fleet_queries, group_queries, partition_queries
 from sharecoord.store.dialects import ALONE, Dialect
 from sharecoord.store.errors_servers import StoreConflictError, StoreRefusedError
 from sharecoord.store.schema import SCRIPTS, prepare_schema
@@ -145,8 +147,10 @@ class SqlStore:
             {
                 "id": self._coordinator_id,
                 "address": address,
+                "peer_address": "",
                 "version": version,
                 "lease_until_ms": now_ms + FIRST_LEASE_MS,
+                "draining": False,
             },
         )
 
@@ -191,17 +195,27 @@ class SqlStore:
 
     def _renew(self, connection: Connection, duration_ms: int) -> int:
         now_ms = self._dialect.now_ms(connection)
-        renewed = connection.execute(
-            update(COORDINATOR)
-            .where(COORDINATOR.c.id == self._coordinator_id)
-            .values(lease_until_ms=now_ms + duration_ms)
+        self._update_own(connection, lease_until_ms=now_ms + duration_ms)
+        return now_ms
+
+    def announce(self, *, address: str, peer_address: str, draining: bool = False) -> None:
+        self._change(
+            lambda c: self._update_own(
+                c, address=address, peer_address=peer_address, draining=draining
+            )
         )
-        if not renewed.rowcount:
+
+    def _update_own(self, connection: Connection, **values: str | int | bool) -> None:
+        mine = COORDINATOR.c.id == self._coordinator_id
+        if not connection.execute(update(COORDINATOR).where(mine).values(**values)).rowcount:
             raise StoreInUseError(
                 f"the lease of coordinator {self._coordinator_id} in {self.name} is gone: "
                 "another coordinator took the store. Run one of them, or both in fleet mode"
             )
-        return now_ms
+
+    def read_fleet(self) -> FleetView:
+        with self._read() as connection:
+            return fleet_queries.read_fleet(connection, self._dialect)
 
     def now_ms(self) -> int:
         with self._read() as connection:
@@ -262,8 +276,9 @@ class SqlStore:
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
         return self._change(lambda c: partition_queries.initialize_partitions(c, starts))
 
-    def release_partition(self, partition_id: int, *, owner_epoch: int) -> None:
-        self._change_as_owner(partition_id, owner_epoch, owner=None)
+    def release_partitions(self, releases: Sequence[PartitionRelease]) -> None:
+        if releases:
+            self._change(lambda c: partition_queries.release_partitions(c, releases))
 
     def close_partition(self, partition_id: int, *, owner_epoch: int) -> None:
         self._change_as_owner(partition_id, owner_epoch, closed=True)
@@ -271,9 +286,7 @@ class SqlStore:
     def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
         self._change_as_owner(partition_id, owner_epoch, stopped_reason=reason)
 
-    def _change_as_owner(
-        self, partition_id: int, owner_epoch: int, **values: str | bool | None
-    ) -> None:
+    def _change_as_owner(self, partition_id: int, owner_epoch: int, **values: str | bool) -> None:
         self._change(
             lambda c: partition_queries.change_as_owner(
                 c, partition_id=partition_id, owner_epoch=owner_epoch, values=values
@@ -311,7 +324,14 @@ class SqlStore:
         return self._change(lambda c: group_queries.ensure_group(c, self._dialect, group_id))
 
     def join_members(self, members: Sequence[MemberRow]) -> list[int]:
-        return self._change(lambda c: group_queries.join_members(c, self._dialect, members))
+        return self._change(lambda connection: self._join(connection, members))
+
+    def _join(self, connection: Connection, members: Sequence[MemberRow]) -> list[int]:
+        # In a fleet it must not repeat: see the port.
+        first_epoch = self._dialect.now_ms(connection) if self._fleet else 1
+        return group_queries.join_members(
+            connection, self._dialect, members, first_epoch=first_epoch
+        )
 
     def load_members(self) -> list[MemberRow]:
         with self._read() as connection:

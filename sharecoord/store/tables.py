@@ -74,8 +74,10 @@ COORDINATOR = Table(
     METADATA,
     Column("id", String(255), primary_key=True),
     Column("address", String(255), nullable=False),
+    Column("peer_address", String(255), nullable=False),  # "" = not announced yet
     Column("version", String(64), nullable=False),
     Column("lease_until_ms", BigInteger, nullable=False),
+    Column("draining", Boolean, nullable=False),
 )
 
 SHARE_PARTITION = Table(
@@ -97,6 +99,7 @@ SHARE_PARTITION = Table(
     Column("state_epoch", BigInteger, nullable=False),
     Column("closed", Boolean, nullable=False),
     Column("stopped_reason", String(255), nullable=False),
+    Column("starts_at_zero", Boolean, nullable=False),  # written when the row is made
     UniqueConstraint("group_id", "topic", "topic_id", "partition_index"),
     # An id must never come back: a late commit of a former owner would find a stranger under it.
     sqlite_autoincrement=True,

@@ -15,7 +15,13 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Connection
 
-from sharecoord.core.changes import CommitBatch, LoadedPartition, PartitionClaim, PartitionKey
+from sharecoord.core.changes import (
+    CommitBatch,
+    LoadedPartition,
+    PartitionClaim,
+    PartitionKey,
+    PartitionRelease,
+)
 from sharecoord.errors import StoreUnavailableError
 from sharecoord.store import partition_queries
 from sharecoord.store.sql_store import SqlStore
@@ -142,8 +148,8 @@ class Coordinator:
     def release(self) -> None:
         if self.owned:
             loaded, _ = self.owned.pop(self.random.choice(list(self.owned)))
-            self.store.release_partition(
-                loaded.row.partition_id, owner_epoch=loaded.row.owner_epoch
+            self.store.release_partitions(
+                [PartitionRelease(loaded.row.partition_id, loaded.row.owner_epoch)]
             )
 
     def reset(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sharecoord.core.changes import PartitionClaim, PartitionStart
+from sharecoord.core.changes import PartitionClaim, PartitionRelease, PartitionStart
 from sharecoord.errors import (
     InternalError,
     StoreClusterMismatchError,
@@ -175,7 +175,7 @@ def test_the_former_owner_is_fenced(world: World) -> None:
     assert not initialize_partition(
         one, partition_id, owner_epoch=old.row.owner_epoch, head=head_of(50, 50)
     )
-    one.release_partition(partition_id, owner_epoch=old.row.owner_epoch)
+    one.release_partitions([PartitionRelease(partition_id, old.row.owner_epoch)])
     one.close_partition(partition_id, owner_epoch=old.row.owner_epoch)
     one.stop_partition(partition_id, owner_epoch=old.row.owner_epoch, reason="x")
     (row,) = two.list_partitions("group")
@@ -217,7 +217,7 @@ def test_a_claim_of_unknown_outcome_is_made_again(world: World, after: bool) -> 
 def test_a_released_partition_is_free(world: World) -> None:
     one, two = world.open("one"), world.open("two")
     loaded = claimed(one)
-    one.release_partition(loaded.row.partition_id, owner_epoch=loaded.row.owner_epoch)
+    one.release_partitions([PartitionRelease(loaded.row.partition_id, loaded.row.owner_epoch)])
     claim = claim_partition(two, loaded.row.partition_id, incarnation=1, previous_incarnation=None)
     assert claim is not None
     assert claim.row.owner == "two"

@@ -27,6 +27,7 @@ from sharecoord.core.changes import (
     PartitionCommit,
     PartitionHead,
     PartitionKey,
+    PartitionRelease,
     PartitionRow,
 )
 from sharecoord.errors import SharecoordError
@@ -215,7 +216,7 @@ class StoresAgree(RuleBasedStateMachine):
             return
         part, epoch = claim.row.partition_id, claim.row.owner_epoch
         if what == "release":
-            self.both(name, lambda store: store.release_partition(part, owner_epoch=epoch))
+            self.both(name, lambda store: store.release_partitions([PartitionRelease(part, epoch)]))
         elif what == "close":
             self.both(name, lambda store: store.close_partition(part, owner_epoch=epoch))
         else:

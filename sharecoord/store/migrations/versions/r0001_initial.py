@@ -45,8 +45,10 @@ def _make_small_tables() -> None:
         "coordinator",
         sa.Column("id", sa.String(255), nullable=False),
         sa.Column("address", sa.String(255), nullable=False),
+        sa.Column("peer_address", sa.String(255), nullable=False),
         sa.Column("version", sa.String(64), nullable=False),
         sa.Column("lease_until_ms", sa.BigInteger, nullable=False),
+        sa.Column("draining", sa.Boolean, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_coordinator"),
     )
     op.create_table(
@@ -82,6 +84,7 @@ def _make_share_partition() -> None:
         sa.Column("state_epoch", sa.BigInteger, nullable=False),
         sa.Column("closed", sa.Boolean, nullable=False),
         sa.Column("stopped_reason", sa.String(255), nullable=False),
+        sa.Column("starts_at_zero", sa.Boolean, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_share_partition"),
         sa.UniqueConstraint(
             "group_id", "topic", "topic_id", "partition_index", name="uq_share_partition"
