@@ -6,6 +6,7 @@ import asyncio
 import gc
 import secrets
 import signal
+import socket
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,8 +16,15 @@ import structlog
 
 from sharecoord import __version__
 from sharecoord.api.grpc.admin_service import AdminService
+from sharecoord.api.grpc.peer_service import PeerService
 from sharecoord.api.grpc.server import bind, make_server, set_serving
-from sharecoord.config.endpoints import EventsSinkKind, check_listen_security
+from sharecoord.config.endpoints import (
+    EventsSinkKind,
+    ListenAddress,
+    TcpAddress,
+    UnixAddress,
+    check_listen_security,
+)
 from sharecoord.config.process import ProcessConfig
 from sharecoord.config.process_settings import LogFormat, Mode
 from sharecoord.errors import InvalidConfigError, SharecoordError
@@ -24,13 +32,15 @@ from sharecoord.ingest.log_reader import KafkaLogReader
 from sharecoord.kafka.catalog import KafkaCatalog
 from sharecoord.management.server import ManagementServer
 from sharecoord.observability.logs import configure_logging
-from sharecoord.ports import LogReader, Store, TopicCatalog
+from sharecoord.peers.links import GrpcPeerNetwork, channel_maker
+from sharecoord.ports import LogReader, PeerNetwork, Store, TopicCatalog
 from sharecoord.runtime.admin import Admin
 from sharecoord.runtime.admin_types import CoordinatorInfo
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.fleet import Fleet
 from sharecoord.runtime.record_cache import MemoryBudget, MemoryLimits
 from sharecoord.runtime.status import StatusBoard
 from sharecoord.runtime.store_thread import StoreThread
@@ -45,6 +55,9 @@ log = structlog.get_logger(__name__)
 GC_THRESHOLDS = (100_000, 20, 100)
 """Each consume makes 2,000 short-lived message objects; with Python's default of 700 the collector
 walks them again and again (10% of the coordinator's time, measured)."""
+
+ID_CHARS_MAX = 128
+"""Of a coordinator's id (coordinator.id)."""
 
 STANDALONE_ID = "standalone"
 """A lone coordinator keeps its name over restarts, so it takes its own partitions back at once."""
@@ -87,10 +100,6 @@ class Application:
 
     async def _start(self) -> None:
         config = self.config
-        if config.coordinator.mode is Mode.FLEET:
-            raise InvalidConfigError(
-                "coordinator.mode=fleet is not supported by this release; remove it"
-            )
         if config.events.sink.kind is not EventsSinkKind.OFF:
             raise InvalidConfigError(
                 f"events.sink={config.events.sink} (--events) is not supported by this release "
@@ -102,21 +111,10 @@ class Application:
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
         context = await self._context(loop)
-        coordinator = self.coordinator = Coordinator(context)
+        coordinator = self.coordinator = Coordinator(context, self._network(context))
         self._stack.push_async_callback(coordinator.close)
         await coordinator.start()
-        server, statuses = make_server(
-            coordinator, request_bytes_max=config.limits.request_max_bytes
-        )
-        server.add_generic_rpc_handlers((AdminService(self._admin(coordinator)).handlers(),))
-        self.address = bind(server, config.listen.address, config.tls)
-        await server.start()
-        drain_ms = config.coordinator.drain_timeout_ms
-        self._stack.push_async_callback(server.stop, drain_ms / 1000)
-        await set_serving(statuses)
-        self._stack.push_async_callback(coordinator.drain, drain_ms)
-        # Health says NOT_SERVING first, so that nobody new comes while members are sent away.
-        self._stack.push_async_callback(statuses.enter_graceful_shutdown)
+        await self._listen(coordinator)
         context.spawn(self._tick(coordinator), "status")
         if config.management.enable:
             management = ManagementServer(
@@ -124,6 +122,52 @@ class Application:
             )
             self.management_port = await asyncio.to_thread(management.start)
             self._stack.push_async_callback(asyncio.to_thread, management.stop)
+
+    def _network(self, context: Context) -> PeerNetwork | None:
+        """Links to the other coordinators of a fleet."""
+        if context.fleet is None:
+            return None
+        return GrpcPeerNetwork(
+            context.coordinator_id,
+            __version__,
+            context.fleet.gateway,
+            channel_maker(self.config.tls),
+        )
+
+    async def _listen(self, coordinator: Coordinator) -> None:
+        """Serves members and operators, and in a fleet the other coordinators."""
+        config, fleet = self.config, coordinator.context.fleet
+        shares_port = config.coordinator.processes > 1
+        server, statuses = make_server(
+            coordinator, request_bytes_max=config.limits.request_max_bytes, shares_port=shares_port
+        )
+        server.add_generic_rpc_handlers((AdminService(self._admin(coordinator)).handlers(),))
+        peers = PeerService(coordinator, fleet) if fleet else None
+        if peers is not None:
+            server.add_generic_rpc_handlers((peers.handlers(),))
+        address = bind(server, config.listen.address, config.tls, is_shared=shares_port)
+        self.address = str(address)
+        peer_address = address
+        if shares_port:
+            assert isinstance(address, TcpAddress), "checked with the settings"
+            own = TcpAddress(address.host, config.coordinator.peer_port)
+            peer_address = bind(server, own, config.tls)
+        await server.start()
+        drain_ms = config.coordinator.drain_timeout_ms
+        self._stack.push_async_callback(server.stop, drain_ms / 1000)
+        await set_serving(statuses)
+        if peers is not None:
+            # Their links have no end of their own.
+            self._stack.push_async_callback(peers.stop)
+        self._stack.push_async_callback(coordinator.drain, drain_ms)
+        # Health says NOT_SERVING first, so that nobody new comes while members are sent away.
+        self._stack.push_async_callback(statuses.enter_graceful_shutdown)
+        if coordinator.watch is not None:
+            advertised = config.coordinator.advertised_address
+            await coordinator.watch.announce(
+                str(advertised or reachable(address)),
+                str(reachable(peer_address) if shares_port else advertised or reachable(address)),
+            )
 
     def _admin(self, coordinator: Coordinator) -> Admin:
         """What operators do; reads have a thread of their own, beside the commits."""
@@ -142,10 +186,11 @@ class Application:
         clock = RuntimeClock(loop)
         catalog = self._catalog or KafkaCatalog(config.kafka)
         cluster_id = self._cluster_id = await catalog.cluster_id()
+        is_fleet = config.coordinator.mode is Mode.FLEET
         store = self._store or make_store(
-            config.store.url.url, lock_timeout_ms=config.store.lock_timeout_ms
+            config.store.url.url, fleet=is_fleet, lock_timeout_ms=config.store.lock_timeout_ms
         )
-        coordinator_id = config.coordinator.id or STANDALONE_ID
+        coordinator_id = id_of(config)
         caller = StoreThread()
         await caller.call(
             store.open,
@@ -173,6 +218,9 @@ class Application:
             new_incarnation=lambda: secrets.randbits(62) + 1,
             lock_grace_ms=config.recovery.lock_grace_ms,
             group_defaults=config.group_defaults,
+            lease_ms=config.coordinator.lease_timeout_ms,
+            lease_renewal_s=config.coordinator.lease_renew_interval_ms / 1000,
+            fleet=Fleet(coordinator_id, clock) if is_fleet else None,
         )
 
     def _fail(self, error: SharecoordError) -> None:
@@ -192,6 +240,35 @@ class Application:
         await self._stack.aclose()
         if self.failure is not None and self.failure.done():
             self.failure.exception()
+
+
+def id_of(config: ProcessConfig) -> str:
+    """The name of a coordinator, the same after a restart: it takes its own partitions back."""
+    if config.coordinator.id:
+        return config.coordinator.id
+    if config.coordinator.mode is Mode.STANDALONE:
+        return STANDALONE_ID
+    # What is allowed in a host name is allowed in an id.
+    return socket.gethostname()[:ID_CHARS_MAX] or Mode.FLEET.value
+
+
+def reachable(address: ListenAddress) -> ListenAddress:
+    """Where others reach who listens there: for all interfaces, this host's first address.
+
+    Raises:
+        InvalidConfigError: The host does not know its own address.
+    """
+    if isinstance(address, UnixAddress) or address.host not in ("0.0.0.0", "::"):
+        return address
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise InvalidConfigError(
+            f"listen.address: the other coordinators can not be told where {address} is: this "
+            f"host's name has no address ({error.strerror}). Set coordinator.advertised.address "
+            "to the HOST:PORT at which they reach this one"
+        ) from error
+    return TcpAddress(str(found[0][4][0]), address.port)
 
 
 def brokers(config: ProcessConfig) -> str:

@@ -197,6 +197,14 @@ class CoordinatorConfig:
         parser=_parse_advertised,
         renderer=_render_optional,
     )
+    peer_port: int = int_setting(
+        "coordinator.peer.port",
+        "Where the other coordinators of a fleet reach this one when several processes share the "
+        "listen port, on the same host; process N of them (from 0) adds N to it; 0 = any free "
+        "one. One process alone is reached at its listen address.",
+        default=0,
+        bounds=(0, 65_535),
+    )
     lease_renew_interval_ms: int = duration_setting(
         "coordinator.lease.renew.interval.ms",
         "How often the lease in the store is renewed.",

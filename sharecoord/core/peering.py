@@ -43,6 +43,8 @@ class MemberDown(NamedTuple):
     handle: int
     left: bool
     """It left the group; else its session goes on until its timeout."""
+    lock_book: Sequence[LostRange] | None = None
+    """When it left: what its application had; None = nobody knows."""
 
 
 class Lend(NamedTuple):
@@ -85,7 +87,11 @@ class Freed(NamedTuple):
     key: PartitionKey
 
 
-GatewayItem = MemberUp | MemberDown | Lend | Settle | Books | Alive | Freed
+class Look(NamedTuple):
+    """The store has news for all of the fleet; who does not hear of it looks each second."""
+
+
+GatewayItem = MemberUp | MemberDown | Lend | Settle | Books | Alive | Freed | Look
 
 # -- from the owner ------------------------------------------------------------------------------
 

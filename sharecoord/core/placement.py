@@ -22,9 +22,22 @@ def wanted_owner(key: PartitionKey, coordinator_ids: Iterable[str]) -> str | Non
     Returns:
         One of them; None when there is none.
     """
-    place = f"{key.group_id}\0{key.topic_id or key.topic}\0{key.partition}".encode()
-    return max(coordinator_ids, key=lambda each: (_weight(each, place), each), default=None)
+    place = f"{key.group_id}\0{key.topic_id or key.topic}\0{key.partition}"
+    return _heaviest(coordinator_ids, place)
 
 
-def _weight(coordinator_id: str, place: bytes) -> bytes:
-    return blake2b(coordinator_id.encode() + b"\0" + place, digest_size=8).digest()
+def wanted_keeper(group_id: str, member_id: str, coordinator_ids: Iterable[str]) -> str | None:
+    """Who removes a member whose gateway has died, should it not come back in time.
+
+    Returns:
+        One of `coordinator_ids`, those with a live lease; None when there is none.
+    """
+    return _heaviest(coordinator_ids, f"{group_id}\0{member_id}")
+
+
+def _heaviest(coordinator_ids: Iterable[str], place: str) -> str | None:
+    def weight(coordinator_id: str) -> tuple[bytes, str]:
+        text = f"{coordinator_id}\0{place}"
+        return blake2b(text.encode(), digest_size=8).digest(), coordinator_id
+
+    return max(coordinator_ids, key=weight, default=None)

@@ -10,9 +10,11 @@ from typing import Any, Final
 import grpc
 import structlog
 
+from sharecoord.config.process_settings import TlsConfig
 from sharecoord.core.peering import Alive, GatewayItem
 from sharecoord.errors import SharecoordError, UnsupportedVersionError
 from sharecoord.ports import PeerListener
+from sharecoord.security.pem import read_pem
 from sharecoord.wire import PROTOCOL_VERSION, peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import peer_service_pb2_grpc as peer_grpc
@@ -38,6 +40,25 @@ OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
 ]
+
+
+def channel_maker(tls: TlsConfig) -> Callable[[str], grpc.aio.Channel]:
+    """Channels to the other coordinators of a fleet, which all have certificates of one kind.
+
+    Args:
+        tls: Of this coordinator's listener. The others' certificates are checked against the
+            authorities of clients, or, without these, against its own chain.
+
+    Raises:
+        InvalidConfigError: A file can not be read.
+    """
+    if not tls.enabled:
+        return lambda address: grpc.aio.insecure_channel(address, OPTIONS)
+    chain = read_pem("tls.cert.file", tls.cert_file)
+    roots = read_pem("tls.client.ca.file", tls.client_ca_file) if tls.client_ca_file else chain
+    key = read_pem("tls.key.file", tls.key_file)
+    credentials = grpc.ssl_channel_credentials(roots, key, chain)
+    return lambda address: grpc.aio.secure_channel(address, credentials, OPTIONS)
 
 
 class GrpcPeerNetwork:

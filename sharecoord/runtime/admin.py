@@ -28,7 +28,6 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     UnknownTopicOrPartitionError,
 )
-from sharecoord.runtime import loading
 from sharecoord.runtime.admin_reset import plan_reset
 from sharecoord.runtime.admin_types import (
     CoordinatorInfo,
@@ -44,14 +43,11 @@ from sharecoord.runtime.admin_types import (
 from sharecoord.runtime.admin_views import IN_FLIGHT_PAGE, Views
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group_actor import GroupActor
-from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.reload import see_row
 from sharecoord.runtime.store_thread import StoreCaller
 from sharecoord.runtime.supported import refuse_unsupported
 
 log = structlog.get_logger(__name__)
-
-LOADED_POLL_S = 0.05
-"""How often a share-partition that was loading during a reset is looked at."""
 
 IN_FLIGHT_DEFAULT = 1_000
 """Ranges of one answer when the caller names no number."""
@@ -294,24 +290,9 @@ class Admin:
         group = await self._refresh(group_id)
         for key in keys:
             actor = group.partitions.get((key.topic, key.partition))
-            if actor is None or actor.key != key:
-                continue
-            if actor.state is ActorState.LOADING:
-                self._context.spawn(self._fence_when_loaded(actor), "reset")
-            elif actor.state is ActorState.ACTIVE:
-                self._context.committer.add(actor)
-            else:
-                actor.deactivate(ActorState.LOADING)
-                again = actor.incarnation or None
-                work = loading.load(self._context, group, actor, previous_incarnation=again)
-                actor.loader = self._context.spawn(work, "reset")
-        await self._committed()
-
-    async def _fence_when_loaded(self, actor: PartitionActor) -> None:
-        """A load that began before the reset ends with what was there before: it is fenced."""
-        while actor.state is ActorState.LOADING:  # noqa: ASYNC110 - an actor has no such event
-            await asyncio.sleep(LOADED_POLL_S)
-        self._context.committer.add(actor)
+            if actor is not None and actor.key == key:
+                see_row(self._context, group, actor)
+        await self._context.committed()
 
     async def delete_offsets(
         self, group_id: str, topics: Sequence[str]
@@ -346,7 +327,7 @@ class Admin:
 
     async def _delete_topics(self, group_id: str, topics: Sequence[str]) -> None:
         group = await self._coordinator.group(group_id)
-        await self._committed()
+        await self._context.committed()
         if group.closed:
             raise _not_found(group_id)
         group.forget(topics, "its offsets were deleted")
@@ -392,7 +373,7 @@ class Admin:
         it. A deletion that fails leaves the group to its next use, which makes a new actor.
         """
         async with self._coordinator.making(group_id):
-            await self._committed()
+            await self._context.committed()
             groups, members = await self._load()
             if group_id not in groups:
                 raise _not_found(group_id)
@@ -434,17 +415,6 @@ class Admin:
         if row.group_epoch > group.group_epoch:
             group.apply_config(row)
         return group
-
-    async def _committed(self) -> None:
-        """Waits for the commit of everything decided so far."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def let_go(_: SharecoordError | None) -> None:
-            if not done.done():
-                done.set_result(None)
-
-        self._coordinator.after_commit(let_go)
-        await done
 
 
 def _state(members: Sequence[MemberRow] | None) -> GroupState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
@@ -31,8 +32,8 @@ class MemberChannel(Protocol):
     def assigned(self, assignment: Assignment) -> None:
         """Tells a change of what the member may receive."""
 
-    def drain(self, grace_ms: int) -> None:
-        """Asks the member to go elsewhere."""
+    def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
+        """Asks the member to go elsewhere: to one of these addresses, or to where it was."""
 
     def end(self, error: SharecoordError | None) -> None:
         """Ends the connection; with an error, says why."""

@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from sharecoord.core.changes import LoadedPartition, MemberRow, PartitionClaim, PartitionStart
-from sharecoord.errors import KafkaUnavailableError, StoreFatalError, StoreInUseError
+from sharecoord.errors import (
+    KafkaUnavailableError,
+    SharecoordError,
+    StoreFatalError,
+    StoreInUseError,
+)
 from sharecoord.ports import LogReader, OffsetQuery, Store, TopicCatalog
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
+from sharecoord.runtime.effects import CallbackEffect
 from sharecoord.runtime.gatherer import Gatherer
 from sharecoord.runtime.record_cache import MemoryBudget, MemoryLimits
 from sharecoord.runtime.store_thread import StoreCaller
@@ -44,6 +50,9 @@ class Context:
     store_ok: bool = True
     """Whether the last renewal of the lease came through."""
     group_defaults: Mapping[str, str] = field(default_factory=dict)
+    lease_ms: int = 4_000
+    """After so long without renewal, by the store's clock, a coordinator counts as dead."""
+    lease_renewal_s: float = 1.0
     fleet: Fleet | None = None
     """The other coordinators; None for a lone one."""
     joins: Gatherer[MemberRow, int] = field(init=False)
@@ -85,6 +94,17 @@ class Context:
     async def _offsets(self, queries: list[OffsetQuery], *, committed: bool) -> list[int | None]:
         found = await self.catalog.offsets(queries, committed=committed)
         return [found.get(query) for query in queries]
+
+    async def committed(self) -> None:
+        """Waits for the commit of everything decided so far, whatever its outcome."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def let_go(_: SharecoordError | None) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self.committer.add_effect(CallbackEffect(let_go))
+        await done
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Runs side work that is stopped with the coordinator; its failure is logged."""

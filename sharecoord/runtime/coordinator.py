@@ -19,20 +19,18 @@ from sharecoord.errors import (
     StoreFencedError,
     StoreInUseError,
 )
+from sharecoord.ports import PeerNetwork
 from sharecoord.runtime import log_changes
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.effects import CallbackEffect
+from sharecoord.runtime.fleet_watch import FleetWatch
 from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.idle import IdleWatch
 from sharecoord.runtime.memory import MemoryWatch
 from sharecoord.runtime.sessions import JoinCommand, Session
 
 log = structlog.get_logger(__name__)
-
-LEASE_MS = 4_000
-LEASE_RENEWAL_S = 1.0
-"""A lease is renewed four times before it would end (design 9)."""
 
 UNKNOWN_TOPIC_INTERVAL_S = 0.5
 """How often topics are looked for that members want and the cluster does not have."""
@@ -56,7 +54,13 @@ caller is told to try again: an operator who deletes in a loop must not hold str
 class Coordinator:
     """See the module."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, network: PeerNetwork | None = None) -> None:
+        """Starts nothing.
+
+        Args:
+            context: Ports, clock, limits.
+            network: Links to the other coordinators, in a fleet.
+        """
         self.context = context
         self.groups: dict[str, GroupActor] = {}
         self.draining = False
@@ -66,8 +70,13 @@ class Coordinator:
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._watch_now = asyncio.Event()
         self.memory = MemoryWatch(context, self.groups)
+        self._network = network
+        self.watch: FleetWatch | None = None
+        """In a fleet."""
         if context.fleet is not None:
+            assert network is not None, "a fleet has links"
             context.fleet.gateway.groups = self.groups
+            self.watch = FleetWatch(self, context.fleet, network)
 
     async def start(self) -> None:
         """Loads groups and members; begins to watch."""
@@ -75,10 +84,15 @@ class Coordinator:
         for row in rows:
             self.groups[row.group_id] = GroupActor(self.context, row)
         members = await self.context.caller.call(self.context.store.load_members)
+        fleet = self.context.fleet
         for member in members:
             group = self.groups.get(member.group_id)
-            if group is not None:
+            # Of a fleet's other members, those of the dead are taken over at the first look.
+            here = fleet is None or member.gateway == fleet.coordinator_id
+            if group is not None and here:
                 group.remember(member)
+        if self.watch is not None:
+            self.context.spawn(self.watch.run(), "fleet")
         self.context.spawn(self._renew_lease(), "lease")
         self.context.spawn(self.memory.run(), "memory")
         self.context.spawn(IdleWatch(self.groups).run(), "idle")
@@ -92,11 +106,14 @@ class Coordinator:
             grace_ms: How long members may take to hand back and to hear their last answers.
         """
         self.draining = True
+        fleet = self.context.fleet
+        if self.watch is not None:
+            await self.watch.stand_down()
         for group in self.groups.values():
             group.stop_dispatch()
             for session in list(group.sessions.values()):
                 if session.channel is not None:
-                    session.channel.drain(grace_ms)
+                    session.channel.drain(fleet.addresses if fleet else (), grace_ms)
         await self.context.committer.flush()
 
     async def close(self) -> None:
@@ -105,6 +122,8 @@ class Coordinator:
         for group in self.groups.values():
             group.stop_dispatch()
         await self.context.stop_tasks()
+        if self._network is not None:
+            await self._network.close()
         await self.context.committer.close()
         for group in self.groups.values():
             group.stop_timers()
@@ -173,7 +192,13 @@ class Coordinator:
         raise AssertionError("the last attempt returns or raises")
 
     async def admit(
-        self, group_id: str, command: JoinCommand, channel: MemberChannel, epoch: int
+        self,
+        group_id: str,
+        command: JoinCommand,
+        channel: MemberChannel,
+        *,
+        epoch: int,
+        gateway: str,
     ) -> tuple[GroupActor, Session, list[LostRange]]:
         """Takes in a member whose gateway is another coordinator, and opens the topics it wants.
 
@@ -185,7 +210,7 @@ class Coordinator:
             raise DrainingError("this coordinator is shutting down", retry_after_ms=1000)
         group = await self.group(group_id)
         await self._open_topics(group, command.topics)
-        session, lost = await group.admit(command, channel, epoch, is_lent=True)
+        session, lost = await group.admit(command, channel, epoch, gateway=gateway)
         self._watch_now.set()
         return group, session, lost
 
@@ -216,7 +241,7 @@ class Coordinator:
         while True:
             try:
                 now_ms = await self.context.caller.call(
-                    self.context.store.renew_lease, duration_ms=LEASE_MS
+                    self.context.store.renew_lease, duration_ms=self.context.lease_ms
                 )
                 self.context.clock.measured(now_ms)
                 self.store_ok = self.context.store_ok = True
@@ -225,7 +250,7 @@ class Coordinator:
             except SharecoordError as error:
                 self.store_ok = self.context.store_ok = False
                 log.warning("lease not renewed", why=error.message)
-            await asyncio.sleep(LEASE_RENEWAL_S)
+            await asyncio.sleep(self.context.lease_renewal_s)
 
     async def _watch_topics(self) -> None:
         """Looks for topics that are wanted and missing, and for changes of the others."""

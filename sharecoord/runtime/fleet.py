@@ -1,16 +1,18 @@
 """The other coordinators as this one sees them: who is there, who owns what, and the links.
 
-What is said here is belief; the claim in SQL decides (docs/decisions/0011).
+What is said here is belief; the claim in SQL decides (docs/decisions/0011). `fleet_watch` keeps it
+fresh.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Sequence
 
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import CoordinatorRow, PartitionKey, PartitionRelease
 from sharecoord.core.lending import HERE
 from sharecoord.core.peering import Hungry
-from sharecoord.core.placement import wanted_owner
+from sharecoord.core.placement import wanted_keeper, wanted_owner
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.gateway import Gateway
 from sharecoord.runtime.owner import GatewayLink
@@ -24,20 +26,51 @@ class Fleet:
         self.gateway = Gateway(clock)
         self.gateway_links: dict[str, GatewayLink] = {}
         """By gateway: who has members here."""
-        self._live: tuple[str, ...] = (coordinator_id,)
+        self.look_now = asyncio.Event()
+        """Somebody says that the store has news."""
+        self.draining = False
+        self.others: tuple[CoordinatorRow, ...] = ()
+        """Those with a live lease that can be reached, by id."""
+        self.present = frozenset({coordinator_id})
+        """All whose lease lives."""
+        self.unreleased: list[PartitionRelease] = []
+        """What was given up and is not free in the store yet."""
+        self._takers: tuple[str, ...] = (coordinator_id,)
         self._told: dict[tuple[str, str], bool] = {}
 
-    def sees(self, coordinator_ids: Iterable[str]) -> bool:
-        """Notes who takes share-partitions; whether that is news."""
-        live = tuple(sorted(coordinator_ids))
-        changed = live != self._live
-        self._live = live
-        return changed
+    def sees(self, coordinators: Sequence[CoordinatorRow]) -> bool:
+        """Notes whose lease lives; whether somebody came, went, or takes nothing any more."""
+        before = self._takers, self.present
+        self.present = frozenset({self.coordinator_id, *(r.coordinator_id for r in coordinators)})
+        self.others = tuple(
+            row
+            for row in coordinators
+            if row.peer_address and row.coordinator_id != self.coordinator_id
+        )
+        takers = {row.coordinator_id for row in self.others if not row.draining}
+        if not self.draining:
+            takers.add(self.coordinator_id)
+        self._takers = tuple(sorted(takers))
+        return before != (self._takers, self.present)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where this coordinator's members may go when it goes down."""
+        return sorted({row.address for row in self.others if not row.draining})
 
     def owner_of(self, key: PartitionKey) -> str:
         """Who should own a share-partition: `HERE`, or another's id."""
-        owner = wanted_owner(key, self._live)
+        owner = wanted_owner(key, self._takers)
         return HERE if owner in (self.coordinator_id, None) else owner
+
+    def keeps(self, group_id: str, member_id: str, gateway: str) -> bool:
+        """Whether this coordinator takes a member out of its group when its session ends.
+
+        Its gateway does, and for a gateway that has died one of the others.
+        """
+        if not gateway or gateway in self.present:
+            return not gateway
+        return wanted_keeper(group_id, member_id, self.present) == self.coordinator_id
 
     def gateway_came(self, link: GatewayLink) -> None:
         """A gateway has a link here; a former one of it has ended, noticed or not."""

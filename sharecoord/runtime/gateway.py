@@ -49,6 +49,9 @@ log = structlog.get_logger(__name__)
 COMPARE_WAIT_S = 5.0
 """A join waits so long for other owners to compare its lock book."""
 
+RETRY_MS = 1_000
+"""After so long an owner that could not take a member in is asked again."""
+
 HUNGRY_LOOK_MEMBERS_MAX = 1_000
 """So many members are looked at for credit when an owner gets hungry; the others come along when
 they acknowledge."""
@@ -172,11 +175,7 @@ class Gateway:
     def _member_up(self, guest: _Guest) -> MemberUp:
         group, session = guest.group, guest.session
         assert session.away is not None, "introduced"
-        book = [
-            LostRange(PartitionKey(group.group_id, topic, "", partition), held)
-            for (topic, partition), ranges in session.away.books.items()
-            for held in ranges.held()
-        ]
+        held = {place: book.held() for place, book in session.away.books.items()}
         return MemberUp(
             guest.handle,
             group.group_id,
@@ -188,7 +187,7 @@ class Gateway:
             session.mode,
             session.max_poll_records,
             session.paused,
-            book,
+            _entries(group.group_id, held),
         )
 
     def introduce_anew(self, group: RelayingGroup, session: Session) -> None:
@@ -206,12 +205,22 @@ class Gateway:
             else:
                 link.way.say(self._member_up(guest))
 
-    def gone(self, session: Session, *, left: bool) -> None:
+    def gone(self, session: Session) -> None:
         """A member's stream is gone."""
+        self._say_down(session, left=False, book=None)
+
+    def left(
+        self, session: Session, book: Mapping[tuple[str, int], Sequence[HeldRange]] | None
+    ) -> None:
+        """A member leaves its group; `book` is what its application has, as far as it is known."""
+        entries = None if book is None else _entries(session.group_id, book)
+        self._say_down(session, left=True, book=entries)
+
+    def _say_down(self, session: Session, *, left: bool, book: list[LostRange] | None) -> None:
         for link in self._links.values():
             guest = link.by_session.get(session)
             if guest is not None:
-                link.way.say(MemberDown(guest.handle, left))
+                link.way.say(MemberDown(guest.handle, left, book))
                 self._part(link, guest)
 
     def _part(self, link: OwnerLink, guest: _Guest) -> None:
@@ -281,6 +290,11 @@ class Gateway:
         if link is not None:
             link.way.say(item)
 
+    def say_all(self, item: GatewayItem) -> None:
+        """Tells every coordinator that can be reached."""
+        for link in self._links.values():
+            link.way.say(item)
+
     def settle(
         self,
         owner_id: str,
@@ -333,8 +347,22 @@ class Gateway:
                 guest.compared.set_result(item.lost)
             guest.group.dispatcher.offer(session)
         else:
-            self._part(link, guest)
-            guest.group.fenced(session, item.error)
+            self._heard_end(link, guest, item.error)
+
+    def _heard_end(self, link: OwnerLink, guest: _Guest, error: SharecoordError) -> None:
+        """An owner does not serve a member: for ever, or for a while, as when it goes down."""
+        self._part(link, guest)
+        if not error.retriable:
+            guest.group.fenced(guest.session, error)
+            return
+        delay_s = (error.retry_after_ms or RETRY_MS) / 1000
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay_s, self._introduce_again, link, guest.group, guest.session)
+
+    def _introduce_again(self, link: OwnerLink, group: RelayingGroup, session: Session) -> None:
+        linked = self._links.get(link.owner_id) is link
+        if linked and group.sessions.get(session.member_id) is session and not session.comparing:
+            self._introduce_to(link, group, session)
 
     def _deliver(self, link: OwnerLink, guest: _Guest, item: Relayed) -> None:
         session = guest.session
@@ -392,6 +420,15 @@ class Gateway:
 def _owners(group: LendingGroup, session: Session) -> set[str]:
     """Who owns share-partitions that a member wants."""
     return {owner for topic in session.topics for owner in group.owners.get(topic, ())}
+
+
+def _entries(group_id: str, book: Mapping[tuple[str, int], Sequence[HeldRange]]) -> list[LostRange]:
+    """A lock book as a list."""
+    return [
+        LostRange(PartitionKey(group_id, topic, "", partition), each)
+        for (topic, partition), ranges in book.items()
+        for each in ranges
+    ]
 
 
 def _unreachable(key: PartitionKey) -> SharecoordError:

@@ -128,7 +128,7 @@ class GroupActor:
         channel: MemberChannel | None,
         epoch: int,
         *,
-        is_lent: bool = False,
+        gateway: str = "",
     ) -> tuple[Session, list[LostRange]]:
         """Takes in a member whose epoch is written: here, or by the gateway of its stream.
 
@@ -136,7 +136,7 @@ class GroupActor:
             command: Who joins.
             channel: The way to it.
             epoch: Of this join.
-            is_lent: Its stream is at another coordinator.
+            gateway: The coordinator that has its stream; "" = this one.
 
         Raises:
             MemberFencedError: A newer stream of it is here.
@@ -147,10 +147,10 @@ class GroupActor:
         former = self.sessions.get(command.member_id)
         if former is not None and former.member_epoch > epoch:
             raise MemberFencedError("a newer stream of this member id joined")
-        session = self._session_of(command, channel, epoch, is_lent=is_lent)
+        session = self._session_of(command, channel, epoch, gateway)
         try:
             lost = await lock_books.compare_joined(self, session, command.lock_book)
-            if self.context.fleet is not None and not is_lent:
+            if self.context.fleet is not None and not gateway:
                 lost += await self.context.fleet.gateway.introduce(self, session)
                 lock_books.check_current(self, session)
                 lost += lock_books.compare_places(self, session)
@@ -169,7 +169,7 @@ class GroupActor:
             )
 
     def _session_of(
-        self, command: JoinCommand, channel: MemberChannel | None, epoch: int, *, is_lent: bool
+        self, command: JoinCommand, channel: MemberChannel | None, epoch: int, gateway: str
     ) -> Session:
         """The member's session, with this stream as its only one."""
         former = self.sessions.get(command.member_id)
@@ -187,9 +187,9 @@ class GroupActor:
             credit_records=command.credit_records,
             credit_bytes=command.credit_bytes,
             last_poll_ms=self.context.clock.now_ms(),
-            is_lent=is_lent,
+            gateway=gateway,
             book_epochs=command.book_epochs,
-            away=Away() if self.context.fleet is not None and not is_lent else None,
+            away=Away() if self.context.fleet is not None and not gateway else None,
         )
         if former is not None:
             former.cancel_timers()
@@ -201,7 +201,7 @@ class GroupActor:
                 stale.end(MemberFencedError("a newer stream of this member id joined"))
         session.comparing = 1
         self.dispatcher.joined(session)
-        if not is_lent:
+        if not gateway:
             self._arm_poll_timer(session)
         idle.wake(self.context, self)
         return session
@@ -239,11 +239,8 @@ class GroupActor:
             return
         session.channel = None
         self.expire_later(session)
-        self._gone(session, left=False)
-
-    def _gone(self, session: Session, *, left: bool) -> None:
         if self.context.fleet is not None and not session.is_lent:
-            self.context.fleet.gateway.gone(session, left=left)
+            self.context.fleet.gateway.gone(session)
 
     def fenced(self, session: Session, error: SharecoordError) -> None:
         """The member has a newer stream elsewhere, or its group is gone."""
@@ -270,6 +267,7 @@ class GroupActor:
 
     def remember(self, member: MemberRow) -> None:
         """A member that is known from the store alone: its session ends after its timeout."""
+        here = member.gateway == self.context.coordinator_id or self.context.fleet is None
         session = Session(
             member.group_id,
             member.member_id,
@@ -278,6 +276,7 @@ class GroupActor:
             member.host,
             frozenset(member.topics),
             last_poll_ms=self.context.clock.now_ms(),
+            gateway="" if here else member.gateway,
         )
         self.dispatcher.joined(session)
         self.expire_later(session)
@@ -325,13 +324,17 @@ class GroupActor:
             return
         session.cancel_timers()
         session.channel = None
-        self._gone(session, left=True)
+        fleet = self.context.fleet
+        if fleet is not None and not session.is_lent:
+            fleet.gateway.left(session, book)
         self.dispatcher.left(session)
         for place, actor in self.partitions.items():
             if book is not None and actor.state is ActorState.ACTIVE:
                 actor.compare_lock_book(session.member_id, book.get(place, ()))
             actor.release_member(session.member_id)
-        self.context.committer.remove_member(self.group_id, session.member_id, session.member_epoch)
+        if fleet is None or fleet.keeps(self.group_id, session.member_id, session.gateway):
+            committer = self.context.committer
+            committer.remove_member(self.group_id, session.member_id, session.member_epoch)
 
     def hand_back(
         self, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
@@ -543,8 +546,11 @@ class GroupActor:
         self.dispatcher.stop()
         served = {topic for topic, _ in self.partitions}
         self.forget(served | self.topic_ids.keys() | self._opening.keys(), "the group was deleted")
+        fleet = self.context.fleet
         for session in self.sessions.values():
             session.cancel_timers()
+            if fleet is not None:
+                fleet.gateway.gone(session)
             channel, session.channel = session.channel, None
             if channel is not None:
                 channel.end(StoreFencedError("the group was deleted meanwhile; join again"))

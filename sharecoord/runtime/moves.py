@@ -21,11 +21,17 @@ from sharecoord.runtime import lock_books
 from sharecoord.runtime.partition_actor import ActorState, PartitionActor
 
 if TYPE_CHECKING:
+    from sharecoord.runtime.context import Context
     from sharecoord.runtime.fleet import Fleet
     from sharecoord.runtime.group_actor import GroupActor
     from sharecoord.runtime.sessions import Session
 
 log = structlog.get_logger(__name__)
+
+MOVED_TOGETHER_MAX = 50
+"""Share-partitions that wait for one commit and one release: some ten milliseconds."""
+
+Place = tuple[str, int]
 
 
 def place_topic(fleet: Fleet, group: GroupActor, topic: str) -> None:
@@ -51,35 +57,60 @@ async def follow(fleet: Fleet, group: GroupActor) -> None:
             fleet.gateway.introduce_anew(group, session)
             # Whose turn it is changes each time: nobody waits for one that cannot serve.
             group.dispatcher.offer(session)
-    for place, actor in list(group.partitions.items()):
-        if place in group.elsewhere:
-            await hand_over(fleet, group, actor)
+    await hand_over(fleet, group)
 
 
-async def hand_over(fleet: Fleet, group: GroupActor, actor: PartitionActor) -> None:
-    """Gives a share-partition to its next owner; without effect when that fails: tried again."""
-    place = actor.key.topic, actor.key.partition
-    if actor.state is not ActorState.ACTIVE:
+async def hand_over(fleet: Fleet, group: GroupActor) -> None:
+    """Gives share-partitions to their next owners; what is being loaded follows at the next look.
+
+    A few at a time: each pauses only as long as its own few take.
+    """
+    moving = [place for place in group.partitions if place in group.elsewhere]
+    for first in range(0, len(moving), MOVED_TOGETHER_MAX):
+        await _hand_over(fleet, group, moving[first : first + MOVED_TOGETHER_MAX])
+
+
+async def _hand_over(fleet: Fleet, group: GroupActor, places: Sequence[Place]) -> None:
+    leaving: dict[Place, PartitionActor] = {}
+    for place in places:
+        actor = group.partitions.get(place)
+        if actor is None or place not in group.elsewhere:
+            continue
+        if actor.state is ActorState.ACTIVE:
+            actor.leave()
+            leaving[place] = actor
+        elif actor.state is ActorState.STOPPED:
+            # Nobody serves it, and its row is free already.
+            group.forget_place(place, "another coordinator has it")
+    if not leaving:
         return
-    actor.leave()
-    committer = group.context.committer
-    await committer.flush()
-    partition = actor.partition
-    if partition is None or group.partitions.get(place) is not actor:
+    await group.context.committed()
+    given: list[PartitionKey] = []
+    for place, actor in leaving.items():
+        # Else its last commit failed: it is loaded anew, and goes later.
+        if actor.partition is not None and group.partitions.get(place) is actor:
+            fleet.unreleased.append(
+                PartitionRelease(actor.partition_id, actor.partition.owner_epoch)
+            )
+            given.append(actor.key)
+            group.forget_place(place, "another coordinator serves it")
+    await release(fleet, group.context)
+    for key in given:
+        owner = group.elsewhere.get((key.topic, key.partition), HERE)
+        fleet.gateway.say(owner, Freed(key))
+        log.info("share-partition handed over", partition=key, to=owner)
+
+
+async def release(fleet: Fleet, context: Context) -> None:
+    """Makes free in the store what was given up; what fails is tried again at each look."""
+    releases, fleet.unreleased = fleet.unreleased, []
+    if not releases:
         return
-    group.forget_place(place, "another coordinator serves it")
     try:
-        await group.context.caller.call(
-            group.context.store.release_partitions,
-            [PartitionRelease(actor.partition_id, partition.owner_epoch)],
-        )
+        await context.caller.call(context.store.release_partitions, releases)
     except SharecoordError as error:
-        # Its next owner waits until our lease ends, or until we are asked again.
-        log.warning("share-partition not released", partition=actor.key, why=error.message)
-    owner = group.elsewhere.get(place)
-    if owner is not None:
-        fleet.gateway.say(owner, Freed(actor.key))
-    log.info("share-partition handed over", partition=actor.key, to=owner)
+        fleet.unreleased += releases
+        log.warning("share-partitions not released", count=len(releases), why=error.message)
 
 
 def compare_all(fleet: Fleet | None, group: GroupActor, actor: PartitionActor) -> None:

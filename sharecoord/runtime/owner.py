@@ -12,6 +12,7 @@ from typing import Protocol
 import structlog
 
 from sharecoord.core.changes import PartitionKey
+from sharecoord.core.decisions import HeldRange
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
 from sharecoord.core.peering import (
     AskBooks,
@@ -20,6 +21,7 @@ from sharecoord.core.peering import (
     Freed,
     GatewayItem,
     Lend,
+    Look,
     MemberDown,
     MemberEnd,
     MemberUp,
@@ -47,7 +49,13 @@ class OwningCoordinator(Protocol):
     groups: dict[str, GroupActor]
 
     async def admit(
-        self, group_id: str, command: JoinCommand, channel: MemberChannel, epoch: int
+        self,
+        group_id: str,
+        command: JoinCommand,
+        channel: MemberChannel,
+        *,
+        epoch: int,
+        gateway: str,
     ) -> tuple[GroupActor, Session, list[LostRange]]:
         """Takes in a member of a gateway, and opens the topics it wants."""
 
@@ -91,7 +99,7 @@ class LentChannel:
     def assigned(self, assignment: Assignment) -> None:
         """The gateway tells it."""
 
-    def drain(self, grace_ms: int) -> None:
+    def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
         """The gateway finds the next owner by itself."""
 
     def end(self, error: SharecoordError | None) -> None:
@@ -124,6 +132,11 @@ class GatewayLink:
             return
         if isinstance(item, Freed):
             self._freed(item)
+            return
+        if isinstance(item, Look):
+            fleet = self._coordinator.context.fleet
+            assert fleet is not None, "only a fleet has links"
+            fleet.look_now.set()
             return
         if not isinstance(item, (MemberUp, MemberDown, Lend, Settle)):
             return
@@ -158,7 +171,7 @@ class GatewayLink:
         lost: Sequence[LostRange] = ()
         try:
             group, session, lost = await self._coordinator.admit(
-                up.group_id, command, channel, up.member_epoch
+                up.group_id, command, channel, epoch=up.member_epoch, gateway=self.gateway_id
             )
         except SharecoordError as error:
             self._coming.pop(up.handle, None)
@@ -192,7 +205,7 @@ class GatewayLink:
         if isinstance(item, MemberDown):
             del self._here[item.handle]
             if item.left:
-                group.leave(session)
+                group.leave(session, _by_place(item.lock_book))
             else:
                 group.disconnected(session)
         elif isinstance(item, Lend):
@@ -242,8 +255,13 @@ class GatewayLink:
     def _freed(self, item: Freed) -> None:
         group = self._coordinator.groups.get(item.key.group_id)
         actor = group.partitions.get((item.key.topic, item.key.partition)) if group else None
+        fleet = self._coordinator.context.fleet
+        assert fleet is not None, "only a fleet has links"
         if actor is not None:
             actor.freed.set()
+        elif group is not None:
+            # Its former owner knows more about who is there than this one.
+            fleet.look_now.set()
 
     def close(self) -> None:
         """The link is gone: locks stay, sessions end after their timeout."""
@@ -251,3 +269,15 @@ class GatewayLink:
         for group, session in self._here.values():
             group.disconnected(session)
         self._here.clear()
+
+
+def _by_place(
+    book: Sequence[LostRange] | None,
+) -> dict[tuple[str, int], list[HeldRange]] | None:
+    """A lock book by (topic, partition)."""
+    if book is None:
+        return None
+    found: dict[tuple[str, int], list[HeldRange]] = {}
+    for entry in book:
+        found.setdefault((entry.key.topic, entry.key.partition), []).append(entry.held)
+    return found

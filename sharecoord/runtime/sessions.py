@@ -232,10 +232,16 @@ class Session:
     """See `JoinCommand`."""
     compared: set[tuple[str, int]] = field(default_factory=set)
     """Where the book was compared: only from there may the member receive."""
-    is_lent: bool = False
-    """Its stream is at another coordinator, which lends its credit: that is all it may get."""
+    gateway: str = ""
+    """The coordinator that has its stream; "" = this one. Another one lends its credit: that is all
+    it may get."""
     away: Away | None = None
     """In a fleet, for a member with its stream here."""
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether its stream is at another coordinator."""
+        return bool(self.gateway)
 
     @property
     def batch_records_max(self) -> int:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
@@ -34,6 +34,7 @@ from sharecoord.runtime.sessions import JoinCommand, Session
 from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.ledger import BookEntry, Ledger
+from sharecoord.testing.peers import PeerHub
 
 __all__ = [
     "FakeMember",
@@ -142,7 +143,7 @@ class FakeMember:
         """Keeps an assignment."""
         self.assignments.append(assignment)
 
-    def drain(self, grace_ms: int) -> None:
+    def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
         """Notes the wish."""
         self.drained = True
 
@@ -335,6 +336,7 @@ class World:
         self.caller = VirtualStoreCaller()
         """The way of that coordinator to its store."""
         self.members: dict[str, FakeMember] = {}
+        self.peers = PeerHub()
         self._incarnations = itertools.count(1)
 
     def member(self, member_id: str) -> FakeMember:
@@ -363,7 +365,7 @@ class World:
             crash_at: Number of the store call that never returns (`caller.crashed` tells when);
                 0 = none.
             crash_after: Whether that call happens all the same.
-            fleet: Whether others run beside it; `Fleet.sees` tells it who.
+            fleet: Whether others run beside it; they reach each other by `World.peers`.
         """
         clock = RuntimeClock(asyncio.get_running_loop())
         self.caller = caller = VirtualStoreCaller()
@@ -390,7 +392,10 @@ class World:
             group_defaults=self.defaults,
             fleet=Fleet(coordinator_id, clock) if fleet else None,
         )
-        return Coordinator(context)
+        coordinator = Coordinator(context, self.peers.network(coordinator_id) if fleet else None)
+        if fleet:
+            self.peers.coordinators[coordinator_id] = coordinator
+        return coordinator
 
     async def kill(self, coordinator: Coordinator) -> None:
         """As kill -9: nothing is flushed, no goodbye; what the store has, it has."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.peering import GatewayItem, OwnerItem
+from sharecoord.ports import PeerNetwork
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.owner import GatewayLink
 
-__all__ = ["PeerLink"]
+__all__ = ["PeerHub", "PeerLink"]
 
 T = TypeVar("T")
 
@@ -90,3 +91,55 @@ class PeerLink:
         self._there.cut = self._back.cut = True
         self._fleet.gateway.unlinked(self._owner_id)
         self._peers.gateway_went(self._end)
+
+
+class PeerHub:
+    """All coordinators of one process that can reach each other, by id."""
+
+    def __init__(self) -> None:
+        self.coordinators: dict[str, Coordinator] = {}
+        self.links: dict[tuple[str, str], PeerLink] = {}
+        """By gateway and owner."""
+        self.cut_off: set[str] = set()
+        """Whom no link leads to, nor from."""
+
+    def network(self, coordinator_id: str) -> PeerNetwork:
+        """The links of one of them."""
+        return _Network(self, coordinator_id)
+
+    def cut(self, gateway: str, owner: str) -> None:
+        """A link breaks; it is made anew when the gateway looks next."""
+        link = self.links.pop((gateway, owner), None)
+        if link is not None:
+            link.cut()
+
+    def gone(self, coordinator_id: str) -> None:
+        """Nobody reaches it any more."""
+        self.coordinators.pop(coordinator_id, None)
+        for gateway, owner in [pair for pair in self.links if coordinator_id in pair]:
+            self.cut(gateway, owner)
+
+
+class _Network:
+    """`PeerNetwork`."""
+
+    def __init__(self, hub: PeerHub, gateway: str) -> None:
+        self._hub = hub
+        self._gateway = gateway
+
+    def follow(self, addresses: Mapping[str, str]) -> None:
+        """Makes and cuts links at once."""
+        hub, me = self._hub, self._gateway
+        for gateway, owner in list(hub.links):
+            if gateway == me and owner not in addresses:
+                hub.cut(gateway, owner)
+        if me not in hub.coordinators:
+            return
+        for owner in addresses.keys() & hub.coordinators.keys() - hub.cut_off:
+            if (me, owner) not in hub.links and me not in hub.cut_off:
+                link = PeerLink(hub.coordinators[me], hub.coordinators[owner])
+                hub.links[me, owner] = link
+
+    async def close(self) -> None:
+        """Cuts all of them."""
+        self.follow({})

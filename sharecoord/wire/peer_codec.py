@@ -18,6 +18,7 @@ from sharecoord.core.peering import (
     GatewayItem,
     Hungry,
     Lend,
+    Look,
     MemberDown,
     MemberEnd,
     MemberUp,
@@ -199,11 +200,24 @@ def _put_freed(item: peer.GatewayItem, freed: Freed) -> None:
 
 
 def _put_member_down(item: peer.GatewayItem, down: MemberDown) -> None:
-    item.member_down.handle, item.member_down.left = down.handle, down.left
+    into = item.member_down
+    into.handle, into.left = down.handle, down.left
+    if down.lock_book is not None:
+        into.lock_book.SetInParent()
+        into.lock_book.held.extend(_held(entry.key, entry.held) for entry in down.lock_book)
+
+
+def _member_down(found: peer.MemberDown) -> MemberDown:
+    book = [_lost(each) for each in found.lock_book.held]
+    return MemberDown(found.handle, found.left, book if found.HasField("lock_book") else None)
 
 
 def _put_alive(item: peer.GatewayItem, _: Alive) -> None:
     item.alive.SetInParent()
+
+
+def _put_look(item: peer.GatewayItem, _: Look) -> None:
+    item.look.SetInParent()
 
 
 _TO_OWNER: dict[type, Callable[[peer.GatewayItem, Any], None]] = {
@@ -214,16 +228,18 @@ _TO_OWNER: dict[type, Callable[[peer.GatewayItem, Any], None]] = {
     Books: _put_books,
     Alive: _put_alive,
     Freed: _put_freed,
+    Look: _put_look,
 }
 
 _FROM_GATEWAY: dict[str, Callable[[Any], GatewayItem]] = {
     "member_up": _member_up,
-    "member_down": lambda found: MemberDown(found.handle, found.left),
+    "member_down": _member_down,
     "lend": lambda found: Lend(found.handle, found.records_total, found.bytes_total, found.recall),
     "settle": _settle,
     "books": _books,
     "alive": lambda _: Alive(),
     "freed": lambda found: Freed(_key(found.group_id, found.partition)),
+    "look": lambda _: Look(),
 }
 
 # -- from the owner -------------------------------------------------------------------------------

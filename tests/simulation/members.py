@@ -160,7 +160,7 @@ class Stream:
     def assigned(self, assignment: Assignment) -> None:
         """Members take what comes."""
 
-    def drain(self, grace_ms: int) -> None:
+    def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
         """The coordinator goes."""
         self._down(self._member.drained, self)
 

@@ -14,7 +14,7 @@ class GatewayMessage(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[GatewayItem, _Mapping]]] = ...) -> None: ...
 
 class GatewayItem(_message.Message):
-    __slots__ = ("hello", "member_up", "member_down", "lend", "settle", "books", "alive", "freed")
+    __slots__ = ("hello", "member_up", "member_down", "lend", "settle", "books", "alive", "freed", "look")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     MEMBER_UP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_DOWN_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class GatewayItem(_message.Message):
     BOOKS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     FREED_FIELD_NUMBER: _ClassVar[int]
+    LOOK_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     member_up: MemberUp
     member_down: MemberDown
@@ -31,7 +32,8 @@ class GatewayItem(_message.Message):
     books: PartitionBooks
     alive: Alive
     freed: Freed
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., member_up: _Optional[_Union[MemberUp, _Mapping]] = ..., member_down: _Optional[_Union[MemberDown, _Mapping]] = ..., lend: _Optional[_Union[Lend, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., books: _Optional[_Union[PartitionBooks, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ...) -> None: ...
+    look: Look
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., member_up: _Optional[_Union[MemberUp, _Mapping]] = ..., member_down: _Optional[_Union[MemberDown, _Mapping]] = ..., lend: _Optional[_Union[Lend, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., books: _Optional[_Union[PartitionBooks, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., look: _Optional[_Union[Look, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("coordinator_id", "owner_id", "version", "protocol_version")
@@ -72,12 +74,14 @@ class MemberUp(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., acquire_mode: _Optional[_Union[_share_types_pb2.AcquireMode, str]] = ..., max_poll_records: _Optional[int] = ..., paused: _Optional[_Iterable[_Union[_share_types_pb2.TopicPartition, _Mapping]]] = ..., lock_book: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ...) -> None: ...
 
 class MemberDown(_message.Message):
-    __slots__ = ("handle", "left")
+    __slots__ = ("handle", "left", "lock_book")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    LOCK_BOOK_FIELD_NUMBER: _ClassVar[int]
     handle: int
     left: bool
-    def __init__(self, handle: _Optional[int] = ..., left: bool = ...) -> None: ...
+    lock_book: _share_types_pb2.LockBook
+    def __init__(self, handle: _Optional[int] = ..., left: bool = ..., lock_book: _Optional[_Union[_share_types_pb2.LockBook, _Mapping]] = ...) -> None: ...
 
 class Lend(_message.Message):
     __slots__ = ("handle", "records_total", "bytes_total", "recall")
@@ -134,6 +138,10 @@ class Freed(_message.Message):
     group_id: str
     partition: _share_types_pb2.TopicPartition
     def __init__(self, group_id: _Optional[str] = ..., partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ...) -> None: ...
+
+class Look(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class OwnerMessage(_message.Message):
     __slots__ = ("items",)

@@ -58,14 +58,8 @@ class ConsumeRequest(_message.Message):
     leave: bool
     busy_us: int
     may_wait: bool
-    lock_book: LockBook
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., acknowledgements: _Optional[_Iterable[_Union[_share_types_pb2.PartitionAcknowledgements, _Mapping]]] = ..., acknowledge_id: _Optional[int] = ..., polled: bool = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., paused: _Optional[_Union[PausedPartitions, _Mapping]] = ..., leave: bool = ..., busy_us: _Optional[int] = ..., may_wait: bool = ..., lock_book: _Optional[_Union[LockBook, _Mapping]] = ...) -> None: ...
-
-class LockBook(_message.Message):
-    __slots__ = ("held",)
-    HELD_FIELD_NUMBER: _ClassVar[int]
-    held: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.HeldRange]
-    def __init__(self, held: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ...) -> None: ...
+    lock_book: _share_types_pb2.LockBook
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., acknowledgements: _Optional[_Iterable[_Union[_share_types_pb2.PartitionAcknowledgements, _Mapping]]] = ..., acknowledge_id: _Optional[int] = ..., polled: bool = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., paused: _Optional[_Union[PausedPartitions, _Mapping]] = ..., leave: bool = ..., busy_us: _Optional[int] = ..., may_wait: bool = ..., lock_book: _Optional[_Union[_share_types_pb2.LockBook, _Mapping]] = ...) -> None: ...
 
 class Subscription(_message.Message):
     __slots__ = ("topics",)

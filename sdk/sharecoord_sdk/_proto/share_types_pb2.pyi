@@ -197,6 +197,12 @@ class HeldRange(_message.Message):
     lock_token: int
     def __init__(self, partition: _Optional[_Union[TopicPartition, _Mapping]] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., lock_token: _Optional[int] = ...) -> None: ...
 
+class LockBook(_message.Message):
+    __slots__ = ("held",)
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    held: _containers.RepeatedCompositeFieldContainer[HeldRange]
+    def __init__(self, held: _Optional[_Iterable[_Union[HeldRange, _Mapping]]] = ...) -> None: ...
+
 class Credit(_message.Message):
     __slots__ = ("records_total", "bytes_total")
     RECORDS_TOTAL_FIELD_NUMBER: _ClassVar[int]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.core.peering import Relayed
 from sharecoord.errors import SharecoordError
@@ -83,9 +85,10 @@ class StreamChannel:
         """Tells a change of what the member may receive."""
         self.put(service.ConsumeResponse(assignment=codec.assignment(assignment)))
 
-    def drain(self, grace_ms: int) -> None:
+    def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
         """Asks the member to go elsewhere."""
-        self.put(service.ConsumeResponse(drain=service.DrainNotice(grace_ms=grace_ms)))
+        notice = service.DrainNotice(addresses=addresses, grace_ms=grace_ms)
+        self.put(service.ConsumeResponse(drain=notice))
 
     def end(self, error: SharecoordError | None) -> None:
         """Ends the stream after what is queued; the first error is the one that is told."""

@@ -71,10 +71,20 @@ class PeerService:
     def __init__(self, coordinator: Coordinator, fleet: Fleet) -> None:
         self._coordinator = coordinator
         self._fleet = fleet
+        self._links: set[asyncio.Task[Any]] = set()
+
+    async def stop(self) -> None:
+        """Ends every link: gateways find the next owners."""
+        for task in self._links:
+            task.cancel()
+        await asyncio.gather(*self._links, return_exceptions=True)
 
     async def link(self, _: object, context: ServicerContext) -> None:
         """One gateway, from its hello to the end of its link."""
         way = _Way(context)
+        task = asyncio.current_task()
+        assert task is not None, "gRPC runs handlers in tasks"
+        self._links.add(task)
         try:
             hello = await self._greet(context)
             link = GatewayLink(self._coordinator, hello.coordinator_id, way)
@@ -90,6 +100,7 @@ class PeerService:
         except Exception as error:  # noqa: BLE001 - whatever it is, the gateway must hear of it
             await abort(context, unexpected("Link", error))
         finally:
+            self._links.discard(task)
             way.close()
 
     async def _greet(self, context: ServicerContext) -> peer.Hello:

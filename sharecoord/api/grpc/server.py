@@ -22,6 +22,7 @@ from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
 from sharecoord.config.process_settings import TlsConfig
 from sharecoord.errors import InvalidConfigError
 from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.security.pem import read_pem
 from sharecoord.wire import share_service_pb2 as service
 
 SERVICES = ("sharecoord.v1.ShareService", "sharecoord.v1.AdminService")
@@ -34,7 +35,6 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.so_reuseport", 0),
 ]
 
 
@@ -87,10 +87,20 @@ class ShareService:
 
 
 def make_server(
-    coordinator: Coordinator, *, request_bytes_max: int
+    coordinator: Coordinator, *, request_bytes_max: int, shares_port: bool
 ) -> tuple[grpc.aio.Server, HealthServicer]:
-    """A server with every service, not yet listening, and what its health service says."""
-    options = [*OPTIONS, ("grpc.max_receive_message_length", request_bytes_max)]
+    """A server with every service, not yet listening, and what its health service says.
+
+    Args:
+        coordinator: Whom it serves.
+        request_bytes_max: Of one message of a client.
+        shares_port: Whether other processes listen at the same port.
+    """
+    options = [
+        *OPTIONS,
+        ("grpc.max_receive_message_length", request_bytes_max),
+        ("grpc.so_reuseport", int(shares_port)),
+    ]
     server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((ShareService(coordinator).handlers(),))
     statuses = HealthServicer()
@@ -105,13 +115,22 @@ async def set_serving(statuses: HealthServicer) -> None:
         await statuses.set(name, health_pb2.HealthCheckResponse.SERVING)
 
 
-def bind(server: grpc.aio.Server, address: ListenAddress, tls: TlsConfig) -> str:
-    """Listens; returns the address for clients.
+def bind(
+    server: grpc.aio.Server, address: ListenAddress, tls: TlsConfig, *, is_shared: bool = False
+) -> ListenAddress:
+    """Listens; returns the address with the port that it got.
+
+    Args:
+        server: Of `make_server`.
+        address: Where.
+        tls: Its certificate.
+        is_shared: Whether others of this fleet listen there too.
 
     Raises:
         InvalidConfigError: The address can not be had, or a TLS file can not be read.
     """
-    _check_free(address)
+    if not is_shared:
+        check_free(address)
     try:
         if tls.cert_file:
             port = server.add_secure_port(str(address), _server_credentials(tls))
@@ -122,13 +141,15 @@ def bind(server: grpc.aio.Server, address: ListenAddress, tls: TlsConfig) -> str
             f"listen.address: can not listen on {address}; is another process there? Choose "
             "another port (0 = any free one) or stop that process"
         ) from error
-    if isinstance(address, UnixAddress):
-        return str(address)
-    return str(TcpAddress(address.host, port))
+    return address if isinstance(address, UnixAddress) else TcpAddress(address.host, port)
 
 
-def _check_free(address: ListenAddress) -> None:
-    """Asks the system, which says why not; gRPC only logs it, and takes a socket file over."""
+def check_free(address: ListenAddress) -> None:
+    """Asks the system, which says why not; gRPC only logs it, and takes a socket file over.
+
+    Raises:
+        InvalidConfigError: The address can not be had.
+    """
     problem = _unix_problem(address) if isinstance(address, UnixAddress) else _tcp_problem(address)
     if problem:
         raise InvalidConfigError(
@@ -170,15 +191,8 @@ def _tcp_problem(address: TcpAddress) -> str:
 
 
 def _server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
-    pairs = [(_pem("tls.key.file", tls.key_file), _pem("tls.cert.file", tls.cert_file))]
+    pairs = [(read_pem("tls.key.file", tls.key_file), read_pem("tls.cert.file", tls.cert_file))]
     if not tls.client_ca_file:
         return grpc.ssl_server_credentials(pairs)
-    roots = _pem("tls.client.ca.file", tls.client_ca_file)
+    roots = read_pem("tls.client.ca.file", tls.client_ca_file)
     return grpc.ssl_server_credentials(pairs, roots, require_client_auth=True)
-
-
-def _pem(setting: str, path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidConfigError(f"{setting}: can not read {path!r}: {error.strerror}") from error

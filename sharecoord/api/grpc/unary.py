@@ -7,6 +7,7 @@ whose caller went away is the beginning of the next answer: it was never seen.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sharecoord import __version__
@@ -58,7 +59,7 @@ class PolledChannel:
     def assigned(self, assignment: Assignment) -> None:
         """Heartbeats tell it."""
 
-    def drain(self, grace_ms: int) -> None:
+    def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
         """Ends a waiting fetch early, with what there is."""
         self.arrived.set()
 

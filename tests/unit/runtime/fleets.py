@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from sharecoord.runtime import moves
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.harness import World
-from sharecoord.testing.peers import PeerLink
 from tests.unit.runtime.worlds import until
 
 
@@ -19,18 +16,9 @@ class Fleet:
     def __init__(self, world: World) -> None:
         self.world = world
         self.all: dict[str, Coordinator] = {}
-        self.links: dict[tuple[str, str], PeerLink] = {}
-        self._looking = asyncio.create_task(self._look())
-
-    async def _look(self) -> None:
-        """As each coordinator does by itself."""
-        while True:
-            await asyncio.sleep(1)
-            await self.see()
 
     async def close(self) -> None:
         """All go down."""
-        self._looking.cancel()
         for coordinator in self.all.values():
             await coordinator.close()
 
@@ -39,33 +27,32 @@ class Fleet:
         for name in names:
             coordinator = self.all[name] = self.world.build(name, fleet=True)
             await coordinator.start()
-            for other in [each for each in self.all if each != name]:
-                for pair in ((name, other), (other, name)):
-                    self.links[pair] = PeerLink(self.all[pair[0]], self.all[pair[1]])
+            assert coordinator.watch is not None, "of a fleet"
+            await coordinator.watch.announce(f"{name}:7070", f"{name}:7072")
         await self.see()
 
     async def see(self) -> None:
-        """All learn who is there."""
+        """All have looked who is there; each does so by itself, too."""
         for coordinator in list(self.all.values()):
-            fleet = coordinator.context.fleet
-            assert fleet is not None
-            fleet.sees(self.all)
-        for coordinator in list(self.all.values()):
-            fleet = coordinator.context.fleet
-            assert fleet is not None
-            for group in list(coordinator.groups.values()):
-                await moves.follow(fleet, group)
+            assert coordinator.watch is not None, "of a fleet"
+            await coordinator.watch.look()
 
     async def kill(self, name: str) -> None:
         """As kill -9, seen by the others; its lease has ended when this returns."""
-        for pair in [pair for pair in self.links if name in pair]:
-            self.links.pop(pair).cut()
         coordinator = self.all.pop(name)
+        self.world.peers.gone(name)
         lease_ends_ms = self.world.database.leases[name]
         await self.world.kill(coordinator)
         self.world.database.leases[name] = lease_ends_ms
         await until(lambda: self.world.database.clock_ms() > lease_ends_ms, step_s=0.1)
         await self.see()
+
+    async def drain(self, name: str) -> None:
+        """As SIGTERM: it goes in good order."""
+        coordinator = self.all.pop(name)
+        await coordinator.drain()
+        self.world.peers.gone(name)
+        await coordinator.close()
 
     def owned(self) -> dict[str, set[int]]:
         """Which partitions each one serves."""

@@ -8,7 +8,6 @@ from collections import Counter
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.testing.harness import FakeMember
-from sharecoord.testing.peers import PeerLink
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import everything_finished, fleet_of
 from tests.unit.runtime.worlds import counts, offsets, until, world_with
@@ -157,8 +156,7 @@ async def test_a_broken_link_is_a_broken_stream_to_the_owner_and_is_made_again()
         member = world.member("m")
         await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=10)
         await until(lambda: member.received >= 10, step_s=0.0005)
-        fleet.links.pop(("a", "b")).cut()
-        fleet.links["a", "b"] = PeerLink(fleet.all["a"], fleet.all["b"])
+        world.peers.cut("a", "b")
         work = asyncio.create_task(member.work())
         await until(lambda: everything_finished(world, 40 * PARTITIONS), step_s=0.1)
         work.cancel()

@@ -18,7 +18,6 @@ from sharecoord.core.delivery import Delivery
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import SharecoordError
 from sharecoord.testing.harness import FakeMember, StreamBrokenError, check_coordinator
-from sharecoord.testing.peers import PeerLink
 from sharecoord.testing.virtual_time import run_virtual
 from tests.unit.runtime.fleets import Fleet, everything_finished
 from tests.unit.runtime.worlds import until, world_with
@@ -127,12 +126,8 @@ class Run:
             await self.connect(member)
 
     async def link_breaks(self) -> None:
-        if self.fleet.links:
-            gateway, owner = pair = self.random.choice(sorted(self.fleet.links))
-            self.fleet.links.pop(pair).cut()
-            await asyncio.sleep(self.random.choice([0, 0.01, 1]))
-            if pair not in self.fleet.links and {gateway, owner} <= self.fleet.all.keys():
-                self.fleet.links[pair] = PeerLink(self.fleet.all[gateway], self.fleet.all[owner])
+        if self.world.peers.links:
+            self.world.peers.cut(*self.random.choice(sorted(self.world.peers.links)))
 
     async def coordinator_comes(self) -> None:
         if len(self.fleet.all) < 4:

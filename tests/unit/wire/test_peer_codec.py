@@ -16,6 +16,7 @@ from sharecoord.core.peering import (
     GatewayItem,
     Hungry,
     Lend,
+    Look,
     MemberDown,
     MemberEnd,
     MemberUp,
@@ -52,6 +53,8 @@ FROM_GATEWAY: list[GatewayItem] = [
     ),
     MemberDown(4, left=True),
     MemberDown(5, left=False),
+    MemberDown(6, left=True, lock_book=[]),
+    MemberDown(7, left=True, lock_book=[LostRange(PLACE, HELD)]),
     Lend(4, 2**40, 2**41, recalls=False),
     Lend(4, 0, 0, recalls=True),
     Settle(
@@ -68,6 +71,7 @@ FROM_GATEWAY: list[GatewayItem] = [
     Books(KEY, 12, {4: [HELD], 6: []}),
     Alive(),
     Freed(KEY),
+    Look(),
 ]
 
 FROM_OWNER: list[OwnerItem] = [

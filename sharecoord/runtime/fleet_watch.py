@@ -1,0 +1,138 @@
+"""Looks each second who is there and what became of the groups elsewhere (design 9).
+
+Whatever was missed on the way here, a look finds: links only make it quicker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Protocol
+
+import structlog
+
+from sharecoord.core.changes import FleetView
+from sharecoord.core.peering import Look
+from sharecoord.errors import SharecoordError, StoreFatalError, StoreInUseError
+from sharecoord.ports import PeerNetwork
+from sharecoord.runtime import moves
+from sharecoord.runtime.context import Context
+from sharecoord.runtime.fleet import Fleet
+from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.reload import see_changes
+from sharecoord.runtime.sessions import Session
+
+log = structlog.get_logger(__name__)
+
+LOOK_INTERVAL_S = 1.0
+"""As often as leases are renewed."""
+
+
+class WatchingCoordinator(Protocol):
+    """What the watch needs of its coordinator."""
+
+    context: Context
+    groups: dict[str, GroupActor]
+
+    def making(self, group_id: str) -> asyncio.Lock:
+        """Who holds this makes or deletes the group."""
+
+    def subscription_changed(self, group: GroupActor, session: Session) -> None:
+        """Opens what a member wants and is not open."""
+
+
+class FleetWatch:
+    """See the module."""
+
+    def __init__(
+        self, coordinator: WatchingCoordinator, fleet: Fleet, network: PeerNetwork
+    ) -> None:
+        self._coordinator = coordinator
+        self._context = coordinator.context
+        self._fleet = fleet
+        self._network = network
+        self._looking = asyncio.Lock()
+        self._is_new = True
+        self._address = self._peer_address = ""
+
+    async def announce(self, address: str, peer_address: str) -> None:
+        """Tells the others where this coordinator is: share-partitions come from now on.
+
+        Args:
+            address: Where members connect.
+            peer_address: Where the other coordinators do.
+        """
+        self._address, self._peer_address = address, peer_address
+        await self._announce()
+        self._fleet.look_now.set()
+
+    async def _announce(self) -> None:
+        await self._context.caller.call(
+            self._context.store.announce,
+            address=self._address,
+            peer_address=self._peer_address,
+            draining=self._fleet.draining,
+        )
+
+    async def run(self) -> None:
+        """Looks again and again, until cancelled."""
+        while True:
+            self._fleet.look_now.clear()
+            try:
+                await self.look()
+            except (StoreFatalError, StoreInUseError):
+                raise
+            except SharecoordError as error:
+                log.warning("the fleet could not be looked at", why=error.message)
+            except Exception:
+                log.exception("the fleet could not be looked at")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_INTERVAL_S):
+                    await self._fleet.look_now.wait()
+
+    async def look(self) -> None:
+        """Reads the store and acts on what is new.
+
+        Raises:
+            SharecoordError: The store does not answer; what was believed stays.
+        """
+        async with self._looking:
+            view = await self._context.caller.call(self._context.store.read_fleet)
+            await self._follow(view)
+            await see_changes(self._coordinator, view.group_epochs)
+
+    async def _follow(self, view: FleetView) -> None:
+        fleet = self._fleet
+        changed = fleet.sees(view.coordinators) or self._is_new
+        self._is_new = False
+        self._network.follow({row.coordinator_id: row.peer_address for row in fleet.others})
+        if changed:
+            log.info("fleet", present=sorted(fleet.present), draining=fleet.draining)
+            await self._adopt()
+        await moves.release(fleet, self._context)
+        for group in list(self._coordinator.groups.values()):
+            if changed:
+                await moves.follow(fleet, group)
+            elif not group.elsewhere.keys().isdisjoint(group.partitions):
+                await moves.hand_over(fleet, group)
+
+    async def _adopt(self) -> None:
+        """Sees to it that members of a gateway that has died do not stay for ever."""
+        for member in await self._context.caller.call(self._context.store.load_members):
+            group = self._coordinator.groups.get(member.group_id)
+            if group is None or member.member_id in group.sessions:
+                continue
+            if self._fleet.keeps(member.group_id, member.member_id, member.gateway):
+                group.remember(member)
+
+    async def stand_down(self) -> None:
+        """Gives all share-partitions away and takes none any more; members stay.
+
+        Without effect where there is no other coordinator to take them.
+        """
+        self._fleet.draining = True
+        with contextlib.suppress(SharecoordError):
+            # When the store is away, the lease ends soon.
+            await self._announce()
+            self._fleet.gateway.say_all(Look())
+            await self.look()

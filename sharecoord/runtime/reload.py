@@ -1,0 +1,112 @@
+"""State that somebody else changed in the store: another coordinator, or an operator here.
+
+Whoever commits finds out by itself, because the epochs of the row have moved on. Who has nothing to
+commit is told here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+import structlog
+
+from sharecoord.runtime import loading
+from sharecoord.runtime.context import Context
+from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.sessions import Session
+
+log = structlog.get_logger(__name__)
+
+LOADED_POLL_S = 0.05
+"""How often a share-partition that was loading meanwhile is looked at."""
+
+
+class ReloadingCoordinator(Protocol):
+    """What is needed of a coordinator."""
+
+    context: Context
+    groups: dict[str, GroupActor]
+
+    def making(self, group_id: str) -> asyncio.Lock:
+        """Who holds this makes or deletes the group."""
+
+    def subscription_changed(self, group: GroupActor, session: Session) -> None:
+        """Opens what a member wants and is not open."""
+
+
+def see_row(context: Context, group: GroupActor, actor: PartitionActor) -> None:
+    """Makes a live share-partition see what the store has now."""
+    if actor.state is ActorState.LOADING:
+        context.spawn(_fence_when_loaded(context, actor), "see-row")
+    elif actor.state is ActorState.ACTIVE:
+        context.committer.add(actor)
+    else:
+        actor.deactivate(ActorState.LOADING)
+        again = actor.incarnation or None
+        work = loading.load(context, group, actor, previous_incarnation=again)
+        actor.loader = context.spawn(work, "see-row")
+
+
+async def _fence_when_loaded(context: Context, actor: PartitionActor) -> None:
+    """A load that began before the change ends with what was there before: it is fenced."""
+    while actor.state is ActorState.LOADING:  # noqa: ASYNC110 - an actor has no such event
+        await asyncio.sleep(LOADED_POLL_S)
+    context.committer.add(actor)
+
+
+async def see_changes(coordinator: ReloadingCoordinator, group_epochs: Mapping[str, int]) -> None:
+    """Compares the groups here with the store: settings, resets, deletions made elsewhere.
+
+    Args:
+        coordinator: Whose groups.
+        group_epochs: All groups of the store.
+
+    Raises:
+        SharecoordError: The store does not answer.
+    """
+    for group in list(coordinator.groups.values()):
+        stored = group_epochs.get(group.group_id)
+        if stored is None:
+            await _see_deleted(coordinator, group)
+        elif stored > group.group_epoch:
+            await _see_group(coordinator, group)
+
+
+async def _see_deleted(coordinator: ReloadingCoordinator, group: GroupActor) -> None:
+    async with coordinator.making(group.group_id):
+        store = coordinator.context.store
+        rows = await coordinator.context.caller.call(store.load_groups)
+        if any(row.group_id == group.group_id for row in rows):
+            # It was made after the look.
+            return
+        if coordinator.groups.get(group.group_id) is group:
+            del coordinator.groups[group.group_id]
+            group.close()
+            log.info("group was deleted elsewhere", group=group.group_id)
+
+
+async def _see_group(coordinator: ReloadingCoordinator, group: GroupActor) -> None:
+    context = coordinator.context
+    served = list(group.partitions.items())
+    listed = await context.caller.call(context.store.list_partitions, group.group_id)
+    rows = {row.partition_id: row for row in listed}
+    # Not what came or went meanwhile.
+    served = [(place, actor) for place, actor in served if group.partitions.get(place) is actor]
+    deleted = {topic for (topic, _), actor in served if actor.partition_id not in rows}
+    if deleted:
+        group.forget(deleted, "its offsets were deleted")
+        for session in list(group.sessions.values()):
+            if not session.topics.isdisjoint(deleted):
+                coordinator.subscription_changed(group, session)
+    for (topic, _), actor in served:
+        if topic not in deleted and rows[actor.partition_id].state_epoch != actor.state_epoch:
+            see_row(context, group, actor)
+    # Last: until now the epoch says that this is to be done.
+    groups = await context.caller.call(context.store.load_groups)
+    row = next((row for row in groups if row.group_id == group.group_id), None)
+    if row is not None and row.group_epoch > group.group_epoch and not group.closed:
+        group.apply_config(row)
+        log.info("group was changed elsewhere", group=group.group_id, epoch=row.group_epoch)
