@@ -18,6 +18,7 @@ from sharecoord.core.changes import (
     PartitionClaim,
     PartitionHead,
     PartitionKey,
+    PartitionRelease,
     PartitionStart,
 )
 from sharecoord.core.lending import HERE
@@ -129,6 +130,10 @@ async def _load_once(
     context.clock.measured(loaded.store_now_ms)
     if loaded.row.stopped_reason:
         actor.deactivate(ActorState.STOPPED, loaded.row.stopped_reason)
+        if context.fleet is not None:
+            # Nobody serves it: whoever should when it goes on must not wait for this coordinator.
+            release = PartitionRelease(actor.partition_id, loaded.row.owner_epoch)
+            await context.caller.call(context.store.release_partitions, [release])
         return
     log_start, log_end = await _log_bounds(context, group, actor.key)
     truncated_at = await log_changes.judge_log_end(context, actor, loaded.row, log_end)
