@@ -294,9 +294,7 @@ async def _serve(config: ProcessConfig, ready_file: Path | None) -> None:
         where = f"http://{config.management.host}:{application.management_port}"
         print(f"  health at   {where}/healthz/ready", file=sys.stderr)  # noqa: T201
     if ready_file is not None:
-        part = ready_file.with_name(ready_file.name + ".part")
-        part.write_text(application.address + "\n", encoding="utf-8")
-        part.rename(ready_file)
+        write_ready_file(ready_file, application.address)
     try:
         application.failure.add_done_callback(lambda _: stopping.set())
         await stopping.wait()
@@ -306,18 +304,30 @@ async def _serve(config: ProcessConfig, ready_file: Path | None) -> None:
         await application.stop()
 
 
-def serve(config: ProcessConfig, *, ready_file: Path | None = None) -> int:
-    """Serves until SIGTERM or SIGINT; returns the exit code.
+def write_ready_file(path: Path, address: str) -> None:
+    """Says where it serves; the file is whole as soon as it is there."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(address + "\n", encoding="utf-8")
+    part.rename(path)
 
-    Raises:
-        SharecoordError: It could not start, or the store failed for good.
-    """
+
+def configure_process_logging(config: ProcessConfig) -> None:
+    """Logs as the settings say, and what they say of themselves."""
     as_json = config.log.format is LogFormat.JSON or (
         config.log.format is LogFormat.AUTO and not sys.stderr.isatty()
     )
     configure_logging(level=config.log.level.value, json=as_json)
     for warning in config.warnings:
         log.warning("configuration", note=warning)
+
+
+def serve(config: ProcessConfig, *, ready_file: Path | None = None) -> int:
+    """Serves until SIGTERM or SIGINT; returns the exit code.
+
+    Raises:
+        SharecoordError: It could not start, or the store failed for good.
+    """
+    configure_process_logging(config)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -78,7 +78,10 @@ def serve(
     config = load(config_file, os.environ, flags, kafka_config=kafka_config)
     if ready_file is None and config.listen.ready_file:
         ready_file = Path(config.listen.ready_file)
-    from sharecoord.app import serve as run
+    if config.coordinator.processes > 1:
+        from sharecoord.cli.processes import serve_processes as run
+    else:
+        from sharecoord.app import serve as run
 
     ctx.exit(run(config, ready_file=ready_file))
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import socket
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,6 +15,7 @@ from sharecoord.api.grpc.calls import ServicerContext, host_of, unary, without_c
 from sharecoord.api.grpc.consume import ConsumeStream
 from sharecoord.api.grpc.unary import UnaryCalls
 from sharecoord.api.grpc.validation import join_command
+from sharecoord.api.sockets import check_free
 from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
 from sharecoord.config.process_settings import TlsConfig
 from sharecoord.errors import InvalidConfigError
@@ -142,52 +140,6 @@ def bind(
             "another port (0 = any free one) or stop that process"
         ) from error
     return address if isinstance(address, UnixAddress) else TcpAddress(address.host, port)
-
-
-def check_free(address: ListenAddress) -> None:
-    """Asks the system, which says why not; gRPC only logs it, and takes a socket file over.
-
-    Raises:
-        InvalidConfigError: The address can not be had.
-    """
-    problem = _unix_problem(address) if isinstance(address, UnixAddress) else _tcp_problem(address)
-    if problem:
-        raise InvalidConfigError(
-            f"listen.address: can not listen on {address}: {problem}. Choose another address "
-            "(port 0 = any free one), or stop the process that has it"
-        )
-
-
-def _unix_problem(address: UnixAddress) -> str:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            served = Path(address.path).exists() and probe.connect_ex(address.path) == 0
-        except OSError as error:
-            return error.strerror or str(error)
-    return "another process serves there" if served else ""
-
-
-def _tcp_problem(address: TcpAddress) -> str:
-    """Empty when one of the host's addresses can be had, and none of them is taken."""
-    problems: list[OSError] = []
-    try:
-        places = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except OSError as error:
-        return error.strerror or str(error)
-    for family, kind, protocol, _, place in places:
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(place)
-        except OSError as error:
-            problems.append(error)
-    taken = [error for error in problems if error.errno == errno.EADDRINUSE]
-    if taken or len(problems) == len(places):
-        worst = (taken or problems)[0]
-        return worst.strerror or str(worst)
-    return ""
 
 
 def _server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:

@@ -1,0 +1,217 @@
+"""`sharecoord serve --processes N`: N coordinators of a fleet behind one TCP port.
+
+The system spreads connections over them (SO_REUSEPORT). One that dies is started again; one that
+can not start at all ends the others, as it would have ended alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from sharecoord.api.sockets import check_free
+from sharecoord.app import configure_process_logging, id_of, serve, write_ready_file
+from sharecoord.cli.failures import failure_of
+from sharecoord.config.endpoints import TcpAddress
+from sharecoord.config.process import ProcessConfig
+from sharecoord.errors import SharecoordError
+
+log = structlog.get_logger(__name__)
+
+POLL_S: Final = 0.1
+RESTART_S: Final = 1.0
+RESTART_MAX_S: Final = 30.0
+"""Between the death of a process and its next life: doubles each time."""
+STEADY_S: Final = 60.0
+"""Who has lived so long before it died is started again without the longer wait."""
+STOP_SPARE_S: Final = 10.0
+"""A process that has not ended so long after its drain is killed."""
+
+
+def serve_processes(config: ProcessConfig, *, ready_file: Path | None = None) -> int:
+    """Serves with several processes until SIGTERM or SIGINT; returns the exit code.
+
+    Raises:
+        InvalidConfigError: The port can not be had.
+    """
+    configure_process_logging(config)
+    address = config.listen.address
+    assert isinstance(address, TcpAddress), "checked with the settings"
+    check_free(address)
+    with _holding(address) as held, tempfile.TemporaryDirectory(prefix="sharecoord-") as directory:
+        parts = [
+            _Part(config_of(config, held, index), Path(directory) / str(index))
+            for index in range(config.coordinator.processes)
+        ]
+        return _Supervisor(parts, config.coordinator.drain_timeout_ms / 1000).run(ready_file)
+
+
+@contextmanager
+def _holding(address: TcpAddress) -> Iterator[TcpAddress]:
+    """Keeps a port for the processes, also between their lives, without listening at it."""
+    family, kind, protocol, _, place = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    with socket.socket(family, kind, protocol) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(place)
+        yield TcpAddress(address.host, held.getsockname()[1])
+
+
+def config_of(config: ProcessConfig, address: TcpAddress, index: int) -> ProcessConfig:
+    """The settings of one of the processes: an id and ports of its own.
+
+    Args:
+        config: Of all.
+        address: Where members connect, to whichever process.
+        index: Its number, from 0.
+    """
+    coordinator, management = config.coordinator, config.management
+    return dataclasses.replace(
+        config,
+        listen=dataclasses.replace(config.listen, address=address),
+        coordinator=dataclasses.replace(
+            coordinator,
+            id=f"{id_of(config)}-{index}",
+            peer_port=coordinator.peer_port and coordinator.peer_port + index,
+        ),
+        management=dataclasses.replace(
+            management, port=management.port and management.port + index
+        ),
+    )
+
+
+class _Part:
+    """One of the processes, over all its lives."""
+
+    def __init__(self, config: ProcessConfig, ready_file: Path) -> None:
+        self.config = config
+        self.ready_file = ready_file
+        self.process: BaseProcess | None = None
+        self.was_ready = False
+        self.starts_at_s = 0.0
+        self._started_s = 0.0
+        self._delay_s = RESTART_S
+
+    @property
+    def name(self) -> str:
+        """Its id."""
+        return self.config.coordinator.id
+
+    def start(self) -> None:
+        """Begins a life."""
+        self.ready_file.unlink(missing_ok=True)
+        # A fresh interpreter: gRPC and librdkafka have threads, which do not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        self.process = context.Process(
+            target=_live, args=(self.config, self.ready_file), name=self.name
+        )
+        self.process.start()
+        self._started_s = time.monotonic()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it serves, or has served."""
+        self.was_ready = self.was_ready or self.ready_file.is_file()
+        return self.was_ready
+
+    def died(self) -> None:
+        """Notes when its next life begins."""
+        now_s = time.monotonic()
+        if now_s - self._started_s >= STEADY_S:
+            self._delay_s = RESTART_S
+        self.starts_at_s = now_s + self._delay_s
+        self._delay_s = min(2 * self._delay_s, RESTART_MAX_S)
+        self.process = None
+
+
+def _live(config: ProcessConfig, ready_file: Path) -> None:
+    """The life of one process."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        sys.exit(serve(config, ready_file=ready_file))
+    except SharecoordError as error:
+        failure = failure_of(error)
+        failure.show()
+        sys.exit(failure.exit_code)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "started by the supervisor"
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Supervisor:
+    """Starts the processes, looks after them, ends them."""
+
+    def __init__(self, parts: list[_Part], drain_s: float) -> None:
+        self._parts = parts
+        self._drain_s = drain_s
+        self._stopping = False
+
+    def run(self, ready_file: Path | None) -> int:
+        """Until a signal, or until one can not start; returns the exit code."""
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self._stop)
+        for part in self._parts:
+            part.start()
+        told = ready_file is None
+        exit_code = 0
+        try:
+            while not self._stopping and not exit_code:
+                exit_code = self._look()
+                if not told and all(part.ready for part in self._parts):
+                    assert ready_file is not None, "to be told"
+                    write_ready_file(ready_file, str(self._parts[0].config.listen.address))
+                    told = True
+        finally:
+            self._end()
+        return exit_code
+
+    def _stop(self, *_: object) -> None:
+        self._stopping = True
+
+    def _look(self) -> int:
+        """Waits a moment for somebody to die; the exit code of one that could not start, or 0."""
+        running = [part.process for part in self._parts if part.process is not None]
+        wait([process.sentinel for process in running], timeout=POLL_S)
+        for part in self._parts:
+            process = part.process
+            if process is None:
+                if time.monotonic() >= part.starts_at_s:
+                    part.start()
+            elif process.exitcode is not None and not self._stopping:
+                if not part.ready:
+                    return process.exitcode if process.exitcode > 0 else 1
+                log.error("coordinator ended", id=part.name, exit_code=process.exitcode)
+                part.died()
+        return 0
+
+    def _end(self) -> None:
+        running = [part.process for part in self._parts if part.process is not None]
+        for process in running:
+            process.terminate()
+        deadline_s = time.monotonic() + self._drain_s + STOP_SPARE_S
+        for process in running:
+            process.join(max(0.0, deadline_s - time.monotonic()))
+            if process.exitcode is None:
+                log.error("coordinator killed: it did not end", id=process.name)
+                process.kill()
+                process.join()
