@@ -141,11 +141,10 @@ class Gateway:
             return
         for waiting in self._hungry.values():
             waiting.discard(owner_id)
+        self._unanswered(link, list(link.relays))
         for guest in list(link.guests.values()):
             self._part(link, guest)
             guest.group.dispatcher.offer(guest.session)
-        for relay in list(link.relays.values()):
-            relay.collector.add(PartitionResult(relay.key, error=_unreachable(relay.key)))
 
     # -- members --------------------------------------------------------------------------------
 
@@ -228,8 +227,16 @@ class Gateway:
         link.guests.pop(guest.handle, None)
         link.by_session.pop(guest.session, None)
         guest.compared.cancel()
+        self._unanswered(link, [n for n, relay in link.relays.items() if relay.guest is guest])
         if guest.session.away is not None:
             guest.session.away.purse.forget(link.owner_id)
+
+    @staticmethod
+    def _unanswered(link: OwnerLink, relay_ids: Sequence[int]) -> None:
+        """Nobody answers these acknowledgements any more: they are to be said again."""
+        for relay_id in relay_ids:
+            relay = link.relays.pop(relay_id)
+            relay.collector.add(PartitionResult(relay.key, error=_unreachable(relay.key)))
 
     # -- credit ---------------------------------------------------------------------------------
 
