@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
 from sharecoord.demo.ledger import Entry, LedgerReader, Outcome, Tally, Verb
 from sharecoord.demo.window_view import WindowState, read_window
 from sharecoord.devenv.coordinator import CoordinatorProcess, clean_environment
+from sharecoord.devenv.databases import execute
 from sharecoord.devenv.processes import GuardedProcess
-from sharecoord.devenv.topics import Topics
-from tests.acceptance.chaos.records import LockEntry, read_locks
+from sharecoord.devenv.topics import Record, Topics, numbered_records
+from tests.acceptance.chaos.records import PARTITION_SPAN, LockEntry, place_of, read_locks
 from tests.acceptance.chaos.verdict import DELIVERY_LIMIT, LOCK_MARGIN_S, Findings, weigh
 from tests.support import eventually
 
@@ -27,8 +28,8 @@ class Crew:
 
     Attributes:
         tally: What all ledgers say, up to the last `look`.
-        confirmed: Offsets whose acceptance the coordinator has confirmed.
-        produced: Offsets in the log.
+        confirmed: Records whose acceptance the coordinator has confirmed.
+        produced: Records in the log.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Crew:
         group: str,
         topic: str,
         *,
+        partitions: int = 1,
         work_ms: float = 0.0,
         poll_records: int = 50,
         release_each: int = 0,
@@ -47,9 +49,11 @@ class Crew:
 
         Args:
             directory: For ledgers and logs; made when it is missing.
-            address: Where the coordinator, or a proxy before it, listens.
+            address: Where the coordinator, or a proxy before it, listens; of several, with commas
+                between them, each worker begins with another.
             group: The share group.
-            topic: The topic; partition 0 of it is used.
+            topic: The topic.
+            partitions: How many it has.
             work_ms: How long a worker takes for a record.
             poll_records: `max.poll.records`.
             release_each: Every so manieth record is released at its first delivery; 0 = none.
@@ -63,9 +67,11 @@ class Crew:
         self.group = group
         self.topic = topic
         self._directory = directory
+        self._addresses = address.split(",")
+        self._partitions = partitions
         self._argv = [
             *(sys.executable, "-m", "tests.acceptance.chaos.worker"),
-            *("--coordinator", address, "--group", group, "--topic", topic),
+            *("--group", group, "--topic", topic),
             *("--work-ms", str(work_ms), "--poll-records", str(poll_records)),
             *("--release-each", str(release_each)),
             *(["--commit-each"] if commit_each else []),
@@ -80,13 +86,21 @@ class Crew:
         for process in self._processes.values():
             process.kill()
 
-    def hire(self) -> str:
-        """Starts one more worker; returns its name."""
-        name = f"w{len(self._readers) + 1}"
+    def hire(self, address: str = "") -> str:
+        """Starts one more worker; returns its name.
+
+        Args:
+            address: What it is told of coordinators; "" = the crew's addresses.
+        """
+        number = len(self._readers)
+        name = f"w{number + 1}"
+        first = number % len(self._addresses)
+        turned = ",".join(self._addresses[first:] + self._addresses[:first])
+        own = ["--member", name, "--coordinator", address or turned]
         files = ["--ledger", str(self._directory / name), "--locks", str(self._locks(name))]
         process = GuardedProcess(
             name,
-            [*self._argv, "--member", name, *files],
+            [*self._argv, *own, *files],
             log_path=self._directory / f"{name}.log",
             env=worker_environment(),
         )
@@ -151,10 +165,17 @@ class Crew:
     # -- records --------------------------------------------------------------------------------
 
     def produce(self, topics: Topics, count: int, *, value_bytes: int = 100) -> None:
-        """Adds records to the log."""
-        found = topics.produce(self.topic, count, value_bytes=value_bytes)
-        first, last = found.offsets[0]
-        self.produced |= set(range(first, last + 1))
+        """Adds records to the log, spread over its partitions."""
+        found = topics.produce(self.topic, self._records(count, value_bytes), partition=None)
+        for partition, (first, last) in found.offsets.items():
+            places = place_of(partition, first), place_of(partition, last)
+            self.produced |= set(range(places[0], places[1] + 1))
+
+    def _records(self, count: int, value_bytes: int) -> Iterator[Record]:
+        """Keys spread them; those without go to one partition at a time."""
+        begin = len(self.produced)
+        for number, record in enumerate(numbered_records(count, value_bytes), begin):
+            yield record._replace(key=b"%d" % number)
 
     def until(self, probe: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Waits while it follows the ledgers."""
@@ -165,23 +186,37 @@ class Crew:
 
         eventually(looked, timeout_s, what)
 
-    def until_finished(self, coordinator: CoordinatorProcess, timeout_s: float = 60.0) -> None:
-        """Waits until the store says that everything is finished."""
-        end = max(self.produced) + 1
+    def until_finished(self, store: CoordinatorProcess | str, timeout_s: float = 60.0) -> None:
+        """Waits until the store says that everything is finished.
 
-        def done() -> bool:
-            window = self.window(coordinator)
-            return window is not None and window.start_offset > 0 and window.lag(end) == 0
+        Args:
+            store: A coordinator on SQLite, or the URL of a server.
+            timeout_s: How long.
+        """
+        self.until(
+            lambda: self.unfinished(store) == 0, timeout_s, f"{len(self.produced)} are finished"
+        )
 
-        self.until(done, timeout_s, f"all {end} records are finished")
+    def unfinished(self, store: CoordinatorProcess | str) -> int:
+        """Records that the store has as lag."""
+        ends: dict[int, int] = {}
+        for place in self.produced:
+            partition, offset = divmod(place, PARTITION_SPAN)
+            ends[partition] = max(ends.get(partition, 0), offset + 1)
+        if isinstance(store, str):
+            windows = read_heads(store, self.group)
+        else:
+            window = self.window(store)
+            windows = {} if window is None else {0: window}
+        return sum(windows.get(p, WindowState()).lag(end) for p, end in ends.items())
 
     def window(self, coordinator: CoordinatorProcess) -> WindowState | None:
-        """The share-partition as the store has it."""
+        """Partition 0 as a store on SQLite has it."""
         return read_window(coordinator.store_path, self.topic)
 
     def verdict(
         self,
-        coordinator: CoordinatorProcess,
+        store: CoordinatorProcess | str,
         margin_s: float = LOCK_MARGIN_S,
         *,
         delivery_limit: int = DELIVERY_LIMIT,
@@ -189,19 +224,29 @@ class Crew:
         """Ends the workers and weighs what they wrote."""
         self.dismiss_all()
         self.look()
-        window = self.window(coordinator)
-        assert window is not None, "there is a share-partition"
         return weigh(
             self.produced,
             self.tally.entries,
             self.locks(),
-            unfinished=window.lag(max(self.produced) + 1),
+            unfinished=self.unfinished(store),
             margin_s=margin_s,
             delivery_limit=delivery_limit,
         )
 
     def _locks(self, name: str) -> Path:
         return self._directory / f"{name}.locks"
+
+
+def read_heads(url: str, group: str) -> dict[int, WindowState]:
+    """A group's share-partitions of its one topic as a server has them, without their ranges."""
+    rows = execute(
+        url,
+        "SELECT partition_index, start_offset, end_offset, finished_count FROM share_partition "
+        f"WHERE group_id = '{group}' AND NOT closed AND start_offset IS NOT NULL",
+    )
+    return {
+        partition: WindowState(start, end, finished) for partition, start, end, finished in rows
+    }
 
 
 def _accepted(entry: Entry) -> bool:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection
 from typing import Self
 
 from sharecoord.demo.ledger import Verb
 from sharecoord.devenv.topics import Topics
 from tests.acceptance.chaos.crew import Crew
+from tests.acceptance.chaos.records import partition_of
 
 
 class Load:
     """Produces for a crew inside a `with` block, in steps of equal length.
 
     Attributes:
-        produced_s: When each offset was confirmed by Kafka, on the monotonic clock.
+        produced_s: When each record was confirmed by Kafka, on the monotonic clock.
     """
 
     def __init__(self, crew: Crew, topics: Topics, *, each_s: float, chunk: int) -> None:
@@ -33,15 +35,25 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Nothing more comes."""
         self._stop.set()
         self._thread.join()
         if self._error is not None:
             raise self._error
 
-    def longest_wait_s(self) -> float:
+    def longest_wait_s(
+        self, since_s: float = 0.0, partitions: Collection[int] | None = None
+    ) -> float:
         """From Kafka's confirmation to a worker's hands, the slowest record of all.
 
         A record that nobody has got yet waits until now.
+
+        Args:
+            since_s: Only records that were confirmed from then on.
+            partitions: Only records of these; None = of all.
         """
         got_s: dict[int, float] = {}
         for entry in sorted(self._crew.look().entries):
@@ -49,7 +61,11 @@ class Load:
                 got_s.setdefault(entry.offset, entry.time_s)
         now_s = time.monotonic()
         return max(
-            (got_s.get(offset, now_s) - at_s for offset, at_s in list(self.produced_s.items())),
+            (
+                got_s.get(place, now_s) - at_s
+                for place, at_s in list(self.produced_s.items())
+                if at_s >= since_s and (partitions is None or partition_of(place) in partitions)
+            ),
             default=0.0,
         )
 

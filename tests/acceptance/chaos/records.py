@@ -1,5 +1,8 @@
 """What the fault tests' workers write down beside the demo's ledger: when their locks end.
 
+Ledgers and judges know one log. A record of another partition than 0 has a number in them that
+tells both, its *place* (`place_of`).
+
 A line is `<time> <member> <offset> <delivery count> <deadline>`; a line with offset -1 says that
 the worker begins to leave, which ends its locks. Times are seconds of the machine's monotonic
 clock, which all processes share.
@@ -13,6 +16,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 LEAVING = -1
+PARTITION_SPAN = 10**9
+"""More records than a test makes in one partition."""
+
+
+def place_of(partition: int, offset: int) -> int:
+    """The number of a record in ledgers; in partition 0 its offset."""
+    return partition * PARTITION_SPAN + offset
+
+
+def partition_of(place: int) -> int:
+    """The partition of a record in ledgers."""
+    return place // PARTITION_SPAN
 
 
 class LockEntry(NamedTuple):
@@ -21,7 +36,7 @@ class LockEntry(NamedTuple):
     Attributes:
         time_s: When the worker took it in hand.
         member: The worker.
-        offset: The record, or LEAVING.
+        offset: The record's place, or LEAVING.
         delivery_count: As delivered.
         deadline_s: When the lock ends by the worker's own clock, counted from receipt.
     """

@@ -15,7 +15,7 @@ from pathlib import Path
 from sharecoord_sdk import AcknowledgeType, KafkaException, Message, ShareConsumer, TopicPartition
 
 from sharecoord.demo.ledger import LedgerWriter, Outcome, Verb
-from tests.acceptance.chaos.records import LockWriter
+from tests.acceptance.chaos.records import LockWriter, place_of
 
 POLL_S = 0.1
 
@@ -39,7 +39,7 @@ class Worker:
         self._commit_each = commit_each
         self._stopping = False
         self._open: dict[int, tuple[int, Outcome]] = {}
-        """Acknowledged and not answered yet: offset -> delivery count and outcome."""
+        """Acknowledged and not answered yet: place -> delivery count and outcome."""
         consumer.set_acknowledgement_commit_callback(self._answered)
 
     def stop(self) -> None:
@@ -85,17 +85,20 @@ class Worker:
         self, answered: dict[TopicPartition, set[int]], error: KafkaException | None
     ) -> None:
         verb = Verb.CONFIRMED if error is None else Verb.REFUSED
-        for offsets in answered.values():
+        for where, offsets in answered.items():
             for offset in sorted(offsets):
-                count, outcome = self._open.pop(offset, (0, Outcome.NONE))
-                self._ledger.write(verb, offset, count, outcome)
+                place = place_of(where.partition, offset)
+                count, outcome = self._open.pop(place, (0, Outcome.NONE))
+                self._ledger.write(verb, place, count, outcome)
 
 
 def _place(message: Message) -> tuple[int, int]:
-    offset, count = message.offset(), message.delivery_count()
+    """The record's number in ledgers, and its delivery count."""
+    partition, offset, count = message.partition(), message.offset(), message.delivery_count()
+    assert partition is not None, "a delivered record has a partition"
     assert offset is not None, "a delivered record has an offset"
     assert count is not None, "a delivered record has a delivery count"
-    return offset, count
+    return place_of(partition, offset), count
 
 
 def _deadline_s(message: Message) -> float:

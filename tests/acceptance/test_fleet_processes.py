@@ -1,0 +1,303 @@
+"""A fleet of real processes on PostgreSQL: coordinators come, go, die and stand still under load.
+
+Afterwards the workers' ledgers say that every record is processed, none came back after a confirmed
+end, none was given out while another worker's lock was valid, and no delivery count was reset
+(tests/acceptance/chaos/verdict.py). Where locks outlive what happens, no attempt was burnt either:
+every record was delivered once.
+
+Times are judged against the same run's own: the machine is as fast for the partitions that moved as
+for those that did not.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+from sharecoord_sdk import Message, ShareConsumer, TopicPartition
+from sharecoord_sdk.admin import AdminClient
+
+from sharecoord.devenv.processes import LOOPBACK, free_ports
+from tests.acceptance.chaos.crew import Crew
+from tests.acceptance.chaos.fleet import FleetScene, burnt, fleet, goes_on
+from tests.acceptance.chaos.load import Load
+from tests.acceptance.chaos.proxy import TcpProxy
+from tests.acceptance.chaos.scene import let_pass, passed
+from tests.acceptance.chaos.verdict import LOCK_MARGIN_S
+from tests.support import eventually, unique_name
+
+__all__ = ["fleet"]
+
+pytestmark = pytest.mark.timeout(240)
+
+UNDER_LOAD = {"work_ms": 1.0, "poll_records": 50}
+LOAD_EACH_S, CHUNK = 0.05, 30
+"""600 records a second at most."""
+
+MOVE_MAX_S = 2.0
+"""For so long nothing comes of a share-partition that is handed over."""
+
+FAILOVER_MAX_S = 10.0
+"""For so long nothing comes of one whose owner was killed; most of it is the lease."""
+
+DRAIN_MAX_S = 2.0 + 1.0
+"""coordinator.drain.timeout.ms, and the way out."""
+
+Owners = Mapping[int, str]
+
+
+@contextmanager
+def at_work(fleet: FleetScene, crew: Crew, *others: str) -> Iterator[Load]:
+    """A worker at each of three coordinators, records come all the time, and some are through."""
+    names = [crew.hire() for _ in range(3)]
+    crew.produce(fleet.topics, CHUNK)
+    crew.working(*names, *others)
+    with Load(crew, fleet.topics, each_s=LOAD_EACH_S, chunk=CHUNK) as load:
+        goes_on(crew)
+        yield load
+
+
+def everything_was_kept(fleet: FleetScene, crew: Crew, margin_s: float = LOCK_MARGIN_S) -> None:
+    """All records are finished, and the ledgers tell of no broken promise."""
+    crew.until_finished(fleet.url)
+    findings = crew.verdict(fleet.url, margin_s)
+    print(f"{len(crew.produced)} records, {findings}")
+    assert findings.faults == ()
+
+
+def pauses(load: Load, since_s: float, before: Owners, after: Owners) -> tuple[float, float]:
+    """The slowest record since then of partitions that changed their owner, and of the others."""
+    gone = {partition for partition, owner in before.items() if after[partition] != owner}
+    assert gone, "something moved"
+    paused_s = load.longest_wait_s(since_s, gone)
+    others_s = load.longest_wait_s(since_s, before.keys() - gone)
+    print(f"{sorted(gone)} moved: {paused_s:.2f} s, the others {others_s:.2f} s")
+    return paused_s, others_s
+
+
+# -- coming and going -----------------------------------------------------------------------------
+
+
+def test_a_coordinator_comes_under_load(fleet: FleetScene) -> None:
+    fleet.start("a", "b", "c")
+    with fleet.crew(**UNDER_LOAD) as crew:
+        with at_work(fleet, crew) as load:
+            before = fleet.owned_by(crew.group, "a", "b", "c")
+            began_s = time.monotonic()
+            fleet.start("d")
+            after = fleet.owned_by(crew.group, "a", "b", "c", "d")
+            goes_on(crew)
+            paused_s, others_s = pauses(load, began_s, before, after)
+        everything_was_kept(fleet, crew)
+    assert burnt(crew) == []
+    assert paused_s <= MOVE_MAX_S + others_s
+
+
+def test_a_coordinator_goes_under_load(fleet: FleetScene) -> None:
+    fleet.start("a", "b", "c")
+    leaving = fleet.processes["b"]
+    with fleet.crew(**UNDER_LOAD) as crew:
+        # Knows no other address than the one that goes: the notice alone can tell it where to go.
+        guided = crew.hire(leaving.address)
+        with at_work(fleet, crew, guided) as load:
+            before = fleet.owned_by(crew.group, "a", "b", "c")
+            assert fleet.gateways(crew.group)[guided] == "b"
+            began_s = time.monotonic()
+            os.kill(leaving.pid, signal.SIGTERM)
+            eventually(lambda: leaving.exit_code is not None, 30.0, "it has ended")
+            took_s = time.monotonic() - began_s
+            assert leaving.exit_code == 0, leaving.log_tail()
+            after = fleet.owned_by(crew.group, "a", "c")
+            eventually(
+                lambda: "b" not in fleet.gateways(crew.group).values(), 30.0, "members moved"
+            )
+            goes_on(crew)
+            paused_s, others_s = pauses(load, began_s, before, after)
+            print(f"gone after {took_s:.2f} s")
+        everything_was_kept(fleet, crew)
+    assert burnt(crew) == []
+    assert paused_s <= MOVE_MAX_S + others_s
+    assert took_s <= DRAIN_MAX_S + others_s
+
+
+def test_a_rolling_restart_under_load(fleet: FleetScene) -> None:
+    names = "a", "b", "c"
+    fleet.start(*names)
+    with fleet.crew(**UNDER_LOAD) as crew:
+        with at_work(fleet, crew):
+            for name in names:
+                fleet.processes[name].stop()
+                fleet.start(name)
+                fleet.owned_by(crew.group, *names)
+                goes_on(crew)
+        everything_was_kept(fleet, crew)
+    assert burnt(crew) == []
+
+
+# -- dying and standing still ---------------------------------------------------------------------
+
+
+def test_an_owner_is_killed(fleet: FleetScene) -> None:
+    """Its partitions go on elsewhere, and who held records of them keeps its locks."""
+    fleet.start("a", "b", "c")
+    with fleet.crew(**UNDER_LOAD) as crew:
+        with at_work(fleet, crew) as load, another_group(fleet, crew.topic) as (group, consumer):
+            before = fleet.owned_by(crew.group, "a", "b", "c")
+            held = held_of(consumer, lambda: fleet.owners(group), "b")
+            began_s = time.monotonic()
+            fleet.processes["b"].kill()
+            after = fleet.owned_by(crew.group, "a", "c")
+            fleet.owned_by(group, "a", "c")
+            goes_on(crew)
+            paused_s, others_s = pauses(load, began_s, before, after)
+            for message in held:
+                consumer.acknowledge(message)
+            answered = consumer.commit_sync(30.0)
+            assert answered.keys() >= {TopicPartition(m.topic(), m.partition()) for m in held}
+            assert set(answered.values()) == {None}
+            assert {message.delivery_count() for message in held} == {1}
+        everything_was_kept(fleet, crew)
+    assert paused_s <= FAILOVER_MAX_S + others_s
+
+
+@contextmanager
+def another_group(fleet: FleetScene, topic: str) -> Iterator[tuple[str, ShareConsumer]]:
+    """A group with one member, whose locks last for a minute; its stream is at a."""
+    address, group = fleet.processes["a"].address, unique_name("g")
+    with AdminClient({"bootstrap.servers": address}) as admin:
+        admin.alter_group_configs(group, {"share.record.lock.duration.ms": "60000"})
+    conf = {
+        "bootstrap.servers": address,
+        "group.id": group,
+        "share.acknowledgement.mode": "explicit",
+    }
+    with ShareConsumer(conf) as consumer:
+        consumer.subscribe([topic])
+        yield group, consumer
+
+
+def held_of(consumer: ShareConsumer, owners: Callable[[], Owners], name: str) -> list[Message]:
+    """Polls until it holds records of somebody's partitions; those, and others with them."""
+
+    def held() -> list[Message] | None:
+        messages = consumer.poll(1.0).records()
+        of = owners()
+        if any(of[message.partition() or 0] == name for message in messages):
+            return messages
+        for message in messages:
+            consumer.acknowledge(message)
+        return None
+
+    return eventually(held, 60.0, f"a record that {name} owns")
+
+
+@pytest.mark.parametrize("still_s", [8.0, pytest.param(30.0, marks=pytest.mark.long)])
+def test_a_coordinator_stands_still(fleet: FleetScene, still_s: float) -> None:
+    """Others serve for it; what it wants to say afterwards changes nothing; it comes back."""
+    fleet.start("a", "b", "c")
+    with fleet.crew(**UNDER_LOAD) as crew:
+        with at_work(fleet, crew):
+            fleet.owned_by(crew.group, "a", "b", "c")
+            elsewhere = [w for w, at in fleet.gateways(crew.group).items() if at != "b"]
+            assert len(elsewhere) == 2
+            frozen_s = time.monotonic()
+            fleet.freeze("b")
+            try:
+                fleet.owned_by(crew.group, "a", "c")
+                for name in elsewhere:
+                    goal = crew.look().handled[name] + 50
+                    crew.until(lambda n=name, g=goal: crew.tally.handled[n] >= g, 30.0, name)
+                eventually(passed(frozen_s, still_s), still_s + 30.0, "it stood still")
+            finally:
+                fleet.thaw("b")
+            fleet.owned_by(crew.group, "a", "b", "c")
+            goes_on(crew)
+        # What lay in its sockets is counted from when it goes on.
+        everything_was_kept(fleet, crew, LOCK_MARGIN_S + still_s)
+
+
+# -- the network ----------------------------------------------------------------------------------
+
+
+def cut(proxy: TcpProxy) -> None:
+    proxy.cut()
+
+
+def stall(proxy: TcpProxy) -> None:
+    proxy.stall()
+
+
+BROKEN_S = 7.0
+"""Longer than a lease, and than a link may be silent."""
+
+
+@pytest.mark.parametrize("fault", [cut, stall], ids=lambda fault: fault.__name__)
+def test_the_way_between_coordinators_breaks(
+    fleet: FleetScene, fault: Callable[[TcpProxy], None]
+) -> None:
+    """Nobody reaches the owner b; members elsewhere get what others own, its own get everything."""
+    (port,) = free_ports(1)
+    listen = f"{LOOPBACK}:{port}"
+    with TcpProxy(listen) as proxy:
+        fleet.made("b", listen_address=listen, coordinator_advertised_address=proxy.address)
+        fleet.start("a", "b", "c")
+        assert proxy.accepted, "the others come by the proxy"
+        broken(fleet, proxy, fault)
+
+
+@pytest.mark.parametrize("fault", [cut, stall], ids=lambda fault: fault.__name__)
+def test_the_way_to_the_store_breaks(fleet: FleetScene, fault: Callable[[TcpProxy], None]) -> None:
+    """The others take over what b owns, and it takes it back."""
+    place = urlsplit(fleet.url).netloc.rpartition("@")[2]
+    with TcpProxy(place) as proxy:
+        fleet.made("b", store_url=fleet.url.replace(place, proxy.address))
+        fleet.start("a", "b", "c")
+        assert proxy.accepted, "it comes by the proxy"
+        broken(fleet, proxy, fault)
+
+
+def broken(fleet: FleetScene, proxy: TcpProxy, fault: Callable[[TcpProxy], None]) -> None:
+    """Records go on during the fault and after it, and everything is kept."""
+    with fleet.crew(**UNDER_LOAD) as crew:
+        with at_work(fleet, crew):
+            fleet.owned_by(crew.group, "a", "b", "c")
+            began_s = time.monotonic()
+            fault(proxy)
+            goes_on(crew)
+            eventually(passed(began_s, BROKEN_S), BROKEN_S + 30.0, "it was broken")
+            proxy.heal()
+            fleet.owned_by(crew.group, "a", "b", "c")
+            goes_on(crew)
+        broken_s = time.monotonic() - began_s
+        everything_was_kept(fleet, crew, LOCK_MARGIN_S + broken_s)
+
+
+def test_a_stream_is_cut_before_what_was_committed_came(fleet: FleetScene) -> None:
+    """The member's lock book says that it never came: it goes back, and no attempt is burnt."""
+    fleet.start("a", "b", "c")
+    with (
+        TcpProxy(fleet.processes["a"].address) as proxy,
+        fleet.crew(**UNDER_LOAD) as crew,
+    ):
+        victim = crew.hire(proxy.address)
+        with at_work(fleet, crew, victim):
+            proxy.stall()
+
+            def on_their_way() -> bool:
+                seen = {entry.offset for entry in crew.locks()}
+                return bool(fleet.acquired(crew.group, victim) - seen)
+
+            let_pass(1.0)
+            crew.until(on_their_way, 30.0, "records are committed to a member and do not come")
+            proxy.cut()
+            proxy.heal()
+            goes_on(crew)
+            goal = crew.look().handled[victim] + 50
+            crew.until(lambda: crew.tally.handled[victim] >= goal, 30.0, "the member goes on")
+        everything_was_kept(fleet, crew)
+    assert burnt(crew) == []
