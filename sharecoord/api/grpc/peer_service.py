@@ -14,6 +14,7 @@ from sharecoord.api.grpc.calls import ServicerContext, abort, unexpected
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.peering import OwnerItem, Relayed
 from sharecoord.errors import (
+    DrainingError,
     InvalidRequestError,
     NotOwnerError,
     SharecoordError,
@@ -30,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 SILENCE_S: Final = 5.0
 """A gateway vouches for its members each second; after this silence its link is given up."""
+
+GOING: Final = "this coordinator is shutting down"
 
 EOF = grpc.aio.EOF  # type: ignore[attr-defined]  # its stubs leave it out
 
@@ -72,9 +75,11 @@ class PeerService:
         self._coordinator = coordinator
         self._fleet = fleet
         self._links: set[asyncio.Task[Any]] = set()
+        self._stopping = False
 
     async def stop(self) -> None:
-        """Ends every link: gateways find the next owners."""
+        """Ends every link and takes no new one: gateways find the next owners."""
+        self._stopping = True
         for task in self._links:
             task.cancel()
         await asyncio.gather(*self._links, return_exceptions=True)
@@ -86,6 +91,8 @@ class PeerService:
         assert task is not None, "gRPC runs handlers in tasks"
         self._links.add(task)
         try:
+            if self._stopping:
+                raise DrainingError(GOING, retry_after_ms=1000)
             hello = await self._greet(context)
             link = GatewayLink(self._coordinator, hello.coordinator_id, way)
             self._fleet.gateway_came(link)
@@ -97,6 +104,11 @@ class PeerService:
             await abort(context, error)
         except TimeoutError:
             log.warning("a gateway is silent; its link ends")
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            # gRPC does not tell the other side that a handler was cancelled.
+            await abort(context, DrainingError(GOING, retry_after_ms=1000))
         except Exception as error:  # noqa: BLE001 - whatever it is, the gateway must hear of it
             await abort(context, unexpected("Link", error))
         finally:

@@ -70,14 +70,14 @@ class Listener:
 
 
 @contextlib.asynccontextmanager
-async def serving(coordinator: Coordinator, address: str) -> AsyncIterator[grpc.aio.Server]:
+async def serving(coordinator: Coordinator, address: str) -> AsyncIterator[PeerService]:
     fleet = coordinator.context.fleet
     assert fleet is not None
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((PeerService(coordinator, fleet).handlers(),))
+    server, service = grpc.aio.server(), PeerService(coordinator, fleet)
+    server.add_generic_rpc_handlers((service.handlers(),))
     server.add_insecure_port(address)
     await server.start()
-    yield server
+    yield service
     await server.stop(None)
 
 
@@ -212,3 +212,21 @@ async def test_a_link_begins_with_hello(tmp_path: Path) -> None:
     async with linked(tmp_path) as (_, address):
         with pytest.raises(grpc.aio.AioRpcError, match="first item of a link must be hello"):
             await greeted(address, peer.GatewayMessage())
+
+
+async def test_who_goes_down_ends_its_links_at_once(tmp_path: Path) -> None:
+    """The server itself would wait for its whole grace: links have no end of their own."""
+    world = world_with(6)
+    coordinator = world.build("owner", fleet=True)
+    await coordinator.start()
+    address = f"unix:{tmp_path}/peer"
+    listener = Listener()
+    network = GrpcPeerNetwork("gateway", "1.0", listener, grpc.aio.insecure_channel)
+    async with asyncio.timeout(DEADLINE_S), serving(coordinator, address) as peers:
+        network.follow({"owner": address})
+        await listener.ways.get()
+        await peers.stop()
+        assert await listener.gone.get() == "owner"
+        await network.close()
+        assert listener.ways.empty(), "no new link"
+    await coordinator.close()
