@@ -246,7 +246,7 @@ def test_the_way_between_coordinators_breaks(
     with TcpProxy(listen) as proxy:
         fleet.made("b", listen_address=listen, coordinator_advertised_address=proxy.address)
         fleet.start("a", "b", "c")
-        assert proxy.accepted, "the others come by the proxy"
+        eventually(lambda: proxy.accepted >= 2, 30.0, "the others come by the proxy")
         broken(fleet, proxy, fault)
 
 
