@@ -19,7 +19,7 @@ from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.processes import LOOPBACK, free_ports
 from tests.acceptance.bad_input import Member, refusal_of
 from tests.acceptance.chaos.crew import Crew
-from tests.acceptance.chaos.fleet import FleetScene, fleet, goes_on
+from tests.acceptance.chaos.fleet import BUSY_S, DRAIN_MAX_S, FleetScene, fleet, goes_on
 from tests.acceptance.chaos.load import Load
 from tests.support import KafkaUnderTest, eventually, unique_name
 
@@ -30,12 +30,6 @@ pytestmark = pytest.mark.timeout(240)
 PROCESSES = 3
 CONNECTIONS = 30
 """That all of them end at one process: once in 3^29."""
-
-END_MAX_S = 2.0 + 1.0
-"""coordinator.drain.timeout.ms, and the way out."""
-
-BUSY_S = 5.0
-"""What a machine that runs other tests may add."""
 
 
 @pytest.fixture
@@ -110,7 +104,7 @@ def test_sigterm_ends_all_of_them(
     assert parent.exit_code == 0, parent.log_tail()
     assert ended(served)
     assert "killed: it did not end" not in fleet.log("one")
-    assert took_s <= END_MAX_S + BUSY_S
+    assert took_s <= DRAIN_MAX_S + BUSY_S
     fleet.start("one")
     goes_on_from(fleet, crew)
 

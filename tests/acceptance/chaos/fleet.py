@@ -28,6 +28,12 @@ LOCK_MS = 10_000
 
 START_TIMEOUT_S = 60.0
 
+DRAIN_MAX_S = 2.0 + 1.0
+"""coordinator.drain.timeout.ms, and the way out."""
+
+BUSY_S = 5.0
+"""What a machine that runs other tests may add to the end of an interpreter; 3.4 were measured."""
+
 
 @dataclass
 class FleetScene:
