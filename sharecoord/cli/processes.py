@@ -1,7 +1,8 @@
 """`sharecoord serve --processes N`: N coordinators of a fleet behind one TCP port.
 
 The system spreads connections over them (SO_REUSEPORT). One that dies is started again; one that
-can not start at all ends the others, as it would have ended alone.
+can not start at all ends the others, as it would have ended alone. The first starts before the
+others: what keeps one from serving keeps all, and is said once.
 """
 
 from __future__ import annotations
@@ -170,8 +171,7 @@ class _Supervisor:
         """Until a signal, or until one can not start; returns the exit code."""
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._stop)
-        for part in self._parts:
-            part.start()
+        self._parts[0].start()
         told = ready_file is None
         exit_code = 0
         try:
@@ -195,7 +195,7 @@ class _Supervisor:
         for part in self._parts:
             process = part.process
             if process is None:
-                if time.monotonic() >= part.starts_at_s:
+                if self._parts[0].ready and time.monotonic() >= part.starts_at_s:
                     part.start()
             elif process.exitcode is not None and not self._stopping:
                 if not part.ready:

@@ -17,11 +17,11 @@ from sharecoord_sdk._proto import share_service_pb2_grpc as rpc
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.processes import LOOPBACK, free_ports
-from tests.acceptance.bad_input import Member, refusal_of
+from tests.acceptance.bad_input import Member, refusal_of, refused
 from tests.acceptance.chaos.crew import Crew
 from tests.acceptance.chaos.fleet import BUSY_S, DRAIN_MAX_S, FleetScene, fleet, goes_on
 from tests.acceptance.chaos.load import Load
-from tests.support import KafkaUnderTest, eventually, unique_name
+from tests.support import eventually, unique_name
 
 __all__ = ["fleet"]
 
@@ -145,10 +145,8 @@ def test_a_store_that_can_not_be_reached(fleet: FleetScene) -> None:
     assert "secret" not in error
 
 
-def test_sqlite_is_refused(kafka_broker: KafkaUnderTest, tmp_path: Path) -> None:
-    settings = {"coordinator.mode": "fleet", "coordinator.processes": PROCESSES}
-    error = refusal_of(
-        CoordinatorProcess(kafka_broker.bootstrap_servers, tmp_path, settings=settings)
-    )
-    assert "sqlite" in error.lower()
-    assert "PostgreSQL" in error
+def test_sqlite_is_refused(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    error = refused("serve", "--processes", str(PROCESSES), "--store", store)
+    assert "SQLite" in error
+    assert "postgresql://" in error

@@ -80,14 +80,17 @@ def pauses(load: Load, since_s: float, before: Owners, after: Owners) -> tuple[f
 # -- coming and going -----------------------------------------------------------------------------
 
 
-def test_a_coordinator_comes_under_load(fleet: FleetScene) -> None:
-    fleet.start("a", "b", "c")
+@pytest.mark.parametrize(("there", "coming"), [("abc", "d"), ("a", "bc")], ids=["one", "two"])
+def test_coordinators_come_under_load(fleet: FleetScene, there: str, coming: str) -> None:
+    for name in there + coming:
+        fleet.made(name)
+    fleet.start(*there)
     with fleet.crew(**UNDER_LOAD) as crew:
         with at_work(fleet, crew) as load:
-            before = fleet.owned_by(crew.group, "a", "b", "c")
+            before = fleet.owned_by(crew.group, *there)
             began_s = time.monotonic()
-            fleet.start("d")
-            after = fleet.owned_by(crew.group, "a", "b", "c", "d")
+            fleet.start(*coming)
+            after = fleet.owned_by(crew.group, *there, *coming)
             goes_on(crew)
             paused_s, others_s = pauses(load, began_s, before, after)
         everything_was_kept(fleet, crew)
