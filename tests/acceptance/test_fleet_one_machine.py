@@ -145,8 +145,14 @@ def test_a_store_that_can_not_be_reached(fleet: FleetScene) -> None:
     assert "secret" not in error
 
 
-def test_sqlite_is_refused(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'store.db'}"
-    error = refused("serve", "--processes", str(PROCESSES), "--store", store)
-    assert "SQLite" in error
-    assert "postgresql://" in error
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [("fleet", "cannot work on a SQLite file"), ("standalone", "Set coordinator.mode")],
+)
+def test_sqlite_is_refused(tmp_path: Path, mode: str, says: str) -> None:
+    error = refused(
+        *("serve", "--processes", str(PROCESSES), "--store", f"sqlite:///{tmp_path / 'store.db'}"),
+        environ={"SHARECOORD_COORDINATOR__MODE": mode},
+    )
+    assert says in error
+    assert "store.url to postgresql://" in error

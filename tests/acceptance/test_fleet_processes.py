@@ -235,8 +235,13 @@ def stall(proxy: TcpProxy) -> None:
 BROKEN_S = 7.0
 """Longer than a lease, and than a link may be silent."""
 
+EACH = pytest.mark.parametrize(
+    "fault",
+    [pytest.param(cut, id="cut"), pytest.param(stall, id="stall", marks=pytest.mark.long)],
+)
 
-@pytest.mark.parametrize("fault", [cut, stall], ids=lambda fault: fault.__name__)
+
+@EACH
 def test_the_way_between_coordinators_breaks(
     fleet: FleetScene, fault: Callable[[TcpProxy], None]
 ) -> None:
@@ -250,7 +255,7 @@ def test_the_way_between_coordinators_breaks(
         broken(fleet, proxy, fault)
 
 
-@pytest.mark.parametrize("fault", [cut, stall], ids=lambda fault: fault.__name__)
+@EACH
 def test_the_way_to_the_store_breaks(fleet: FleetScene, fault: Callable[[TcpProxy], None]) -> None:
     """The others take over what b owns, and it takes it back."""
     place = urlsplit(fleet.url).netloc.rpartition("@")[2]
