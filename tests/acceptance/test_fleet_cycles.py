@@ -1,6 +1,6 @@
 """Coordinators of a fleet and workers are killed and restarted again and again under load.
 
-`make test` runs 20 cycles, `make test-long` 100. Who is hit, how, for how long it is gone, and
+`make test` runs 10 cycles, `make test-long` 100. Who is hit, how, for how long it is gone, and
 after how many more records comes from a seed that the test prints.
 """
 
@@ -64,8 +64,8 @@ def run_cycles(fleet: FleetScene, cycles: int, seed: int) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_20_cycles_of_kills_in_a_fleet(fleet: FleetScene) -> None:
-    run_cycles(fleet, 20, seed=1)
+def test_10_cycles_of_kills_in_a_fleet(fleet: FleetScene) -> None:
+    run_cycles(fleet, 10, seed=1)
 
 
 @pytest.mark.long
