@@ -26,6 +26,7 @@ from sharecoord.errors import StoreUnavailableError
 from sharecoord.store import partition_queries
 from sharecoord.store.sql_store import SqlStore
 from tests.contract.store_worlds import (
+    START_MS,
     ServerWorld,
     change_of,
     head_of,
@@ -208,7 +209,7 @@ def check_all(seen: Seen, workers: list[Coordinator]) -> None:
     store = workers[0].store
     for member in store.load_members():
         mine = [epoch for name, epoch in seen.member_epochs if name == member.member_id]
-        assert sorted(mine) == list(range(1, member.member_epoch + 1)), "a join was lost"
+        assert sorted(mine) == list(range(START_MS, member.member_epoch + 1)), "a join was lost"
 
 
 def test_nothing_is_lost_and_nothing_is_given_twice(server_world: ServerWorld) -> None:

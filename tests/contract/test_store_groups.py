@@ -74,19 +74,20 @@ def test_pause_and_resume(world: World) -> None:
 
 def test_a_join_fences_every_earlier_one(world: World) -> None:
     one, two = world.open("one"), world.open("two")
-    assert one.join_members([member_of("m1", epoch=77)]) == [1]
-    assert two.join_members([member_of("m1", epoch=1, last_fetch_id=3)]) == [2]
-    assert one.join_members([member_of("m2")]) == [1]
-    assert one.join_members([member_of("m1", group="other")]) == [1]
+    first = START_MS
+    assert one.join_members([member_of("m1", epoch=77)]) == [first]
+    assert two.join_members([member_of("m1", epoch=1, last_fetch_id=3)]) == [first + 1]
+    assert one.join_members([member_of("m2")]) == [first]
+    assert one.join_members([member_of("m1", group="other")]) == [first]
     assert two.load_members() == [
-        member_of("m1", epoch=2, last_fetch_id=3),
-        member_of("m2", epoch=1),
-        member_of("m1", group="other", epoch=1),
+        member_of("m1", epoch=first + 1, last_fetch_id=3),
+        member_of("m2", epoch=first),
+        member_of("m1", group="other", epoch=first),
     ]
 
 
 def test_members_that_join_together_have_their_own_epochs(world: World) -> None:
-    store = world.open()
+    store = world.open(fleet=False)
     store.join_members([member_of("m2")])
     together = [member_of("m2"), member_of("m1"), member_of("m2", group="another")]
     assert store.join_members(together) == [2, 1, 1]

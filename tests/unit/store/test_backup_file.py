@@ -104,17 +104,33 @@ def test_other_lines_are_noticed(
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b'["group","m1",1,', b'["group","m1","1",', "member_epoch is str '1', not an integer"),
-        (b'["group","m1",1,', b'["group",null,1,', "no row of member: member_id is missing"),
-        (b'["group","m1",1,', b'["group","m1",9223372036854775808,', "too large for its column"),
         (
-            b'["group","m1",1,',
+            b'["group","m1",1700000000000,',
+            b'["group","m1","1",',
+            "member_epoch is str '1', not an integer",
+        ),
+        (
+            b'["group","m1",1700000000000,',
+            b'["group",null,1,',
+            "no row of member: member_id is missing",
+        ),
+        (
+            b'["group","m1",1700000000000,',
+            b'["group","m1",9223372036854775808,',
+            "too large for its column",
+        ),
+        (
+            b'["group","m1",1700000000000,',
             b'["group","%s",1,' % (b"m" * 256),
             "256 characters; 255 is the most",
         ),
         (b'{"base64":"aw=="}', b'{"base64":"a"}', "no row of dead_letter"),
         (b'{"base64":"aw=="}', b'{"hex":"aw"}', "an object that is not base64"),
-        (b'["group","m1",1,', b'["group",1,', "no row of member: not a list of 8 values"),
+        (
+            b'["group","m1",1700000000000,',
+            b'["group",1,',
+            "no row of member: not a list of 8 values",
+        ),
         (b'"paused"', b'"stopped"', "table share_group does not begin here"),
     ],
 )
