@@ -48,6 +48,8 @@ _STORED_STATES = {
     )
 }
 
+_NEW_ROW = "with that coordinator stopped, delete the row; it writes a new one at its start"
+
 _HEAD = ("start_offset", "end_offset", "finished_count", "end_leader_epoch")
 
 Values = Mapping[str, Any]
@@ -143,7 +145,7 @@ class _Check:
         """Looks at all rows; share-partitions before what hangs on them."""
         looks: list[tuple[Table, str, Look]] = [
             (STORE_META, "write the value that is meant with UPDATE", self._meta),
-            (COORDINATOR, "delete the row; a coordinator writes it at its start", self._lease),
+            (COORDINATOR, _NEW_ROW, self._coordinator),
             (SHARE_GROUP, "mend the row with UPDATE, or restore a backup", self._group),
             (SHARE_PARTITION, "mend the row with UPDATE, or restore a backup", self._partition),
             (IN_FLIGHT, "mend the row with UPDATE, or restore a backup", self._range),
@@ -183,14 +185,18 @@ class _Check:
             fix = "set it to the highest owner_epoch, state_epoch and group_epoch that there is"
             yield f"value is {row['value']!r}, not a number", fix
 
-    def _lease(self, row: Values) -> Iterator[tuple[str, str]]:
+    def _coordinator(self, row: Values) -> Iterator[tuple[str, str]]:
+        if not _is_address(row["address"]) and not row["address"].startswith("unix:"):
+            yield f"address {row['address']!r} is neither HOST:PORT nor unix:PATH", ""
+        if row["peer_address"] and not _is_address(row["peer_address"]):
+            yield f"peer_address {row['peer_address']!r} is not HOST:PORT", ""
         ahead_ms = row["lease_until_ms"] - self._now_ms
         if ahead_ms > LEASE_MAX_MS:
             problem = (
                 f"the lease lasts {ahead_ms / 1000:.0f} s more by the store's clock: so long "
                 "nobody takes over its share-partitions when it dies"
             )
-            yield problem, "set the clock right; with that coordinator stopped, delete the row"
+            yield problem, f"set the clock right; {_NEW_ROW}"
 
     def _group(self, row: Values) -> Iterator[tuple[str, str]]:
         fix = "set config to {} with UPDATE, then: sharecoord configs --entity-type groups "
@@ -313,6 +319,11 @@ def _json(text: str) -> object:
         return json.loads(text)
     except ValueError:
         return None
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and int(port) < 1 << 16
 
 
 def _is_topic_id(text: str) -> bool:

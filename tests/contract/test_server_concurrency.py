@@ -11,6 +11,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection
@@ -21,14 +22,16 @@ from sharecoord.core.changes import (
     PartitionClaim,
     PartitionKey,
     PartitionRelease,
+    PartitionRow,
 )
 from sharecoord.errors import StoreUnavailableError
-from sharecoord.store import partition_queries
+from sharecoord.store import group_queries, partition_queries
 from sharecoord.store.sql_store import SqlStore
 from tests.contract.store_worlds import (
     START_MS,
     ServerWorld,
     change_of,
+    claimed,
     head_of,
     initialize_partition,
     key_of,
@@ -75,6 +78,7 @@ class Coordinator:
             self.reset,
             self.join,
             self.configure,
+            *[self.look] * 2,
         ]
         if deletes:
             self.steps += [self.delete_topics, self.delete_group]
@@ -158,6 +162,15 @@ class Coordinator:
         with self.seen.lock:
             for key, row in rows.items():
                 self.seen.state_epochs[key, row.state_epoch] += 1
+
+    def look(self) -> None:
+        """Rows that start at zero were made beside one that had a start; they go together."""
+        rows = self.store.list_partitions("group")
+        used = {row.key.topic for row in rows if row.head is not None}
+        waiting = [row for row in rows if row.head is None and row.starts_at_zero]
+        if any(row.key.topic not in used for row in waiting):
+            with self.seen.lock:
+                self.seen.problems.append(f"added to what nobody has used: {rows}")
 
     def join(self) -> None:
         names = self.random.sample(MEMBERS, 2)
@@ -286,3 +299,77 @@ def test_a_row_that_is_reset_while_another_makes_it_keeps_its_state_epoch(
     told.append(quick.reset_partitions({key: 0})[key].state_epoch)
 
     assert told == sorted(set(told))
+
+
+def run_beside(work: Callable[[], object]) -> threading.Thread:
+    """Another coordinator at work, which may have to wait for this one's locks."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_rows_that_two_make_at_once_belong_to_the_first_use(
+    server_world: ServerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = server_world.open("c0"), server_world.open("c1")
+    keys = [key_of(0), key_of(1), key_of(2)]
+    read_floor = partition_queries.read_floor
+
+    def meanwhile(connection: Connection) -> int:
+        # The slow one has seen no row; now the other one makes them, and starts one of them.
+        monkeypatch.setattr(partition_queries, "read_floor", read_floor)
+        quick.open_partitions(keys)
+        claimed(quick, keys[0])
+        return read_floor(connection)
+
+    monkeypatch.setattr(partition_queries, "read_floor", meanwhile)
+    assert [row.starts_at_zero for row in slow.open_partitions(keys)] == [False] * 3
+    assert [row.starts_at_zero for row in quick.open_partitions([*keys, key_of(3)])] == [
+        *[False] * 3,
+        True,
+    ]
+
+
+def test_rows_that_are_made_while_their_topic_is_deleted_belong_to_its_next_first_use(
+    server_world: ServerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker, operator = server_world.open("c0"), server_world.open("c1")
+    claimed(maker, key_of(0))
+    read_floor = partition_queries.read_floor
+    deletions: list[threading.Thread] = []
+
+    def meanwhile(connection: Connection) -> int:
+        # The maker has seen that the topic is used; the deletion waits, or comes after it.
+        monkeypatch.setattr(partition_queries, "read_floor", read_floor)
+        deletions.append(run_beside(lambda: operator.delete_topics("group", ["orders"])))
+        return read_floor(connection)
+
+    monkeypatch.setattr(partition_queries, "read_floor", meanwhile)
+    made = maker.open_partitions([key_of(0), key_of(1)])
+    deletions[0].join()
+
+    assert [row.starts_at_zero for row in made] == [False, True]
+    assert [row.starts_at_zero for row in operator.list_partitions("group")] in ([], [False])
+    assert not any(row.starts_at_zero for row in maker.open_partitions([key_of(0), key_of(1)]))
+
+
+def test_rows_that_wait_for_the_deletion_of_their_topic_do_not_start_at_zero(
+    server_world: ServerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker, operator = server_world.open("c0"), server_world.open("c1")
+    claimed(maker, key_of(0))
+    delete_rows = group_queries._delete_all_but_outboxes
+    makers: list[threading.Thread] = []
+    made: list[PartitionRow] = []
+
+    def locked(*args: Any) -> Any:
+        # The deletion has its locks.
+        makers.append(run_beside(lambda: made.extend(maker.open_partitions([key_of(1)]))))
+        return delete_rows(*args)
+
+    monkeypatch.setattr(group_queries, "_delete_all_but_outboxes", locked)
+    operator.delete_topics("group", ["orders"])
+    makers[0].join()
+
+    assert [row.starts_at_zero for row in maker.open_partitions([key_of(1)])] == [False]
+    assert [row.key for row in made] == [key_of(1)]

@@ -112,7 +112,7 @@ def test_it_can_be_read_with_select(world: SqliteWorld, path: Path) -> None:
             '["orders","pay,ments"]'
         )
         row = connection.execute("SELECT * FROM coordinator").fetchone()
-        assert tuple(row) == ("one", "one:7070", "0.1.0", START_MS + 4000)
+        assert tuple(row) == ("one", "one:7070", "", "0.1.0", START_MS + 4000, 0)
 
 
 # -- errors ---------------------------------------------------------------------------------------

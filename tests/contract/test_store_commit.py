@@ -236,7 +236,7 @@ def test_a_dead_letter_at_the_same_offset_is_replaced(world: World) -> None:
 
 
 def test_members_are_saved_and_removed_with_the_batch(world: World) -> None:
-    store = world.open()
+    store = world.open(fleet=False)
     store.join_members([member_of("old")])
     store.commit(
         CommitBatch(
@@ -248,7 +248,7 @@ def test_members_are_saved_and_removed_with_the_batch(world: World) -> None:
 
 
 def test_a_fenced_member_does_not_overwrite_the_newer_one(world: World) -> None:
-    store = world.open()
+    store = world.open(fleet=False)
     assert store.join_members([member_of("m1")]) == [1]
     assert store.join_members([member_of("m1")]) == [2]
     store.commit(CommitBatch(members_saved=[member_of("m1", epoch=1, last_fetch_id=50)]))
@@ -293,7 +293,7 @@ def test_an_unknown_outcome_is_settled_by_a_claim(world: World, after: bool) -> 
 
 
 def test_a_late_leave_of_a_fenced_stream_does_not_remove_the_newer_member(world: World) -> None:
-    store = world.open()
+    store = world.open(fleet=False)
     store.join_members([member_of("m1")])
     store.join_members([member_of("m1")])
     store.commit(CommitBatch(members_removed=[("group", "m1", 1)]))

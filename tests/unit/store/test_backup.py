@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sharecoord.core.changes import CommitBatch
+from sharecoord.core.changes import CommitBatch, CoordinatorRow
 from sharecoord.errors import (
     InvalidConfigError,
     InvalidRequestError,
@@ -105,6 +105,21 @@ def test_any_state_comes_back(data: st.DataObject) -> None:
         restore_store(access_of(other), file, replace=False)
         assert state_of(other) == restored_state(before)
         world.close()
+
+
+def test_where_rows_start_comes_back_and_who_drained_does_not(
+    world: SqliteWorld, tmp_path: Path
+) -> None:
+    store, _ = filled(world)
+    assert open_partition(store, key_of(1)).starts_at_zero
+    store.announce(address="a:1", peer_address="a:2", draining=True)
+    file = backup_of(world.path, tmp_path / "b.gz")
+    world.close()
+    restore_store(access_of(world.path), file, replace=True)
+    again = world.open()
+    fresh = CoordinatorRow("one", "one:7070", "", draining=False)
+    assert again.read_fleet().coordinators == (fresh,)
+    assert [row.starts_at_zero for row in again.list_partitions("group")] == [False, True]
 
 
 def test_an_empty_store_comes_back(world: SqliteWorld, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from tests.contract.store_worlds import (
     claimed,
     commit,
     head_of,
+    key_of,
     letter_of,
     member_of,
     row_of,
@@ -97,6 +98,11 @@ def test_what_the_store_itself_does_is_sound(world: SqliteWorld) -> None:
     store, loaded = sound(world)
     store.reset_partitions({loaded.row.key: 50})
     assert checked(world).findings == []
+    assert store.open_partitions([key_of(1)])[0].starts_at_zero
+    assert checked(world).findings == []
+    for address, peer in (("unix:/run/sharecoord.sock", ""), ("[::1]:7070", "[::1]:7071")):
+        store.announce(address=address, peer_address=peer, draining=True)
+        assert checked(world).findings == []
     store.delete_group("group")
     assert checked(world).findings == []
     world.time_ms += 60_000
@@ -333,6 +339,34 @@ RANGE = "partition_id=1 first_offset="
             "id=one",
             "the lease lasts 3600 s more",
             "set the clock right",
+        ),
+        (
+            "UPDATE coordinator SET draining = 2",
+            "coordinator",
+            "id=one",
+            "draining is int 2, not 0 or 1",
+            "writes a new one at its start",
+        ),
+        (
+            "UPDATE coordinator SET address = ''",
+            "coordinator",
+            "id=one",
+            "address '' is neither HOST:PORT nor unix:PATH",
+            "with that coordinator stopped",
+        ),
+        (
+            "UPDATE coordinator SET peer_address = 'ten:65536'",
+            "coordinator",
+            "id=one",
+            "peer_address 'ten:65536' is not HOST:PORT",
+            "with that coordinator stopped",
+        ),
+        (
+            "UPDATE share_partition SET starts_at_zero = 'no'",
+            "share_partition",
+            "id=1",
+            "starts_at_zero is str 'no', not 0 or 1",
+            "mend the row",
         ),
         (
             "INSERT INTO store_meta VALUES ('epoch_floor', 'high')",
