@@ -163,6 +163,8 @@ class FakeLog:
     def __init__(self, cluster: str = "fake-cluster") -> None:
         self.cluster = cluster
         self.down = False
+        self.is_shared = False
+        """Whether several coordinators read it: then one that goes ends nothing here."""
         self.describes: list[tuple[str, ...]] = []
         """What was asked for, one entry a request."""
         self.describe_s = 0.001
@@ -332,7 +334,9 @@ class FakeLog:
         return found
 
     async def close(self) -> None:
-        """Stops every read."""
+        """Stops every read, unless they are of several coordinators."""
+        if self.is_shared:
+            return
         await self._looks.close()
         for reading in list(self.readings):
             reading.close()

@@ -96,8 +96,50 @@ class VirtualStoreCaller:
         """Nothing to release."""
 
 
+class _Stream:
+    """One stream of a member: what comes on it after the next one began never reaches it."""
+
+    def __init__(self, member: FakeMember, number: int) -> None:
+        self._member = member
+        self._number = number
+
+    @property
+    def _is_current(self) -> bool:
+        return self._member.stream == self._number
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._member.unsent_bytes
+
+    def deliver(self, delivery: Delivery, now_ms: int) -> None:
+        if self._is_current:
+            self._member.deliver(delivery, now_ms)
+
+    def relay(self, item: Relayed) -> None:
+        """What another coordinator acquired comes as a delivery, in these tests."""
+        assert isinstance(item.frame, tuple), "made by a link of these tests"
+        delivery, now_ms = item.frame
+        self.deliver(delivery, now_ms)
+
+    def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
+        if self._is_current:
+            self._member.acknowledged(acknowledge_id, results)
+
+    def assigned(self, assignment: Assignment) -> None:
+        if self._is_current:
+            self._member.assignments.append(assignment)
+
+    def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
+        if self._is_current:
+            self._member.drained = True
+
+    def end(self, error: SharecoordError | None) -> None:
+        if self._is_current:
+            self._member.end(error)
+
+
 class FakeMember:
-    """A member by hand: a `MemberChannel` that keeps what it gets and reports to the ledger."""
+    """A member by hand, that keeps what it gets and reports to the ledger."""
 
     def __init__(self, member_id: str, ledger: Ledger | None = None) -> None:
         self.member_id = member_id
@@ -114,13 +156,14 @@ class FakeMember:
         """Records in all."""
         self._ids = itertools.count(1)
         self._arrived = asyncio.Event()
-        self._stream = 0
+        self.stream = 0
+        """Number of its stream; grows when one ends and when one begins."""
         self._connected = False
 
-    # -- MemberChannel --------------------------------------------------------------------------
+    # -- what comes on its stream ---------------------------------------------------------------
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
-        """Keeps a delivery; what comes on a stream that it gave up never reaches it."""
+        """Keeps a delivery, unless it gave its stream up."""
         if not self._connected:
             return
         self.ledger.delivered(self.member_id, delivery, now_ms)
@@ -128,24 +171,10 @@ class FakeMember:
         self.received += delivery.records
         self._arrived.set()
 
-    def relay(self, item: Relayed) -> None:
-        """What another coordinator acquired comes as a delivery, in these tests."""
-        assert isinstance(item.frame, tuple), "made by a link of these tests"
-        delivery, now_ms = item.frame
-        self.deliver(delivery, now_ms)
-
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
         """Keeps an answer."""
         self.results[acknowledge_id] = results
         self._arrived.set()
-
-    def assigned(self, assignment: Assignment) -> None:
-        """Keeps an assignment."""
-        self.assignments.append(assignment)
-
-    def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
-        """Notes the wish."""
-        self.drained = True
 
     def end(self, error: SharecoordError | None) -> None:
         """Notes the end; a member that was removed holds nothing any more."""
@@ -185,8 +214,9 @@ class FakeMember:
             book,
         )
         self.ledger.joined(self.member_id, book)
-        self.ended = False
-        self.group, self.session, lost = await coordinator.join(group_id, command, self)
+        self.ended = self.drained = False
+        channel = _Stream(self, self.stream)
+        self.group, self.session, lost = await coordinator.join(group_id, command, channel)
         self._connected = True
         for entry in lost:
             self.ledger.lost(self.member_id, entry.key, entry.held)
@@ -206,7 +236,7 @@ class FakeMember:
 
     async def next_delivery(self, timeout_s: float = 60.0) -> Delivery:
         """The next delivery that was not taken yet."""
-        stream = self._stream
+        stream = self.stream
         async with asyncio.timeout(timeout_s):
             while not self.deliveries:
                 await self._something(stream)
@@ -220,10 +250,10 @@ class FakeMember:
         return taken
 
     async def _something(self, stream: int) -> None:
-        if self._connected and self._stream == stream:
+        if self._connected and self.stream == stream:
             self._arrived.clear()
             await self._arrived.wait()
-        if self._stream != stream or not self._connected:
+        if self.stream != stream or not self._connected:
             raise StreamBrokenError
 
     async def acknowledge(
@@ -257,7 +287,7 @@ class FakeMember:
         Raises:
             StreamBrokenError: The coordinator went away before it answered.
         """
-        group, session, stream = self.joined_group, self.joined_session, self._stream
+        group, session, stream = self.joined_group, self.joined_session, self.stream
         number = next(self._ids)
         sent_at_ms = int(asyncio.get_running_loop().time() * 1000)
         by_key = {
@@ -308,7 +338,7 @@ class FakeMember:
 
     def broken(self) -> None:
         """Whoever waits for something on this stream waits in vain."""
-        self._stream += 1
+        self.stream += 1
         self._connected = False
         self._arrived.set()
 

@@ -15,6 +15,7 @@ class Fleet:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        world.log.is_shared = True
         self.all: dict[str, Coordinator] = {}
 
     async def close(self) -> None:

@@ -17,7 +17,12 @@ import pytest
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import SharecoordError
-from sharecoord.testing.harness import FakeMember, StreamBrokenError, check_coordinator
+from sharecoord.testing.harness import (
+    FakeMember,
+    StreamBrokenError,
+    VirtualStoreCaller,
+    check_coordinator,
+)
 from sharecoord.testing.virtual_time import run_virtual
 from tests.unit.runtime.fleets import Fleet, everything_finished
 from tests.unit.runtime.worlds import until, world_with
@@ -137,15 +142,51 @@ class Run:
         if len(self.fleet.all) < 2:
             return
         name = self.random.choice(sorted(self.fleet.all))
-        groups = list(self.fleet.all[name].groups.values())
-        orphans = [
-            self.world.members[n]
-            for n in sorted(self.working)
-            if self.world.members[n].group in groups
-        ]
+        orphans = self.members_of(name)
         await self.fleet.kill(name)
         for member in orphans:
             await self.connect(member)
+
+    def members_of(self, name: str) -> list[FakeMember]:
+        """Who has a stream there."""
+        groups = list(self.fleet.all[name].groups.values())
+        working = [self.world.members[n] for n in sorted(self.working)]
+        return [member for member in working if member.group in groups]
+
+    async def coordinator_drains(self) -> None:
+        """As SIGTERM: its members work on until they are told to go."""
+        if len(self.fleet.all) < 2:
+            return
+        name = self.random.choice(sorted(self.fleet.all))
+        orphans = self.members_of(name)
+        draining = asyncio.create_task(self.fleet.drain(name))
+        for member in orphans:
+            await until(lambda member=member: member.drained or draining.done(), step_s=0.01)  # type: ignore[misc]
+            await self.connect(member)
+        await draining
+
+    async def coordinator_is_cut_off(self) -> None:
+        """From the others and from the store, for longer than its lease or not; it lives on."""
+        name = self.random.choice(sorted(self.fleet.all))
+        caller = self.fleet.all[name].context.caller
+        assert isinstance(caller, VirtualStoreCaller), "of this world"
+        caller.down = True
+        self.world.peers.cut_off.add(name)
+        for pair in [pair for pair in self.world.peers.links if name in pair]:
+            self.world.peers.cut(*pair)
+        for member in self.members_of(name):
+            if self.random.random() < 0.5 and len(self.fleet.all) > 1:
+                await self.connect(member)
+        await asyncio.sleep(self.random.choice([0.5, 3, 12]))
+        caller.down = False
+        self.world.peers.cut_off.discard(name)
+
+    async def settings_change(self) -> None:
+        """At one of them; the others hear of it."""
+        store = self.random.choice(list(self.fleet.all.values())).context.store
+        limit = str(self.random.choice([100, 400, 2_000]))
+        values = {"share.partition.max.record.locks": limit}
+        store.save_group_config("g", set_values=values, deleted=[])
 
     async def nothing(self) -> None:
         pass
@@ -161,6 +202,9 @@ class Run:
             self.link_breaks: 8,
             self.coordinator_comes: 6,
             self.coordinator_dies: 5,
+            self.coordinator_drains: 5,
+            self.coordinator_is_cut_off: 5,
+            self.settings_change: 2,
             self.nothing: 7,
         }
         return self.random.choices(list(weights), list(weights.values()))[0]
