@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -73,6 +73,8 @@ class Decision:
     """The member must hold nothing before it gets the last-attempt record that waits for it."""
     taken_back: Sequence[TakenBack] = ()
     """What went back unseen because its chain broke; the holders still believe in these locks."""
+    timed_out: Collection[str] = ()
+    """Members whose locks ended by themselves."""
     truncate_to: int | None = None
     """New, lower end of the window: everything from here on is dropped."""
     truncated: Sequence[tuple[int, int, RangeState]] = ()

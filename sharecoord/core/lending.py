@@ -12,7 +12,7 @@ are one of the owners here, under the name `HERE`; it needs no messages and take
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -106,7 +106,7 @@ class Purse:
         turned = wanting[first:] + wanting[:first]
         return {owner: each + (place < rest) for place, owner in enumerate(turned)}
 
-    def _recalls(self, parts: dict[str, int], missing: int) -> list[Order]:
+    def _recalls(self, parts: Mapping[str, int], missing: int) -> list[Order]:
         """Asks back as much as is missing, from those that were lent more than their part."""
         orders: list[Order] = []
         for owner, loan in self._loans.items():
@@ -118,6 +118,10 @@ class Purse:
                 missing -= surplus
                 orders.append(Order(owner, loan.total, recalls=True))
         return orders
+
+    def recall(self) -> list[Order]:
+        """Asks everything back that was lent and not used."""
+        return self._recalls({}, self.lent)
 
     def delivered(self, owner: str, records: int) -> None:
         """Records came from an owner."""

@@ -127,6 +127,17 @@ class Returned(NamedTuple):
     bytes_total: int
 
 
+class TimedOut(NamedTuple):
+    """A lock of the member ended by itself: it gets nothing before its application gives a sign.
+
+    The owner delivers nothing to it until the next `Lend`. The gateway recalls what it lent to
+    anybody, and lends again after the member's next word; also when that word was an
+    acknowledgement which it passed on before this came, and whose answer comes behind this.
+    """
+
+    handle: int
+
+
 class Hungry(NamedTuple):
     """The owner has so many records that it may not deliver; 0 = none any more."""
 
@@ -156,4 +167,4 @@ class MemberEnd(NamedTuple):
     error: SharecoordError
 
 
-OwnerItem = Relayed | Settled | Returned | Hungry | AskBooks | Compared | MemberEnd
+OwnerItem = Relayed | Settled | Returned | TimedOut | Hungry | AskBooks | Compared | MemberEnd

@@ -346,7 +346,12 @@ class SharePartition:
 
     def decide_expire(self, now_ms: int) -> Decision:
         """Ends the locks whose time is over (KIP-932, T9 and T10). The decision must be applied."""
-        return self._give_up(self.window.expired(now_ms), now_ms)
+        ended = self.window.expired(now_ms)
+        decision = self._give_up(ended, now_ms)
+        decision.timed_out = {
+            each.value.member_id for each in ended if each.value and each.value.member_id
+        }
+        return decision
 
     def decide_release_member(self, now_ms: int, member_id: str) -> Decision:
         """Releases all that a departed member holds; the deliveries count (KIP-932, T11)."""

@@ -124,6 +124,21 @@ class Dispatcher:
             self._waiting.setdefault(topic, OrderedDict()).setdefault(session, None)
         self._schedule()
 
+    def timed_out(self, member_ids: Iterable[str]) -> None:
+        """Locks of members ended by themselves: they get nothing until they `took_part`."""
+        for member_id in member_ids:
+            session = self._group.sessions.get(member_id)
+            if session is not None:
+                session.timed_out()
+                if self._group.context.fleet is not None:
+                    self._group.context.fleet.timed_out(session)
+
+    def took_part(self, session: Session) -> None:
+        """A member's application gave a sign."""
+        if session.stalled:
+            session.stalled = False
+            self.offer(session)
+
     def wake(self, actor: PartitionActor, refunded: str | None = None) -> None:
         """A partition may have something, or members hold less of it than before.
 

@@ -15,7 +15,8 @@ from sharecoord.core.peering import Hungry
 from sharecoord.core.placement import wanted_keeper, wanted_owner
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.gateway import Gateway
-from sharecoord.runtime.owner import GatewayLink
+from sharecoord.runtime.owner import GatewayLink, LentChannel
+from sharecoord.runtime.sessions import Session
 
 
 class Fleet:
@@ -87,6 +88,13 @@ class Fleet:
         if self.gateway_links.get(link.gateway_id) is link:
             del self.gateway_links[link.gateway_id]
         link.close()
+
+    def timed_out(self, session: Session) -> None:
+        """A lock of a member ended by itself: whoever serves it, it gets nothing more."""
+        if isinstance(session.channel, LentChannel):
+            session.channel.timed_out()
+        else:
+            self.gateway.recall(session)
 
     def unmet(self, group_id: str, topic: str, records: int) -> None:
         """Records of a topic that no credit was lent for; 0 = none any more."""

@@ -17,7 +17,7 @@ import structlog
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange
 from sharecoord.core.delivery import LostRange, PartitionResult
-from sharecoord.core.lending import HERE
+from sharecoord.core.lending import HERE, Order
 from sharecoord.core.peering import (
     AskBooks,
     Books,
@@ -33,6 +33,7 @@ from sharecoord.core.peering import (
     Returned,
     Settle,
     Settled,
+    TimedOut,
 )
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType
@@ -262,7 +263,15 @@ class Gateway:
                 hungry.add(HERE)
         room = session.room(group.held(session))
         bytes_each = max(0, session.credit_bytes - session.delivered_bytes) // max(1, len(owners))
-        for order in session.away.purse.balance(room, owners, hungry):
+        self._order(session, session.away.purse.balance(room, owners, hungry), bytes_each)
+
+    def recall(self, session: Session) -> None:
+        """Asks back all credit of a member that is to get nothing more."""
+        if session.away is not None:
+            self._order(session, session.away.purse.recall(), 0)
+
+    def _order(self, session: Session, orders: Sequence[Order], bytes_each: int) -> None:
+        for order in orders:
             link = self._links[order.owner]
             guest = link.by_session[session]
             bytes_total = guest.used_bytes + bytes_each
@@ -339,7 +348,10 @@ class Gateway:
             self._heard_of(link, guest, item)
 
     def _heard_of(
-        self, link: OwnerLink, guest: _Guest, item: Relayed | Returned | Compared | MemberEnd
+        self,
+        link: OwnerLink,
+        guest: _Guest,
+        item: Relayed | Returned | TimedOut | Compared | MemberEnd,
     ) -> None:
         session = guest.session
         assert session.away is not None, "introduced"
@@ -349,6 +361,9 @@ class Gateway:
             guest.used_bytes = item.bytes_total
             session.away.purse.returned(link.owner_id, item.records_total)
             guest.group.dispatcher.offer(session)
+        elif isinstance(item, TimedOut):
+            session.timed_out()
+            self.recall(session)
         elif isinstance(item, Compared):
             if not guest.compared.done():
                 guest.compared.set_result(item.lost)
@@ -393,6 +408,8 @@ class Gateway:
             place = relay.key.topic, relay.key.partition
             ends_ms = self._clock.now_ms() + lock_left_max_ms(relay.guest.group.settings)
             session.away.settled(place, relay.ranges, ends_ms)
+            # See `TimedOut`: what the member said crossed the owner's word.
+            session.stalled = False
             relay.guest.group.dispatcher.offer(session)
         item.result.key = relay.key
         relay.collector.add(item.result)

@@ -282,8 +282,9 @@ class GroupActor:
         self.expire_later(session)
 
     def polled(self, session: Session) -> None:
-        """The application is alive."""
+        """The application took part: a lock that ran out before holds nothing up any more."""
         session.last_poll_ms = self.context.clock.now_ms()
+        self.dispatcher.took_part(session)
 
     def _arm_poll_timer(self, session: Session) -> None:
         idle_ms = self.context.clock.now_ms() - session.last_poll_ms
@@ -391,7 +392,7 @@ class GroupActor:
             may_wait: Whether the commit may wait for others (`committer.LINGER_S`).
         """
         now_ms = self.context.clock.now_ms()
-        session.last_poll_ms = now_ms
+        self.polled(session)
         settled = 0
         for topic, topic_id, partition, ranges in acknowledgements:
             actor = self.partitions.get((topic, partition))
@@ -568,6 +569,7 @@ class GroupActor:
             pump=self.dispatcher.wake,
             on_dropped=self.dropped,
             on_missing=self._missing,
+            on_timed_out=self.dispatcher.timed_out,
         )
         self.partitions[key.topic, key.partition] = actor
         return actor

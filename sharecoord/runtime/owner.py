@@ -29,6 +29,7 @@ from sharecoord.core.peering import (
     Returned,
     Settle,
     Settled,
+    TimedOut,
 )
 from sharecoord.errors import SharecoordError
 from sharecoord.ports import GatewayWay
@@ -101,6 +102,10 @@ class LentChannel:
 
     def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
         """The gateway finds the next owner by itself."""
+
+    def timed_out(self) -> None:
+        """The gateway knows the member, and passes its next sign on by lending again."""
+        self._link.way.say(TimedOut(self._handle))
 
     def end(self, error: SharecoordError | None) -> None:
         """The member is not served here any more."""
@@ -224,6 +229,8 @@ class GatewayLink:
         else:
             session.credit_records = lend.records_total
             session.credit_bytes = lend.bytes_total
+            # A gateway lends nothing between a time-out that it heard of and the member's sign.
+            session.stalled = False
         group.dispatcher.offer(session)
 
     def _settle(self, group: GroupActor, session: Session, settle: Settle) -> None:

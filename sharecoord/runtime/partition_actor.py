@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import structlog
@@ -89,6 +89,7 @@ class PartitionActor:
         pump: Pump,
         on_dropped: Callable[[PartitionActor, SharecoordError], None],
         on_missing: Callable[[PartitionActor, int, int], None],
+        on_timed_out: Callable[[Collection[str]], None],
     ) -> None:
         self.key = key
         self.partition_id = partition_id
@@ -135,6 +136,7 @@ class PartitionActor:
         self._pump = pump
         self._on_dropped = on_dropped
         self._on_missing = on_missing
+        self._on_timed_out = on_timed_out
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
 
@@ -591,6 +593,8 @@ class PartitionActor:
         # A lock that ends before its delivery was sent was of no use to anybody: uncounted.
         for effect in [e for e in self.sending if e.delivery.ranges[0].deadline_ms <= now_ms]:
             effect.hand_back()
-        self._commit(self.partition.decide_expire(now_ms))
+        expired = self.partition.decide_expire(now_ms)
+        self._commit(expired)
+        self._on_timed_out(expired.timed_out)
         self._arm_timer()
         self._pump(self)

@@ -235,6 +235,9 @@ class Session:
     gateway: str = ""
     """The coordinator that has its stream; "" = this one. Another one lends its credit: that is all
     it may get."""
+    stalled: bool = False
+    """A lock of it ended by time-out: it gets nothing more until its application gives a sign
+    (docs/decisions/0012)."""
     away: Away | None = None
     """In a fleet, for a member with its stream here."""
 
@@ -255,7 +258,7 @@ class Session:
 
     def room(self, held: int) -> int:
         """How many records it can take from all owners together, given what it holds."""
-        if self.channel is None or self.comparing or self.broken:
+        if self.channel is None or self.comparing or self.broken or self.stalled:
             return 0
         if self.channel.unsent_bytes > UNSENT_BYTES_MAX:
             return 0
@@ -278,6 +281,15 @@ class Session:
     def holds_max(self) -> int:
         """How many records it may hold: what it works off in `PREFETCH_MS`, or what it asks for."""
         return max(self.pace.prefetch, self.max_poll_records)
+
+    def timed_out(self) -> None:
+        """A lock of it ended by itself.
+
+        Its pace was another one: with the former prefetch a program that polls seldom would let
+        most of each delivery run out again, unseen.
+        """
+        self.stalled = True
+        self.pace = Pace()
 
     def sent(self, records: int, size_bytes: int, now_ms: int) -> None:
         """Takes a delivery from the credit."""

@@ -27,6 +27,7 @@ from sharecoord.core.peering import (
     Returned,
     Settle,
     Settled,
+    TimedOut,
 )
 from sharecoord.core.share_partition import RangeOutcome
 from sharecoord.core.states import AcknowledgeOutcome, AcquireMode, RecordState
@@ -291,6 +292,10 @@ def _put_returned(item: peer.OwnerItem, returned: Returned) -> None:
     into.records_total, into.bytes_total = returned.records_total, returned.bytes_total
 
 
+def _put_timed_out(item: peer.OwnerItem, timed_out: TimedOut) -> None:
+    item.timed_out.handle = timed_out.handle
+
+
 def _put_hungry(item: peer.OwnerItem, hungry: Hungry) -> None:
     into = item.hungry
     into.group_id, into.topic, into.records = hungry.group_id, hungry.topic, hungry.records
@@ -317,6 +322,7 @@ _TO_GATEWAY: dict[type, Callable[[peer.OwnerItem, Any], None]] = {
     Relayed: _put_relayed,
     Settled: _put_settled,
     Returned: _put_returned,
+    TimedOut: _put_timed_out,
     Hungry: _put_hungry,
     AskBooks: _put_ask_books,
     Compared: _put_compared,
@@ -329,6 +335,7 @@ _FROM_OWNER: dict[str, Callable[[Any], OwnerItem]] = {
         found.handle, found.relay_id, _result(found.outcome), found.records
     ),
     "returned": lambda found: Returned(found.handle, found.records_total, found.bytes_total),
+    "timed_out": lambda found: TimedOut(found.handle),
     "hungry": lambda found: Hungry(found.group_id, found.topic, found.records),
     "ask_books": lambda found: AskBooks(_key(found.group_id, found.partition), found.owner_epoch),
     "compared": lambda found: Compared(found.handle, [_lost(each) for each in found.lost]),

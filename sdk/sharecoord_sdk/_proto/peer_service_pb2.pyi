@@ -150,7 +150,7 @@ class OwnerMessage(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[OwnerItem, _Mapping]]] = ...) -> None: ...
 
 class OwnerItem(_message.Message):
-    __slots__ = ("welcome", "deliver", "settled", "returned", "hungry", "ask_books", "compared", "member_end")
+    __slots__ = ("welcome", "deliver", "settled", "returned", "hungry", "ask_books", "compared", "member_end", "timed_out")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DELIVER_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +159,7 @@ class OwnerItem(_message.Message):
     ASK_BOOKS_FIELD_NUMBER: _ClassVar[int]
     COMPARED_FIELD_NUMBER: _ClassVar[int]
     MEMBER_END_FIELD_NUMBER: _ClassVar[int]
+    TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     deliver: Deliver
     settled: Settled
@@ -167,7 +168,8 @@ class OwnerItem(_message.Message):
     ask_books: AskBooks
     compared: Compared
     member_end: MemberEnd
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., returned: _Optional[_Union[Returned, _Mapping]] = ..., hungry: _Optional[_Union[Hungry, _Mapping]] = ..., ask_books: _Optional[_Union[AskBooks, _Mapping]] = ..., compared: _Optional[_Union[Compared, _Mapping]] = ..., member_end: _Optional[_Union[MemberEnd, _Mapping]] = ...) -> None: ...
+    timed_out: TimedOut
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., returned: _Optional[_Union[Returned, _Mapping]] = ..., hungry: _Optional[_Union[Hungry, _Mapping]] = ..., ask_books: _Optional[_Union[AskBooks, _Mapping]] = ..., compared: _Optional[_Union[Compared, _Mapping]] = ..., member_end: _Optional[_Union[MemberEnd, _Mapping]] = ..., timed_out: _Optional[_Union[TimedOut, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("coordinator_id", "version", "protocol_version")
@@ -216,6 +218,12 @@ class Returned(_message.Message):
     records_total: int
     bytes_total: int
     def __init__(self, handle: _Optional[int] = ..., records_total: _Optional[int] = ..., bytes_total: _Optional[int] = ...) -> None: ...
+
+class TimedOut(_message.Message):
+    __slots__ = ("handle",)
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    def __init__(self, handle: _Optional[int] = ...) -> None: ...
 
 class Hungry(_message.Message):
     __slots__ = ("group_id", "topic", "records")

@@ -222,7 +222,7 @@ async def test_added_partitions_start_at_zero_in_spite_of_a_crash() -> None:
     for partition in (1, 2):
         world.log.append("orders", 5, partition=partition)
     async with running(world) as second:
-        await member.join(second, "g", TOPICS)
+        await member.join(second, "g", TOPICS, max_poll_records=10)
         got = await member.take(10)
         assert {d.key.partition for d in got} == {1, 2}
 

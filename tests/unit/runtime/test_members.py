@@ -67,6 +67,7 @@ async def test_renewed_locks_go_on() -> None:
             result = await one.acknowledge(mine, AcknowledgeType.RENEW, first=5)
             assert not result.exceptions
             assert result.lock_remaining_ms == 30_000
+            coordinator.groups["g"].polled(other.joined_session)
         assert sorted(offsets(*other.deliveries)) == sorted([0, 1, 2, 3, 4] * 2)
         last = await one.acknowledge(mine, first=5)
         assert not last.exceptions
@@ -120,6 +121,9 @@ async def test_no_record_goes_out_beyond_its_limit(how: str) -> None:
             if how != "time out":
                 kind = AcknowledgeType[how.upper()]
                 assert not (await member.acknowledge(delivery, kind)).exceptions
+            elif not member.deliveries:
+                await asyncio.sleep(30.1)
+                coordinator.groups["g"].polled(member.joined_session)
         await asyncio.sleep(100)
         assert not member.deliveries
         assert world.start_offset("g", "orders") == 5

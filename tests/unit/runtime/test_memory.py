@@ -201,7 +201,7 @@ async def test_cached_payloads_go_before_reading_stops() -> None:
     world = world_of(300)
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
         member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=300)
+        await member.join(coordinator, "g", TOPICS, max_poll_records=900)
         held = await member.take(300)
         actor = actor_of(coordinator, "orders")
         assert actor.cache.size_bytes == 300 * RECORD_BYTES

@@ -25,6 +25,7 @@ from sharecoord.core.peering import (
     Returned,
     Settle,
     Settled,
+    TimedOut,
 )
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, AcquireMode, RecordState
 from sharecoord.errors import InternalError, MemberFencedError, StoreUnavailableError
@@ -92,6 +93,7 @@ FROM_OWNER: list[OwnerItem] = [
         0,
     ),
     Returned(4, 2**40, 2**41),
+    TimedOut(4),
     Hungry("g", "orders", 17),
     Hungry("g", "orders", 0),
     AskBooks(KEY, 12),
