@@ -1,0 +1,197 @@
+"""A program that takes no part while its locks run out: it must not wear its records out.
+
+docs/decisions/0012 says why, and what counts as a sign of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
+from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.sessions import Session
+from sharecoord.testing.harness import running
+from sharecoord.testing.virtual_time import virtual
+from tests.unit.runtime.fleets import fleet_of
+from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
+
+TOPICS = ("orders",)
+PARTITIONS = 8
+LOCK_S = 30
+
+
+@virtual
+async def test_who_does_not_poll_costs_its_records_one_delivery_however_long() -> None:
+    world = world_with(500)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS, max_poll_records=500)
+        await member.take(500)
+        await asyncio.sleep(8 * LOCK_S)
+        assert member.received == 500
+        assert world.start_offset("g", "orders") == 0
+        coordinator.groups["g"].polled(member.joined_session)
+        again = await member.take(500)
+        assert counts(*again) == {2}
+
+
+def polls(group: GroupActor, session: Session) -> None:
+    """As a Consume stream takes `polled`."""
+    group.polled(session)
+
+
+def subscribes(group: GroupActor, session: Session) -> None:
+    """No poll, and no word about a record."""
+    group.subscribe(session, TOPICS)
+
+
+def is_looked_at(group: GroupActor, session: Session) -> None:
+    """What the coordinator does by itself."""
+    group.schedule_pump()
+
+
+@pytest.mark.parametrize(("what", "records"), [(polls, 10), (subscribes, 0), (is_looked_at, 0)])
+@virtual
+async def test_a_sign_of_the_application_lets_records_pass_again(
+    what: Callable[[GroupActor, Session], None], records: int
+) -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+        await member.take(10)
+        await asyncio.sleep(LOCK_S + 1)
+        what(coordinator.groups["g"], member.joined_session)
+        await asyncio.sleep(1)
+        assert sum(d.records for d in member.deliveries) == records
+
+
+@pytest.mark.parametrize("kind", [AcknowledgeType.ACCEPT, AcknowledgeType.RETURN])
+@virtual
+async def test_a_handler_slower_than_its_lock_goes_on_at_once_with_its_late_word(
+    kind: AcknowledgeType,
+) -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+        (mine,) = await member.take(10)
+        await asyncio.sleep(LOCK_S + 1)
+        start_s = now_s()
+        late = await member.acknowledge(mine, kind)
+        lost = [e.outcome for e in late.exceptions]
+        assert lost == ([AcknowledgeOutcome.LOCK_LOST] if kind is AcknowledgeType.ACCEPT else [])
+        (again,) = await member.take(10)
+        assert now_s() - start_s < 0.05
+        assert counts(again) == {2}
+
+
+@virtual
+async def test_others_get_what_a_stalled_member_let_run_out() -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        stalled, other = world.member("stalled"), world.member("other")
+        await stalled.join(coordinator, "g", TOPICS, max_poll_records=100)
+        await stalled.take(10)
+        await other.join(coordinator, "g", TOPICS, max_poll_records=100)
+        start_s = now_s()
+        (got,) = await other.take(10)
+        assert offsets(got) == list(range(10))
+        assert now_s() - start_s < LOCK_S + 0.05
+        assert not (await other.acknowledge(got)).exceptions
+        world.log.append("orders", 10)
+        await other.take(10)
+        assert stalled.received == 10
+
+
+@virtual
+async def test_a_new_stream_is_a_sign() -> None:
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+        await member.take(10)
+        await asyncio.sleep(LOCK_S + 1)
+        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+        assert counts(*await member.take(10)) == {2}
+
+
+@virtual
+async def test_a_fast_member_that_stalled_gets_no_more_than_one_poll_takes() -> None:
+    """With its former prefetch most of each delivery would run out unseen at the next stall."""
+    world = world_with(5_000)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+        while member.joined_session.pace.prefetch < 100:
+            await member.acknowledge(await member.next_delivery())
+        await asyncio.sleep(LOCK_S + 1)
+        member.deliveries.clear()
+        before = member.received
+        coordinator.groups["g"].polled(member.joined_session)
+        await asyncio.sleep(1)
+        assert member.received - before == 10
+
+
+# -- a fleet --------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_time_out_at_one_owner_holds_for_all_until_the_member_gives_a_sign() -> None:
+    world = world_with(10, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b", "c") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPICS, max_poll_records=1000)
+        taken = await member.take(10 * PARTITIONS)
+        owned = fleet.owned()
+        assert all(owned.values())
+        for delivery in taken:
+            if delivery.key.partition not in owned["b"]:
+                await member.settle(delivery)
+        await asyncio.sleep(LOCK_S + 1)
+        for partition in range(PARTITIONS):
+            world.log.append("orders", 5, partition=partition)
+        await asyncio.sleep(5 * LOCK_S)
+        assert member.received == 10 * PARTITIONS
+        member.joined_group.polled(member.joined_session)
+        again = await member.take(5 * PARTITIONS + 10 * len(owned["b"]))
+        assert counts(*[d for d in again if d.key.partition in owned["b"]]) == {1, 2}
+
+
+@virtual
+async def test_a_late_word_that_crosses_the_owners_lets_records_pass_again() -> None:
+    """It reaches the gateway when the owner has told of the time-out and the gateway not heard."""
+    world = world_with(2, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPICS, max_poll_records=1000)
+        held = await member.take(2 * PARTITIONS)
+        session = member.joined_session
+        heard: list[bool] = []
+        timed_out = Session.timed_out
+
+        def note(self: Session) -> None:
+            timed_out(self)
+            heard.append(self is session)
+
+        there = fleet.owned()["b"]
+        theirs = next(d for d in held if d.key.partition in there)
+        lock_ends_s = theirs.ranges[0].deadline_ms / 1000
+        for delivery in held:
+            if delivery is not theirs:
+                await member.settle(delivery)
+        await asyncio.sleep(lock_ends_s - now_s() + 0.0015)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Session, "timed_out", note)
+            assert not session.stalled
+            result = await member.acknowledge(theirs)
+        assert heard == [True], "after the member's word, before its answer"
+        assert [e.outcome for e in result.exceptions] == [AcknowledgeOutcome.LOCK_LOST]
+        (again,) = await member.take(2)
+        assert counts(again) == {2}
+        for partition in range(PARTITIONS):
+            world.log.append("orders", 1, partition=partition)
+        await member.take(PARTITIONS)
