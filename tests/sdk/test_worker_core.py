@@ -243,6 +243,60 @@ def test_what_waited_longer_than_its_lock_goes_back_unseen() -> None:
     assert Ack("t", 0, 1, 2, "RETURN", 7) in world.acks()
 
 
+def test_what_waits_beside_busy_slots_goes_back_while_its_lock_lasts_and_none_comes_anew() -> None:
+    world = joined_world(3, concurrency=1)
+    (part,) = world.start()
+    world.publish()
+    world.pass_time(15)
+    world.answer()
+    promised = credit_of(world)
+    assert world.core.wake_at(world.now) == pytest.approx(world.now + 9)
+    world.pass_time(8.9)
+    assert [ack.kind for ack in world.acks()] == ["RENEW"]
+    world.pass_time(0.1)
+    assert world.acks()[1:] == [Ack("t", 0, 1, 2, "RETURN", 7)]
+    assert world.hands.waiting == 0
+    for _ in range(20):
+        world.pass_time(15)
+        world.answer()
+        world.publish()
+    assert credit_of(world) == promised
+    world.accept(part)
+    world.publish()
+    assert credit_of(world) > promised
+
+
+def test_what_waits_beside_a_free_slot_is_started_though_little_of_its_lock_is_left() -> None:
+    world = joined_world(2, concurrency=1)
+    (part,) = world.start()
+    world.pass_time(15)
+    world.answer()
+    world.accept(part)
+    world.pass_time(10)
+    assert len(world.start()) == 1
+
+
+def test_a_worker_gives_signs_while_a_lock_may_end_that_it_does_not_renew() -> None:
+    """The coordinator keeps records from it after the end of that lock, and it has a free slot."""
+    world = joined_world(1, concurrency=2, renew_max_s=20)
+    (part,) = world.start()
+    world.publish()
+    world.pass_time(15)
+    world.answer()
+    world.pass_time(15)
+    renewed = world.now
+    world.answer()
+    signs: list[float] = []
+    for _ in range(200):
+        world.sent.clear()
+        world.pass_time(0.5)
+        world.publish()
+        signs += [world.now for request in world.sent if request.polled]
+    assert any(renewed + 30 < at <= renewed + 31 for at in signs)
+    assert len([at for at in signs if at > renewed + 76]) <= 1, "again as seldom as others"
+    world.accept(part)
+
+
 def test_renewals_end_after_their_time_with_a_warning() -> None:
     world = joined_world(1, renew_max_s=40)
     (part,) = world.start()
@@ -267,12 +321,12 @@ def test_renewals_end_when_the_group_allows_none() -> None:
     assert "handler handle of t [0] offset 0" in warning
     assert "share.renew.acknowledge.enable" in warning
     assert world.core.take_outcomes() == []
-    world.pass_time(10)
+    world.pass_time(8)
     world.accept(first)
     world.publish()
     assert [ack.kind for ack in world.acks()] == ["RENEW", "ACCEPT"], "its lock went on"
     (second,) = world.start()
-    world.pass_time(4)
+    world.pass_time(6)
     assert len(world.acks()) == 2, "no second try"
     assert "offset 1 still runs" in world.notices()[-1]
     world.accept(second)

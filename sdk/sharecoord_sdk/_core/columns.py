@@ -100,6 +100,7 @@ class Columns:
         "locks",
         "owner",
         "partition",
+        "received_at",
         "states",
         "topic",
         "values",
@@ -112,6 +113,7 @@ class Columns:
         self.base_offset = batch.base_offset
         self.count = batch.record_count
         self.credit_bytes = batch.credit_bytes
+        self.received_at = received_at
         # The consumer that may acknowledge these records; set when they are handed out.
         self.owner: object | None = None
         self._deltas: list[int] | None = list(batch.offset_deltas) or None

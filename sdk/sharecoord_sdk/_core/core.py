@@ -184,13 +184,17 @@ class ConsumerCore:
             if credit is not None:
                 request.credit.CopyFrom(credit)
                 self._polled_at = now
-            elif now - self._polled_at >= self._polled_every_s:
+            elif now - self._polled_at >= self._sign_every_s(now):
                 request.polled = True
                 self._polled_at = now
         self._send_with_acks(request, now)
 
     def _refill(self) -> types_pb.Credit | None:
         return self._credit.refill()
+
+    def _sign_every_s(self, now: float) -> float:
+        """How long a poll with nothing to say may keep silent."""
+        return self._polled_every_s
 
     def begin_close(self, now: float) -> None:
         """Starts to leave (KIP-932): acknowledged records are sent, unseen ones go back.

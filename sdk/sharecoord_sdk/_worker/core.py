@@ -26,6 +26,8 @@ from .leases import Hands, Lease, Part, Word, mark_lost
 
 # Renewals that fall due so soon after one another go out together.
 _RENEW_TOGETHER_PART: Final = 0.05
+# A worker says so often that it lives while a lock may end that it does not renew any more.
+_SIGN_S: Final = 1.0
 # Any growth of the credit is worth a place in a message that goes out anyway.
 _FINEST: Final = 1 << 40
 
@@ -66,6 +68,8 @@ class WorkerCore(ConsumerCore):
         # No lease is due before; a later one may be first by now.
         self._renew_at = math.inf
         self._connecting_at = 0.0
+        # Until then a lock may end that is not renewed any more.
+        self._signs_until = 0.0
         self._resize()
 
     # -- slots --------------------------------------------------------------------------------
@@ -136,6 +140,10 @@ class WorkerCore(ConsumerCore):
         self._collect(None, now, accept_rest=False)
         self.flush(now, polling=True)
 
+    def _sign_every_s(self, now: float) -> float:
+        every_s = super()._sign_every_s(now)
+        return min(every_s, _SIGN_S) if now < self._signs_until else every_s
+
     def _refill(self) -> types_pb.Credit | None:
         if self._stopping:
             return None
@@ -174,12 +182,35 @@ class WorkerCore(ConsumerCore):
         super().tick(now)
         if now >= self._renew_at:
             self._renew(now)
+        if now >= self._outwaits_at:
+            self._return_outwaited(now)
 
     def wake_at(self, now: float) -> float | None:
         """See `ConsumerCore.wake_at`."""
         wake_at = super().wake_at(now)
-        times = [at for at in (wake_at, self._renew_at) if at is not None and at < math.inf]
-        return min(times, default=None)
+        times = [self._renew_at, self._outwaits_at]
+        if now < self._signs_until:
+            times.append(now + _SIGN_S)
+        if wake_at is not None:
+            times.append(wake_at)
+        at = min(times)
+        return at if at < math.inf else None
+
+    @property
+    def _outwaits_at(self) -> float:
+        """When records that wait beside busy slots have to go back."""
+        return self.hands.outwaits_at if self.hands.jobs >= self._concurrency else math.inf
+
+    def _return_outwaited(self, now: float) -> None:
+        """What handlers are too busy for goes back while its lock still lasts, uncounted.
+
+        A coordinator keeps records from a program that takes no part; a worker whose handlers all
+        run for long renews their locks, so it seems to take part.
+        """
+        self.hands.return_outwaited(now)
+        self.demand.outwaited()
+        self._acks.add(self.hands.take_expired(), None, now)
+        self.flush(now)
 
     def _renew(self, now: float) -> None:
         half_s = self.hands.duration_s / 2
@@ -210,6 +241,8 @@ class WorkerCore(ConsumerCore):
             why = f"it was renewed for renew_max_s = {self._renew_max_s:g} s"
         else:
             return True
+        # A lock that ends keeps records away until the next sign (`ConsumeRequest.polled`).
+        self._signs_until = now + 2 * self.hands.duration_s
         where = ", ".join(map(_place_of_span, spans))
         self._note(
             logging.WARNING,

@@ -81,6 +81,15 @@ class Demand:
         self._limit = limit
         self._useful = min(self._all, FIRST)
         self.pace = Pace()
+        self._is_outwaited = False
+
+    def outwaited(self) -> None:
+        """Records waited beside busy slots until they had to go back: none may until one is free.
+
+        Else the same ones would come and go back again and again, while others could have them.
+        """
+        self.pace = Pace()
+        self._is_outwaited = True
 
     def computing(self, running: int) -> None:
         """Records wait though slots are free: more at a time are of no use."""
@@ -96,7 +105,10 @@ class Demand:
         """
         room = self.pace.prefetch
         if jobs < self._concurrency:
+            self._is_outwaited = False
             if not waiting and running >= self._useful // 2:
                 self._useful = min(self._all, self._useful * 2)
             room = max(room, self._useful - running, self._batch_max)
+        elif self._is_outwaited:
+            return 0
         return min(room, self._limit)

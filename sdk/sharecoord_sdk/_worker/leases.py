@@ -6,6 +6,7 @@ is gone (LOST) or it is done (SETTLED). Starting and finishing a record makes no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -27,6 +28,10 @@ from .handlers import Handler
 
 #: While a lock's duration is not known.
 DURATION_S = 30.0
+
+
+#: What still waits when so much of its lock is left goes back: slots are busy for longer.
+RETURN_PART = 0.2
 
 
 class Word(NamedTuple):
@@ -141,9 +146,7 @@ class Hands(LockBook):
             span = self._buffer[0]
             deadline = span.lock.deadline
             if deadline <= now:
-                self._buffer.popleft()
-                self.credit.remove(len(span), span.credit_bytes)
-                self._expired.append(AckRange(span, RETURN))
+                self._return_first()
                 continue
             due = deadline - self.duration_s / 2
             if due <= now:
@@ -157,6 +160,25 @@ class Hands(LockBook):
             self._head = lease
             return lease
         return None
+
+    def _return_first(self) -> None:
+        span = self._buffer.popleft()
+        self.credit.remove(len(span), span.credit_bytes)
+        self._expired.append(AckRange(span, RETURN))
+
+    @property
+    def outwaits_at(self) -> float:
+        """When the first record that waits has to go back, so that its lock ends uncounted."""
+        if not self._buffer:
+            return math.inf
+        deadline, received_at = self._buffer[0].lock.deadline, self._buffer[0].columns.received_at
+        return deadline - (deadline - received_at) * RETURN_PART
+
+    def return_outwaited(self, now: float) -> None:
+        """Takes out what waited too long; `take_expired` has it."""
+        self.close_head()
+        while self.outwaits_at <= now:
+            self._return_first()
 
     def close_head(self) -> None:
         """Ends the head; what waits of it becomes a span of its own in the buffer."""
@@ -284,7 +306,7 @@ class Hands(LockBook):
         return ranges, lost
 
     def take_expired(self) -> list[AckRange]:
-        """What goes back because its lock ended before a handler saw it."""
+        """What goes back because no handler saw it in time."""
         expired, self._expired = self._expired, []
         return expired
 
