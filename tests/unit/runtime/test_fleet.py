@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 from sharecoord.core.delivery import Delivery
-from sharecoord.core.states import AcknowledgeType
+from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import everything_finished, fleet_of
@@ -47,6 +47,31 @@ async def test_all_owners_together_keep_to_a_members_credit() -> None:
         await until(lambda: member.received == 12, step_s=0.001)
         await asyncio.sleep(5)
         assert member.received == 12
+
+
+@virtual
+async def test_whole_runs_may_pass_what_was_lent_and_are_taken_from_the_credit() -> None:
+    """BATCH_OPTIMIZED is soft by one run of records (KIP-1206), whoever the owner is."""
+    world = world_with(50, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b", "c") as fleet:
+        member = world.member("m")
+        mode = AcquireMode.BATCH_OPTIMIZED
+        await member.join(fleet.all["a"], "g", TOPIC, mode=mode, max_poll_records=3, credit=7)
+        await until(lambda: member.received >= 7, step_s=0.001)
+        await asyncio.sleep(5)
+        passed = member.received
+        assert 7 < passed < 50 * PARTITIONS
+        session = member.joined_session
+        session.credit_records = passed + 1
+        taken: list[Delivery] = []
+        while len(taken) < PARTITIONS:
+            delivery = await member.next_delivery(timeout_s=5)
+            assert delivery.records == 50
+            taken.append(delivery)
+            await member.settle(delivery)
+            session.credit_records = max(session.credit_records, session.delivered_records + 1)
+        assert counts(*taken) == {1}
+        assert session.delivered_records == 50 * PARTITIONS
 
 
 @virtual
