@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from sharecoord_sdk import AcknowledgeType, Message, ShareConsumer
+from sharecoord_sdk import AcknowledgeType, AdminClient, Message, ShareConsumer
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
@@ -112,6 +112,44 @@ def test_released_rejected_and_worn_out(
     assert counts[3] == [1, 2, 3, 4, 5]
     assert all(counts[o] == [1] for o in range(10) if o != 3)
     eventually(lambda: _start_offset(coordinator, group) == 10, 10, what="everything finished")
+
+
+def test_a_program_that_does_not_poll_wears_nothing_out(
+    topic: TopicFactory,
+    topics: Topics,
+    consumers: Callable[..., ShareConsumer],
+    coordinator: CoordinatorProcess,
+) -> None:
+    name, group = topic(), unique_name("g")
+    with AdminClient({"bootstrap.servers": coordinator.address}) as admin:
+        admin.alter_group_configs(group, {"share.record.lock.duration.ms": "1000"})
+    topics.produce(name, 500)
+    consumer = consumers(group, name, **{"max.poll.records": 10})
+    counts: dict[int, list[int]] = {}
+    for message in drain(consumer, 30):
+        counts[message.offset()] = [message.delivery_count()]
+    # Nobody polls. What it was given is locked until the locks end, and never again.
+    eventually(lambda: not _locked(coordinator, group), 20, what="the end of all locks")
+
+    def all_seen() -> bool:
+        for message in consumer.poll(0.2):
+            counts.setdefault(message.offset(), []).append(message.delivery_count())
+        return len(counts) == 500
+
+    eventually(all_seen, 30, what="500 records")
+    seen_late = [count for offset, count in counts.items() if offset >= 30]
+    assert {first for first, *_ in seen_late} <= {1, 2}
+
+
+def _locked(coordinator: CoordinatorProcess, group: str) -> int:
+    """How many ranges of records are under a lock."""
+    with sqlite3.connect(f"file:{coordinator.store_path}?mode=ro", uri=True) as db:
+        (ranges,) = db.execute(
+            "select count(*) from in_flight join share_partition as p on p.id = partition_id"
+            " where state = 1 and group_id = ?",
+            (group,),
+        ).fetchone()
+    return int(ranges)
 
 
 def _start_offset(coordinator: CoordinatorProcess, group: str) -> int | None:

@@ -48,6 +48,25 @@ def test_a_slow_consumer_that_acknowledges_says_so_too() -> None:
     assert all(request.polled for request in world.sent)
 
 
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize(("taken", "words"), [(0, ["RETURN"]), (1, ["ACCEPT", "RETURN"])])
+def test_the_first_poll_after_a_lock_ended_speaks_of_its_records(
+    mode: str, taken: int, words: list[str]
+) -> None:
+    """The coordinator keeps records from a member whose lock ended, until it hears from it."""
+    world = World(share_acknowledgement_mode=mode, max_poll_records=1)
+    world.join()
+    world.receive(make_batch([b"a", b"b"], remaining_ms=1000))
+    for span in world.poll() if taken else ():
+        if mode == "explicit":
+            span.mark(AcknowledgeType.ACCEPT)
+    world.sent.clear()
+    world.now += 8
+    assert world.poll() == []
+    assert [ack.kind for ack in world.acks()] == words
+    assert world.sent[0].acknowledge_id, "not only later, with the next sign of life"
+
+
 def test_locks_end_by_the_time_of_receipt() -> None:
     world = World()
     world.join()

@@ -86,6 +86,17 @@ def test_t8_renew_restarts_the_lock_with_the_duration_in_force() -> None:
     assert renewed.delivery_count == 1
 
 
+def test_t8_renew_after_the_duration_was_lowered_ends_the_lock_sooner_as_kafka_does() -> None:
+    scene = Scene(lock_duration_ms=30_000)
+    scene.acquire(new=[(0, 9)])
+    scene.set(lock_duration_ms=2_000)
+    scene.now += 4_000
+    assert scene.acknowledge(RENEW, 0, 9) == []
+    renewed = scene.at(0)
+    assert renewed is not None
+    assert (renewed.deadline_ms, renewed.granted_ms) == (7_000, 2_000)
+
+
 def test_t8_renew_in_the_millisecond_of_the_acquisition_changes_nothing() -> None:
     scene = Scene()
     scene.acquire(new=[(0, 9)])
