@@ -297,6 +297,41 @@ class TopicCatalog(Protocol):
         """Ends the client."""
 
 
+class CommittedOffset(NamedTuple):
+    """What a consumer group has committed for a partition."""
+
+    offset: int
+    metadata: str
+
+
+class OffsetsExport(Protocol):
+    """Offsets of consumer groups in Kafka, for tools that know no share groups (design 9).
+
+    Partitions are (topic, partition).
+
+    Errors of both methods:
+        GroupNotEmptyError: The consumer group has members.
+        InvalidConfigError: The name belongs to a group of another type.
+        UnauthorizedError: Kafka does not allow it.
+        KafkaUnavailableError: No answer in time; after `write` nobody knows what was written.
+    """
+
+    async def read(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
+        """Everything that a consumer group has committed; nothing when there is no such group."""
+
+    async def write(
+        self, group_id: str, offsets: Mapping[tuple[str, int], CommittedOffset]
+    ) -> set[tuple[str, int]]:
+        """Commits for a consumer group, in one request; makes the group when it is new.
+
+        Returns:
+            The partitions that were written; the cluster does not have the others.
+        """
+
+    async def close(self) -> None:
+        """Ends the client."""
+
+
 class OwnerWay(Protocol):
     """The way to an owner of share-partitions; its calls do not wait."""
 

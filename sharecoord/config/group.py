@@ -35,6 +35,7 @@ from sharecoord.config.setting import (
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 _MIB: Final = 1 << 20
+_GROUP_NAME_CHARACTERS_MAX: Final = 249
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 _BY_DURATION: Final = "by_duration:"
 _DEFAULT_HEARTBEAT_MS: Final = 5_000
@@ -121,6 +122,20 @@ def check_topic_name(text: str) -> str:
     if text.startswith("__"):
         raise ValueError(
             'a topic name that does not begin with "__" (reserved for internal topics)'
+        )
+    return text
+
+
+def check_export_group(text: str) -> str:
+    """Returns a usable name of a consumer group, or the empty text.
+
+    Raises:
+        ValueError: It is too long, or contains what nobody sees.
+    """
+    if len(text) > _GROUP_NAME_CHARACTERS_MAX or not text.isprintable():
+        raise ValueError(
+            f"the name of a consumer group (at most {_GROUP_NAME_CHARACTERS_MAX} characters, none "
+            "of them a control character), or empty for off"
         )
     return text
 
@@ -249,8 +264,11 @@ class GroupConfig:
     offsets_export_group: str = str_setting(
         "share.offsets.export.group",
         "Name of a consumer group under which an offset is committed to Kafka that gives the right "
-        "lag to other tools; empty = off. `sharecoord.` and the group's name is a good choice. "
-        "Never used to resume.",
+        "lag to other tools; empty = off. Each share group needs a name of its own: `sharecoord.` "
+        "and the group's name is a good choice. Refused while the name has members, offsets of "
+        "others, or belongs to a group of another type. What was committed stays when the setting "
+        "is removed. Never used to resume.",
+        check=check_export_group,
     )
     dlq_topic_name: str = str_setting(
         "errors.deadletterqueue.topic.name",

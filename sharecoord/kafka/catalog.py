@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
@@ -14,12 +13,9 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, Top
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from sharecoord.errors import KafkaUnavailableError
-from sharecoord.kafka.client import KafkaError, make_admin
+from sharecoord.kafka.client import REQUEST_TIMEOUT_S, KafkaError, all_done, make_admin
 from sharecoord.kafka.looks import SharedLooks
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
-
-REQUEST_TIMEOUT_S = 10.0
-"""Longest wait for one admin answer: two request timeouts of a slow broker."""
 
 MOCK_CLUSTER = "mockCluster"
 """How librdkafka's mock cluster names itself. It has no controller to describe topics (a client
@@ -90,7 +86,7 @@ class KafkaCatalog:
             TopicCollection(list(topics)), request_timeout=REQUEST_TIMEOUT_S
         )
         # No thread waits: records may be held until this answer is there.
-        await _all_done(futures.values())
+        await all_done(futures.values())
         return self._described(futures)
 
     async def look(self, topic: str) -> TopicInfo | None:
@@ -176,29 +172,6 @@ class KafkaCatalog:
         """Drops the client."""
         await self._looks.close()
         self._admin = None
-
-
-async def _all_done(futures: Collection[Future[Any]]) -> None:
-    """Waits until all are done, however they end. They are never cancelled: librdkafka ends them.
-
-    librdkafka's own time limit ends a request, and then its futures.
-    """
-    loop = asyncio.get_running_loop()
-    left, done = len(futures), loop.create_future()
-
-    def count() -> None:
-        nonlocal left
-        left -= 1
-        if not left and not done.done():
-            done.set_result(None)
-
-    def one_done(_: Future[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(count)
-
-    for future in futures:
-        future.add_done_callback(one_done)
-    await done
 
 
 def _topic_id(uuid: Any) -> str:

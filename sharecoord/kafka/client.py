@@ -6,9 +6,12 @@ never committed, a position out of range is always an error (design 5.8).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import structlog
@@ -23,11 +26,13 @@ __all__ = [
     "GONE",
     "OUT_OF_RANGE",
     "READER_DEFAULTS",
+    "REQUEST_TIMEOUT_S",
     "Consumer",
     "KafkaError",
     "KafkaException",
     "Message",
     "TopicPartition",
+    "all_done",
     "make_admin",
     "make_consumer",
 ]
@@ -35,6 +40,9 @@ __all__ = [
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+REQUEST_TIMEOUT_S = 10.0
+"""Longest wait for one admin answer: two request timeouts of a slow broker."""
 
 _QUOTED = re.compile(r'"([^"]*)"')
 
@@ -136,3 +144,26 @@ def _made(client: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
         f"{name}: librdkafka refuses it: {text.rstrip('.')}. Correct or remove the setting",
         metadata={"key": name},
     )
+
+
+async def all_done(futures: Collection[Future[Any]]) -> None:
+    """Waits until all are done, however they end. They are never cancelled: librdkafka ends them.
+
+    librdkafka's own time limit ends a request, and then its futures.
+    """
+    loop = asyncio.get_running_loop()
+    left, done = len(futures), loop.create_future()
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if not left and not done.done():
+            done.set_result(None)
+
+    def one_done(_: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(count)
+
+    for future in futures:
+        future.add_done_callback(one_done)
+    await done

@@ -52,6 +52,14 @@ class BoardCollector(Collector):
             "Jain's index of the last second over what members got against their fair part.",
             snapshot.fairness,
         )
+        exports = GaugeMetricFamily(
+            "sharecoord_offsets_export_ok",
+            "1 = share.offsets.export.group is written, 0 = not, for this reason.",
+            labels=["group", "export_group", "reason"],
+        )
+        for each in snapshot.exports:
+            exports.add_metric([*each], not each.reason)
+        yield exports
         if snapshot.memory is not None:
             yield from _memory(snapshot.memory)
         places = ["group", "topic", "partition"]

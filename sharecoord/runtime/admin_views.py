@@ -10,6 +10,7 @@ import structlog
 
 from sharecoord.config.group import GroupConfig, IsolationLevel
 from sharecoord.core.changes import MemberRow, PartitionKey, PartitionRow
+from sharecoord.core.lag import lag as lag_of
 from sharecoord.core.states import RecordState
 from sharecoord.errors import KafkaUnavailableError
 from sharecoord.ports import LATEST, OffsetQuery
@@ -93,7 +94,7 @@ class Views:
     ) -> PartitionView:
         head, actor, lag, full_at = row.head, self._actor(row.key), None, None
         if head is not None and log_end is not None:
-            lag = max(0, log_end - head.start_offset - head.finished_count)
+            lag = lag_of(log_end, head.start_offset, head.finished_count)
         core = None if actor is None else actor.partition
         if core is not None and head is not None:
             full = len(core.window.ranges) >= core.settings.window_ranges_max

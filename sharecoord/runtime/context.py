@@ -17,7 +17,7 @@ from sharecoord.errors import (
     StoreFatalError,
     StoreInUseError,
 )
-from sharecoord.ports import LogReader, OffsetQuery, Store, TopicCatalog
+from sharecoord.ports import LogReader, OffsetQuery, OffsetsExport, Store, TopicCatalog
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.effects import CallbackEffect
@@ -55,6 +55,8 @@ class Context:
     lease_renewal_s: float = 1.0
     fleet: Fleet | None = None
     """The other coordinators; None for a lone one."""
+    offsets_export: OffsetsExport | None = None
+    """None where no tools of Kafka's look on: in the simulator, and in tests."""
     joins: Gatherer[MemberRow, int] = field(init=False)
     """Members; their epochs."""
     claims: Gatherer[PartitionClaim, LoadedPartition | None] = field(init=False)
@@ -95,16 +97,16 @@ class Context:
         found = await self.catalog.offsets(queries, committed=committed)
         return [found.get(query) for query in queries]
 
-    async def committed(self) -> None:
-        """Waits for the commit of everything decided so far, whatever its outcome."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def committed(self) -> SharecoordError | None:
+        """Waits for the commit of everything decided so far; why it did not happen, or None."""
+        done: asyncio.Future[SharecoordError | None] = asyncio.get_running_loop().create_future()
 
-        def let_go(_: SharecoordError | None) -> None:
+        def let_go(error: SharecoordError | None) -> None:
             if not done.done():
-                done.set_result(None)
+                done.set_result(error)
 
         self.committer.add_effect(CallbackEffect(let_go))
-        await done
+        return await done
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Runs side work that is stopped with the coordinator; its failure is logged."""

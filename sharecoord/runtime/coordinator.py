@@ -28,6 +28,7 @@ from sharecoord.runtime.fleet_watch import FleetWatch
 from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.idle import IdleWatch
 from sharecoord.runtime.memory import MemoryWatch
+from sharecoord.runtime.offsets_export import OffsetsExporter
 from sharecoord.runtime.sessions import JoinCommand, Session
 
 log = structlog.get_logger(__name__)
@@ -73,6 +74,7 @@ class Coordinator:
         self._network = network
         self.watch: FleetWatch | None = None
         """In a fleet."""
+        self.offsets_exporter = OffsetsExporter(context, self.groups)
         if context.fleet is not None:
             assert network is not None, "a fleet has links"
             context.fleet.gateway.groups = self.groups
@@ -98,6 +100,7 @@ class Coordinator:
         self.context.spawn(IdleWatch(self.groups).run(), "idle")
         self.context.spawn(self._watch_topics(), "topics")
         self.context.spawn(self._follow_log_starts(), "log-starts")
+        self.context.spawn(self.offsets_exporter.run(), "offsets-export")
 
     async def drain(self, grace_ms: int = 2_000) -> None:
         """Stops acquiring, asks members to go, commits what is pending (design 9, Drain).
@@ -130,6 +133,8 @@ class Coordinator:
         await self.context.stop_tasks()
         await self.context.reader.close()
         await self.context.catalog.close()
+        if self.context.offsets_export is not None:
+            await self.context.offsets_export.close()
         await self.context.caller.call(self.context.store.close)
         self.context.caller.close()
 

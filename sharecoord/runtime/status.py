@@ -8,8 +8,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from sharecoord.core.lag import lag as lag_of
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.memory import MemoryFigures, partition_bytes
+from sharecoord.runtime.offsets_export import ExportFigures
 from sharecoord.runtime.partition_actor import ActorState
 
 STALL_AFTER_S = 10.0
@@ -53,6 +55,7 @@ class Snapshot:
     memory: MemoryFigures | None = None
     fairness: dict[str, float] = field(default_factory=dict)
     """Jain's index of the last second, of the groups in which something was handed out."""
+    exports: tuple[ExportFigures, ...] = ()
 
 
 class StatusBoard:
@@ -91,6 +94,7 @@ class StatusBoard:
                 for g in groups
                 if g.dispatcher.fairness is not None
             },
+            exports=coordinator.offsets_exporter.figures(),
         )
 
 
@@ -101,7 +105,7 @@ def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
             window = actor.partition.window if actor.partition else None
             lag = None
             if window is not None and actor.log_end_offset is not None:
-                lag = max(actor.log_end_offset - window.start_offset - window.finished, 0)
+                lag = lag_of(actor.log_end_offset, window.start_offset, window.finished)
             found.append(
                 PartitionFigures(
                     group=group.group_id,

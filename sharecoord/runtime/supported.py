@@ -14,7 +14,6 @@ from sharecoord.errors import InvalidConfigError
 NOT_YET: Final = (
     "errors.deadletterqueue.topic.name",
     "errors.deadletterqueue.exactly.once",
-    "share.offsets.export.group",
     "share.retry.keep.payload",
 )
 

@@ -14,7 +14,12 @@ from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.errors import DevenvError
 from sharecoord.devenv.topics import Topics
-from tests.integration import test_crashes, test_kafka_edges, test_share_group
+from tests.integration import (
+    test_crashes,
+    test_kafka_edges,
+    test_offsets_export,
+    test_share_group,
+)
 from tests.integration.test_kafka_edges import EXPLICIT, Groups, TopicFactory, drain
 from tests.support import KafkaUnderTest, eventually
 
@@ -25,6 +30,7 @@ changes = test_kafka_edges.changes
 groups = test_kafka_edges.groups
 transactional = test_kafka_edges.transactional
 consumers = test_share_group.consumers
+exporting = test_offsets_export.exporting
 
 test_every_record_once = test_share_group.test_every_record_once_with_key_value_headers_and_time
 test_twenty_members = test_share_group.test_twenty_members_share_one_partition
@@ -59,6 +65,8 @@ test_topic_made_later = (
 )
 test_latest = test_kafka_edges.test_latest_starts_behind_what_is_there_and_only_the_first_time
 test_compaction = test_kafka_edges.test_holes_of_compaction_are_passed_over
+test_lag_of_other_tools = test_offsets_export.test_other_tools_show_the_lag_of_the_share_group
+test_names_of_others = test_offsets_export.test_names_of_others_are_left_alone_until_they_are_free
 
 pytestmark = [pytest.mark.long, pytest.mark.kafka]
 

@@ -17,6 +17,7 @@ from sharecoord.config.group import (
     IsolationLevel,
     Ordering,
     ResetStrategy,
+    check_export_group,
     check_topic_name,
     parse_auto_offset_reset,
     resolve,
@@ -212,6 +213,17 @@ def test_bad_topic_names_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["", "dlq.orders-1_x", "x" * 249, "_x"])
 def test_good_topic_names_are_taken(name: str) -> None:
     assert check_topic_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "a\0b", "a\nb"])
+def test_bad_names_to_export_to_are_refused(name: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"^share\.offsets\.export\.group="):
+        resolve({"share.offsets.export.group": name})
+
+
+@pytest.mark.parametrize("name", ["", "sharecoord.orders", "größer & mehr", "x" * 249])
+def test_good_names_to_export_to_are_taken(name: str) -> None:
+    assert check_export_group(name) == name
 
 
 def test_a_config_travels_between_processes() -> None:

@@ -11,6 +11,7 @@ import pytest
 from sharecoord.errors import InvalidConfigError
 from sharecoord.management.server import ManagementServer
 from sharecoord.runtime.memory import MemoryFigures, MemoryLevel
+from sharecoord.runtime.offsets_export import ExportFigures
 from sharecoord.runtime.status import PartitionFigures, Snapshot, StatusBoard
 
 
@@ -53,6 +54,10 @@ def test_probes_follow_the_board_and_metrics_are_served() -> None:
             ),
             cache_bytes=0,
             fairness={"g": 0.5},
+            exports=(
+                ExportFigures("g", "sharecoord.g", ""),
+                ExportFigures("h", "taken", "GROUP_NOT_EMPTY"),
+            ),
             memory=MemoryFigures(MemoryLevel.READS_STOPPED, 1_000, caches=800, ranges=55),
         )
         assert get(port, "/healthz/live") == (200, "ok\n")
@@ -63,6 +68,7 @@ def test_probes_follow_the_board_and_metrics_are_served() -> None:
         assert code == 200
         assert 'sharecoord_members{group="g"} 2.0' in text
         assert "sharecoord_commits_total 7.0" in text
+        refused = '{export_group="taken",group="h",reason="GROUP_NOT_EMPTY"}'
         place = '{group="g",partition="0",topic="t"}'
         for line in (
             f"sharecoord_delivered_records_total{place} 40.0",
@@ -74,6 +80,8 @@ def test_probes_follow_the_board_and_metrics_are_served() -> None:
             'sharecoord_memory_bytes{part="ranges"} 55.0',
             "sharecoord_memory_limit_bytes 1000.0",
             "sharecoord_memory_level 1.0",
+            'sharecoord_offsets_export_ok{export_group="sharecoord.g",group="g",reason=""} 1.0',
+            f"sharecoord_offsets_export_ok{refused} 0.0",
         ):
             assert line in text.splitlines()
         assert f"sharecoord_lag_records{place}" not in text

@@ -11,7 +11,6 @@ from sharecoord.runtime.supported import NOT_YET, refuse_unsupported
 VALUES = {
     "errors.deadletterqueue.topic.name": "dlq.orders",
     "errors.deadletterqueue.exactly.once": "true",
-    "share.offsets.export.group": "exported",
     "share.retry.keep.payload": "true",
 }
 
