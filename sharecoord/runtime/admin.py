@@ -20,6 +20,7 @@ from sharecoord.config.group import (
     validate_group_overrides,
 )
 from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey, PartitionRow
+from sharecoord.core.peering import Look
 from sharecoord.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
@@ -387,6 +388,7 @@ class Admin:
                 del self._coordinator.groups[group_id]
                 group.close()
             await self._context.caller.call(self._context.store.delete_group, group_id)
+        self._tell_fleet()
         log.info("group deleted", group=group_id)
 
     # -- inside ---------------------------------------------------------------------------------
@@ -409,12 +411,20 @@ class Admin:
         return resolve({} if row is None else row.config, self._context.group_defaults)
 
     async def _refresh(self, group_id: str) -> GroupActor:
-        """Gives the live group what the store has; an older answer never undoes a newer one."""
+        """Gives the live group what the store has; an older answer never undoes a newer one.
+
+        The other coordinators of a fleet look as well.
+        """
         group = await self._coordinator.group(group_id)
         row = await self._context.caller.call(self._context.store.ensure_group, group_id)
         if row.group_epoch > group.group_epoch:
             group.apply_config(row)
+        self._tell_fleet()
         return group
+
+    def _tell_fleet(self) -> None:
+        if self._context.fleet is not None:
+            self._context.fleet.gateway.say_all(Look())
 
 
 def _state(members: Sequence[MemberRow] | None) -> GroupState:

@@ -119,6 +119,9 @@ class Dispatcher:
         session.share.wants(wanted)
         if wanted <= 0:
             self._withdraw(session)
+            if session.is_lent:
+                # Its gateway may not know yet that there is something to lend for.
+                self._schedule()
             return
         for topic in session.topics:
             self._waiting.setdefault(topic, OrderedDict()).setdefault(session, None)

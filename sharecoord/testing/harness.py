@@ -132,6 +132,7 @@ class _Stream:
     def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
         if self._is_current:
             self._member.drained = True
+            self._member.drained_to = list(addresses)
 
     def end(self, error: SharecoordError | None) -> None:
         if self._is_current:
@@ -149,6 +150,7 @@ class FakeMember:
         self.results: dict[int, list[PartitionResult]] = {}
         self.assignments: list[Assignment] = []
         self.drained = False
+        self.drained_to: list[str] = []
         self.ended: SharecoordError | bool = False
         self.group: GroupActor | None = None
         self.session: Session | None = None

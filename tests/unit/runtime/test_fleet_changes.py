@@ -1,0 +1,312 @@
+"""What happens to a group at one coordinator of a fleet, and what becomes of it at the others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sharecoord.core.states import AcknowledgeType
+from sharecoord.errors import GroupNotEmptyError, StoreUnavailableError
+from sharecoord.runtime.admin import Admin
+from sharecoord.runtime.admin_types import CoordinatorInfo, ResetCommand, ResetKind, ResetTo
+from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.partition_actor import ActorState
+from sharecoord.testing.harness import VirtualStoreCaller, World
+from sharecoord.testing.virtual_time import virtual
+from tests.unit.runtime.fleets import Fleet, everything_finished, fleet_of
+from tests.unit.runtime.worlds import counts, now_s, until, world_with
+
+PARTITIONS = 8
+TOPIC = ("orders",)
+INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
+
+
+def admin_of(coordinator: Coordinator) -> Admin:
+    return Admin(coordinator, INFO)
+
+
+def caller_of(coordinator: Coordinator) -> VirtualStoreCaller:
+    caller = coordinator.context.caller
+    assert isinstance(caller, VirtualStoreCaller), "of these tests"
+    return caller
+
+
+async def reset_to(admin: Admin, offset: int) -> None:
+    results = await admin.reset_offsets(ResetCommand("g", ResetTo(ResetKind.OFFSET, offset)))
+    assert [result.error for result in results] == [None] * PARTITIONS
+
+
+def starts(world: World) -> set[int]:
+    heads = [partition.row.head for partition in world.database.partitions.values()]
+    return {head.start_offset for head in heads if head is not None}
+
+
+async def work_off(world: World, fleet: Fleet, name: str) -> None:
+    """Everything is finished by a member that leaves; every coordinator still owns its part."""
+    member = world.member(f"at-{name}")
+    await member.join(fleet.all[name], "g", TOPIC)
+    work = asyncio.create_task(member.work())
+    await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.01)
+    work.cancel()
+    member.leave()
+    await asyncio.sleep(1)
+
+
+# -- an operator at another coordinator -----------------------------------------------------------
+
+
+@virtual
+async def test_a_reset_reaches_owners_that_have_nothing_to_commit() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b", "c") as fleet:
+        await work_off(world, fleet, "a")
+        await reset_to(admin_of(fleet.all["b"]), 1)
+        await asyncio.sleep(2)
+        for coordinator in fleet.all.values():
+            for actor in coordinator.groups["g"].partitions.values():
+                assert actor.state is ActorState.ACTIVE
+                assert actor.partition is not None
+                assert actor.partition.window.start_offset == 1
+        again = world.member("again")
+        await again.join(fleet.all["c"], "g", TOPIC, max_poll_records=1000)
+        assert counts(*await again.take(2 * PARTITIONS)) == {1}
+
+
+@virtual
+async def test_a_reset_without_a_link_is_seen_within_seconds() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        await work_off(world, fleet, "a")
+        world.peers.cut_off |= {"a", "b"}
+        for pair in list(world.peers.links):
+            world.peers.cut(*pair)
+        await reset_to(admin_of(fleet.all["a"]), 2)
+        await asyncio.sleep(2)
+        windows = [
+            actor.partition.window.start_offset
+            for coordinator in fleet.all.values()
+            for actor in coordinator.groups["g"].partitions.values()
+            if actor.partition is not None
+        ]
+        assert windows == [2] * PARTITIONS
+
+
+@virtual
+async def test_settings_changed_at_one_act_at_all() -> None:
+    world = world_with(0, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        await world.member("m").join(fleet.all["a"], "g", TOPIC)
+        await asyncio.sleep(1)
+        setting = "share.record.lock.duration.ms"
+        await admin_of(fleet.all["b"]).alter_configs("g", {setting: "12000"}, [])
+        await asyncio.sleep(0.5)
+        durations = {c.groups["g"].settings.lock_duration_ms for c in fleet.all.values()}
+        assert durations == {12_000}
+
+
+@virtual
+async def test_a_group_that_is_deleted_at_one_is_gone_at_all() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        await work_off(world, fleet, "a")
+        assert await admin_of(fleet.all["b"]).delete_groups(["g"]) == {"g": None}
+        await asyncio.sleep(0.5)
+        assert all("g" not in coordinator.groups for coordinator in fleet.all.values())
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        assert counts(*await member.take(3 * PARTITIONS)) == {1}
+
+
+@virtual
+async def test_offsets_deleted_at_one_are_gone_at_all() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        await work_off(world, fleet, "a")
+        assert await admin_of(fleet.all["a"]).delete_offsets("g", TOPIC) == {"orders": None}
+        await asyncio.sleep(0.5)
+        assert not any(c.groups["g"].partitions for c in fleet.all.values())
+        member = world.member("m")
+        await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000)
+        assert counts(*await member.take(3 * PARTITIONS)) == {1}
+
+
+@virtual
+async def test_members_of_other_gateways_keep_a_group_from_deletion() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        await world.member("m").join(fleet.all["a"], "g", TOPIC)
+        (error,) = (await admin_of(fleet.all["b"]).delete_groups(["g"])).values()
+        assert isinstance(error, GroupNotEmptyError)
+        with pytest.raises(GroupNotEmptyError):
+            await admin_of(fleet.all["b"]).delete_offsets("g", TOPIC)
+
+
+@virtual
+async def test_a_reset_while_partitions_move_is_whole() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        await work_off(world, fleet, "a")
+        coming = asyncio.create_task(fleet.add("c"))
+        await reset_to(admin_of(fleet.all["b"]), 1)
+        assert starts(world) == {1}
+        await coming
+        member = world.member("m")
+        await member.join(fleet.all["c"], "g", TOPIC, max_poll_records=1000)
+        assert counts(*await member.take(2 * PARTITIONS)) == {1}
+
+
+# -- coordinators go ------------------------------------------------------------------------------
+
+
+@virtual
+async def test_who_drains_gives_everything_away_and_tells_its_members_where_to_go() -> None:
+    world = world_with(20, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b", "c") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        held = await member.take(20 * PARTITIONS)
+        began_s = now_s()
+        coordinator = fleet.all.pop("a")
+        await coordinator.drain()
+        assert now_s() - began_s < 2
+        assert member.drained_to == ["b:7070", "c:7070"]
+        assert not coordinator.groups["g"].partitions
+        # As gateway it goes on until its members have gone: nothing is lost, nothing comes twice.
+        assert (await member.settle(held[0])).error is None
+        await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000)
+        for delivery in held[1:]:
+            assert (await member.settle(delivery)).error is None
+        world.peers.gone("a")
+        await coordinator.close()
+        assert everything_finished(world, 20 * PARTITIONS)
+
+
+@virtual
+async def test_the_last_one_keeps_its_partitions_when_it_drains() -> None:
+    world = world_with(2, partitions=PARTITIONS)
+    async with fleet_of(world, "a") as fleet:
+        await world.member("m").join(fleet.all["a"], "g", TOPIC)
+        await asyncio.sleep(1)
+        await fleet.all["a"].drain()
+        assert len(fleet.owned()["a"]) == PARTITIONS
+
+
+@virtual
+async def test_members_of_a_gateway_that_died_leave_after_their_session() -> None:
+    world = world_with(3, partitions=PARTITIONS, session_timeout_ms="10000")
+    async with fleet_of(world, "a", "b", "c") as fleet:
+        for number in range(6):
+            member = world.member(f"m{number}")
+            await member.join(fleet.all["a"], "g", TOPIC)
+        await fleet.kill("a")
+        assert len(world.database.members) == 6
+        await asyncio.sleep(12)
+        assert not world.database.members
+
+
+@virtual
+async def test_a_member_that_came_back_elsewhere_stays() -> None:
+    world = world_with(3, partitions=PARTITIONS, session_timeout_ms="10000")
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC)
+        await fleet.kill("a")
+        await member.join(fleet.all["b"], "g", TOPIC)
+        await fleet.add("c")
+        await asyncio.sleep(30)
+        assert list(world.database.members) == [("g", "m")]
+
+
+@virtual
+async def test_a_link_that_is_down_for_longer_than_a_session_takes_nobody_out() -> None:
+    world = world_with(3, partitions=PARTITIONS, session_timeout_ms="10000")
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC)
+        world.peers.cut_off.add("b")
+        world.peers.cut("a", "b")
+        await asyncio.sleep(30)
+        assert list(world.database.members) == [("g", "m")]
+        world.peers.cut_off.clear()
+        work = asyncio.create_task(member.work())
+        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+        work.cancel()
+
+
+@virtual
+async def test_what_could_not_be_released_is_released_later() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC)
+        await asyncio.sleep(1)
+        store = fleet.all["a"].context.store
+        release, fails = store.release_partitions, iter([True, False])
+
+        def release_once(releases: object) -> None:
+            if next(fails, False):
+                raise StoreUnavailableError("the store is away")
+            release(releases)  # type: ignore[arg-type]
+
+        store.release_partitions = release_once  # type: ignore[method-assign]
+        await fleet.add("b")
+        await until(lambda: fleet.owned().get("b"), step_s=0.1)
+        work = asyncio.create_task(member.work())
+        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+        work.cancel()
+        assert not list(fails)
+
+
+# -- members --------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_who_leaves_counts_what_its_book_shows_at_all_owners() -> None:
+    world = world_with(2, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        first, second = world.member("m1"), world.member("m2")
+        await first.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        await first.take(2 * PARTITIONS)
+        book = {
+            (topic, partition): [held]
+            for topic, _, partition, held in world.ledger.book("m1")
+            if partition in (0, 1)
+        }
+        world.ledger.gone("m1")
+        first.joined_group.leave(first.joined_session, book)
+        await second.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000)
+        again = await second.take(2 * PARTITIONS)
+        seen = {(d.key.partition, r.first): r.delivery_count for d in again for r in d.ranges}
+        assert {place[0] for place, count in seen.items() if count == 2} == {0, 1}
+
+
+@virtual
+async def test_an_owner_that_can_not_take_a_member_in_is_asked_again() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        caller_of(fleet.all["b"]).down = True
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC)
+        await asyncio.sleep(0.5)
+        caller_of(fleet.all["b"]).down = False
+        work = asyncio.create_task(member.work())
+        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+        work.cancel()
+        assert member.ended is False
+
+
+@virtual
+async def test_released_records_go_to_members_of_other_gateways() -> None:
+    world = world_with(2, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        one, two = world.member("m1"), world.member("m2")
+        await one.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        held = await one.take(2 * PARTITIONS)
+        await two.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000)
+        places = frozenset(("orders", partition) for partition in range(PARTITIONS))
+        one.joined_group.pause(one.joined_session, places)
+        await asyncio.sleep(0.1)
+        for delivery in held:
+            await one.settle(delivery, AcknowledgeType.RELEASE)
+        assert counts(*await two.take(2 * PARTITIONS)) == {2}
