@@ -159,6 +159,11 @@ class TlsConfig:
         "PEM file with the authorities of client certificates; when it is set, every client must "
         "show one.",
     )
+    peer_name: str = str_setting(
+        "tls.peer.name",
+        "Name that the certificates of the other coordinators of a fleet must bear; empty = the "
+        "host of their advertised addresses. One certificate for all, with one name, is enough.",
+    )
 
     @property
     def enabled(self) -> bool:

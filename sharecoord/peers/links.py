@@ -58,7 +58,10 @@ def channel_maker(tls: TlsConfig) -> Callable[[str], grpc.aio.Channel]:
     roots = read_pem("tls.client.ca.file", tls.client_ca_file) if tls.client_ca_file else chain
     key = read_pem("tls.key.file", tls.key_file)
     credentials = grpc.ssl_channel_credentials(roots, key, chain)
-    return lambda address: grpc.aio.secure_channel(address, credentials, OPTIONS)
+    options = list(OPTIONS)
+    if tls.peer_name:
+        options.append(("grpc.ssl_target_name_override", tls.peer_name))
+    return lambda address: grpc.aio.secure_channel(address, credentials, options)
 
 
 class GrpcPeerNetwork:

@@ -310,6 +310,7 @@ def test_the_schema_refuses_wrong_values(helm: Helm, values: list[str], message:
         ("service-sqlite", "kafka.bootstrapServers=", "kafka.bootstrapServers is empty: set it"),
         ("service-sqlite", "replicaCount=2", "store.type is sqlite, which serves one coordinator"),
         ("service-sqlite", "tls.existingSecret=", "listens on TCP and has no TLS: set"),
+        ("service-external", "tls.peerName=", "tls.peerName is empty: set it to a DNS name"),
         ("service-external", "store.external.existingSecret=", "store.external.existingSecret is"),
         ("sidecar-sqlite", "sidecar.app.image=", "sidecar.app.image is empty: set it"),
         ("sidecar-sqlite", "sidecar.replicas=2", "store.type is sqlite, which serves one"),

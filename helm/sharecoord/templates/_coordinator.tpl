@@ -30,6 +30,10 @@
       fieldPath: status.podIP
 - name: SHARECOORD_COORDINATOR__ADVERTISED_ADDRESS
   value: $(POD_IP):7070
+{{- with .Values.tls.peerName }}
+- name: SHARECOORD_TLS__PEER__NAME
+  value: {{ . | quote }}
+{{- end }}
 {{- end }}
 {{- if eq .Values.store.type "external" }}
 - name: SHARECOORD_STORE__URL

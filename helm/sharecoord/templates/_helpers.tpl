@@ -77,6 +77,9 @@ that they reach each other. A sidecar alone listens on a Unix socket. */}}
 {{- if and (include "sharecoord.tcp" .) (not .Values.tls.existingSecret) (not .Values.insecure) }}
 {{- fail "the coordinator listens on TCP and has no TLS: set tls.existingSecret to a Secret of type kubernetes.io/tls, or accept clear text with insecure=true" }}
 {{- end }}
+{{- if and (include "sharecoord.fleet" .) .Values.tls.existingSecret (not .Values.tls.peerName) }}
+{{- fail "tls.peerName is empty: set it to a DNS name in the certificate, by which several coordinators know each other" }}
+{{- end }}
 {{- if and (eq .Values.mode "sidecar") (not .Values.sidecar.app.image) }}
 {{- fail "sidecar.app.image is empty: set it to your application's image" }}
 {{- end }}
