@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 from sharecoord.bench.drivers.meter import CLIENT
 from sharecoord.bench.plans.plan import WARM_UP_REPEAT
 from sharecoord.bench.results import Result, Run, Spread, Summary, Verdict
-from sharecoord.bench.runner import BROKER, COORDINATOR
+from sharecoord.bench.runner import BROKER, COORDINATOR, DATABASE
 from sharecoord.bench.text import markdown_table, spread_text
 
 JSON_NAME = "result.json"
 MARKDOWN_NAME = "report.md"
-PROCESSES = (BROKER, COORDINATOR, CLIENT)
+PROCESSES = (BROKER, COORDINATOR, DATABASE, CLIENT)
 _KILO = 1000
+_FIGURES: Final[Mapping[str, tuple[str, str]]] = {
+    "commits_per_s": ("transactions/s", ",.0f"),
+    "rows_per_s": ("rows/s", ",.0f"),
+    "port_open_s": ("port open, s", ".2f"),
+    "first_delivery_s": ("first delivery, s", ".2f"),
+    "half_served_s": ("half of them served, s", ".2f"),
+    "all_served_s": ("all served, s", ".2f"),
+    "peak_mb": ("coordinator at most, MB", ",.0f"),
+    "load_per_s": ("load, records/s", ",.0f"),
+}
+"""Head and form of each figure of a trial."""
 
 
 def write_report(result: Result, directory: Path) -> None:
@@ -29,16 +41,14 @@ def write_report(result: Result, directory: Path) -> None:
 
 def markdown(result: Result) -> str:
     """The whole report."""
-    parts = [
-        f"# {result.plan}",
-        _setup(result),
-        "## Speed and cost",
-        _speed_table(result.summaries),
-        "## Targets",
-        _target_table(result.verdicts),
-        "## Memory of the coordinator",
-        _memory_table(result.runs),
-    ]
+    parts = [f"# {result.plan}", _setup(result)]
+    if result.summaries:
+        parts += ["## Speed and cost", _speed_table(result.summaries, result.compared)]
+    for kind, by_title in result.figures.items():
+        parts += [f"## {kind}", _figure_table(by_title)]
+    parts += ["## Targets", _target_table(result.verdicts)]
+    if result.runs:
+        parts += ["## Memory of the coordinator", _memory_table(result.runs)]
     if result.core is not None:
         parts += ["## The pure decisions alone", f"```\n{result.core.strip()}\n```"]
     parts += ["## Measured on", markdown_table(["what", "value"], result.machine.rows())]
@@ -49,13 +59,15 @@ def _setup(result: Result) -> str:
     amounts = ", ".join(f"{count:,} x {_size(size)}" for size, count in result.records.items())
     load = result.machine.load_average[0]
     text = (
-        f"Records: {amounts}, in batches of at most {result.batch_bytes:,} B. "
-        f"Repeats: {result.repeats}, interleaved; median (min-max). The clock runs from the first "
-        "to the last tenth of the records; every group is fresh; the coordinator keeps its state "
-        "in SQLite with synchronous=FULL. Ratios are to Kafka's own share group in the same mode "
-        f"and the same repeat. Load average at the start: {load:.2f} on {result.machine.cores} "
-        "cores."
+        f"Repeats: {result.repeats}, interleaved; median (min-max). {result.about} Load average at "
+        f"the start: {load:.2f} on {result.machine.cores} cores."
     )
+    if amounts:
+        text = (
+            f"Records: {amounts}, in batches of at most {result.batch_bytes:,} B. The clock runs "
+            "from the first to the last tenth of the records; every group is fresh, and so is "
+            f"every coordinator with its store. {text}"
+        )
     if not result.complete:
         text = f"**Broken off before the end.** {text}"
     if result.machine.busy:
@@ -66,19 +78,21 @@ def _setup(result: Result) -> str:
     return text
 
 
-def _speed_table(lines: Sequence[Summary]) -> str:
+def _speed_table(lines: Sequence[Summary], compared: str) -> str:
+    used = {name for line in lines for name in line.cpu_s_per_million}
+    processes = [name for name in PROCESSES if name in used]
     head = [
         "value",
         "consumer",
         "records/s",
-        "against Kafka's own",
-        *(f"CPU s per million: {name}" for name in PROCESSES),
+        compared,
+        *(f"CPU s per million: {name}" for name in processes),
         "all",
         "first record, s",
     ]
     rows = []
     for line in lines:
-        costs = [line.cpu_s_per_million.get(name) for name in PROCESSES]
+        costs = [line.cpu_s_per_million.get(name) for name in processes]
         rows.append(
             [
                 _size(line.size_bytes),
@@ -90,6 +104,16 @@ def _speed_table(lines: Sequence[Summary]) -> str:
                 _spread(line.first_record_s, ".2f"),
             ]
         )
+    return markdown_table(head, rows)
+
+
+def _figure_table(by_title: Mapping[str, Mapping[str, Spread]]) -> str:
+    names = list(dict.fromkeys(name for figures in by_title.values() for name in figures))
+    head = ["store", *(_FIGURES[name][0] for name in names)]
+    rows = [
+        [title, *(_spread(figures.get(name), _FIGURES[name][1]) for name in names)]
+        for title, figures in by_title.items()
+    ]
     return markdown_table(head, rows)
 
 

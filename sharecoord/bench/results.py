@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sharecoord.bench.drivers.meter import Measured
 from sharecoord.bench.machine import Machine
-from sharecoord.bench.plans.plan import WARM_UP_REPEAT, Metric, Plan, Server, Target
+from sharecoord.bench.plans.plan import WARM_UP_REPEAT, Metric, Plan, Server, Target, TrialKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,23 @@ class Run:
         """CPU seconds per million records by process."""
         millions = self.measured.records / 1e6
         return {name: used / millions for name, used in self.measured.cpu_s.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRun:
+    """One run of a trial.
+
+    Attributes:
+        trial: Key of the trial.
+        repeat: 1 for the first one.
+        figures: By name, the unit last.
+        load_average: Of the last minute, when the run began.
+    """
+
+    trial: str
+    repeat: int
+    figures: Mapping[str, float]
+    load_average: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +146,10 @@ class Result:
         summaries: By size, in the plan's order.
         verdicts: The targets that could be judged.
         core: Output of the script that times the pure decisions; None when it is not there.
+        trials: All runs of trials, in the order in which they were made.
+        figures: Of trials: by kind, by title of the trial, by name of the figure.
+        about: What the reader has to know of the plan.
+        compared: Whom the ratios of speed are to.
     """
 
     plan: str
@@ -141,6 +162,10 @@ class Result:
     summaries: Sequence[Summary]
     verdicts: Sequence[Verdict]
     core: str | None
+    trials: Sequence[TrialRun] = ()
+    figures: Mapping[TrialKind, Mapping[str, Mapping[str, Spread]]] = field(default_factory=dict)
+    about: str = ""
+    compared: str = ""
 
 
 def summarize(plan: Plan, runs: Sequence[Run]) -> list[Summary]:
@@ -197,14 +222,32 @@ def _ratios(
     return [figure(run) / theirs[run.repeat] for run in own if theirs.get(run.repeat)]
 
 
-def judge(plan: Plan, runs: Sequence[Run]) -> list[Verdict]:
+def figures_of(
+    plan: Plan, trials: Sequence[TrialRun]
+) -> dict[TrialKind, dict[str, dict[str, Spread]]]:
+    """The figures of all trials that were run: by kind, by title, by name."""
+    found: dict[TrialKind, dict[str, dict[str, Spread]]] = {}
+    for trial in plan.trials:
+        own = [run.figures for run in trials if run.trial == trial.key]
+        if own:
+            by_name = {name: _spread(figures[name] for figures in own) for name in own[0]}
+            found.setdefault(trial.kind, {})[trial.title] = by_name
+    return found
+
+
+def judge(plan: Plan, runs: Sequence[Run], trials: Sequence[TrialRun] = ()) -> list[Verdict]:
     """Compares the median of each target's figures with its bound.
 
     Targets without a figure (a size that was not run) are left out.
     """
     verdicts = []
     for target in plan.targets:
-        measured = _MEASURES[target.metric](plan, runs, target)
+        if target.metric in _FIGURES:
+            name = _FIGURES[target.metric]
+            own = [run.figures[name] for run in trials if run.trial == target.contender]
+            measured = Spread.of(own)
+        else:
+            measured = _MEASURES[target.metric](plan, runs, target)
         if measured is None:
             continue
         met = (
@@ -263,9 +306,15 @@ _MEASURES: Mapping[Metric, Callable[[Plan, Sequence[Run], Target], Spread | None
     Metric.FIRST_RECORD_S: _first_record,
     Metric.IDLE_RSS_MB: _idle_rss,
 }
+_FIGURES: Mapping[Metric, str] = {
+    Metric.ALL_SERVED_S: "all_served_s",
+    Metric.FIRST_DELIVERY_S: "first_delivery_s",
+}
 _UNITS: Mapping[Metric, str] = {
     Metric.RATIO: "x",
     Metric.CPU_RATIO: "x",
     Metric.FIRST_RECORD_S: "s",
     Metric.IDLE_RSS_MB: "MB",
+    Metric.ALL_SERVED_S: "s",
+    Metric.FIRST_DELIVERY_S: "s",
 }

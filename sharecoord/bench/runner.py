@@ -24,10 +24,12 @@ from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.maven import DEFAULT_VERSION
 from sharecoord.devenv.native import set_group_config
+from sharecoord.devenv.stores import Stores
 from sharecoord.devenv.topics import Topics
 
 BROKER = "broker"
 COORDINATOR = "coordinator"
+DATABASE = "database"
 SLOWEST_RECORDS_PER_S = 5_000
 DRIVER_GRACE_S = 60.0
 _DRIVERS = "sharecoord.bench.drivers"
@@ -86,19 +88,28 @@ def open_cluster(
 class Runner:
     """Runs a plan; deletes its topics at the end."""
 
-    def __init__(self, plan: Plan, cluster: Cluster, scratch: Path, say: Callable[[str], None]):
+    def __init__(
+        self,
+        plan: Plan,
+        cluster: Cluster,
+        scratch: Path,
+        stores: Stores,
+        say: Callable[[str], None],
+    ) -> None:
         """Nothing is started yet.
 
         Args:
             plan: What to run.
             cluster: Where.
-            scratch: An existing directory on a disk, for the coordinators' databases.
+            scratch: An existing directory on a disk, for the coordinators' files.
+            stores: Makes their stores.
             say: Takes one line per step of progress.
         """
         self._plan = plan
         self._cluster = cluster
         self._scratch = scratch
         self._say = say
+        self._stores = stores
         self._suffix = uuid.uuid4().hex[:8]
 
     def run(self) -> Iterator[Run]:
@@ -145,12 +156,18 @@ class Runner:
         """A fresh process with a fresh database for every run: none inherits a warm cache."""
         with ExitStack() as stack:
             directory = stack.enter_context(tempfile.TemporaryDirectory(dir=self._scratch))
+            url = stack.enter_context(self._stores.fresh(step.contender.store))
+            server = self._stores.server(step.contender.store)
             coordinator = CoordinatorProcess(
-                self._cluster.bootstrap_servers, Path(directory), settings=QUIET
+                self._cluster.bootstrap_servers,
+                Path(directory),
+                settings={**QUIET, "store.url": url},
             )
             stack.enter_context(coordinator)
             idle_rss_mb = _settled_rss_mb(coordinator)
             watched = {COORDINATOR: coordinator.pid}
+            if server is not None:
+                watched[DATABASE] = server.pid
             try:
                 measured = self._drive(step, coordinator.address, self._fresh_group(step), watched)
             except BenchError as error:

@@ -39,6 +39,11 @@ _DIMENSIONS: Final = (
 
 @click.group(invoke_without_command=True)
 @click.option(
+    "--plan",
+    type=click.Choice(["throughput", "stores", "recovery", "restart", "all"]),
+    help="What is measured (throughput).",
+)
+@click.option(
     "--size", "sizes", type=click.IntRange(1), multiple=True, help="Bytes per value (repeatable)."
 )
 @click.option("--records", type=click.IntRange(1), help="Records per size.")
@@ -54,6 +59,7 @@ _DIMENSIONS: Final = (
 @click.pass_context
 def bench(
     ctx: click.Context,
+    plan: str | None,
     sizes: tuple[int, ...],
     records: int | None,
     repeats: int | None,
@@ -66,9 +72,11 @@ def bench(
     """Measure against peers on one broker, in one run.
 
     Without a command: the standard plan, whose figures stand in the README (throughput of one
-    consumer against Kafka's own share group). `run` measures any combination of settings.
+    consumer against Kafka's own share group), or that of --plan: speed with each store, recovery
+    of a full store, restart under load. `run` measures any combination of settings.
     """
     given = {
+        "plan": plan,
         "sizes": sizes or None,
         "records": records,
         "repeats": repeats,

@@ -74,6 +74,13 @@ class DatabaseServer(abc.ABC):
         return f"{self.scheme}://{USER}:{PASSWORD}@{LOOPBACK}:{self.port}/{DATABASE}"
 
     @property
+    def pid(self) -> int:
+        """The server's process; its children belong to it."""
+        if self._process is None:
+            raise DevenvError(f"{self.name} is not running: call start() first")
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         """Whether the server's process runs."""
         return self._process is not None and self._process.alive

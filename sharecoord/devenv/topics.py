@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -20,6 +27,7 @@ from sharecoord.errors import (
     SharecoordError,
     UnknownTopicOrPartitionError,
 )
+from sharecoord.kafka.catalog import topic_id_text
 
 DEFAULT_TIMEOUT_S = 30.0
 POLL_S = 0.02
@@ -136,6 +144,13 @@ class Topics:
         """The topics of the cluster, internal ones included, sorted."""
         with _errors("list topics"):
             return sorted(self._admin.list_topics(timeout=self._timeout_s).topics)
+
+    def topic_id(self, name: str) -> str:
+        """The id of a topic as 32 hex digits; "" when the cluster has none."""
+        future = self._admin.describe_topics(
+            TopicCollection([name]), request_timeout=self._timeout_s
+        )[name]
+        return topic_id_text(self._result(f"describe topic {name}", future).topic_id)
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
         """Moves the log start: deletes the records below an offset.

@@ -100,7 +100,7 @@ class KafkaCatalog:
             if description is None:
                 continue
             partitions = tuple(sorted(p.id for p in description.partitions))
-            found[topic] = TopicInfo(_topic_id(description.topic_id), partitions)
+            found[topic] = TopicInfo(topic_id_text(description.topic_id), partitions)
         return found
 
     def _describe_from_metadata(self, topics: list[str]) -> dict[str, TopicInfo]:
@@ -174,7 +174,7 @@ class KafkaCatalog:
         self._admin = None
 
 
-def _topic_id(uuid: Any) -> str:
+def topic_id_text(uuid: Any) -> str:
     """A topic id as 32 hex digits; "" when the cluster has none."""
     if uuid is None:
         return ""

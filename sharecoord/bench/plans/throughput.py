@@ -95,26 +95,45 @@ def throughput_plan(
     Raises:
         InvalidConfigError: An argument is out of bounds.
     """
-    _check_sizes(sizes)
-    if quick:
-        records = QUICK_RECORDS if records is None else records
-        repeats = 1 if repeats is None else repeats
-    repeats = DEFAULT_REPEATS if repeats is None else repeats
-    if records is not None and records < MIN_RECORDS:
-        raise InvalidConfigError(f"records: {records} are too few, use {MIN_RECORDS} or more")
-    if not 1 <= repeats <= MAX_REPEATS:
-        raise InvalidConfigError(f"repeats: {repeats} must be from 1 to {MAX_REPEATS}")
-    if not 1 <= batch_bytes <= MAX_BATCH_BYTES:
-        raise InvalidConfigError(f"batch_bytes: {batch_bytes} must be from 1 to {MAX_BATCH_BYTES}")
     return Plan(
         name="throughput: one consumer, one partition",
         contenders=CONTENDERS,
-        records={size: records or _default_records(size) for size in sizes},
-        repeats=repeats,
-        batch_bytes=batch_bytes,
+        records=records_of(sizes, records, quick=quick),
+        repeats=repeats_of(repeats, quick=quick),
+        batch_bytes=checked_batch_bytes(batch_bytes),
         warm_up_records=QUICK_WARM_UP_RECORDS if quick else WARM_UP_RECORDS,
         targets=TARGETS,
+        about="The coordinator keeps its state in SQLite with synchronous=FULL. Ratios are to "
+        "Kafka's own share group in the same mode and the same repeat.",
+        compared="against Kafka's own",
+        with_core=True,
     )
+
+
+def records_of(sizes: Sequence[int], records: int | None, *, quick: bool) -> dict[int, int]:
+    """How many records of each size; InvalidConfigError when an argument is out of bounds."""
+    _check_sizes(sizes)
+    if quick and records is None:
+        records = QUICK_RECORDS
+    if records is not None and records < MIN_RECORDS:
+        raise InvalidConfigError(f"records: {records} are too few, use {MIN_RECORDS} or more")
+    return {size: records or _default_records(size) for size in sizes}
+
+
+def repeats_of(repeats: int | None, *, quick: bool) -> int:
+    """How often everything is measured; InvalidConfigError when it is out of bounds."""
+    if repeats is None:
+        return 1 if quick else DEFAULT_REPEATS
+    if not 1 <= repeats <= MAX_REPEATS:
+        raise InvalidConfigError(f"repeats: {repeats} must be from 1 to {MAX_REPEATS}")
+    return repeats
+
+
+def checked_batch_bytes(batch_bytes: int) -> int:
+    """The same; InvalidConfigError when it is out of bounds."""
+    if not 1 <= batch_bytes <= MAX_BATCH_BYTES:
+        raise InvalidConfigError(f"batch_bytes: {batch_bytes} must be from 1 to {MAX_BATCH_BYTES}")
+    return batch_bytes
 
 
 def _check_sizes(sizes: Sequence[int]) -> None:

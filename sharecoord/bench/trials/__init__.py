@@ -1,0 +1,1 @@
+"""Measurements with stores that are no runs of a driver: transactions, recovery, restart."""
