@@ -7,9 +7,10 @@ and finished records cost nothing. Times in rows are milliseconds of the store's
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, overload
 
 
 class InFlightRow(NamedTuple):
@@ -46,6 +47,65 @@ class InFlightRow(NamedTuple):
     """Why ARCHIVING or ARCHIVED, or what the worker said at its last release."""
     key_hashes: bytes | None
     """8 bytes per offset, big-endian, 0 = no key; None in groups without order."""
+
+
+class InFlight(Sequence[InFlightRow]):
+    """The stored ranges of a share-partition in order of offset, as columns.
+
+    A full store has millions of them, cut from few batches: what ranges have in common is one
+    object, so that it is read once. As a sequence it gives rows.
+    """
+
+    __slots__ = ("firsts", "lasts", "states")
+
+    def __init__(
+        self, firsts: Sequence[int], lasts: Sequence[int], states: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Takes the columns as they are.
+
+        Args:
+            firsts: First offsets, ascending.
+            lasts: Last offsets.
+            states: All other fields of `InFlightRow`, in order.
+        """
+        self.firsts = firsts
+        self.lasts = lasts
+        self.states = states
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[Any]]) -> InFlight:
+        """The same rows, by the fields of `InFlightRow`; what is equal becomes one object."""
+        listed = list(rows)
+        known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        states = [known.setdefault(state, state) for row in listed for state in (tuple(row[2:]),)]
+        return cls([row[0] for row in listed], [row[1] for row in listed], states)
+
+    @property
+    def members(self) -> set[str]:
+        """Who holds one of the ranges."""
+        at = InFlightRow._fields.index("member_id") - 2
+        return {state[at] for state in self.states if state[at]}
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    @overload
+    def __getitem__(self, at: int) -> InFlightRow: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[InFlightRow, ...]: ...
+    def __getitem__(self, at: int | slice) -> InFlightRow | tuple[InFlightRow, ...]:
+        if isinstance(at, slice):
+            return tuple(map(self.__getitem__, range(len(self))[at]))
+        return InFlightRow(self.firsts[at], self.lasts[at], *self.states[at])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.firsts))
+
+    def __repr__(self) -> str:
+        return f"InFlight({[*self]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +276,7 @@ class LoadedPartition:
     """What a claim returns: the row after the claim, with its ranges in order of offset."""
 
     row: PartitionRow
-    in_flight: tuple[InFlightRow, ...]
+    in_flight: InFlight
     dead_letters: tuple[DeadLetter, ...]
     store_now_ms: int
     """The store's clock inside the claim's transaction."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import lt
 from typing import Generic, TypeVar
 
 BLOCK_RANGES_MAX = 512
@@ -46,6 +47,18 @@ class RangeMap(Generic[V]):
         """All ranges in order. The map must not change meanwhile."""
         for block in self._blocks:
             yield from zip(block.firsts, block.lasts, block.values, strict=True)
+
+    def fill(self, firsts: Sequence[int], lasts: Sequence[int], values: Sequence[V]) -> None:
+        """Puts ascending ranges, given as columns, into an empty map."""
+        assert not self._count, "the map is not empty"
+        assert all(map(lt, lasts, firsts[1:])), "ranges overlap or are not in order"
+        step = BLOCK_RANGES_MAX // 2  # room to split ranges
+        for at in range(0, len(firsts), step):
+            cut = slice(at, at + step)
+            block = _Block(list(firsts[cut]), list(lasts[cut]), list(values[cut]))
+            self._blocks.append(block)
+            self._starts.append(block.firsts[0])
+        self._count = len(firsts)
 
     def front(self) -> tuple[int, int, V] | None:
         """The lowest range."""

@@ -354,23 +354,28 @@ class Window:
 
     def _enter(self, first: int, last: int, value: RangeState) -> None:
         """Puts a piece into the counts and indexes."""
-        size = last - first + 1
+        self._count(first, last, last - first + 1, value)
         if value.state is ACQUIRED:
-            self.acquired += size
-            self._add_held(first, last, value)
             heapq.heappush(self._deadline_heap, (value.deadline_ms, first, last))
         elif value.state is AVAILABLE:
-            if self.is_delayed(value):
-                self.delayed += size
-            else:
-                self.due += size
             self._index_available(first, value)
-        elif value.state is ARCHIVING:
-            self.archiving += size
-        else:
-            self.archived += size
 
-    def _add_held(self, first: int, last: int, value: RangeState) -> None:
+    def _count(self, first: int, last: int, records: int, value: RangeState) -> None:
+        """Adds records in [first, last] that have one state to the counts."""
+        if value.state is ACQUIRED:
+            self.acquired += records
+            self._add_held(first, last, records, value)
+        elif value.state is AVAILABLE:
+            if self.is_delayed(value):
+                self.delayed += records
+            else:
+                self.due += records
+        elif value.state is ARCHIVING:
+            self.archiving += records
+        else:
+            self.archived += records
+
+    def _add_held(self, first: int, last: int, records: int, value: RangeState) -> None:
         member_id = value.member_id
         assert member_id is not None, "an acquired range has a holder"
         grant = self.grants.get(value.lock_token)
@@ -380,10 +385,9 @@ class Window:
         else:
             grant.first = min(grant.first, first)
             grant.last = max(grant.last, last)
-        size = last - first + 1
-        grant.remaining += size
-        _add(self._totals, member_id, size)
-        _add(self.held, member_id, size)
+        grant.remaining += records
+        _add(self._totals, member_id, records)
+        _add(self.held, member_id, records)
 
     def _index_available(self, first: int, value: RangeState) -> None:
         if self.is_delayed(value):
@@ -463,10 +467,18 @@ class Window:
         Nothing of it is dirty, except ARCHIVED rows at the front: no live window has those, so
         they are deleted with the next commit.
         """
-        for first, last, value in ranges:
-            self.ranges.insert(first, last, value)
-            self._enter(first, last, value)
-        self.dirty.clear()
+        rows = list(ranges)
+        if not rows:
+            return
+        self.ranges.fill(*zip(*rows, strict=True))
+        # Ranges that were cut from one batch share their value: counted together.
+        spans: dict[int, tuple[int, int, int, RangeState]] = {}
+        for first, last, value in rows:
+            start, _, records, _ = spans.get(id(value), (first, 0, 0, value))
+            spans[id(value)] = start, last, records + last - first + 1, value
+        for start, last, records, value in spans.values():
+            self._count(start, last, records, value)
+        self._rebuild_indexes()
         self._advance_start()
 
 

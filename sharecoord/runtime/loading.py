@@ -159,7 +159,7 @@ async def _load_once(
 
 async def _meet_holders(context: Context, group: LoadingGroup, loaded: LoadedPartition) -> None:
     """Who holds something and is not known here joined at another coordinator (design 9)."""
-    holders = {row.member_id for row in loaded.in_flight if row.member_id}
+    holders = loaded.in_flight.members
     if holders <= group.sessions.keys():
         return
     for member in await context.caller.call(context.store.load_members):

@@ -30,32 +30,40 @@ def ranges_of(
     stored with the new deadline when the range changes. No row is rewritten.
     """
     now_ms = clock.to_store(clock.now_ms())
-    for row in loaded.in_flight:
-        state = RecordState(row.state)
-        deadline_ms = extended_ms = 0
-        if state is RecordState.ACQUIRED:
-            grace_ms = min(now_ms + lock_grace_ms, row.deadline_ms + row.granted_ms)
-            extended_ms = max(0, grace_ms - row.deadline_ms)
-            deadline_ms = clock.from_store(row.deadline_ms + extended_ms)
-        keys = None if row.key_hashes is None else Keys(row.first_offset, row.key_hashes)
-        yield (
-            row.first_offset,
-            row.last_offset,
-            RangeState(
-                state=state,
-                delivery_count=row.delivery_count,
-                hand_outs=row.hand_outs,
-                member_id=row.member_id,
-                lock_token=row.lock_token,
-                deadline_ms=deadline_ms,
-                granted_ms=row.granted_ms - extended_ms,
-                available_at_ms=clock.from_store(row.available_at_ms),
-                batch_base=row.batch_base,
-                batch_size=row.batch_size,
-                reason=row.reason,
-                keys=keys,
-            ),
-        )
+    rows = loaded.in_flight
+    known: dict[int, RangeState] = {}
+    for first, last, stored in zip(rows.firsts, rows.lasts, rows.states, strict=True):
+        value = known.get(id(stored))
+        if value is None:
+            row = InFlightRow(first, last, *stored)
+            value = _state_of(row, clock, now_ms + lock_grace_ms)
+            # Keys belong to offsets: two ranges with the same hashes do not have the same keys.
+            if value.keys is None:
+                known[id(stored)] = value
+        yield first, last, value
+
+
+def _state_of(row: InFlightRow, clock: RuntimeClock, grace_until_ms: int) -> RangeState:
+    state = RecordState(row.state)
+    deadline_ms = extended_ms = 0
+    if state is RecordState.ACQUIRED:
+        grace_ms = min(grace_until_ms, row.deadline_ms + row.granted_ms)
+        extended_ms = max(0, grace_ms - row.deadline_ms)
+        deadline_ms = clock.from_store(row.deadline_ms + extended_ms)
+    return RangeState(
+        state=state,
+        delivery_count=row.delivery_count,
+        hand_outs=row.hand_outs,
+        member_id=row.member_id,
+        lock_token=row.lock_token,
+        deadline_ms=deadline_ms,
+        granted_ms=row.granted_ms - extended_ms,
+        available_at_ms=clock.from_store(row.available_at_ms),
+        batch_base=row.batch_base,
+        batch_size=row.batch_size,
+        reason=row.reason,
+        keys=None if row.key_hashes is None else Keys(row.first_offset, row.key_hashes),
+    )
 
 
 def commit_of(

@@ -22,6 +22,7 @@ from sharecoord.core.changes import (
     DeadLetter,
     FleetView,
     GroupRow,
+    InFlight,
     InFlightRow,
     LoadedPartition,
     MemberRow,
@@ -337,7 +338,7 @@ class MemoryStore:
         )
         return LoadedPartition(
             row=partition.row,
-            in_flight=tuple(_sorted_ranges(partition)),
+            in_flight=InFlight.of(_sorted_ranges(partition)),
             dead_letters=tuple(
                 sorted(partition.dead_letters.values(), key=lambda letter: letter.offset)
             ),

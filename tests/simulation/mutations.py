@@ -14,7 +14,13 @@ from unittest import mock
 
 from sharecoord.config.group import GroupConfig
 from sharecoord.core import outcomes
-from sharecoord.core.changes import CommitBatch, CommitResult, LoadedPartition, PartitionClaim
+from sharecoord.core.changes import (
+    CommitBatch,
+    CommitResult,
+    InFlight,
+    LoadedPartition,
+    PartitionClaim,
+)
 from sharecoord.core.decisions import Decision, HeldRange
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
@@ -176,7 +182,8 @@ _commit_of = recovery.commit_of
 
 def _range_forgotten_at_load(loaded: LoadedPartition, *args: Any, **kwargs: Any) -> Iterator[Any]:
     """A claim loads all ranges but the last: its records pass for finished."""
-    rows = loaded.in_flight[:-1] if len(loaded.in_flight) > 1 else loaded.in_flight
+    kept = max(1, len(loaded.in_flight) - 1)
+    rows = InFlight.of(loaded.in_flight[:kept])
     yield from _ranges_of(replace(loaded, in_flight=rows), *args, **kwargs)
 
 

@@ -121,7 +121,7 @@ def recovery_plan(*, repeats: int | None = None, quick: bool = False) -> Plan:
         ],
         "Each range is one record under a lock, and no two neighbours are alike. One record behind "
         "them is new: its delivery shows that a share-partition is loaded and served. Seconds are "
-        "from the start of the coordinator's process; the member joins as soon as it serves. "
+        "from when the coordinator serves, which is when the member begins to join. "
         "memory.limit is 2 GiB (so many ranges count for 1.1 GB, the default is 512 MiB) and "
         "share.partition.max.record.locks 4000 (the default lets 2,000 be held).",
     )

@@ -55,7 +55,7 @@ def measure_recovery(
             taker.wait_for(trial.partitions, DEADLINE_S)
         return {
             "port_open_s": ready_s - began_s,
-            **recovery_figures(began_s, taker.first_s.values()),
+            **recovery_figures(ready_s, taker.first_s.values()),
             "peak_mb": coordinator.peak_rss_mb,
         }
 
@@ -64,7 +64,7 @@ def recovery_figures(began_s: float, served_s: Iterable[float]) -> dict[str, flo
     """Seconds until the first share-partition was served, until half were, until all were.
 
     Args:
-        began_s: When the coordinator's process was started.
+        began_s: When the coordinator served.
         served_s: When each share-partition delivered its first record; at least one.
     """
     after_s = sorted(each - began_s for each in served_s)
