@@ -468,9 +468,8 @@ class Window:
         they are deleted with the next commit.
         """
         rows = list(ranges)
-        if not rows:
-            return
-        self.ranges.fill(*zip(*rows, strict=True))
+        if rows:
+            self.ranges.fill(*zip(*rows, strict=True))
         # Ranges that were cut from one batch share their value: counted together.
         spans: dict[int, tuple[int, int, int, RangeState]] = {}
         for first, last, value in rows:

@@ -25,6 +25,7 @@ class Gatherer(Generic[T, R]):
         call: Takes arguments, returns as many results in the same order.
         name: Of the task that makes the calls.
         key: Arguments with equal keys never stand in one call; None: all may.
+        calls_max: Most arguments of one call.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class Gatherer(Generic[T, R]):
         *,
         name: str,
         key: Callable[[T], Hashable] | None = None,
+        calls_max: int = CALLS_MAX,
     ) -> None:
         self._call = call
         self._key = key
         self._name = name
+        self._calls_max = calls_max
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._calling: asyncio.Task[None] | None = None
 
@@ -78,7 +81,7 @@ class Gatherer(Generic[T, R]):
             if result.cancelled():
                 continue
             key = result if self._key is None else self._key(argument)
-            if len(batch) < CALLS_MAX and key not in keys:
+            if len(batch) < self._calls_max and key not in keys:
                 keys.add(key)
                 batch.append((argument, result))
             else:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, bindparam, case, func, select, update
 
 from sharecoord.core.changes import (
     DeadLetter,
+    InFlight,
     InFlightRow,
     LoadedPartition,
     PartitionClaim,
@@ -21,6 +22,7 @@ from sharecoord.core.changes import (
 from sharecoord.core.states import RecordState
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError
+from sharecoord.store.flight_reads import read_ranges
 from sharecoord.store.row_codec import (
     PARTITION_COLUMNS,
     decode_dead_letter,
@@ -182,13 +184,9 @@ def load_partitions(
     """Reads everything that an owner needs, by id; the rows must exist."""
     ids = list(partition_ids)
     rows = connection.execute(_PARTITION.where(_C.id.in_(ids)))
-    flight, letter = IN_FLIGHT.c, DEAD_LETTER.c
-    ranges: dict[int, list[Sequence[Any]]] = {id_: [] for id_ in ids}
-    found = connection.execute(
-        select(IN_FLIGHT).where(flight.partition_id.in_(ids)).order_by(flight.first_offset)
-    )
-    for id_, *rest in found:
-        ranges[id_].append(rest)
+    ranges = read_ranges(connection, ids)
+    nothing = InFlight.of(())
+    letter = DEAD_LETTER.c
     letters: dict[int, list[DeadLetter]] = {id_: [] for id_ in ids}
     found = connection.execute(
         select(DEAD_LETTER).where(letter.partition_id.in_(ids)).order_by(letter.record_offset)
@@ -198,7 +196,7 @@ def load_partitions(
     return {
         row.partition_id: LoadedPartition(
             row=row,
-            in_flight=tuple(decode_in_flight(ranges[row.partition_id])),
+            in_flight=ranges.get(row.partition_id, nothing),
             dead_letters=tuple(letters[row.partition_id]),
             store_now_ms=now_ms,
         )

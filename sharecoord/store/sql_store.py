@@ -262,7 +262,9 @@ class SqlStore:
         return self._change(lambda c: partition_queries.open_partitions(c, self._dialect, keys))
 
     def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
-        return self._change(lambda connection: self._claim(connection, claims), apart=True)
+        # A connection takes milliseconds to make; only a reload needs a new one (design 4).
+        reload = any(claim.previous_incarnation is not None for claim in claims)
+        return self._change(lambda connection: self._claim(connection, claims), apart=reload)
 
     def _claim(
         self, connection: Connection, claims: Sequence[PartitionClaim]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,15 @@ import pytest
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.procfs import check_procfs, cpu_s, peak_rss_mb, rss_mb, written_bytes
 
-# A command that tries to be mistaken for the fields behind it; user 250 ticks, system 50.
-STAT = "42 (a) R (b c) S " + " ".join(["1"] * 10) + " 250 50 7 7 20 0"
+# A command that tries to be mistaken for the fields behind it; user 250 ticks, system 50, and of
+# children that have ended 7 and 8.
+STAT = "42 (a) R (b c) S " + " ".join(["1"] * 10) + " 250 50 7 8 20 0"
+
+OWN = """
+import os, time
+from sharecoord.bench.procfs import cpu_s
+print(time.process_time(), cpu_s(os.getpid()), time.process_time())
+"""
 
 
 def proc_with(tmp_path: Path, name: str, text: str) -> Path:
@@ -24,7 +32,18 @@ def proc_with(tmp_path: Path, name: str, text: str) -> Path:
 
 def test_cpu_is_user_and_system_time_whatever_the_command_is_called(tmp_path: Path) -> None:
     ticks = os.sysconf("SC_CLK_TCK")
-    assert cpu_s(42, proc=proc_with(tmp_path, "stat", STAT)) == 300 / ticks
+    assert cpu_s(42, proc=proc_with(tmp_path, "stat", STAT)) == 315 / ticks
+
+
+def test_cpu_of_children_counts_and_one_that_ends_meanwhile_does_no_harm(tmp_path: Path) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    proc = proc_with(tmp_path, "stat", STAT)
+    for pid, children in ((42, "43 44"), (43, "")):
+        task = proc / str(pid) / "task" / str(pid)
+        task.mkdir(parents=True)
+        (task / "children").write_text(children, encoding="utf-8")
+    (proc / "43" / "stat").write_text(STAT.replace("42", "43"), encoding="utf-8")
+    assert cpu_s(42, proc=proc) == 630 / ticks
 
 
 def test_memory_is_in_millions_of_bytes(tmp_path: Path) -> None:
@@ -40,10 +59,9 @@ def test_a_process_without_memory_has_ended(tmp_path: Path) -> None:
 
 
 def test_our_own_figures_agree_with_the_kernel() -> None:
-    before = time.process_time()
-    read = cpu_s(os.getpid())
-    after = time.process_time()
-    # The kernel's figures are in whole ticks.
+    # In a process without children; the kernel's figures are in whole ticks.
+    said = subprocess.run([sys.executable, "-c", OWN], check=True, capture_output=True, text=True)
+    before, read, after = map(float, said.stdout.split())
     assert before - 0.03 <= read <= after + 0.03
     assert rss_mb(os.getpid()) > 5
     assert peak_rss_mb(os.getpid()) >= rss_mb(os.getpid())

@@ -1,0 +1,139 @@
+"""Ranges in flight of many share-partitions, read at once (a claim after a restart).
+
+A full store has millions of rows, and as many Python objects would take minutes. So the database
+makes one row of a whole share-partition, which the driver fetches while other threads run: lists
+of first and last offsets, and a list of texts, each of which has all other columns of one range.
+Rows that were cut from one batch have the same text, which is decoded once. PyMySQL, itself in
+Python, gains nothing from that: it reads rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from sharecoord.core.changes import InFlight, InFlightRow
+from sharecoord.store.tables import IN_FLIGHT
+
+State = tuple[Any, ...]
+"""All fields of an `InFlightRow` behind its two offsets."""
+
+_STATE_NAMES = InFlightRow._fields[2:]
+_TEXTS = {"member_id", "reason"}
+_BYTES = "key_hashes"
+
+
+def read_ranges(connection: Connection, ids: Sequence[int]) -> dict[int, InFlight]:
+    """The ranges of share-partitions, by id; one without ranges may be missing.
+
+    Args:
+        connection: In a transaction.
+        ids: Share-partitions.
+    """
+    if not ids:
+        return {}
+    readers = {"sqlite": _read_sqlite, "postgresql": _read_postgres}
+    return readers.get(connection.dialect.name, _read_rows)(connection, ids)
+
+
+def _read_rows(connection: Connection, ids: Sequence[int]) -> dict[int, InFlight]:
+    columns = IN_FLIGHT.c
+    query = (
+        select(IN_FLIGHT)
+        .where(columns.partition_id.in_(ids))
+        .order_by(columns.partition_id, columns.first_offset)
+    )
+    by_partition = groupby(connection.execute(query), itemgetter(0))
+    return {id_: InFlight.of(row[1:] for row in rows) for id_, rows in by_partition}
+
+
+class _Decoded(dict[str, State]):
+    """What texts mean; each is decoded at its first use."""
+
+    def __init__(self, decode: Callable[[str], State]) -> None:
+        super().__init__()
+        self._decode = decode
+
+    def __missing__(self, text: str) -> State:
+        state = self[text] = self._decode(text)
+        return state
+
+
+# -- SQLite ---------------------------------------------------------------------------------------
+
+_SQLITE_STATE = ", ".join(
+    f"CASE WHEN {name} IS NULL THEN NULL ELSE hex({name}) END" if name == _BYTES else name
+    for name in _STATE_NAMES
+)
+# JSON has no line break inside a text: they part the ranges.
+_SQLITE = (
+    "SELECT json_group_array(first_offset), json_group_array(last_offset), "
+    f"group_concat(json_array({_SQLITE_STATE}), char(10)) FROM "
+    "(SELECT * FROM in_flight WHERE partition_id = ? ORDER BY first_offset)"
+)
+
+
+def _read_sqlite(connection: Connection, ids: Sequence[int]) -> dict[int, InFlight]:
+    driver: Any = connection.connection.driver_connection
+    decoded = _Decoded(_of_json)
+    found: dict[int, InFlight] = {}
+    for id_ in ids:
+        firsts, lasts, states = driver.execute(_SQLITE, (id_,)).fetchone()
+        if states is not None:
+            texts = map(decoded.__getitem__, states.split("\n"))
+            found[id_] = InFlight(json.loads(firsts), json.loads(lasts), list(texts))
+    return found
+
+
+def _of_json(text: str) -> State:
+    *fields, hashes = json.loads(text)
+    return (*fields, None if hashes is None else bytes.fromhex(hashes))
+
+
+# -- PostgreSQL -----------------------------------------------------------------------------------
+
+_POSTGRES = (
+    "SELECT v.id, f.* FROM unnest(%s::bigint[]) AS v(id) CROSS JOIN LATERAL (SELECT "
+    "array_agg(first_offset), array_agg(last_offset), "
+    f"json_agg(ROW({', '.join(_STATE_NAMES)})::text) FROM "
+    "(SELECT * FROM in_flight WHERE partition_id = v.id ORDER BY first_offset) o) f"
+)
+
+
+def _read_postgres(connection: Connection, ids: Sequence[int]) -> dict[int, InFlight]:
+    from psycopg.adapt import Transformer
+    from psycopg.pq import Format
+
+    from sharecoord.store.dialects.postgres_text import unescape
+
+    driver: Any = connection.connection.driver_connection
+    record: Any = Transformer(driver).get_loader(driver.adapters.types["record"].oid, Format.TEXT)
+
+    def of_record(text: str) -> State:
+        if '"' in text:
+            fields = record.load(text.encode())
+        else:
+            fields = [field or None for field in text[1:-1].split(",")]
+        return tuple(
+            _of_text(name, None if field is None else unescape(field))
+            for name, field in zip(_STATE_NAMES, fields, strict=True)
+        )
+
+    decoded = _Decoded(of_record)
+    rows = driver.cursor().execute(_POSTGRES, (list(ids),)).fetchall()
+    return {
+        id_: InFlight(firsts, lasts, list(map(decoded.__getitem__, states)))
+        for id_, firsts, lasts, states in rows
+        if states is not None
+    }
+
+
+def _of_text(name: str, field: str | None) -> int | str | bytes | None:
+    if field is None or name in _TEXTS:
+        return field
+    return bytes.fromhex(field.removeprefix("\\x")) if name == _BYTES else int(field)
