@@ -21,16 +21,23 @@ _SERVE_EVERY: Final = 10_000
 
 
 def fill_topic(
-    bootstrap_servers: str, topic: str, records: int, *, value_bytes: int, batch_bytes: int
+    bootstrap_servers: str,
+    topic: str,
+    records: int,
+    *,
+    value_bytes: int,
+    batch_bytes: int,
+    partitions: int = 1,
 ) -> None:
-    """Produces numbered records into partition 0 and waits until all are confirmed.
+    """Produces numbered records, one partition after the other, until all are confirmed.
 
     Args:
         bootstrap_servers: `host:port`, several with commas between them.
         topic: An existing topic that is empty.
-        records: How many.
+        records: How many in each partition.
         value_bytes: Length of each value.
         batch_bytes: Most bytes of one record batch; a larger record is a batch of its own.
+        partitions: How many partitions are filled.
 
     Raises:
         BenchError: Not all were confirmed within two minutes.
@@ -51,15 +58,16 @@ def fill_topic(
             "on_delivery": lambda error, _: failures.append(error),
         }
     )
-    for number, record in enumerate(numbered_records(records, value_bytes)):
-        while True:
-            try:
-                producer.produce(topic, record.value, partition=0)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        if number % _SERVE_EVERY == 0:
-            producer.poll(0)
+    for partition in range(partitions):
+        for number, record in enumerate(numbered_records(records, value_bytes)):
+            while True:
+                try:
+                    producer.produce(topic, record.value, partition=partition)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            if number % _SERVE_EVERY == 0:
+                producer.poll(0)
     unsent = producer.flush(FLUSH_TIMEOUT_S)
     if failures:
         raise kafka_error(f"produce to {topic}", KafkaException(failures[0]))

@@ -53,6 +53,31 @@ def test_every_field_of_a_range_comes_back(world: World) -> None:
     assert all(isinstance(row, InFlightRow) for row in again.in_flight)
 
 
+TEXTS = ["", " ", "NULL", "null", '"', '""', "\\", "\\x", ",", "(a,b)", "a\nb", "\n", "\0", "ä,'\t"]
+
+
+def test_texts_of_every_kind_come_back_and_equal_ones_are_one_object(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    holder = 'a,"(member)\\'
+    rows = [
+        row_of(2 * at + again, 2 * at + again)._replace(
+            member_id=holder, reason=text, lock_token=at, batch_base=0, batch_size=100
+        )
+        for at, text in enumerate([*TEXTS, None])
+        for again in (0, 1)
+    ]
+    commit(store, change_of(loaded, upserted=rows))
+    again = claim_partition(
+        store, loaded.row.partition_id, incarnation=2, previous_incarnation=None
+    )
+    assert again is not None
+    assert again.in_flight == tuple(rows)
+    assert again.in_flight.members == {holder}
+    states = again.in_flight.states
+    assert all(one is two for one, two in zip(states[::2], states[1::2], strict=True))
+
+
 def test_the_head_is_replaced(world: World) -> None:
     store = world.open()
     loaded = claimed(store)

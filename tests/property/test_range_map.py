@@ -75,3 +75,30 @@ def test_only_the_first_offset_of_a_range_names_it() -> None:
     real.insert(0, 9, 1)
     with pytest.raises(AssertionError, match="no range starts at 4"):
         real.replace(4, ())
+
+
+@settings(deadline=None)
+@given(gaps=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), max_size=30))
+def test_a_map_that_was_filled_equals_one_that_has_grown(gaps: list[tuple[int, int]]) -> None:
+    rows: list[tuple[int, int, int]] = []
+    end = 0
+    for gap, size in gaps:
+        rows.append((end + gap, end + gap + size - 1, len(rows)))
+        end += gap + size
+    grown: RangeMap[int] = RangeMap()
+    for row in rows:
+        grown.insert(*row)
+    filled: RangeMap[int] = RangeMap()
+    filled.fill(*([row[at] for row in rows] for at in range(3)))
+    for made in (grown, filled):
+        assert [*made] == rows
+        assert len(made) == len(rows)
+        for first, last, value in rows:
+            made.replace(first, [(at, at, -value) for at in range(first, last + 1)])
+    assert [*grown] == [*filled]
+
+
+@pytest.mark.parametrize(("firsts", "lasts"), [([0, 2], [2, 3]), ([5, 0], [6, 1])])
+def test_a_map_is_not_filled_with_ranges_that_overlap(firsts: list[int], lasts: list[int]) -> None:
+    with pytest.raises(AssertionError, match="overlap or are not in order"):
+        RangeMap[int]().fill(firsts, lasts, [1, 2])

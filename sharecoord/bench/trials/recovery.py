@@ -15,6 +15,7 @@ from sharecoord.devenv.stores import fill_in_flight
 
 GROUP: Final = "recovery"
 DEADLINE_S: Final = 180.0
+VALUE_BYTES: Final = 10  # a record's number; nobody looks at more of it
 SETTINGS: Final = {
     "memory.limit": "2GiB",
     "group.share.partition.max.record.locks": 4000,

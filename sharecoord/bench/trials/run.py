@@ -10,14 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from sharecoord.bench.grid.job import HEAD
-from sharecoord.bench.grid.send import fill_backlog
-from sharecoord.bench.grid.settings import TopicKey
 from sharecoord.bench.plans.plan import Plan, Trial, TrialKind
 from sharecoord.bench.results import TrialRun
 from sharecoord.bench.runner import Cluster
 from sharecoord.bench.topic_data import fill_topic
-from sharecoord.bench.trials import restart
+from sharecoord.bench.trials import recovery, restart
 from sharecoord.bench.trials.commits import QUICK_SECONDS, SECONDS, measure_commits
 from sharecoord.bench.trials.recovery import measure_recovery
 from sharecoord.bench.trials.restart import measure_restart
@@ -82,7 +79,7 @@ class TrialRunner:
                 url, partitions=trial.partitions, ranges=trial.ranges, seconds=self._seconds
             )
         if trial.kind is TrialKind.RECOVERY:
-            topic = self._topic(trial.partitions, trial.partitions * (trial.ranges + 1))
+            topic = self._topic(trial.partitions, trial.ranges + 1, recovery.VALUE_BYTES)
             return measure_recovery(
                 url,
                 trial,
@@ -94,27 +91,27 @@ class TrialRunner:
         return measure_restart(
             url,
             bootstrap_servers=address,
-            topic=self._topic(1, trial.records),
+            topic=self._topic(1, trial.records, restart.VALUE_BYTES),
             records=trial.records,
             directory=directory,
         )
 
-    def _topic(self, partitions: int, records: int) -> str:
-        """A topic with so many records, small ones where there are many partitions."""
+    def _topic(self, partitions: int, records: int, value_bytes: int) -> str:
+        """A topic with so many records in each partition, made at its first use."""
         name = self._made.get((partitions, records))
-        if name is not None:
-            return name
-        name = f"bench-trial-{uuid.uuid4().hex[:8]}"
-        self._say(f"producing {records:,} records into {partitions:,} partitions")
-        self._topics.create(name, partitions=partitions)
-        self._made[partitions, records] = name
-        address, batch_bytes = self._cluster.bootstrap_servers, self._plan.batch_bytes
-        if partitions == 1:
-            value_bytes = restart.VALUE_BYTES
-            fill_topic(address, name, records, value_bytes=value_bytes, batch_bytes=batch_bytes)
-        else:
-            key = TopicKey(partitions, HEAD.size, None)
-            fill_backlog(address, name, key, records, batch_bytes=batch_bytes, keys=1, seed=1)
+        if name is None:
+            name = f"bench-trial-{uuid.uuid4().hex[:8]}"
+            self._say(f"producing {partitions:,} x {records:,} records of {value_bytes} B")
+            self._topics.create(name, partitions=partitions)
+            self._made[partitions, records] = name
+            fill_topic(
+                self._cluster.bootstrap_servers,
+                name,
+                records,
+                value_bytes=value_bytes,
+                batch_bytes=self._plan.batch_bytes,
+                partitions=partitions,
+            )
         return name
 
     @contextmanager

@@ -150,6 +150,29 @@ def test_stored_final_rows_at_the_front_are_deleted() -> None:
     assert window.dirty == {0: None}
 
 
+def test_loaded_ranges_that_share_a_value_count_each_for_itself() -> None:
+    held = RangeState(ACQUIRED, 1, 1, "m", 7, deadline_ms=50, granted_ms=50)
+    other = held._replace(lock_token=8, deadline_ms=60)
+    due, late = RangeState(AVAILABLE, 1), RangeState(AVAILABLE, 1, available_at_ms=70)
+    window = Window(0, 40)
+    rows = [
+        *((0, 1, held), (2, 2, other), (3, 3, held), (4, 9, due), (10, 10, other)),
+        *((12, 13, due), (20, 22, late), (30, 30, RangeState(RecordState.ARCHIVING))),
+        (31, 33, RangeState(ARCHIVED)),
+    ]
+    window.load(iter(rows))
+    assert [*window.ranges] == rows
+    counts = (window.acquired, window.due, window.delayed, window.archiving, window.archived)
+    assert counts == (5, 8, 3, 1, 3)
+    assert window.held == {"m": 5}
+    grants = {token: (g.first, g.last, g.remaining) for token, g in window.grants.items()}
+    assert grants == {7: (0, 3, 3), 8: (2, 10, 2)}
+    assert window.expired(50) == [Edit(0, 1, held), Edit(3, 3, held)]
+    assert window.due_ranges(100) == [(4, 9, due), (12, 13, due)]
+    assert (window.next_deadline_ms(), window.next_due_ms()) == (60, 70)
+    assert window.dirty == {}
+
+
 def test_loading_nothing_means_that_everything_is_finished() -> None:
     window = Window(5, 20)
     window.load([])

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sharecoord.core.changes import (
+    InFlight,
     InFlightRow,
     LoadedPartition,
     PartitionHead,
@@ -51,7 +52,7 @@ def recovered(row: InFlightRow, at_ms: int, *, touched: bool) -> InFlightRow:
     head = PartitionHead(0, 10, -1, 0, 0)
     key = PartitionKey("g", "t", "", 0)
     place = PartitionRow(1, key, head, "c", owner_epoch=1, incarnation=1, state_epoch=0)
-    loaded = LoadedPartition(place, (row,), (), at_ms)
+    loaded = LoadedPartition(place, InFlight.of([row]), (), at_ms)
     clock = _At(at_ms)
     partition = SharePartition(head, owner_epoch=1, settings=PartitionSettings())
     partition.load(ranges_of(loaded, clock, lock_grace_ms=GRACE_MS))
@@ -86,3 +87,19 @@ def test_all_extensions_together_are_at_most_one_duration(
         row = recovered(row, at_ms, touched=touched)
         assert before.deadline_ms <= row.deadline_ms <= 2 * duration_ms
         assert row.granted_ms >= 0
+
+
+def test_ranges_with_the_same_hashes_have_keys_of_their_own() -> None:
+    key = PartitionKey("g", "t", "", 0)
+    head = PartitionHead(0, 2, -1, 0, 0)
+    place = PartitionRow(1, key, head, "c", owner_epoch=1, incarnation=1, state_epoch=0)
+    rows = [acquired(30_000, 30_000)._replace(first_offset=at, last_offset=at) for at in (0, 1)]
+    for hashes in (b"\0" * 8, None):
+        stored = InFlight.of(row._replace(key_hashes=hashes) for row in rows)
+        assert stored.states[0] is stored.states[1]
+        loaded = LoadedPartition(place, stored, (), 0)
+        found = [value for _, _, value in ranges_of(loaded, _At(0), lock_grace_ms=GRACE_MS)]
+        if hashes is None:
+            assert found[0] is found[1]
+        else:
+            assert [value.keys and value.keys.base_offset for value in found] == [0, 1]
