@@ -28,7 +28,7 @@ FAST_SUITES := $(wildcard tests/unit tests/property tests/golden tests/architect
 KAFKA ?=
 KAFKA_ADDR ?=
 DEMO_ARGS ?=
-BENCH_ARGS ?=
+BENCH_ARGS ?= --plan all
 PYTEST_ARGS ?=
 SEEDS ?= 100000
 FIRST ?= 0
@@ -69,8 +69,9 @@ format: $(VENV)/.stamp-test ## Rewrite the code in the project's format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.stamp-test ## Measure against peers (BENCH_ARGS=...)
+bench: $(VENV)/.stamp-test ## Measure against peers and each store (BENCH_ARGS=...)
 	@tools/ensure_java.sh
+	@tools/ensure_postgres.sh
 	@$(BIN)/sharecoord bench $(BENCH_ARGS)
 
 proto: $(PROTO_VENV)/.stamp ## Generate the stubs from proto/

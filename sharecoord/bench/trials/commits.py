@@ -70,7 +70,9 @@ def rate_of(call: Callable[[], None], seconds: float, clock_s: Callable[[], floa
         clock_s: Seconds.
     """
     count, began_s = 0, clock_s()
-    while (passed_s := clock_s() - began_s) < seconds or not count:
+    while True:
         call()
         count += 1
-    return count / passed_s
+        passed_s = clock_s() - began_s
+        if passed_s >= seconds:
+            return count / passed_s

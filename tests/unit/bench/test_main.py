@@ -10,8 +10,9 @@ import pytest
 
 from sharecoord.bench import main as bench
 from sharecoord.bench.errors import BenchError
-from sharecoord.bench.results import Run
+from sharecoord.bench.results import Run, TrialRun
 from sharecoord.bench.runner import Runner
+from sharecoord.bench.trials.run import TrialRunner
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.errors import DevenvError
 from sharecoord.errors import InvalidConfigError
@@ -55,6 +56,29 @@ def test_a_missed_target_fails_only_when_it_shall(
     stored = json.loads((output / "result.json").read_text(encoding="utf-8"))
     assert stored["machine"]["kafka"] == "h:1"
     assert len(stored["runs"]) == 2
+
+
+def test_of_all_plans_each_has_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(monkeypatch, ())
+    monkeypatch.setattr(TrialRunner, "run", one_of_each)
+    output = tmp_path / "result"
+    argv = ["--plan", "all", "--kafka", "h:1", "--output", str(output), "--strict"]
+    assert bench.main(argv) == 1
+    assert {path.name for path in output.iterdir()} == set(bench.PLANS)
+    stored = json.loads((output / "recovery" / "result.json").read_text(encoding="utf-8"))
+    assert [verdict["passed"] for verdict in stored["verdicts"]] == [False, False]
+    report = (output / "restart" / "report.md").read_text(encoding="utf-8")
+    assert "first delivery after the port opened | <= 1 s | 11.00 s  | **MISS**" in report
+    assert "## Speed and cost" not in report
+    assert "| SQLite, 10 x 2 ranges" in capsys.readouterr().out
+
+
+def one_of_each(runner: TrialRunner) -> Iterator[TrialRun]:
+    names = ("commits_per_s", "all_served_s", "first_delivery_s")
+    for trial in runner._plan.trials:
+        yield TrialRun(trial.key, 1, dict.fromkeys(names, 11.0), 0.5)
 
 
 def test_by_default_the_result_goes_to_a_folder_of_its_time(

@@ -1,0 +1,93 @@
+"""The plans about stores: what is compared with what, and the figures of their trials."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from sharecoord.bench.main import ALL, PLANS, make_plan
+from sharecoord.bench.plans.plan import Metric, TrialKind
+from sharecoord.bench.plans.stores import recovery_plan, restart_plan, stores_plan
+from sharecoord.bench.results import Spread, TrialRun, figures_of, judge
+from sharecoord.bench.trials.commits import rate_of
+from sharecoord.bench.trials.recovery import recovery_figures
+from sharecoord.bench.trials.taker import POLL_S, Pace
+from sharecoord.devenv.stores import StoreKind
+from sharecoord.errors import InvalidConfigError
+
+
+def test_servers_are_compared_with_sqlite_and_postgresql_is_judged_at_each_size() -> None:
+    plan = stores_plan(sizes=[100, 1000])
+    by_store = {contender.store: contender for contender in plan.contenders}
+    assert {StoreKind.SQLITE, StoreKind.POSTGRESQL} <= by_store.keys()
+    sqlite = by_store.pop(StoreKind.SQLITE)
+    assert sqlite.peer is None
+    assert {contender.peer for contender in by_store.values()} == {sqlite.key}
+    wanted = [(by_store[StoreKind.POSTGRESQL].key, size, 0.7) for size in (100, 1000)]
+    assert [(t.contender, t.size_bytes, t.bound) for t in plan.targets] == wanted
+    assert {target.metric for target in plan.targets} == {Metric.RATIO}
+
+
+def test_stores_alone_commit_few_and_many_ranges_in_turn() -> None:
+    plan = stores_plan(repeats=2)
+    stores = [contender.store for contender in plan.contenders]
+    steps = [(trial.ranges, trial.store, repeat) for trial, repeat in plan.trial_steps()]
+    both = [(ranges, store) for ranges in (2, 2000) for store in stores]
+    assert steps == [
+        *((*each, 1) for each in both),
+        *((*each, 2) for each in reversed(both)),
+    ]
+
+
+def test_as_much_is_recovered_as_was_promised() -> None:
+    plan = recovery_plan()
+    sizes = {(t.kind, t.partitions, t.ranges) for t in plan.trials}
+    assert sizes == {(TrialKind.RECOVERY, 1000, 2000)}
+    assert plan.repeats == 3
+    assert [(t.metric, t.bound) for t in plan.targets] == [(Metric.ALL_SERVED_S, 10.0)] * 2
+    quick = recovery_plan(quick=True)
+    assert quick.repeats == 1
+    assert max(t.partitions * t.ranges for t in quick.trials) == 2000
+
+
+def test_what_is_judged_was_tried() -> None:
+    for name in PLANS:
+        plan = make_plan(name, {}, quick=True)
+        known = {c.key for c in plan.contenders} | {t.key for t in plan.trials} | {None}
+        assert {target.contender for target in plan.targets} <= known
+        assert len({t.key for t in plan.trials}) == len(plan.trials)
+    with pytest.raises(InvalidConfigError, match=f"plan: 'speed' is not known; .*, {ALL}$"):
+        make_plan("speed", {})
+
+
+@pytest.mark.parametrize(("seconds", "passed"), [([0.2, 1.0, 9.0], True), ([0.2, 1.1, 1.1], False)])
+def test_the_median_of_a_trial_is_judged(seconds: list[float], *, passed: bool) -> None:
+    plan = restart_plan()
+    key = plan.trials[0].key
+    runs = [TrialRun(key, at, {"first_delivery_s": s}, 0.0) for at, s in enumerate(seconds, 1)]
+    (verdict,) = judge(plan, [], runs)
+    assert (verdict.passed, verdict.unit, verdict.at_least) == (passed, "s", False)
+    spread = Spread.of(seconds)
+    assert verdict.measured == spread
+    assert figures_of(plan, runs) == {
+        TrialKind.RESTART: {plan.trials[0].title: {"first_delivery_s": spread}}
+    }
+
+
+def test_recovery_is_measured_to_the_first_to_half_and_to_the_last() -> None:
+    found = recovery_figures(10.0, [13.0, 11.0, 19.0])
+    assert found == {"first_delivery_s": 1.0, "half_served_s": 3.0, "all_served_s": 9.0}
+
+
+def test_a_rate_counts_whole_calls() -> None:
+    clock = itertools.count()
+    assert rate_of(lambda: None, 4.0, lambda: float(next(clock))) == 1.0
+
+
+def test_a_pace_waits_for_what_is_due_and_does_not_catch_up() -> None:
+    pace = Pace(100.0, 0.0)
+    assert pace.wait_s(10, 0.0) == pytest.approx(0.1)
+    assert pace.wait_s(0, 0.06) == pytest.approx(0.04)
+    # A second without records is no debt of a hundred.
+    assert pace.wait_s(10, 1.1) == pytest.approx(0.1 - POLL_S)
