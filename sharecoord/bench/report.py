@@ -25,6 +25,7 @@ _FIGURES: Final[Mapping[str, tuple[str, str]]] = {
     "first_delivery_s": ("first delivery, s", ".2f"),
     "half_served_s": ("half of them served, s", ".2f"),
     "all_served_s": ("all served, s", ".2f"),
+    "coordinator_cpu_s": ("CPU of the coordinator, s", ".2f"),
     "peak_mb": ("coordinator at most, MB", ",.0f"),
     "load_per_s": ("load, records/s", ",.0f"),
 }

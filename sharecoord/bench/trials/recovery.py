@@ -10,6 +10,7 @@ from typing import Final
 
 from sharecoord.bench.coordinator import MeasuredCoordinator
 from sharecoord.bench.plans.plan import Trial
+from sharecoord.bench.procfs import cpu_s
 from sharecoord.bench.trials.taker import Taker
 from sharecoord.devenv.stores import fill_in_flight
 
@@ -50,13 +51,14 @@ def measure_recovery(
     coordinator = MeasuredCoordinator(bootstrap_servers, directory, settings=settings)
     began_s = time.monotonic()
     with coordinator:
-        ready_s = time.monotonic()
+        ready_s, used_s = time.monotonic(), cpu_s(coordinator.pid)
         taker = Taker(coordinator.address, GROUP, topic)
         with taker.running():
             taker.wait_for(trial.partitions, DEADLINE_S)
         return {
             "port_open_s": ready_s - began_s,
             **recovery_figures(ready_s, taker.first_s.values()),
+            "coordinator_cpu_s": cpu_s(coordinator.pid) - used_s,
             "peak_mb": coordinator.peak_rss_mb,
         }
 
