@@ -11,6 +11,7 @@ from pathlib import Path
 from sharecoord.core.changes import (
     CommitBatch,
     InFlightRow,
+    MemberRow,
     PartitionClaim,
     PartitionCommit,
     PartitionHead,
@@ -188,6 +189,8 @@ def fill_in_flight(
     """
     with opened(url) as store:
         rows = owned_partitions(store, group, topic, topic_id, partitions)
+        # What nobody is known to hold would be released at once.
+        store.join_members([MemberRow(group, GONE_MEMBER, 0, "", "", "", (topic,))])
         now_ms = store.now_ms()
         step = max(1, ROWS_PER_COMMIT // ranges)
         for at in range(0, len(rows), step):
