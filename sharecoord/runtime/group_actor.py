@@ -24,7 +24,15 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.ports import TopicInfo
-from sharecoord.runtime import idle, loading, lock_books, log_changes, moves, opening
+from sharecoord.runtime import (
+    idle,
+    loading,
+    lock_books,
+    log_changes,
+    moves,
+    opening,
+    poll_timer,
+)
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.dispatch import Dispatcher
@@ -202,7 +210,7 @@ class GroupActor:
         session.comparing = 1
         self.dispatcher.joined(session)
         if not gateway:
-            self._arm_poll_timer(session)
+            poll_timer.arm(self, session)
         idle.wake(self.context, self)
         return session
 
@@ -285,31 +293,6 @@ class GroupActor:
         """The application took part: a lock that ran out before holds nothing up any more."""
         session.last_poll_ms = self.context.clock.now_ms()
         self.dispatcher.took_part(session)
-
-    def _arm_poll_timer(self, session: Session) -> None:
-        idle_ms = self.context.clock.now_ms() - session.last_poll_ms
-        delay_s = max(session.max_poll_interval_ms - idle_ms, 10) / 1000
-        loop = asyncio.get_running_loop()
-        session.poll_timer = loop.call_later(delay_s, self._poll_overdue, session)
-
-    def _poll_overdue(self, session: Session) -> None:
-        if self.sessions.get(session.member_id) is not session:
-            return
-        idle_ms = self.context.clock.now_ms() - session.last_poll_ms
-        if idle_ms < session.max_poll_interval_ms:
-            self._arm_poll_timer(session)
-            return
-        log.warning("max.poll.interval.ms exceeded", group=self.group_id, member=session.member_id)
-        channel = session.channel
-        self.leave(session)
-        if channel is not None:
-            channel.end(
-                UnknownMemberError(
-                    f"no poll for {idle_ms} ms (max.poll.interval.ms="
-                    f"{session.max_poll_interval_ms}): the member was removed and its records "
-                    "released; poll more often or raise max.poll.interval.ms"
-                )
-            )
 
     def leave(
         self, session: Session, book: Mapping[Place, Sequence[HeldRange]] | None = None
