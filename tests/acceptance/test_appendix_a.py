@@ -11,6 +11,8 @@ import ast
 import asyncio
 import itertools
 import threading
+import time
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -31,14 +33,12 @@ from tests.acceptance.bad_input import Member, acknowledged, exceptions
 from tests.acceptance.chaos.crew import ROOT
 from tests.acceptance.chaos.fixtures import broker, everybody_is_up, scene
 from tests.acceptance.chaos.load import Load
-from tests.acceptance.chaos.scene import Scene, let_pass
+from tests.acceptance.chaos.scene import Scene, configure, let_pass
 from tests.architecture.test_evidence import exists
 from tests.support import eventually, unique_name
 from tests.unit.runtime.worlds import offsets, world_with
 
 __all__ = ["broker", "everybody_is_up", "scene"]
-
-pytestmark = pytest.mark.long
 
 HERE = "tests/acceptance/test_appendix_a.py"
 KILLS = "tests/acceptance/test_faults_kill.py"
@@ -145,12 +145,13 @@ def test_every_test_of_this_file_belongs_to_a_row() -> None:
 
 # -- with processes -------------------------------------------------------------------------------
 
-STANDSTILL_S = 5.0
-REPLACED_EACH_S = 2.0
+STANDSTILL = 3
+"""So many replacements without a delivery in between are a standstill, on a slow machine too."""
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "times", [8, pytest.param(300, marks=[pytest.mark.long, pytest.mark.timeout(1_200)])]
+    "times", [8, pytest.param(300, marks=[pytest.mark.long, pytest.mark.timeout(2_400)])]
 )
 def test_work_never_stands_still_while_everybody_is_replaced(scene: Scene, times: int) -> None:
     with scene.crew(poll_records=20) as crew:
@@ -158,29 +159,35 @@ def test_work_never_stands_still_while_everybody_is_replaced(scene: Scene, times
         crew.produce(scene.topics, 10)
         crew.working(*workers)
         with Load(crew, scene.topics, each_s=0.1, chunk=10):
+            replaced_s: list[float] = []
             for number in range(times):
-                let_pass(REPLACED_EACH_S)
                 if number % 4 == 3:
                     scene.coordinator.kill()
                     scene.coordinator.restart()
                 else:
                     crew.kill(workers.pop(0))
                     workers.append(crew.hire())
+                    crew.working(workers[-1])
+                replaced_s.append(time.monotonic())
+                let_pass(1.0)
         crew.until_finished(scene.coordinator)
         got_s = sorted(e.time_s for e in crew.tally.entries if e.verb is Verb.GOT)
-        pauses = [after - before for before, after in itertools.pairwise(got_s)]
+        meanwhile = [
+            bisect(replaced_s, after) - bisect(replaced_s, before)
+            for before, after in itertools.pairwise(got_s)
+        ]
         assert crew.verdict(scene.coordinator).faults == ()
-    assert max(pauses) < STANDSTILL_S
+    assert max(meanwhile) < STANDSTILL
 
 
 def test_a_redeployment_loses_nothing_and_repeats_nothing(scene: Scene) -> None:
     """Duplicates could be as many as were in hand; locks that survive make it none."""
     with scene.crew(work_ms=1.0) as crew:
-        workers = crew.hire(), crew.hire()
-        crew.produce(scene.topics, 2_000)
-        crew.working(*workers)
+        # No lock may end for the mere reason that the machine is slow.
+        configure(scene.coordinator, crew.group, share_record_lock_duration_ms=60_000)
+        crew.working(crew.hire(), crew.hire())
         for goal in (300, 900):
-            crew.until(lambda goal=goal: len(crew.confirmed) >= goal, 30, f"{goal} are done")  # type: ignore[misc]
+            crew.at_work(scene.topics, goal)
             scene.coordinator.stop()
             scene.coordinator.restart()
         crew.until_finished(scene.coordinator)
@@ -214,8 +221,7 @@ def explicit(coordinator: CoordinatorProcess, group: str, **more: object) -> Sha
 def configured(coordinator: CoordinatorProcess, **settings: str) -> str:
     """A new group with settings; `_` stands for `.`."""
     group = unique_name("g")
-    with AdminClient({"bootstrap.servers": coordinator.address}) as admin:
-        admin.alter_group_configs(group, {k.replace("_", "."): v for k, v in settings.items()})
+    configure(coordinator, group, **settings)
     return group
 
 
@@ -260,7 +266,7 @@ def test_concurrent_members_never_pass_the_limit_in_flight(
     def fetch(_: int) -> int:
         member = Member(stub, group, name)
         member.join()
-        gate.wait(20)
+        gate.wait(60)
         batches = member.fetch(max_records=50, max_wait_ms=2_000).batches
         return sum(batch.record_count for batch in batches)
 
@@ -274,7 +280,10 @@ def test_locks_that_end_among_aborted_transactions(
 ) -> None:
     name = topic()
     group = configured(
-        coordinator, share_isolation_level="read_committed", share_record_lock_duration_ms="1000"
+        coordinator,
+        share_isolation_level="read_committed",
+        share_record_lock_duration_ms="1000",
+        share_delivery_count_limit="1000",
     )
     seen = Transacted()
     with explicit(coordinator, group, **{"max.poll.records": 10}) as consumer:
@@ -344,7 +353,7 @@ def test_a_limit_of_one_never_sees_two(
     coordinator: CoordinatorProcess, topic: TopicFactory, topics: Topics
 ) -> None:
     name, group = topic(), unique_name("g")
-    topics.produce(name, 40)
+    topics.produce(name, 20)
     seen: list[int] = []
     consumers = [explicit(coordinator, group, **{"max.poll.records": 1}) for _ in range(2)]
     for consumer in consumers:
@@ -352,18 +361,18 @@ def test_a_limit_of_one_never_sees_two(
 
     def step() -> bool:
         for consumer in consumers:
-            batch = list(consumer.poll(0.1))
+            batch = list(consumer.poll(0.05))
             assert len(batch) <= 1
             for message in batch:
                 seen.append(message.offset() or 0)
                 consumer.acknowledge(message)
             consumer.commit_sync(20.0)
-        return len(seen) >= 40
+        return len(seen) >= 20
 
-    eventually(step, 60, "40 records, one at a time")
+    eventually(step, 60, "20 records, one at a time")
     for consumer in consumers:
         consumer.close()
-    assert sorted(seen) == list(range(40))
+    assert sorted(seen) == list(range(20))
 
 
 def test_the_default_delivery_limit_is_finite() -> None:

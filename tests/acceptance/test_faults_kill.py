@@ -22,10 +22,10 @@ from tests.support import eventually
 
 __all__ = ["broker", "everybody_is_up", "scene"]
 
-pytestmark = pytest.mark.long
-
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
-RECORDS, MORE = 1_500, 200
+pytestmark = pytest.mark.timeout(300)
+
+RECORDS, MORE = 1_000, 200
 UNDER_LOAD = {"work_ms": 1.0, "release_each": 10}
 SOME = 200
 """So many records are through before anything is hit."""
@@ -41,11 +41,11 @@ def reach(scene: Scene, crew: Crew, phase: str) -> None:
     if phase == "idle":
         crew.until_finished(scene.coordinator)
     elif phase == "delivering":
-        crew.until(lambda: crew.deliveries() >= SOME, 30, "records are delivered")
+        crew.until_busy(scene.topics, lambda: crew.deliveries() >= SOME, "records are delivered")
     elif phase == "acknowledging":
-        crew.until(
+        crew.until_busy(
+            scene.topics,
             lambda: len(crew.confirmed) >= SOME and crew.unanswered() > 0,
-            30,
             "acknowledgements are on their way",
         )
 
@@ -175,14 +175,13 @@ def test_the_broker_is_killed_while_the_coordinator_starts(scene: Scene) -> None
         scene.coordinator.kill()
         scene.coordinator.launch()
         scene.broker.kill()
-        # Either it had its answer from Kafka and serves, or it ends and names Kafka.
+        scene.broker.start()
+        # Either it has its answer from Kafka, before or after, or it ends and names Kafka.
         eventually(lambda: served_or_ended(scene.coordinator), 60, "it serves or has ended")
         if scene.coordinator.exit_code is not None:
             assert scene.coordinator.exit_code == 1
             assert "sharecoord: error: " in scene.coordinator.log_tail()
-        scene.coordinator.kill()
-        scene.broker.start()
-        scene.coordinator.restart()
+            scene.coordinator.restart()
         everything_was_kept(scene, crew)
 
 
@@ -191,7 +190,7 @@ def test_the_broker_is_killed_while_the_coordinator_drains(scene: Scene) -> None
         reach(scene, crew, "acknowledging")
         os.kill(scene.coordinator.pid, TERM)
         scene.broker.kill()
-        eventually(lambda: scene.coordinator.exit_code is not None, 20, "it ends by itself")
+        eventually(lambda: scene.coordinator.exit_code is not None, 60, "it ends by itself")
         assert scene.coordinator.exit_code == 0, scene.coordinator.log_tail()
         scene.broker.start()
         scene.coordinator.restart()

@@ -13,7 +13,6 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from sharecoord_sdk._proto import share_service_pb2_grpc as rpc
 from sharecoord_sdk._proto import share_types_pb2 as types
-from sharecoord_sdk.admin import AdminClient
 
 from sharecoord.core.states import RecordState
 from sharecoord.demo.window_view import read_window
@@ -22,13 +21,13 @@ from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from tests.acceptance.bad_input import Member, acknowledged, exceptions
 from tests.acceptance.chaos.fixtures import broker, everybody_is_up, scene
-from tests.acceptance.chaos.scene import FAST_SETTINGS, LOCK_MS, Scene, let_pass
+from tests.acceptance.chaos.scene import FAST_SETTINGS, Scene, configure, let_pass
 from tests.acceptance.chaos.verdict import LOCK_MARGIN_S
 from tests.support import eventually, unique_name
 
 __all__ = ["broker", "everybody_is_up", "scene"]
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.timeout(300)
 
 MEBIBYTE = 1 << 20
 DISK_BYTES = 4 * MEBIBYTE
@@ -96,7 +95,6 @@ def test_a_full_disk_stops_and_loses_nothing_and_space_heals_it(
 # -- 50,000 alternating acknowledgements ----------------------------------------------------------
 
 
-@pytest.mark.timeout(240)
 def test_50_000_alternating_acknowledgements_survive_kill_9(
     broker: KafkaBroker, tmp_path: Path
 ) -> None:
@@ -150,7 +148,7 @@ def take_all(member: Member, records: int) -> tuple[types.TopicPartition, dict[i
                 token.update(dict.fromkeys(offsets, each.lock_token))
         return len(token) == records
 
-    eventually(has_all, 60, f"{records} records in hand")
+    eventually(has_all, 100, f"{records} records in hand")
     return batches[0].partition, token
 
 
@@ -161,9 +159,11 @@ def settle(
     ranges = [acknowledged(offset, offset, token[offset]) for offset in chosen]
 
     def taken() -> bool:
-        return exceptions(member.acknowledge(partition, *ranges)) == []
+        # Said again when an answer was too late: then it was taken already.
+        outcome = exceptions(member.acknowledge(partition, *ranges))
+        return {name for _, _, name in outcome} <= {"ALREADY_FINISHED"}
 
-    eventually(taken, 30, f"{chosen} are settled")
+    eventually(taken, 60, f"{chosen} are settled")
 
 
 # -- little memory --------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_a_small_memory_limit_is_kept_and_everything_is_delivered(
     with process:
         scene = Scene(broker, Topics(broker.bootstrap_servers), process, tmp_path)
         with scene.crew(poll_records=200) as crew:
-            crew.produce(scene.topics, 20_000, value_bytes=10_000)
+            crew.produce(scene.topics, 12_000, value_bytes=10_000)
             names = crew.hire(), crew.hire()
             crew.working(*names)
             watched = psutil.Process(process.pid)
@@ -192,7 +192,7 @@ def test_a_small_memory_limit_is_kept_and_everything_is_delivered(
                 most = max(most, watched.memory_info().rss)
                 return len(crew.confirmed) >= len(crew.produced)
 
-            crew.until(rest_came, 100, "200 MB went through 64 MiB")
+            crew.until(rest_came, 200, "120 MB went through 64 MiB")
             crew.until_finished(process)
             print(f"resident memory: {most / MEBIBYTE:.0f} MiB at most")
             assert crew.verdict(process).faults == ()
@@ -211,13 +211,13 @@ def test_a_worker_slower_than_its_lock_gets_on(scene: Scene, commit_each: bool) 
     """
     limit = 5
     with scene.crew(work_ms=40.0, poll_records=50, commit_each=commit_each) as crew:
-        with AdminClient({"bootstrap.servers": scene.coordinator.address}) as admin:
-            changes = {
-                "share.record.lock.duration.ms": "1000",
-                "share.delivery.count.limit": str(limit),
-            }
-            admin.alter_group_configs(crew.group, changes)
-        crew.produce(scene.topics, 200)
+        configure(
+            scene.coordinator,
+            crew.group,
+            share_record_lock_duration_ms=1_000,
+            share_delivery_count_limit=limit,
+        )
+        crew.produce(scene.topics, 100)
         crew.working(crew.hire(), crew.hire())
         crew.until_finished(scene.coordinator)
         findings = crew.verdict(scene.coordinator, delivery_limit=limit)
@@ -226,37 +226,46 @@ def test_a_worker_slower_than_its_lock_gets_on(scene: Scene, commit_each: bool) 
     assert findings.redelivered > 0
 
 
+SHORT_LOCK_MS = 1_000
+STOPPED_S = 2 * SHORT_LOCK_MS / 1000
+LATE_S = LOCK_MARGIN_S + STOPPED_S
+"""What was on its way while somebody was stopped is counted from when it arrived."""
+
+
 def test_a_paused_worker_loses_its_locks_and_its_late_acknowledgements_settle_nothing(
     scene: Scene,
 ) -> None:
     with scene.crew(work_ms=5.0, poll_records=50) as crew:
-        names = crew.hire(), crew.hire()
-        crew.produce(scene.topics, 600)
-        crew.working(*names)
-        crew.until(lambda: bool(crew.tally.in_hand["w1"]), 30, "the victim has records in hand")
-        crew.send_signal("w1", signal.SIGSTOP)
-        held = dict(crew.look().in_hand["w1"])
+        configure(scene.coordinator, crew.group, share_record_lock_duration_ms=SHORT_LOCK_MS)
+        crew.working(crew.hire(), crew.hire())
+        held: dict[int, int] = {}
+
+        def caught() -> bool:
+            """Stopped with records in hand; who has just finished them goes on."""
+            crew.send_signal("w1", signal.SIGSTOP)
+            held.update(crew.look().in_hand["w1"])
+            if not held:
+                crew.send_signal("w1", signal.SIGCONT)
+            return bool(held)
+
+        crew.until_busy(scene.topics, caught, "the victim is stopped with records in hand")
         crew.until(
             lambda: all(crew.tally.highest_count[o] > count for o, count in held.items()),
-            30,
+            100,
             f"what w1 held goes to w2: {sorted(held)}",
         )
         crew.send_signal("w1", signal.SIGCONT)
         crew.until_finished(scene.coordinator)
-        # The batch that lay in its socket while it was stopped is counted from when it woke up.
-        findings = crew.verdict(scene.coordinator, LOCK_MARGIN_S + 2 * LOCK_MS / 1000)
-    assert findings.faults == ()
-    assert held, "it was stopped in the middle of its work"
+        assert crew.verdict(scene.coordinator, LATE_S).faults == ()
 
 
 def test_a_coordinator_that_stands_still_keeps_every_promise(scene: Scene) -> None:
     with scene.crew(work_ms=1.0, release_each=10) as crew:
-        names = crew.hire(), crew.hire()
-        crew.produce(scene.topics, 1_500)
-        crew.working(*names)
-        crew.until(lambda: len(crew.confirmed) >= 200, 30, "the crew is at work")
+        configure(scene.coordinator, crew.group, share_record_lock_duration_ms=SHORT_LOCK_MS)
+        crew.working(crew.hire(), crew.hire())
+        crew.at_work(scene.topics, 200)
         os.kill(scene.coordinator.pid, signal.SIGSTOP)
-        let_pass(2 * LOCK_MS / 1000)
+        let_pass(STOPPED_S)
         os.kill(scene.coordinator.pid, signal.SIGCONT)
         crew.until_finished(scene.coordinator)
-        assert crew.verdict(scene.coordinator).faults == ()
+        assert crew.verdict(scene.coordinator, LATE_S).faults == ()

@@ -21,6 +21,9 @@ from tests.support import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 STOP_GRACE_S = 10.0
+JOIN_S = 60.0
+FINISH_S = 100.0
+MORE_RECORDS = 500
 
 
 class Crew:
@@ -111,7 +114,7 @@ class Crew:
 
     def working(self, *names: str) -> None:
         """Waits until these workers have joined."""
-        eventually(lambda: self.look().joined >= set(names), 30.0, f"{names} have joined")
+        eventually(lambda: self.look().joined >= set(names), JOIN_S, f"{names} have joined")
 
     def kill(self, name: str) -> None:
         """As kill -9."""
@@ -186,7 +189,21 @@ class Crew:
 
         eventually(looked, timeout_s, what)
 
-    def until_finished(self, store: CoordinatorProcess | str, timeout_s: float = 60.0) -> None:
+    def until_busy(self, topics: Topics, probe: Callable[[], bool], what: str) -> None:
+        """Waits, and adds records while it does: a look that comes late must not find all done."""
+
+        def busy() -> bool:
+            if len(self.produced) - len(self.confirmed) < MORE_RECORDS:
+                self.produce(topics, MORE_RECORDS)
+            return probe()
+
+        self.until(busy, JOIN_S, what)
+
+    def at_work(self, topics: Topics, count: int) -> None:
+        """Waits until so many records are confirmed, and there are more to come."""
+        self.until_busy(topics, lambda: len(self.confirmed) >= count, f"{count} are confirmed")
+
+    def until_finished(self, store: CoordinatorProcess | str, timeout_s: float = FINISH_S) -> None:
         """Waits until the store says that everything is finished.
 
         Args:

@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sharecoord_sdk.admin import AdminClient
+
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
@@ -50,6 +52,13 @@ class Scene:
             stack.callback(self.topics.delete, name)
             made = Crew(self.directory / name, group=unique_name("g"), topic=name, **given)  # type: ignore[arg-type]
             yield stack.enter_context(made)
+
+
+def configure(coordinator: CoordinatorProcess, group: str, **settings: object) -> None:
+    """Sets settings of a group, which need not exist; `_` in names stands for `.`."""
+    given = {name.replace("_", "."): str(value) for name, value in settings.items()}
+    with AdminClient({"bootstrap.servers": coordinator.address}) as admin:
+        admin.alter_group_configs(group, given)
 
 
 def passed(since_s: float, wait_s: float) -> Callable[[], bool]:
