@@ -249,17 +249,13 @@ class Ledger:
 
     # -- the end --------------------------------------------------------------------------------
 
-    def check_nothing_lost(
-        self, database: MemoryDatabase, log: FakeLog, group_id: str, *, unseen_max: int = 0
-    ) -> int:
+    def check_nothing_lost(self, database: MemoryDatabase, log: FakeLog, group_id: str) -> int:
         """Checks that what the store calls finished is finished for a reason.
 
         Args:
             database: The committed state.
             log: The log; records that are no longer in it need no other reason.
             group_id: The group.
-            unseen_max: So many deliveries of a record may have counted without arriving
-                (crashes of the coordinator between commit and sending).
 
         Returns:
             How many records are not finished yet.
@@ -283,13 +279,13 @@ class Ledger:
                     if self.life(key, record.offset).final is not None:
                         self._broken(f"{key}@{record.offset}: confirmed, yet not finished")
                 else:
-                    self._check_reason(key, record.offset, unseen_max)
+                    self._check_reason(key, record.offset)
         self.check()
         return due
 
-    def _check_reason(self, key: PartitionKey, offset: int, unseen_max: int) -> None:
+    def _check_reason(self, key: PartitionKey, offset: int) -> None:
         life = self.life(key, offset)
-        worn_out = life.count + unseen_max >= self.delivery_limit
+        worn_out = life.count >= self.delivery_limit
         if not (life.said & FINAL_TYPES or worn_out):
             self._broken(f"{key}@{offset}: finished without a reason ({life})")
 

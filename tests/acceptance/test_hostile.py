@@ -66,8 +66,8 @@ FUZZED = settings(
 @pytest.fixture(scope="module")
 def served(broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """One for all tests; it gets its limit of open files from us."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, OPEN_FILES), hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, OPEN_FILES)), hard))
     with serving(broker, tmp_path_factory.mktemp("hostile")) as scene:
         yield scene
 

@@ -31,10 +31,13 @@ from tests.differential.player import log_end
 from tests.differential.sides import KafkaSide, OurSide, Side, join
 from tests.support import KafkaUnderTest, eventually, unique_name
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.timeout(300)
 
-WAIT_S = 30.0
+WAIT_S = 60.0
+LOCK_MS = 60_000
+"""As long as Kafka lets it be: no lock ends for the mere reason that the machine is slow."""
 NON_EMPTY_GROUP = 68
+HEARTBEAT_S = int(FAST_SHARE_GROUPS["group.share.heartbeat.interval.ms"]) / 1000
 
 
 class Stage:
@@ -54,7 +57,11 @@ class Stage:
         """A new group that starts at the beginning; `_` in names stands for `.`."""
         group = unique_name("g")
         given = {name.replace("_", "."): str(value) for name, value in settings.items()}
-        side.configure(group, {"share.auto.offset.reset": "earliest", **given})
+        usual = {
+            "share.auto.offset.reset": "earliest",
+            "share.record.lock.duration.ms": str(LOCK_MS),
+        }
+        side.configure(group, {**usual, **given})
         return group
 
     def join(self, side: Side, group: str, topic: str, take: int = 500, **more: Any) -> Member:
@@ -123,7 +130,10 @@ def test_locks_and_counts_survive_a_crash(tmp_path: Path) -> None:
         stage = Stage(kafka, ours, topics, stack)
         topics.create(name)
         topics.produce(name, 10, one_record_batches=True)
-        groups = {side: stage.group(side) for side in stage.sides}
+        groups = {
+            kafka: stage.group(kafka),
+            ours: stage.group(ours, share_record_lock_duration_ms=60 * LOCK_MS),
+        }
         holders = {side: stage.join(side, groups[side], name, take=5) for side in stage.sides}
         held = {side: take(holders[side], 1, None) for side in stage.sides}
         process.kill()
@@ -201,13 +211,17 @@ def test_the_first_record_of_a_new_group_does_not_wait_for_a_heartbeat(
 ) -> None:
     name = topic()
     stage.topics.produce(name, 1)
-    took_s: list[float] = []
-    for side in stage.sides:
+
+    def took_s(side: Side) -> float:
         group = stage.group(side)
         start_s = time.monotonic()
         take(stage.join(side, group, name), 1)
-        took_s.append(time.monotonic() - start_s)
-    assert took_s[1] < took_s[0]
+        return time.monotonic() - start_s
+
+    # Kafka tells a member its partitions with its second heartbeat; however slow the machine is,
+    # that one is not earlier. Here nothing is waited for: with some luck it is faster than that.
+    assert took_s(stage.kafka) > HEARTBEAT_S
+    eventually(lambda: took_s(stage.ours) < HEARTBEAT_S, WAIT_S)
 
 
 def test_any_member_receives_from_any_partition(stage: Stage, topic: TopicFactory) -> None:
@@ -267,10 +281,15 @@ def test_a_lock_can_be_renewed(stage: Stage, topic: TopicFactory) -> None:
             assert found.lock_remaining_ms is not None
             return found.lock_remaining_ms
 
-        before_ms = eventually(lambda: (left := remaining_ms()) < 29_500 and left, WAIT_S)
-        consumer.acknowledge(message, sharecoord_sdk.AcknowledgeType.RENEW)
-        assert set(consumer.commit_sync(20.0).values()) == {None}
-        assert remaining_ms() > before_ms
+        before_ms = eventually(lambda: (left := remaining_ms()) < LOCK_MS - 500 and left, WAIT_S)
+
+        def renewed() -> bool:
+            consumer.acknowledge(message, sharecoord_sdk.AcknowledgeType.RENEW)
+            assert set(consumer.commit_sync(20.0).values()) == {None}
+            return remaining_ms() > before_ms
+
+        # More than once where the machine takes longer to look than the lock was old.
+        eventually(renewed, WAIT_S)
     consumer.close()
 
 
@@ -290,11 +309,11 @@ def test_a_release_may_carry_a_delay(stage: Stage, topic: TopicFactory) -> None:
                     consumer.acknowledge(message, release, delay_ms=700)
                 consumer.acknowledge(message, release)
                 continue
+            start_s = time.monotonic()
             consumer.acknowledge(message, release, delay_ms=700)
             consumer.commit_sync(20.0)
-            start_s = time.monotonic()
             _first_of(consumer)
-            assert time.monotonic() - start_s > 0.5
+            assert time.monotonic() - start_s > 0.65, "50 ms are the decision's exactness"
 
 
 def _finished_at(side: Side, group: str, name: str, end: int) -> bool:
@@ -363,15 +382,15 @@ def test_a_broken_connection_is_no_departure(stage: Stage, topic: TopicFactory) 
     stage.topics.produce(name, 1)
     lock_s = 3.0
     took_s: list[float] = []
-    for side, lock_ms in zip(stage.sides, (60_000, int(lock_s * 1000)), strict=True):
+    for side, lock_ms in zip(stage.sides, (LOCK_MS, int(lock_s * 1000)), strict=True):
         group = stage.group(side, share_record_lock_duration_ms=lock_ms)
         victim = stage.join(side, group, name, child=True)
-        take(victim, 1, None)
         start_s = time.monotonic()
+        take(victim, 1, None)
         victim.kill()
         (seen,) = take(stage.join(side, group, name), 1)
         took_s.append(time.monotonic() - start_s)
         # With its last session Kafka may forget the count as well; here it is on disk.
         assert seen.delivery in ({1, 2} if side is stage.kafka else {2})
-    assert took_s[0] < 60.0
-    assert took_s[1] > lock_s - 1.0
+    assert took_s[0] < LOCK_MS / 1000
+    assert took_s[1] > lock_s

@@ -23,8 +23,6 @@ from tests.differential.script import SETTLING, Content, Fate, Kind, Script
 from tests.differential.sides import KafkaSide, OurSide, Side
 from tests.support import KafkaUnderTest
 
-pytestmark = pytest.mark.long
-
 SEED_VARIABLE = "SCRIPT_SEED"
 SCRIPTS, SCRIPTS_LONG = 40, 200
 AT_ONCE = 20
