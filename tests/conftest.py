@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 PROFILE_VARIABLE = "SHARECOORD_TEST_PROFILE"
 WITHOUT_KAFKA = "none"
+BROKER_START_S = 100.0
+"""Seconds when nothing else runs; the whole run hangs on it, so a crowded machine gets its time."""
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=50)
@@ -178,7 +180,7 @@ def container_broker(image: str) -> Iterator[KafkaUnderTest]:
 @contextmanager
 def local_broker() -> Iterator[KafkaUnderTest]:
     """A broker as a child process; a missing part fails the test with the line that installs it."""
-    broker = KafkaBroker(settings=FAST_SHARE_GROUPS)
+    broker = KafkaBroker(settings=FAST_SHARE_GROUPS, start_timeout_s=BROKER_START_S)
     problem = ""
     try:
         broker.start()

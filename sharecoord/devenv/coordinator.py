@@ -15,7 +15,7 @@ from sharecoord.config.sources import ENVIRONMENT_PREFIX
 from sharecoord.devenv.errors import DevenvError
 from sharecoord.devenv.processes import LOOPBACK, GuardedProcess, free_ports
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 10.0
 POLL_S = 0.02
 
