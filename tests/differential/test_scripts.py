@@ -6,10 +6,11 @@ more seeds may stand there with commas between them.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -37,36 +38,52 @@ class Stage:
     """Plays the scripts that this run wants, so many at a time, on both sides of one cluster."""
 
     def __init__(self, bootstrap_servers: str, coordinator: str, seeds: list[int]) -> None:
-        sides: tuple[Side, Side] = (KafkaSide(bootstrap_servers), OurSide(coordinator))
+        self._sides: tuple[Side, Side] = (KafkaSide(bootstrap_servers), OurSide(coordinator))
         self._bootstrap_servers = bootstrap_servers
         # A writer for each thread: making a producer costs more than its records.
         self._local = threading.local()
         self._pool = ThreadPoolExecutor(AT_ONCE, initializer=self._begin)
-        self._played: dict[int, list[Future[Outcome]]] = {
-            seed: [self._pool.submit(self._play, side, seed) for side in sides] for seed in seeds
-        }
+        self._played = {seed: self._submit(seed) for seed in seeds}
+        self._again: list[int] = []
 
     def _begin(self) -> None:
         self._local.topics = Topics(self._bootstrap_servers)
+
+    def _submit(self, seed: int) -> list[Future[Outcome]]:
+        return [self._pool.submit(self._play, side, seed) for side in self._sides]
 
     def _play(self, side: Side, seed: int) -> Outcome:
         return Player(side, self._local.topics, Script(seed)).play()
 
     def judge(self, seed: int) -> None:
-        """Waits for a script and compares both sides, with what the script says too."""
-        script = Script(seed)
+        """Waits for a script and compares both sides, with what the script says too.
+
+        One that differs is played once more with nobody beside it: on a machine that has no time
+        for all of them locks end that should not, and only what differs again is a difference.
+        """
+        paper = expected(Script(seed))
+        if not all(_agrees(future.result(SCRIPT_S), paper) for future in self._played[seed]):
+            wait(itertools.chain(*self._played.values()), SCRIPT_S)
+            self._played[seed] = self._submit(seed)
+            self._again.append(seed)
         kafka, ours = (future.result(SCRIPT_S) for future in self._played[seed])
-        transcript = "\n".join([*script.describe(), *kafka.transcript, *ours.transcript])
-        print(transcript)
+        print("\n".join([*Script(seed).describe(), *kafka.transcript, *ours.transcript]))
         assert (kafka.failure, ours.failure) == ("", ""), seed
-        paper = expected(script)
         for name, outcome in (("kafka", kafka), ("sharecoord", ours)):
             assert outcome.histories == paper.histories, f"{name}, seed {seed}: histories"
             assert outcome.answers == paper.answers, f"{name}, seed {seed}: answers"
 
-    def close(self) -> None:
-        """Waits for what is under way; drops the rest."""
+    def close(self, request: pytest.FixtureRequest) -> None:
+        """Waits for what is under way, drops the rest; says what was played twice."""
         self._pool.shutdown(cancel_futures=True)
+        reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+        if self._again and reporter is not None:
+            reporter.write_line(f"\nplayed again, alone: scripts {sorted(self._again)}")
+
+
+def _agrees(outcome: Outcome, paper: Outcome) -> bool:
+    same = (outcome.histories, outcome.answers) == (paper.histories, paper.answers)
+    return same and not outcome.failure
 
 
 def _seeds(request: pytest.FixtureRequest, test: str) -> list[int]:
@@ -88,7 +105,7 @@ def stage(
         _seeds(request, "test_both_sides_play_the_script_alike"),
     )
     yield made
-    made.close()
+    made.close(request)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +120,7 @@ def stage_on_4_4(
         seeds = _seeds(request, "test_both_sides_play_the_script_alike_on_4_4")
         made = Stage(broker.bootstrap_servers, process.address, seeds)
         yield made
-        made.close()
+        made.close(request)
 
 
 def test_the_scripts_of_a_run_have_everything_in_them() -> None:
