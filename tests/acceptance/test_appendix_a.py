@@ -145,7 +145,7 @@ def test_every_test_of_this_file_belongs_to_a_row() -> None:
 
 # -- with processes -------------------------------------------------------------------------------
 
-STANDSTILL = 3
+STANDSTILL = 4
 """So many replacements without a delivery in between are a standstill, on a slow machine too."""
 
 
