@@ -59,6 +59,11 @@ hypothesis.settings.load_profile(os.environ.get(PROFILE_VARIABLE, "ci"))
 _notes: list[str] = []
 
 
+def note(text: str) -> None:
+    """Shows a line with the summary of the run."""
+    _notes.append(text)
+
+
 class TopicFactory(Protocol):
     """Creates a topic with a name of its own and returns the name."""
 

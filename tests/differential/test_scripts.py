@@ -19,6 +19,7 @@ from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.broker_config import FAST_SHARE_GROUPS
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
+from tests.conftest import note
 from tests.differential.player import Outcome, Player, expected
 from tests.differential.script import SETTLING, Content, Fate, Kind, Script
 from tests.differential.sides import KafkaSide, OurSide, Side
@@ -73,12 +74,11 @@ class Stage:
             assert outcome.histories == paper.histories, f"{name}, seed {seed}: histories"
             assert outcome.answers == paper.answers, f"{name}, seed {seed}: answers"
 
-    def close(self, request: pytest.FixtureRequest) -> None:
+    def close(self) -> None:
         """Waits for what is under way, drops the rest; says what was played twice."""
         self._pool.shutdown(cancel_futures=True)
-        reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-        if self._again and reporter is not None:
-            reporter.write_line(f"\nplayed again, alone: scripts {sorted(self._again)}")
+        if self._again:
+            note(f"scripts that differed and were played again, alone: {sorted(self._again)}")
 
 
 def _agrees(outcome: Outcome, paper: Outcome) -> bool:
@@ -105,7 +105,7 @@ def stage(
         _seeds(request, "test_both_sides_play_the_script_alike"),
     )
     yield made
-    made.close(request)
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def stage_on_4_4(
         seeds = _seeds(request, "test_both_sides_play_the_script_alike_on_4_4")
         made = Stage(broker.bootstrap_servers, process.address, seeds)
         yield made
-        made.close(request)
+        made.close()
 
 
 def test_the_scripts_of_a_run_have_everything_in_them() -> None:
