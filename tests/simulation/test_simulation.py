@@ -43,7 +43,7 @@ def test_seeds_that_failed_once() -> None:
     run("run", "--jobs", "1", "--only", *map(str, kept_seeds()))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
 def test_no_promise_is_broken(first: int) -> None:
     count = min(BLOCK, SEEDS - first)
