@@ -300,12 +300,20 @@ class Fleet:
             self.tell_change()
 
 
+def _hear(task: asyncio.Task[Any]) -> None:
+    """Typed errors are an operator's to read; any other one is a mistake and goes on."""
+    if not task.cancelled():
+        with contextlib.suppress(SharecoordError):
+            task.result()
+
+
 async def finished(process: Process, work: Coroutine[Any, Any, Any], timeout_s: float) -> None:
     """Runs work inside a process and waits for it; a crash or a freeze leaves it unfinished."""
     task = process.spawn(work, "operator")
     await asyncio.wait([task], timeout=timeout_s)
-    if task.done() and not task.cancelled():
-        with contextlib.suppress(SharecoordError):
-            task.result()
+    if task.done():
+        _hear(task)
     else:
+        # It may still end with an error of the store, on which it wanted to put things in order.
+        task.add_done_callback(_hear)
         task.cancel()
