@@ -143,7 +143,9 @@ def restore_store(
         epoch = _highest_epoch(connection)
         for table in (COORDINATOR, *reversed(TABLES)):
             connection.execute(delete(table))
-        _insert(access, connection, reader, path)
+        # Closed at once, also after an error, whose traceback holds what was being read.
+        with contextlib.closing(reader.rows()) as rows:
+            _insert(access, connection, rows, path)
         _raise_epochs(access, connection, max(epoch, _highest_epoch(connection)) + EPOCH_STEP)
         _continue_ids(connection)
     return header
@@ -180,8 +182,10 @@ def _refuse_other_cluster(
         )
 
 
-def _insert(access: StoreAccess, connection: Connection, reader: BackupReader, path: Path) -> None:
-    for table, found in groupby(reader.rows(), key=itemgetter(0)):
+def _insert(
+    access: StoreAccess, connection: Connection, stored: Iterator[tuple[Table, Row]], path: Path
+) -> None:
+    for table, found in groupby(stored, key=itemgetter(0)):
         names, size, done = table.columns.keys(), rows_at_once(table), 0
         while rows := [dict(zip(names, row, strict=True)) for _, row in islice(found, size)]:
             try:

@@ -17,7 +17,7 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -178,7 +178,7 @@ class BackupReader:
                 pass
         return header
 
-    def rows(self) -> Iterator[tuple[Table, Row]]:
+    def rows(self) -> Generator[tuple[Table, Row], None, None]:
         """All rows in order; raises as `verify`."""
         with self._lines() as lines:
             yield from self._rows(lines, self._header(lines))
