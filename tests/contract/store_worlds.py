@@ -30,7 +30,7 @@ from sharecoord.errors import StoreOutcomeUnknownError
 from sharecoord.store.dialects import SqliteDialect
 from sharecoord.store.dialects.mysql import MySqlDialect
 from sharecoord.store.dialects.postgres import PostgresDialect
-from sharecoord.store.dialects.server import ServerDialect
+from sharecoord.store.dialects.server import STANDSTILL_MS, ServerDialect
 from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
 from sharecoord.store.sql_store import SqlStore
 
@@ -188,13 +188,23 @@ class ServerWorld(World):
         self.dialects: dict[int, _Breakable] = {}
 
     def make(
-        self, *, fleet: bool = True, url: str = "", lock_timeout_ms: int = 300, **options: Any
+        self,
+        *,
+        fleet: bool = True,
+        url: str = "",
+        lock_timeout_ms: int = 300,
+        standstill_ms: int = STANDSTILL_MS,
+        **options: Any,
     ) -> SqlStore:
         kind = BreakablePostgres if is_postgres(self.url) else BreakableMySql
         scheme = "postgresql+psycopg" if is_postgres(self.url) else "mysql+pymysql"
         address = make_url(scheme + ":" + (url or self.url).partition(":")[2])
         dialect = kind(
-            address, lock_timeout_ms=lock_timeout_ms, take_wait_ms=200, answer_timeout_ms=4000
+            address,
+            lock_timeout_ms=lock_timeout_ms,
+            take_wait_ms=200,
+            answer_timeout_ms=4000,
+            standstill_ms=standstill_ms,
         )
         dialect.world = self
         store = SqlStore(dialect, name=dialect.where, fleet=fleet, **options)

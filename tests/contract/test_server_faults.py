@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from typing import Any
 
 import pytest
 
@@ -183,6 +184,27 @@ def test_a_row_that_a_tool_holds_is_waited_for_a_while(server_world: ServerWorld
         assert ranges(store, loaded.row.partition_id) == []
         cursor.execute("ROLLBACK")
     assert commit(store, change) == frozenset()
+
+
+def test_rows_of_a_process_that_stands_still_come_free(server_world: ServerWorld) -> None:
+    """Stopped within a transaction, it keeps its connection: only the server can end that."""
+    store = server_world.open()
+    loaded = claimed(store)
+    dialect = server_world.dialects[id(server_world.make(standstill_ms=3_000))]
+    lock = f"SELECT 1 FROM share_partition WHERE id = {loaded.row.partition_id} FOR UPDATE"
+    fairy = dialect.make_engine().raw_connection()
+    still: Any = fairy.driver_connection
+    fairy.detach()
+    with still.cursor() as cursor:
+        cursor.execute(lock)
+        change = change_of(loaded, upserted=[row_of(0, 4)])
+        with pytest.raises(StoreUnavailableError, match="for too long"):
+            commit(store, change)
+        assert eventually(lambda: [commit(store, change)], 20.0, "it comes free") == [frozenset()]
+        with pytest.raises(dialect.driver_errors):
+            cursor.execute(lock)
+    with suppress(*dialect.driver_errors):
+        still.close()
 
 
 def test_a_deadlock_is_made_again(server_world: ServerWorld) -> None:

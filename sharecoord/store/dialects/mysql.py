@@ -219,7 +219,11 @@ class MySqlDialect(ServerDialect):
             cursor.execute("SELECT @@global.read_only, @@version")
             read_only, version = cursor.fetchone()
             if "MariaDB" in str(version):
-                cursor.execute(f"SET SESSION max_statement_time = {STATEMENT_TIMEOUT_MS / 1000}")
+                standstill_s = max(1, self._standstill_ms // 1000)
+                cursor.execute(
+                    f"SET SESSION max_statement_time = {STATEMENT_TIMEOUT_MS / 1000}, "
+                    f"idle_transaction_timeout = {standstill_s}"
+                )
         if str(read_only) not in ("0", "OFF"):
             connection.close()
             raise StoreRefusedError(

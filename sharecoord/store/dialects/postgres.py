@@ -121,7 +121,8 @@ class PostgresDialect(ServerDialect):
                 f"{self.where}: the database has the encoding {encoding}. Make one with CREATE "
                 "DATABASE … ENCODING 'UTF8' TEMPLATE template0"
             )
-        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {OPEN_TIMEOUT_MS}")
+        for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            connection.exec_driver_sql(f"SET LOCAL {name} = {OPEN_TIMEOUT_MS}")
         driver: Any = connection.connection.driver_connection
         driver.answer_timeout_s = OPEN_TIMEOUT_MS / 1000
 
@@ -153,6 +154,7 @@ class PostgresDialect(ServerDialect):
             "default_transaction_isolation": "read\\ committed",
             "lock_timeout": self._lock_timeout_ms,
             "statement_timeout": STATEMENT_TIMEOUT_MS,
+            "idle_in_transaction_session_timeout": self._standstill_ms,
             # For the server's end: when our machine is gone, its locks must not stay.
             "tcp_keepalives_idle": KEEPALIVE_IDLE_S,
             "tcp_keepalives_interval": KEEPALIVE_INTERVAL_S,

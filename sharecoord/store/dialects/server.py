@@ -32,6 +32,9 @@ USER_TIMEOUT_MS = 5000
 STATEMENT_TIMEOUT_MS = 10_000
 ANSWER_TIMEOUT_MS = 12_000
 """So long may a server that still has a network be silent: more than it gives a statement."""
+STANDSTILL_MS = STATEMENT_TIMEOUT_MS
+"""So long may a process say nothing within a transaction, as when it is stopped: its machine still
+answers for it, and the rows that it has locked would wait for ever."""
 OPEN_TIMEOUT_MS = 600_000
 """The same while the schema is made or migrated."""
 
@@ -74,6 +77,7 @@ class ServerDialect(Dialect):
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         take_wait_ms: int = TAKE_WAIT_MS,
         answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
+        standstill_ms: int = STANDSTILL_MS,
     ) -> None:
         """Touches nothing.
 
@@ -82,12 +86,14 @@ class ServerDialect(Dialect):
             lock_timeout_ms: How long a transaction waits for rows that another one has locked.
             take_wait_ms: How long `take` waits for another process to be gone.
             answer_timeout_ms: How long the server may be silent.
+            standstill_ms: How long we may be, within a transaction; whole seconds on MariaDB.
         """
         self.url = url
         self.where = f"store {url.render_as_string(hide_password=True)}"
         self._lock_timeout_ms = lock_timeout_ms
         self._take_wait_ms = take_wait_ms
         self._answer_timeout_ms = answer_timeout_ms
+        self._standstill_ms = standstill_ms
         self._coordinator_id = ""
         self._locks: list[str] = []
         self._engine: Engine | None = None
