@@ -70,7 +70,8 @@ def test_members_of_one_port_are_spread_over_all(
 @pytest.fixture
 def crew(fleet: FleetScene, parent: CoordinatorProcess) -> Iterator[Crew]:
     """Workers under load."""
-    with fleet.crew(work_ms=1.0) as crew:
+    ids = [f"one-{number}" for number in range(PROCESSES)]
+    with fleet.crew(work_ms=1.0, ids=ids) as crew:
         crew.produce(fleet.topics, 100)
         crew.working(crew.hire(), crew.hire(), crew.hire())
         yield crew

@@ -29,7 +29,7 @@ from tests.acceptance.chaos.load import Load
 from tests.acceptance.chaos.proxy import TcpProxy
 from tests.acceptance.chaos.scene import let_pass, passed
 from tests.acceptance.chaos.verdict import LOCK_MARGIN_S
-from tests.support import eventually, unique_name
+from tests.support import eventually
 
 __all__ = ["fleet"]
 
@@ -168,7 +168,7 @@ def test_an_owner_is_killed(fleet: FleetScene) -> None:
 @contextmanager
 def another_group(fleet: FleetScene, topic: str) -> Iterator[tuple[str, ShareConsumer]]:
     """A group with one member, whose locks last for a minute; its stream is at a."""
-    address, group = fleet.processes["a"].address, unique_name("g")
+    address, group = fleet.processes["a"].address, fleet.new_group(topic)
     with AdminClient({"bootstrap.servers": address}) as admin:
         admin.alter_group_configs(group, {"share.record.lock.duration.ms": "60000"})
     conf = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.placement import wanted_owner
 from sharecoord.core.states import RecordState
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.databases import drop_space, execute, make_space
@@ -104,19 +106,34 @@ class FleetScene:
         """What a coordinator has logged."""
         return (self.directory / name / "coordinator.log").read_text(encoding="utf-8")
 
+    def new_group(self, topic: str, *, ids: Iterable[str] = "abcd") -> str:
+        """A group's name, chosen so that each coordinator gets some of the topic's partitions.
+
+        Args:
+            topic: Of `PARTITIONS` partitions.
+            ids: All coordinators that the test knows. Who is left when some are not there keeps
+                what it has.
+        """
+        topic_id, wanted = self.topics.topic_id(topic), set(ids)
+        while True:
+            group = unique_name("g")
+            keys = [PartitionKey(group, topic, topic_id, number) for number in range(PARTITIONS)]
+            if {wanted_owner(key, wanted) for key in keys} == wanted:
+                return group
+
     @contextmanager
-    def crew(self, *, partitions: int = PARTITIONS, **options: float | str) -> Iterator[Crew]:
-        """Workers of a new group on a new topic, which is deleted afterwards."""
+    def crew(self, *, ids: Iterable[str] = "abcd", **options: float | str) -> Iterator[Crew]:
+        """Workers of a new group on a new topic, which is deleted afterwards; see `new_group`."""
         name = unique_name("t")
-        self.topics.create(name, partitions=partitions)
+        self.topics.create(name, partitions=PARTITIONS)
         given: dict[str, object] = {"address": self.addresses, **options}
         with ExitStack() as stack:
             stack.callback(self.topics.delete, name)
             made = Crew(
                 self.directory / name,
-                group=unique_name("g"),
+                group=self.new_group(name, ids=ids),
                 topic=name,
-                partitions=partitions,
+                partitions=PARTITIONS,
                 **given,  # type: ignore[arg-type]
             )
             yield stack.enter_context(made)
