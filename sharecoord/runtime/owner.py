@@ -123,7 +123,8 @@ class GatewayLink:
         self._here: dict[int, tuple[GroupActor, Session]] = {}
         self._coming: dict[int, list[GatewayItem]] = {}
         """What was said of members that are being taken in."""
-        self._closed = False
+        self.closed = False
+        """It serves nobody any more: whatever carries it should end, too."""
 
     @property
     def members(self) -> int:
@@ -183,7 +184,7 @@ class GatewayLink:
             channel.end(error)
             return
         waiting = self._coming.pop(up.handle)
-        if self._closed:
+        if self.closed:
             group.disconnected(session)
             return
         session.paused = up.paused
@@ -272,7 +273,7 @@ class GatewayLink:
 
     def close(self) -> None:
         """The link is gone: locks stay, sessions end after their timeout."""
-        self._closed = True
+        self.closed = True
         for group, session in self._here.values():
             group.disconnected(session)
         self._here.clear()

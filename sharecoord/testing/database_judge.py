@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from sharecoord.core.changes import (
     InFlightRow,
@@ -67,6 +67,11 @@ class DatabaseJudge:
         self._stream_of: dict[str, tuple[object, str]] = {}
         """Members' streams that work, and where they end."""
         self._troubles = 0
+        self._member_epochs: dict[str, int] = {}
+        self.way: Callable[[str, str], int | None] = lambda gateway, owner: None
+        """From an owner to a gateway: the same as long as nothing on it is lost; None = it is."""
+        self.unheard_ms: Callable[[str, str], int | None] = lambda gateway, owner: None
+        """Since when an owner hears nothing of a gateway, who vouches for its members."""
 
     def broken(self, message: str) -> None:
         """Notes a broken promise."""
@@ -94,7 +99,40 @@ class DatabaseJudge:
         if by_ms > 0:
             self._jumps.append((self._now_ms(), by_ms))
 
+    def heard(self, gateway: str, owner: str) -> None:
+        """An owner hears a gateway again: what ended meanwhile stays ended."""
+        for shadow in self.by_key.values():
+            if shadow.owner == owner:
+                holders = {m for m, (_, at) in self._stream_of.items() if at == gateway}
+                self._forget_ended(shadow, holders)
+
+    def _forget_ended(self, shadow: Shadow, holders: Container[str] | None = None) -> None:
+        """Locks that are not certain any more do not become so again."""
+        for life in shadow.lives.values():
+            if (holders is None or life.holder in holders) and not self._is_valid(shadow, life):
+                life.deadline_ms = 0
+
     # -- what the database does -----------------------------------------------------------------
+
+    def member_written(self, member_id: str, epoch: int, *, repeats: bool) -> None:
+        """A member joined.
+
+        Args:
+            member_id: Who.
+            epoch: Of this join.
+            repeats: Whether epochs begin anew when a member was removed.
+        """
+        if epoch <= self._member_epochs.get(member_id, 0) and not repeats:
+            last = self._member_epochs[member_id]
+            self.broken(f"{member_id}: joined with epoch {epoch} after {last}")
+        self._member_epochs[member_id] = epoch
+
+    def released(self, partition_id: int) -> None:
+        """A coordinator gave a share-partition free: the next one takes over all that it said."""
+        shadow = self.by_id.get(partition_id)
+        if shadow is not None:
+            self._forget_ended(shadow)
+            shadow.owner = None
 
     def opened(self, row: PartitionRow) -> None:
         """A share-partition has a row."""
@@ -108,7 +146,8 @@ class DatabaseJudge:
         shadow = self.by_id[row.partition_id]
         if row.owner_epoch <= shadow.owner_epoch:
             self.broken(f"{name_of(shadow)}: claimed by {row.owner} without a new owner epoch")
-        if row.owner != shadow.owner:
+        self._forget_ended(shadow)
+        if shadow.owner is not None and row.owner != shadow.owner:
             shadow.calm.clear()
         shadow.owner, shadow.owner_epoch = row.owner, row.owner_epoch
         now_ms = self._now_ms()
@@ -247,21 +286,24 @@ class DatabaseJudge:
         life, token = shadow.life(offset), old.lock_token
         fits = (token, ACCEPT) in life.said
         if passed and not fits:
-            fits = (token, REJECT) in life.said or self._worn_out(life, old)
+            fits = (token, REJECT) in life.said or self._worn_out(shadow, life, old)
         if not fits:
             self.broken(f"{name_of(shadow)}@{offset}: {text_of(old)} is finished without cause")
 
-    def _worn_out(self, life: RecordLife, row: InFlightRow) -> bool:
+    def _worn_out(self, shadow: Shadow, life: RecordLife, row: InFlightRow) -> bool:
         """Whether a record has had all its deliveries, and the last one is over."""
         if row.delivery_count < min(self._limits_in_force()):
             return False
-        return life.token != row.lock_token or not self._is_valid(life)
+        return life.token != row.lock_token or not self._is_valid(shadow, life)
 
-    def _is_valid(self, life: RecordLife) -> bool:
+    def _is_valid(self, shadow: Shadow, life: RecordLife) -> bool:
         """Whether a member may still believe in its lock."""
         if life.holder is None or life.deadline_ms <= self._now_ms():
             return False
         silent_ms = self._silent.get(life.holder)
+        _, gateway = self._stream_of.get(life.holder, (None, ""))
+        if silent_ms is None and gateway and shadow.owner not in (None, gateway):
+            silent_ms = self.unheard_ms(gateway, str(shadow.owner))
         return silent_ms is None or not self._session_over(silent_ms)
 
     def _check_move(
@@ -289,9 +331,11 @@ class DatabaseJudge:
     ) -> None:
         """A delivery that counts has reached its member, if nothing stood in its way."""
         token = old.lock_token
-        way = self._way_to(old.member_id, shadow)
-        calm = way is not None and shadow.calm.get((offset, token)) == (self._troubles, way)
-        if token not in life.arrived and calm:
+        granted = shadow.calm.get((offset, token))
+        if token in life.arrived or granted is None:
+            return
+        troubles, owner, way = granted
+        if troubles == self._troubles and way == self._way_to(old.member_id, owner):
             self.broken(f"{name_of(shadow)}@{offset}: {text_of(old)} counts, and it was never sent")
 
     def _check_grant(
@@ -307,7 +351,9 @@ class DatabaseJudge:
         if new.delivery_count > max(self._limits_in_force()):
             self.broken(f"{name}: handed out {new.delivery_count} times, beyond the limit")
         shadow.granted[offset, token] = (str(new.member_id), new.delivery_count)
-        shadow.calm[offset, token] = (self._troubles, self._way_to(new.member_id, shadow))
+        way = self._way_to(new.member_id, shadow.owner)
+        if way is not None:
+            shadow.calm[offset, token] = (self._troubles, shadow.owner, way)
 
     def _check_archived(
         self,
@@ -319,7 +365,7 @@ class DatabaseJudge:
     ) -> None:
         reason = (new.reason or "").partition(":")[0]
         if reason == "DELIVERY_LIMIT":
-            fits = old is not None and self._worn_out(life, old)
+            fits = old is not None and self._worn_out(shadow, life, old)
         elif reason == "REJECTED":
             fits = any(kind is REJECT for _, kind in life.said)
         elif reason == "LOG_START":
@@ -345,10 +391,13 @@ class DatabaseJudge:
             if new > self._window_max:
                 self.broken(f"{name_of(shadow)}: {new} new records under locks")
 
-    def _way_to(self, member_id: str | None, shadow: Shadow) -> object:
-        """The stream on which the owner of a share-partition reaches a member, if there is one."""
-        stream, coordinator_id = self._stream_of.get(str(member_id), (None, ""))
-        return stream if coordinator_id == shadow.owner else None
+    def _way_to(self, member_id: str | None, owner: str | None) -> object:
+        """The stream on which an owner reaches a member, and the link to it; None = it may not."""
+        stream, gateway = self._stream_of.get(str(member_id), (None, ""))
+        if stream is None or owner is None:
+            return None
+        link = 0 if gateway == owner else self.way(gateway, owner)
+        return None if link is None else (stream, link)
 
     def _session_over(self, silent_ms: int) -> bool:
         return self._now_ms() - silent_ms >= self._session_timeout_ms - SESSION_MARGIN_MS

@@ -126,6 +126,8 @@ class Judge(DatabaseJudge):
         silent_ms = self._silent.pop(member_id, None)
         if silent_ms is not None and self._session_over(silent_ms):
             self._gave_up(member_id)
+        for shadow in self.by_key.values():
+            self._forget_ended(shadow, (member_id,))
         self._stream_of[member_id] = (stream, coordinator_id)
 
     def silent(self, member_id: str) -> None:
@@ -194,7 +196,7 @@ class Judge(DatabaseJudge):
         life, now_ms = shadow.life(offset), self._now_ms()
         if life.final is not None:
             self.broken(f"{where}: after a confirmed {life.final.name}")
-        if self._is_valid(life):
+        if self._is_valid(shadow, life):
             left_ms = life.deadline_ms - now_ms
             self.broken(f"{where}: while {life.holder} has a valid lock for {left_ms} ms")
         if token in life.arrived:

@@ -85,7 +85,7 @@ class Shadow:
     rows: dict[int, InFlightRow] = field(default_factory=dict)
     granted: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     """(offset, token) to (member, delivery count): what was committed."""
-    calm: dict[tuple[int, int], tuple[int, object]] = field(default_factory=dict)
+    calm: dict[tuple[int, int], tuple[int, str | None, object]] = field(default_factory=dict)
     """What stood in the way of a grant's delivery when it was committed; see the judge."""
     void: set[tuple[int, int]] = field(default_factory=set)
     """Grants that a reset or a truncation ended."""

@@ -14,8 +14,10 @@ from sharecoord.core.changes import (
     CommitResult,
     GroupRow,
     LoadedPartition,
+    MemberRow,
     PartitionClaim,
     PartitionKey,
+    PartitionRelease,
     PartitionRow,
     PartitionStart,
 )
@@ -114,12 +116,9 @@ class SimLog(FakeLog):
 class SimStore(MemoryStore):
     """A handle of one coordinator on the database; the judge hears what takes effect."""
 
-    def __init__(
-        self, database: MemoryDatabase, judge: Judge, may_claim: Callable[[int], bool]
-    ) -> None:
-        super().__init__(database, fleet=True, check_ranges=True)
+    def __init__(self, database: MemoryDatabase, judge: Judge, *, fleet: bool) -> None:
+        super().__init__(database, fleet=fleet, check_ranges=True)
         self._judge = judge
-        self._may_claim = may_claim
 
     def commit(self, batch: CommitBatch) -> CommitResult:
         result = super().commit(batch)
@@ -135,16 +134,24 @@ class SimStore(MemoryStore):
         return rows
 
     def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
-        wanted = [
-            claim
-            for claim in claims
-            if claim.previous_incarnation is not None or self._may_claim(claim.partition_id)
-        ]
-        loaded = dict(zip(wanted, super().claim_partitions(wanted), strict=True))
-        for found in loaded.values():
+        loaded = super().claim_partitions(claims)
+        for found in loaded:
             if found is not None:
                 self._judge.claimed(found.row)
-        return [loaded.get(claim) for claim in claims]
+        return loaded
+
+    def release_partitions(self, releases: Sequence[PartitionRelease]) -> None:
+        super().release_partitions(releases)
+        for partition_id, _ in releases:
+            partition = self.database.partitions.get(partition_id)
+            if partition is not None and partition.row.owner is None:
+                self._judge.released(partition_id)
+
+    def join_members(self, members: Sequence[MemberRow]) -> list[int]:
+        epochs = super().join_members(members)
+        for member, epoch in zip(members, epochs, strict=True):
+            self._judge.member_written(member.member_id, epoch, repeats=not self._fleet)
+        return epochs
 
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
         done = super().initialize_partitions(starts)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
+from sharecoord.core.peering import Relayed
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime.effects import Collector
@@ -23,6 +24,7 @@ from sharecoord.runtime.sessions import JoinCommand, Session
 from sharecoord.testing.judge import Judge, Said
 from sharecoord.testing.ledger import BookEntry
 from tests.simulation.fleet import GROUP, Node
+from tests.simulation.network import Pipe
 
 ANSWER_TIMEOUT_S = 6.0
 """A member gives its stream up when an answer takes longer."""
@@ -34,48 +36,31 @@ Trace = Callable[[str], None]
 Ranges = list[AcknowledgedRange]
 
 
-_stream_numbers = itertools.count(1)
-
-
 class Stream:
     """One Consume stream, both ends of it; for the coordinator the `MemberChannel`."""
 
-    def __init__(self, member: SimMember, node: Node, chance: random.Random, number: int) -> None:
+    def __init__(self, member: SimMember, node: Node, chance: random.Random) -> None:
         self.unsent_bytes = 0
-        self.number = number
         self.node = node
-        self.broken = False
-        """Nothing comes through any more."""
         self.joined = False
         self.group: GroupActor | None = None
         self.session: Session | None = None
         self._member = member
-        self._delay_s = chance.choice((0.0, 0.0, 0.001, 0.02, 0.2))
+        delay_s = chance.choice((0.0, 0.0, 0.001, 0.02, 0.2))
+        self._up = Pipe(node.process.context, delay_s)
+        self._down = Pipe(node.fleet.outside, delay_s)
         self._loop = asyncio.get_running_loop()
-        self._outside = node.fleet.outside
-        self._up_s = self._down_s = 0.0
         self._joining: asyncio.Task[None] | None = None
 
     # -- the network ----------------------------------------------------------------------------
 
     def up(self, call: Callable[..., object], *args: object) -> None:
         """Sends something to the coordinator."""
-        self._up_s = max(self._up_s, self._loop.time() + self._delay_s)
-        process = self.node.process
-        self._loop.call_at(self._up_s, self._comes, call, args, context=process.context)
-
-    def _down(self, call: Callable[..., object], *args: object) -> None:
-        """Sends something to the member."""
-        self._down_s = max(self._down_s, self._loop.time() + self._delay_s)
-        self._loop.call_at(self._down_s, self._comes, call, args, context=self._outside)
-
-    def _comes(self, call: Callable[..., object], args: tuple[object, ...]) -> None:
-        if not self.broken:
-            call(*args)
+        self._up.send(call, *args)
 
     def break_off(self, told_s: float) -> None:
         """Breaks; the coordinator hears of it after so long."""
-        self.broken = True
+        self._up.lost = self._down.lost = True
         self._loop.call_later(told_s, self.ended_here, context=self.node.process.context)
 
     # -- the coordinator's end ------------------------------------------------------------------
@@ -89,26 +74,20 @@ class Stream:
         assert coordinator is not None, "ready"
         lost: list[LostRange] = []
         try:
-            await self.node.open_group()
-            self.node.streams[command.member_id] = self.number
             self.group, self.session, lost = await coordinator.join(GROUP, command, self)
         except SharecoordError as error:
-            self._down(self._member.refused, self, error)
+            self._down.send(self._member.refused, self, error)
             return
-        if self.broken:
-            # The member may have joined elsewhere since: this lock book is out of date.
-            self.session.book = None
-            self.ended_here()
-            return
-        self._down(self._member.joined, self, lost)
-        self.node.fleet.vouch_for(self.node)
+        self._down.send(self._member.joined, self, lost)
 
     def acknowledge(self, number: int, items: list[tuple[PartitionKey, Ranges]]) -> None:
         """Acknowledgements arrive."""
         group, session = self.group, self.session
         if group is None or session is None or session.channel is not self:
             return
-        collector = Collector(lambda results: self._down(self._member.answered, number, results))
+        collector = Collector(
+            lambda results: self._down.send(self._member.answered, number, results)
+        )
         said = [(k.topic, k.topic_id, k.partition, ranges) for k, ranges in items]
         group.acknowledge(session, said, collector, may_wait=number % 2 == 0)
 
@@ -124,8 +103,7 @@ class Stream:
         """The member wants nothing of these."""
         group, session = self.group, self.session
         if group is not None and session is not None and session.channel is self:
-            session.paused = places
-            group.dispatcher.offer(session)
+            group.pause(session, places)
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """The member wants other topics."""
@@ -135,11 +113,11 @@ class Stream:
             assert self.node.coordinator is not None, "joined"
             self.node.coordinator.subscription_changed(group, session)
 
-    def leave(self) -> None:
+    def leave(self, book: Mapping[tuple[str, int], Sequence[HeldRange]] | None) -> None:
         """The member goes."""
         group, session = self.group, self.session
         if group is not None and session is not None and session.channel is self:
-            group.leave(session)
+            group.leave(session, book)
 
     def ended_here(self) -> None:
         """The coordinator notices that the stream is gone."""
@@ -152,7 +130,12 @@ class Stream:
         """As of `MemberChannel`; on the wire go the milliseconds that are left."""
         here_ms = int(self._loop.time() * 1000)
         deadlines = [here_ms + acquired.deadline_ms - now_ms for acquired in delivery.ranges]
-        self._down(self._member.delivered, self, delivery, deadlines)
+        self._down.send(self._member.delivered, self, delivery, deadlines)
+
+    def relay(self, item: Relayed) -> None:
+        """Another coordinator's delivery, in the form that its end of the link made of it."""
+        assert isinstance(item.frame, tuple), "made by a link of this network"
+        self._down.send(self._member.delivered, self, *item.frame)
 
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
         """Not used: answers go through the collector."""
@@ -162,11 +145,11 @@ class Stream:
 
     def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
         """The coordinator goes."""
-        self._down(self._member.drained, self)
+        self._down.send(self._member.drained, self)
 
     def end(self, error: SharecoordError | None) -> None:
         """The coordinator ends it."""
-        self._down(self._member.ended, self, error)
+        self._down.send(self._member.ended, self, error)
         self._loop.call_soon(self.ended_here)
 
 
@@ -291,6 +274,11 @@ class SimMember:
         self.judge.silent(self.name)
         self._wake.set()
 
+    @property
+    def unanswered(self) -> list[int]:
+        """Requests on its stream that nobody has answered."""
+        return sorted(self._open)
+
     def forget_all(self) -> None:
         """Its process dies: it does not know any more what it held."""
         self.break_off(told_s=self._chance.choice((0.0, 0.5, KEEPALIVE_S)))
@@ -309,7 +297,7 @@ class SimMember:
         """Joins at a coordinator; says whether it came in."""
         self.break_off()
         self._left = False
-        stream = self.stream = Stream(self, node, self._chance, next(_stream_numbers))
+        stream = self.stream = Stream(self, node, self._chance)
         book, wishes = self.lock_book(), self.wishes
         self._credit = wishes.credit
         strict = wishes.mode is not AcquireMode.BATCH_OPTIMIZED
@@ -419,11 +407,16 @@ class SimMember:
     def leave(self) -> None:
         """Goes in good order."""
         self._left = True
+        book = None
+        if self._chance.random() < 0.5:
+            book = {(topic, at): [] for topic, _, at, _ in self.lock_book()}
+            for topic, _, at, held in self.lock_book():
+                book[topic, at].append(held)
         self.judge.gone(self.name)
         self.book.clear()
         self._trace(f"{self.name} leaves")
         if self.stream is not None:
-            self.stream.up(self.stream.leave)
+            self.stream.up(self.stream.leave, book)
             stream = self.stream
             asyncio.get_running_loop().call_later(0.5, self.break_off, stream)
 

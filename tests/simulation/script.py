@@ -221,6 +221,38 @@ class Script:
             if member.stream is not None and member.stream.joined:
                 self.world.judge.joined(member.name, member.stream, node.name)
 
+    # -- between coordinators -------------------------------------------------------------------
+
+    async def link_breaks(self) -> None:
+        """It is made again at once, or when its ends have noticed."""
+        network = self.world.fleet.network
+        if wires := network.open_wires():
+            network.break_off(self.chance.choice(wires))
+
+    async def two_are_parted(self) -> None:
+        """Both live, and reach the store and their members."""
+        names = sorted({node.name for node in self.world.fleet.alive()})
+        if len(names) > 1:
+            await self.part([frozenset(self.chance.sample(names, 2))])
+
+    async def part(self, pairs: list[frozenset[str]]) -> None:
+        self.world.fleet.network.block(pairs)
+        await asyncio.sleep(self.chance.choice((0.3, 2, 7, 15)))
+        self.world.fleet.network.unblock(pairs)
+
+    async def coordinator_is_cut_off(self) -> None:
+        """From all others, and mostly from the store; some members still reach it."""
+        node = self.some_node()
+        if node is None:
+            return
+        others = {other.name for other in self.world.fleet.alive()} - {node.name}
+        node.trouble.down = self.chance.random() < 0.7
+        for member in self.world.streams_to(node):
+            if self.chance.random() < 0.5:
+                member.break_off(told_s=self.chance.choice((0.05, 20)))
+        await self.part([frozenset((node.name, other)) for other in sorted(others)])
+        node.trouble.down = False
+
     # -- store and Kafka ------------------------------------------------------------------------
 
     async def store_fails(self) -> None:
@@ -323,8 +355,6 @@ class Script:
         node = self.some_node()
         if node is not None and node.serving and node.admin is not None:
             await finished(node.process, node.admin.reset_offsets(command), 5)
-            if self.world.log.exists(topic):
-                self.world.fleet.tell_change([self.world.key(topic, partition)])
 
     async def offsets_are_deleted(self) -> None:
         """All members go first: what is in use can not be deleted."""
@@ -336,9 +366,7 @@ class Script:
             member.leave()
         await asyncio.sleep(1)
         topic = self.place()[0]
-        keys = [key for key in self.world.judge.by_key if key.topic == topic]
         await finished(node.process, node.admin.delete_offsets(GROUP, [topic]), 5)
-        self.world.fleet.tell_change(keys)
 
     async def settings_change(self) -> None:
         node = self.some_node()
@@ -350,7 +378,6 @@ class Script:
         else:
             change = {"share.record.lock.duration.ms": str(self.chance.choice((1000, 8000)))}
         await finished(node.process, node.admin.alter_configs(GROUP, change, []), 5)
-        self.world.fleet.tell_change()
 
     async def group_is_paused(self) -> None:
         for paused in (True, False):
@@ -383,6 +410,9 @@ class Script:
             self.coordinator_dies: 6,
             self.coordinator_ends: 2,
             self.coordinator_freezes: 5,
+            self.link_breaks: 5,
+            self.two_are_parted: 3,
+            self.coordinator_is_cut_off: 3,
             self.store_fails: 8,
             self.store_goes: 2,
             self.store_is_slow: 4,

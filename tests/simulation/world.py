@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from unittest import mock
 
 import structlog
@@ -21,12 +23,15 @@ from sharecoord.testing.judge import Judge
 from sharecoord.testing.processes import bury_all, run_processes
 from tests.simulation.environment import SimLog
 from tests.simulation.fleet import GROUP, Fleet, Node, finished
-from tests.simulation.members import SimMember, Wishes
+from tests.simulation.members import ANSWER_TIMEOUT_S, SimMember, Wishes
 
 TOPICS = ("orders", "payments")
 
 FINISH_S = 900.0
 """After the last fault everything must be worked off within so long, on virtual time."""
+
+LAST_S = 60.0
+"""The same for a few last records, one at a time."""
 
 LIFE_S = 2_000.0
 """No script takes longer, unless it hangs."""
@@ -56,6 +61,7 @@ class World:
         self.lock_s = choice((1, 2, 2, 5, 10))
         self.session_s = choice((6, 10, 45))
         self.coordinators = choice((1, 1, 2, 2, 3))
+        lone = self.coordinators == 1 and self.chance.random() < 0.75
         window = choice((0, 0, 0, 100))
         self.by_batch = not window and self.chance.random() < 0.5
         limit = choice((1, 2, 3, 5, 50))
@@ -87,11 +93,11 @@ class World:
             self.database,
             self.judge,
             self.chance,
+            lone=lone,
             defaults=defaults,
             memory_bytes=choice((1, 20_000, 64 << 20)),
         )
         self.fleet.on_death = self._node_died
-        self.fleet.members_of = self._members_of
         self.members: list[SimMember] = []
         self.lives: dict[str, asyncio.Task[None]] = {}
         self.truncating: set[PartitionKey] = set()
@@ -140,13 +146,6 @@ class World:
     def present(self) -> list[SimMember]:
         """Members that are alive."""
         return [member for member in self.members if not member.gone]
-
-    def _members_of(self, node: Node) -> list[tuple[str, int]]:
-        return [
-            (m.name, m.stream.number)
-            for m in self.members
-            if m.stream is not None and m.stream.node is node and m.stream.joined
-        ]
 
     def streams_to(self, node: Node) -> list[SimMember]:
         """Members with a stream to a coordinator, joined or not."""
@@ -239,9 +238,13 @@ class World:
                 raise AssertionError("no progress: " + "; ".join(left))
             await asyncio.sleep(LOOK_S)
         self.trace("all done")
+        await asyncio.sleep(ANSWER_TIMEOUT_S)
         for member in self.present():
+            if member.unanswered:
+                raise AssertionError(f"{member.name} hears nothing of {member.unanswered}")
             await self.retire(member)
             member.leave()
+        await self._one_by_one()
         self.check()
         await asyncio.sleep(1)
         for node in self.fleet.alive():
@@ -249,6 +252,22 @@ class World:
             if not node.process.dead:
                 raise AssertionError(f"{node.name} does not end")
         self.judge.check()
+
+    async def _one_by_one(self) -> None:
+        """The last member takes one record at a time: what was lent in vain must come back."""
+        for topic, partition in itertools.product(TOPICS, range(self.partitions)):
+            self.append(topic, partition, 2)
+        member = self.new_member(topics=TOPICS, good=True)
+        member.wishes = replace(member.wishes, most=1, credit=1)
+        node = self.chance.choice(self.fleet.alive())
+        self.lives[member.name] = asyncio.create_task(self._finisher(member, node))
+        end_s = asyncio.get_running_loop().time() + LAST_S
+        while left := list(self.judge.unfinished(self.log_ends())):
+            if asyncio.get_running_loop().time() > end_s:
+                raise AssertionError("no progress one by one: " + "; ".join(left))
+            await asyncio.sleep(LOOK_S)
+        await self.retire(member)
+        member.leave()
 
     async def _finisher(self, member: SimMember, node: Node) -> None:
         while True:
@@ -284,14 +303,12 @@ def run_life(seed: int, script: Script, trace: Callable[[str], None] | None = No
         asyncio.get_running_loop().set_exception_handler(
             lambda _, found: world.judge.broken(f"unhandled: {found.get('exception')!r} {found}")
         )
-        watch = asyncio.create_task(world.fleet.watch())
         try:
             async with asyncio.timeout(LIFE_S):
                 await script(world)
             await world.finish()
         finally:
             asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-            watch.cancel()
             bury_all(node.process for node in world.fleet.nodes)
 
     level = "ERROR" if trace is None else "INFO"

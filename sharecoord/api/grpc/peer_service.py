@@ -139,7 +139,8 @@ class PeerService:
 
     @staticmethod
     async def _serve(link: GatewayLink, context: ServicerContext) -> None:
-        while True:
+        # A newer link of the gateway closes it; should that be the stale one, it connects again.
+        while not link.closed:
             async with asyncio.timeout(SILENCE_S):
                 message = await context.read()
             if message is EOF:

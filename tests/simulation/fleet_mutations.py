@@ -1,0 +1,210 @@
+"""Mistakes that somebody could make in what makes a fleet of coordinators; see `mutations`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from sharecoord.core.changes import MemberRow, PartitionKey, PartitionRelease
+from sharecoord.core.decisions import HeldRange
+from sharecoord.core.lending import Loan, Order, Purse
+from sharecoord.core.peering import Lend, MemberDown, Returned, Settle, Settled
+from sharecoord.runtime import loading, moves
+from sharecoord.runtime.fleet import Fleet
+from sharecoord.runtime.fleet_watch import FleetWatch
+from sharecoord.runtime.gateway import Gateway, OwnerLink
+from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.owner import GatewayLink
+from sharecoord.runtime.partition_actor import PartitionActor
+from sharecoord.runtime.sessions import Away, Session
+from sharecoord.store.memory_store import MemoryStore
+
+Patch = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def on(owner: Any, name: str, wrong: Any) -> Patch:
+    """Puts a mistake in the place of a function."""
+    return lambda: mock.patch.object(owner, name, wrong)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Not done at all."""
+
+
+async def _nothing_async(*_: Any, **__: Any) -> None:
+    """Not done at all."""
+
+
+def _served_before_compared(fleet: Fleet | None, group: GroupActor, actor: PartitionActor) -> None:
+    """Members may receive from the first moment; the books are compared when they come."""
+    _compare_all(fleet, group, actor)
+    for session in group.sessions.values():
+        session.compared.add((actor.key.topic, actor.key.partition))
+
+
+_compare_all = moves.compare_all
+
+
+def _compared_late(
+    group: GroupActor,
+    session: Session,
+    key: PartitionKey,
+    owner_epoch: int,
+    held: Sequence[HeldRange],
+) -> None:
+    """The other half of it."""
+    session.compared.discard((key.topic, key.partition))
+    _compare_book(group, session, key, owner_epoch, held)
+
+
+_compare_book = moves.compare_book
+
+
+def _before_the_books() -> contextlib.AbstractContextManager[Any]:
+    stack = contextlib.ExitStack()
+    stack.enter_context(mock.patch.object(moves, "compare_all", _served_before_compared))
+    stack.enter_context(mock.patch.object(moves, "compare_book", _compared_late))
+    return stack
+
+
+def _all_epochs(link: GatewayLink, group_id: str) -> None:
+    """The book of a member that comes is true for everything, whatever was claimed since."""
+
+
+def _relay_forgotten(gateway: Gateway, link: OwnerLink, item: Settled) -> None:
+    """Every fourth answer finds nobody who waits for it."""
+    if item.relay_id % 4:
+        _heard_settled(gateway, link, item)
+    else:
+        link.relays.pop(item.relay_id, None)
+
+
+_heard_settled = Gateway._heard_settled
+
+
+def _returned_and_kept(
+    link: GatewayLink, group: GroupActor, session: Session, lend: Lend
+) -> None:
+    """An owner gives back what it was lent, and uses it all the same."""
+    if lend.recalls:
+        used = session.delivered_records, session.delivered_bytes
+        link.way.say(Returned(lend.handle, *used))
+    else:
+        _lend(link, group, session, lend)
+
+
+_lend = GatewayLink._lend
+
+
+def _recalled_for_ever(purse: Purse, owner: str, records_total: int) -> None:
+    """What comes back is not noticed."""
+
+
+def _still_lent(purse: Purse, owner: str) -> None:
+    """What was lent over a link that is gone stays lent."""
+    purse._loans.setdefault(owner, Loan())
+
+
+def _lent_twice(purse: Purse, room: int, *args: Any) -> list[Order]:
+    """What is lent already is lent to the next one too."""
+    return _balance(purse, room + purse.lent, *args)
+
+
+_balance = Purse.balance
+
+
+def _no_book_at_leave(
+    link: GatewayLink, group: GroupActor, session: Session, item: Any
+) -> None:
+    """A member that leaves takes with it what never reached it."""
+    if isinstance(item, MemberDown):
+        item = item._replace(lock_book=None)
+    _hear_of(link, group, session, item)
+
+
+_hear_of = GatewayLink._hear_of
+
+
+def _left_for_good(link: GatewayLink, group: GroupActor, session: Session, item: Any) -> None:
+    """A member whose stream broke counts as one that left."""
+    if isinstance(item, MemberDown):
+        item = item._replace(left=True)
+    _hear_of(link, group, session, item)
+
+
+def _settled_anywhere(
+    link: GatewayLink, group: GroupActor, session: Session, settle: Settle
+) -> None:
+    """The gateway hears of a settlement before it is stored, and again when it is."""
+    _settle(link, group, session, settle)
+
+
+_settle = GatewayLink._settle
+
+
+def _epochs_from_one(store: MemoryStore, members: Sequence[MemberRow]) -> list[int]:
+    """Member epochs begin with 1 in a fleet too."""
+    store._fleet = False
+    try:
+        return _join_members(store, members)
+    finally:
+        store._fleet = True
+
+
+_join_members = MemoryStore.join_members
+
+
+def _late_release(store: MemoryStore, releases: Sequence[PartitionRelease]) -> None:
+    """A release that comes late takes the share-partition from its next owner."""
+    with store._transaction("release_partitions") as database:
+        for partition_id, _ in releases:
+            partition = database.partitions.get(partition_id)
+            if partition is not None:
+                partition.row = replace(partition.row, owner=None)
+
+
+def _older_too(group: GroupActor, command: Any, channel: Any, epoch: int, **how: Any) -> Any:
+    """An owner takes in an older stream of a member that has a newer one."""
+    former = group.sessions.get(command.member_id)
+    if former is not None and former.member_epoch > epoch:
+        epoch = former.member_epoch
+    return _admit(group, command, channel, epoch, **how)
+
+
+_admit = GroupActor.admit
+
+
+FLEET_MUTATIONS: dict[str, Patch] = {
+    "a new owner does not ask for lock books": on(GatewayLink, "ask_books", _nothing),
+    "a new owner delivers before the lock books are compared": _before_the_books,
+    "a member's book counts for what was claimed since": on(GatewayLink, "_epochs", _all_epochs),
+    "a gateway does not note what it passed on": on(Away, "received", _nothing),
+    "a gateway forgets a relay": on(Gateway, "_heard_settled", _relay_forgotten),
+    "acknowledgements of a link that broke stay unanswered": on(
+        Gateway, "_unanswered", staticmethod(_nothing)
+    ),
+    "credit is returned and used": on(GatewayLink, "_lend", _returned_and_kept),
+    "credit is lent twice": on(Purse, "balance", _lent_twice),
+    "returned credit is not noticed": on(Purse, "returned", _recalled_for_ever),
+    "credit lent over a link that is gone stays lent": on(Purse, "forget", _still_lent),
+    "nobody tells that it is hungry": on(Fleet, "unmet", _nothing),
+    "a share-partition moves before its commits": on(moves, "_settled", _nothing_async),
+    "a share-partition that moves stays owned": on(moves, "release", _nothing_async),
+    "a late release takes from the next owner": on(
+        MemoryStore, "release_partitions", _late_release
+    ),
+    "the lock book of a member that leaves is not compared": on(
+        GatewayLink, "_hear_of", _no_book_at_leave
+    ),
+    "a stream that breaks elsewhere counts as a departure": on(
+        GatewayLink, "_hear_of", _left_for_good
+    ),
+    "every coordinator removes members": on(Fleet, "keeps", lambda *_: True),
+    "members of a dead gateway stay": on(FleetWatch, "_adopt", _nothing_async),
+    "a new owner does not know who holds locks": on(loading, "_meet_holders", _nothing_async),
+    "member epochs begin with 1 again": on(MemoryStore, "join_members", _epochs_from_one),
+    "an owner takes in an older stream": on(GroupActor, "admit", _older_too),
+}
