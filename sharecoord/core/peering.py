@@ -105,6 +105,8 @@ class Relayed:
     ranges: Sequence[AcquiredRange]
     records: int
     size_bytes: int
+    send_by_ms: int
+    """By the store's clock: later too little of the locks is left, and all goes back unseen."""
     frame: object
     """What the member's stream takes as it is: bytes over gRPC."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
@@ -123,6 +123,8 @@ class Gateway:
         """The coordinator's."""
         self._links: dict[str, OwnerLink] = {}
         self._hungry: dict[tuple[str, str], set[str]] = {}
+        self._asked: dict[PartitionKey, int] = {}
+        """The owner epochs for which lock books were told."""
         self._numbers = itertools.count(1)
 
     # -- links ----------------------------------------------------------------------------------
@@ -394,10 +396,24 @@ class Gateway:
         if session.channel is None:
             # It never sees them: its next join shows a lock book without them.
             return
+        if self._comes_late(guest.group.group_id, item):
+            self.hand_back(guest.group, session, item.key, item.ranges)
+            return
         ends_ms = self._clock.now_ms() + lock_left_max_ms(guest.group.settings)
         session.away.received((item.key.topic, item.key.partition), item.ranges, ends_ms)
         session.sent(item.records, item.size_bytes, self._clock.now_ms())
         session.channel.relay(item)
+
+    def _comes_late(self, group_id: str, item: Relayed) -> bool:
+        """Whether a delivery was under way for too long.
+
+        Its locks may be somebody else's soon; or they were compared with a book without them, when
+        the share-partition had gone to its next owner.
+        """
+        key = replace(item.key, group_id=group_id)
+        asked_epoch = self._asked.get(key, 0)
+        is_of_former = any(each.lock_token >> 32 < asked_epoch for each in item.ranges)
+        return is_of_former or self._clock.to_store(self._clock.now_ms()) > item.send_by_ms
 
     def _heard_settled(self, link: OwnerLink, item: Settled) -> None:
         relay = link.relays.pop(item.relay_id, None)
@@ -432,6 +448,7 @@ class Gateway:
             missing -= purse.open(link.owner_id) - before
 
     def _answer_books(self, link: OwnerLink, item: AskBooks) -> None:
+        self._asked[item.key] = max(self._asked.get(item.key, 0), item.owner_epoch)
         place = item.key.topic, item.key.partition
         held: dict[int, Sequence[HeldRange]] = {}
         for guest in link.guests.values():

@@ -77,7 +77,8 @@ class LentChannel:
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         """Sends records whose acquisition is durable."""
-        way = self._link.way
+        way, clock = self._link.way, self._link.clock
+        ends_ms = min(each.deadline_ms for each in delivery.ranges)
         way.say(
             Relayed(
                 self._handle,
@@ -85,6 +86,7 @@ class LentChannel:
                 delivery.ranges,
                 delivery.records,
                 delivery.size_bytes,
+                clock.to_store((now_ms + ends_ms) // 2),
                 way.frame(delivery, now_ms),
             )
         )
@@ -119,10 +121,19 @@ class GatewayLink:
     def __init__(self, coordinator: OwningCoordinator, gateway_id: str, way: GatewayWay) -> None:
         self.gateway_id = gateway_id
         self.way = way
+        self.clock = coordinator.context.clock
         self._coordinator = coordinator
         self._here: dict[int, tuple[GroupActor, Session]] = {}
         self._coming: dict[int, list[GatewayItem]] = {}
         """What was said of members that are being taken in."""
+        self._told: dict[PartitionKey, int] = {
+            actor.key: actor.partition.owner_epoch
+            for group in coordinator.groups.values()
+            for actor in group.partitions.values()
+            if actor.partition is not None
+        }
+        """The owner epochs that the gateway knew of, or that are older than this link: of these its
+        next words say everything."""
         self.closed = False
         """It serves nobody any more: whatever carries it should end, too."""
 
@@ -197,12 +208,13 @@ class GatewayLink:
                 self.ask_books(actor.key, actor.partition.owner_epoch)
 
     def _epochs(self, group_id: str) -> dict[tuple[str, int], int]:
-        """What is served now: of this a book that was written before says everything."""
+        """Of what a book that comes now says everything, for no former owner delivered since."""
         group = self._coordinator.groups.get(group_id)
         return {
             place: actor.partition.owner_epoch
             for place, actor in (group.partitions.items() if group else ())
             if actor.partition is not None
+            and self._told.get(actor.key) == actor.partition.owner_epoch
         }
 
     def _hear_of(
@@ -255,6 +267,7 @@ class GatewayLink:
         self.way.say(AskBooks(key, owner_epoch))
 
     def _compare(self, books: Books) -> None:
+        self._told[books.key] = books.owner_epoch
         for handle, (group, session) in self._here.items():
             if group.group_id == books.key.group_id:
                 held = books.held.get(handle, ())

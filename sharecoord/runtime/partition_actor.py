@@ -99,6 +99,8 @@ class PartitionActor:
         self.incarnation = 0
         self.state_epoch = 0
         self.partition: SharePartition | None = None
+        self._settings: PartitionSettings | None = None
+        """As of the last incarnation: answers of its commits still go out when it has ended."""
         self.reading: LogReading | None = None
         self.life: TopicLife | None = None
         """What lets records pass as long as the topic is still the same."""
@@ -151,6 +153,7 @@ class PartitionActor:
         if self.state is not ActorState.LOADING:
             raise NotOwnerError(self.stopped_reason or f"it is {self.state.value} already")
         self.partition = partition
+        self._settings = partition.settings
         partition.window.count_into(self._totals)
         self._raises_state_epoch = False
         self.incarnation = incarnation
@@ -200,9 +203,9 @@ class PartitionActor:
 
     @property
     def lock_left_max_ms(self) -> int:
-        """No lock that is granted now can last longer, whatever recoveries add to it."""
-        assert self.partition is not None, "active"
-        return lock_left_max_ms(self.partition.settings)
+        """No lock that was granted here can last longer, whatever recoveries add to it."""
+        assert self._settings is not None, "it has been active"
+        return lock_left_max_ms(self._settings)
 
     @property
     def pending_ranges(self) -> int:
@@ -223,7 +226,7 @@ class PartitionActor:
     def apply_settings(self, settings: PartitionSettings) -> None:
         """New settings act on the next acquire, release or timer."""
         if self.partition is not None:
-            self.partition.settings = settings
+            self.partition.settings = self._settings = settings
 
     # -- the log (ports.LogSink) ----------------------------------------------------------------
 

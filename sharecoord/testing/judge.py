@@ -101,6 +101,10 @@ class Judge(DatabaseJudge):
         silent_ms = self._silent.get(member_id)
         if silent_ms is not None and self._session_over(silent_ms):
             self._gave_up(member_id)
+        self._excuse_others(member_id, book)
+
+    def _excuse_others(self, member_id: str, book: Sequence[BookEntry]) -> None:
+        """What is not in a member's book it has not seen."""
         shown: dict[PartitionKey, list[HeldRange]] = {}
         for topic, topic_id, partition, held in book:
             for key in self.by_key:
@@ -152,8 +156,15 @@ class Judge(DatabaseJudge):
             if life and (life.holder, life.token) == (member_id, held.lock_token):
                 life.deadline_ms = 0
 
-    def gone(self, member_id: str) -> None:
-        """A member leaves: its locks mean nothing to it any more."""
+    def gone(self, member_id: str, book: Sequence[BookEntry] | None = None) -> None:
+        """A member leaves: its locks mean nothing to it any more.
+
+        Args:
+            member_id: Who.
+            book: What it says that it has; None = it does not say.
+        """
+        if book is not None:
+            self._excuse_others(member_id, book)
         self._stream_of.pop(member_id, None)
         self._gave_up(member_id)
 
@@ -260,6 +271,8 @@ class Judge(DatabaseJudge):
         for item in said.ranges:
             for offset in range(item.first, item.last + 1):
                 found = outcomes.get(offset)
+                if found is not None:
+                    self._refused(shadow, offset, said.member_id, item.lock_token)
                 if found is None:
                     self._confirmed(shadow, offset, said, item, result.lock_remaining_ms)
                 elif (
@@ -268,6 +281,15 @@ class Judge(DatabaseJudge):
                     and (item.lock_token, ACCEPT) in shadow.life(offset).said
                 ):
                     self._finished(shadow, offset, said.member_id, ACCEPT)
+
+    @staticmethod
+    def _refused(shadow: Shadow, offset: int, member_id: str, token: int) -> None:
+        """A member was told that a lock is not its own: it does not have it in its book any more."""
+        life = shadow.life(offset)
+        if shadow.granted.get((offset, token), ("", 0))[0] == member_id:
+            life.excused.add(token)
+            if life.token == token:
+                life.deadline_ms = 0
 
     def _confirmed(
         self,

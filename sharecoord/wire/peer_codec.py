@@ -253,6 +253,7 @@ def _put_relayed(item: peer.OwnerItem, relayed: Relayed) -> None:
         relayed.records,
         relayed.size_bytes,
     )
+    into.send_by_ms = relayed.send_by_ms
     into.partition.CopyFrom(codec.topic_partition(relayed.key))
     for each in relayed.ranges:
         into.ranges.add(
@@ -276,6 +277,7 @@ def _relayed(found: peer.Deliver) -> Relayed:
         ranges,
         found.records,
         found.credit_bytes,
+        found.send_by_ms,
         found.frame,
     )
 

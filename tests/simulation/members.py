@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sharecoord.core.changes import PartitionKey
@@ -113,11 +113,15 @@ class Stream:
             assert self.node.coordinator is not None, "joined"
             self.node.coordinator.subscription_changed(group, session)
 
-    def leave(self, book: Mapping[tuple[str, int], Sequence[HeldRange]] | None) -> None:
+    def leave(self, book: Sequence[BookEntry] | None) -> None:
         """The member goes."""
         group, session = self.group, self.session
-        if group is not None and session is not None and session.channel is self:
-            group.leave(session, book)
+        if group is None or session is None or session.channel is not self:
+            return
+        held: dict[tuple[str, int], list[HeldRange]] = {}
+        for topic, _, partition, each in book or ():
+            held.setdefault((topic, partition), []).append(each)
+        group.leave(session, None if book is None else held)
 
     def ended_here(self) -> None:
         """The coordinator notices that the stream is gone."""
@@ -407,12 +411,8 @@ class SimMember:
     def leave(self) -> None:
         """Goes in good order."""
         self._left = True
-        book = None
-        if self._chance.random() < 0.5:
-            book = {(topic, at): [] for topic, _, at, _ in self.lock_book()}
-            for topic, _, at, held in self.lock_book():
-                book[topic, at].append(held)
-        self.judge.gone(self.name)
+        book = self.lock_book() if self._chance.random() < 0.5 else None
+        self.judge.gone(self.name, book)
         self.book.clear()
         self._trace(f"{self.name} leaves")
         if self.stream is not None:

@@ -182,20 +182,22 @@ class Welcome(_message.Message):
     def __init__(self, coordinator_id: _Optional[str] = ..., version: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class Deliver(_message.Message):
-    __slots__ = ("handle", "partition", "ranges", "records", "credit_bytes", "frame")
+    __slots__ = ("handle", "partition", "ranges", "records", "credit_bytes", "frame", "send_by_ms")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
+    SEND_BY_MS_FIELD_NUMBER: _ClassVar[int]
     handle: int
     partition: _share_types_pb2.TopicPartition
     ranges: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.AcquiredRange]
     records: int
     credit_bytes: int
     frame: bytes
-    def __init__(self, handle: _Optional[int] = ..., partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., ranges: _Optional[_Iterable[_Union[_share_types_pb2.AcquiredRange, _Mapping]]] = ..., records: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., frame: _Optional[bytes] = ...) -> None: ...
+    send_by_ms: int
+    def __init__(self, handle: _Optional[int] = ..., partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., ranges: _Optional[_Iterable[_Union[_share_types_pb2.AcquiredRange, _Mapping]]] = ..., records: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., frame: _Optional[bytes] = ..., send_by_ms: _Optional[int] = ...) -> None: ...
 
 class Settled(_message.Message):
     __slots__ = ("handle", "relay_id", "outcome", "records")

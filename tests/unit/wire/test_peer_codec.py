@@ -76,7 +76,7 @@ FROM_GATEWAY: list[GatewayItem] = [
 ]
 
 FROM_OWNER: list[OwnerItem] = [
-    Relayed(4, PLACE, [AcquiredRange(3, 9, 2, TOKEN, 0)], 7, 700, b"frame"),
+    Relayed(4, PLACE, [AcquiredRange(3, 9, 2, TOKEN, 0)], 7, 700, 1_700, b"frame"),
     Settled(4, 9, PartitionResult(PLACE, []), 7),
     Settled(
         4,
