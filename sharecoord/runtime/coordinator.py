@@ -20,7 +20,7 @@ from sharecoord.errors import (
     StoreInUseError,
 )
 from sharecoord.ports import PeerNetwork
-from sharecoord.runtime import log_changes
+from sharecoord.runtime import log_changes, moves
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.effects import CallbackEffect
@@ -87,6 +87,8 @@ class Coordinator:
             self.groups[row.group_id] = GroupActor(self.context, row)
         members = await self.context.caller.call(self.context.store.load_members)
         fleet = self.context.fleet
+        if fleet is not None:
+            await moves.release_former(self.context, list(self.groups))
         for member in members:
             group = self.groups.get(member.group_id)
             # Of a fleet's other members, those of the dead are taken over at the first look.

@@ -102,3 +102,5 @@ class Fleet:
             self._told[group_id, topic] = bool(records)
             for link in self.gateway_links.values():
                 link.way.say(Hungry(group_id, topic, records))
+            if records:
+                self.gateway.hungry_here(group_id, topic)

@@ -279,6 +279,18 @@ class Gateway:
             bytes_total = guest.used_bytes + bytes_each
             link.way.say(Lend(guest.handle, order.records_total, bytes_total, order.recalls))
 
+    def hungry_here(self, group_id: str, topic: str) -> None:
+        """Own share-partitions have records for which no credit is left: it is asked back."""
+        group = self.groups.get(group_id)
+        lenders = (
+            session
+            for session in (group.sessions.values() if group else ())
+            if session.away is not None and topic in session.topics and session.away.purse.lent
+        )
+        for session in list(itertools.islice(lenders, HUNGRY_LOOK_MEMBERS_MAX)):
+            assert group is not None, "it has sessions"
+            group.dispatcher.offer(session)
+
     def _may_serve(self, owner_id: str, session: Session) -> bool:
         guest = self._links[owner_id].by_session.get(session)
         return guest is not None and guest.compared.done()

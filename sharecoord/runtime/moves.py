@@ -7,7 +7,7 @@ members before it delivers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -111,6 +111,24 @@ async def release(fleet: Fleet, context: Context) -> None:
     except SharecoordError as error:
         fleet.unreleased += releases
         log.warning("share-partitions not released", count=len(releases), why=error.message)
+
+
+async def release_former(context: Context, group_ids: Iterable[str]) -> None:
+    """Gives free what a former process of this name owned, now that its lease lives again.
+
+    Raises:
+        SharecoordError: The store does not answer.
+    """
+    for group_id in group_ids:
+        rows = await context.caller.call(context.store.list_partitions, group_id)
+        mine = [
+            PartitionRelease(row.partition_id, row.owner_epoch)
+            for row in rows
+            if row.owner == context.coordinator_id
+        ]
+        for first in range(0, len(mine), MOVED_TOGETHER_MAX):
+            releases = mine[first : first + MOVED_TOGETHER_MAX]
+            await context.caller.call(context.store.release_partitions, releases)
 
 
 def compare_all(fleet: Fleet | None, group: GroupActor, actor: PartitionActor) -> None:

@@ -131,6 +131,7 @@ class DatabaseJudge:
         """A coordinator gave a share-partition free: the next one takes over all that it said."""
         shadow = self.by_id.get(partition_id)
         if shadow is not None:
+            self.trace(f"  db: {name_of(shadow)} is free")
             self._forget_ended(shadow)
             shadow.owner = None
 
@@ -146,6 +147,7 @@ class DatabaseJudge:
         shadow = self.by_id[row.partition_id]
         if row.owner_epoch <= shadow.owner_epoch:
             self.broken(f"{name_of(shadow)}: claimed by {row.owner} without a new owner epoch")
+        self.trace(f"  db: {name_of(shadow)} is {row.owner}'s, epoch {row.owner_epoch}")
         self._forget_ended(shadow)
         if shadow.owner is not None and row.owner != shadow.owner:
             shadow.calm.clear()
