@@ -112,5 +112,9 @@ def compare_place(session: Session, place: Place, actor: PartitionActor) -> list
     if epochs is not None and epochs.get(place) != actor.partition.owner_epoch:
         return []
     session.compared.add(place)
-    gone = actor.compare_lock_book(session.member_id, session.book.pop(place, []))
+    held = session.book.pop(place, [])
+    if session.away is not None:
+        # The gateway's own book goes on: the place may have been another owner's at the join.
+        held = session.away.books[place].held() if place in session.away.books else []
+    gone = actor.compare_lock_book(session.member_id, held)
     return [LostRange(actor.key, held) for held in gone]

@@ -140,9 +140,6 @@ def compare_all(fleet: Fleet | None, group: GroupActor, actor: PartitionActor) -
         if fleet is not None and session.channel is None:
             # It may have joined elsewhere meanwhile; if it comes back, it shows its book.
             continue
-        away = session.away
-        if away is not None and session.book is not None and place in away.books:
-            session.book[place] = away.books[place].held()
         lock_books.compare_place(session, place, actor)
     if fleet is not None and actor.partition is not None:
         for link in fleet.gateway_links.values():

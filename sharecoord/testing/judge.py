@@ -284,7 +284,7 @@ class Judge(DatabaseJudge):
 
     @staticmethod
     def _refused(shadow: Shadow, offset: int, member_id: str, token: int) -> None:
-        """A member was told that a lock is not its own: it does not have it in its book any more."""
+        """A member was told that a lock is not its own: its book is without it from now on."""
         life = shadow.life(offset)
         if shadow.granted.get((offset, token), ("", 0))[0] == member_id:
             life.excused.add(token)

@@ -89,7 +89,8 @@ class Node:
         self.admin = Admin(coordinator, CoordinatorInfo("sim", "", "", "memory:"))
         self.ready = True
         if coordinator.watch is not None:
-            while not await self._tries(coordinator.watch.announce(self.name, self.name)):
+            watch = coordinator.watch
+            while not await self._tries(watch.announce(self.name, self.name)):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
 
     @staticmethod
@@ -161,7 +162,12 @@ class Fleet:
         return self._incarnation
 
     def add(self, name: str = "") -> Node:
-        """Starts a process; with the name of a dead one it is its restart."""
+        """Starts a process; with the name of a dead one it is its restart.
+
+        A lone coordinator that runs is the only one: another would be refused.
+        """
+        if self.lone and self.alive():
+            return self.alive()[0]
         self._names += not name
         node = Node(self, name or f"c{self._names}")
         self.nodes.append(node)

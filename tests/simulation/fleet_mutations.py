@@ -11,8 +11,9 @@ from unittest import mock
 from sharecoord.core.changes import MemberRow, PartitionKey, PartitionRelease
 from sharecoord.core.decisions import HeldRange
 from sharecoord.core.lending import Loan, Order, Purse
-from sharecoord.core.peering import Lend, MemberDown, Returned, Settle, Settled
+from sharecoord.core.peering import Lend, MemberDown, Returned, Settled
 from sharecoord.runtime import loading, moves
+from sharecoord.runtime.context import Context
 from sharecoord.runtime.fleet import Fleet
 from sharecoord.runtime.fleet_watch import FleetWatch
 from sharecoord.runtime.gateway import Gateway, OwnerLink
@@ -71,7 +72,7 @@ def _before_the_books() -> contextlib.AbstractContextManager[Any]:
 
 
 def _all_epochs(link: GatewayLink, group_id: str) -> None:
-    """The book of a member that comes is true for everything, whatever was claimed since."""
+    """The book of a member that comes counts for everything, whatever was claimed since."""
 
 
 def _relay_forgotten(gateway: Gateway, link: OwnerLink, item: Settled) -> None:
@@ -85,9 +86,7 @@ def _relay_forgotten(gateway: Gateway, link: OwnerLink, item: Settled) -> None:
 _heard_settled = Gateway._heard_settled
 
 
-def _returned_and_kept(
-    link: GatewayLink, group: GroupActor, session: Session, lend: Lend
-) -> None:
+def _returned_and_kept(link: GatewayLink, group: GroupActor, session: Session, lend: Lend) -> None:
     """An owner gives back what it was lent, and uses it all the same."""
     if lend.recalls:
         used = session.delivered_records, session.delivered_bytes
@@ -116,9 +115,7 @@ def _lent_twice(purse: Purse, room: int, *args: Any) -> list[Order]:
 _balance = Purse.balance
 
 
-def _no_book_at_leave(
-    link: GatewayLink, group: GroupActor, session: Session, item: Any
-) -> None:
+def _no_book_at_leave(link: GatewayLink, group: GroupActor, session: Session, item: Any) -> None:
     """A member that leaves takes with it what never reached it."""
     if isinstance(item, MemberDown):
         item = item._replace(lock_book=None)
@@ -135,14 +132,14 @@ def _left_for_good(link: GatewayLink, group: GroupActor, session: Session, item:
     _hear_of(link, group, session, item)
 
 
-def _settled_anywhere(
-    link: GatewayLink, group: GroupActor, session: Session, settle: Settle
-) -> None:
-    """The gateway hears of a settlement before it is stored, and again when it is."""
-    _settle(link, group, session, settle)
+class _Never:
+    """An attribute that is never true."""
 
+    def __get__(self, *_: Any) -> bool:
+        return False
 
-_settle = GatewayLink._settle
+    def __set__(self, *_: Any) -> None:
+        """Not noted."""
 
 
 def _epochs_from_one(store: MemoryStore, members: Sequence[MemberRow]) -> list[int]:
@@ -155,6 +152,11 @@ def _epochs_from_one(store: MemoryStore, members: Sequence[MemberRow]) -> list[i
 
 
 _join_members = MemoryStore.join_members
+
+
+def _never_closed() -> contextlib.AbstractContextManager[Any]:
+    """Nobody looks whether a newer link has taken its place."""
+    return mock.patch.object(GatewayLink, "closed", _Never(), create=True)
 
 
 def _late_release(store: MemoryStore, releases: Sequence[PartitionRelease]) -> None:
@@ -191,7 +193,11 @@ FLEET_MUTATIONS: dict[str, Patch] = {
     "returned credit is not noticed": on(Purse, "returned", _recalled_for_ever),
     "credit lent over a link that is gone stays lent": on(Purse, "forget", _still_lent),
     "nobody tells that it is hungry": on(Fleet, "unmet", _nothing),
-    "a share-partition moves before its commits": on(moves, "_settled", _nothing_async),
+    "a share-partition moves before its commits": on(Context, "committed", _nothing_async),
+    "a restart keeps what its former process owned": on(moves, "release_former", _nothing_async),
+    "a delivery of a former owner is passed on": on(Gateway, "_comes_late", lambda *_: False),
+    "an own share-partition does not ask lent credit back": on(Gateway, "hungry_here", _nothing),
+    "a stale link stays in the place of the newer one": _never_closed,
     "a share-partition that moves stays owned": on(moves, "release", _nothing_async),
     "a late release takes from the next owner": on(
         MemoryStore, "release_partitions", _late_release

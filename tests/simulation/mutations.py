@@ -6,8 +6,7 @@ found shows that the simulator, or its judge, is too weak.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -35,10 +34,9 @@ from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import TopicLife
 from sharecoord.store import memory_store
 from sharecoord.store.memory_store import MemoryStore
+from tests.simulation.fleet_mutations import FLEET_MUTATIONS, Patch, on
 from tests.simulation.script import play
 from tests.simulation.world import FailedLifeError, run_life
-
-Patch = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 def _no_fence(store: MemoryStore, batch: CommitBatch) -> CommitResult:
@@ -269,46 +267,40 @@ def _reset_keeps_epoch(partition: Any, head: Any) -> None:
     partition.set_head(head)
 
 
-def _on(owner: Any, name: str, wrong: Any) -> Patch:
-    return lambda: mock.patch.object(owner, name, wrong)
-
-
-MUTATIONS = {
-    "a commit of a former owner takes effect": _on(MemoryStore, "commit", _no_fence),
-    "a claim does not raise the owner epoch": _on(MemoryStore, "_claim", _no_owner_epoch),
-    "a reset does not raise the state epoch": _on(
+MUTATIONS = FLEET_MUTATIONS | {
+    "a commit of a former owner takes effect": on(MemoryStore, "commit", _no_fence),
+    "a claim does not raise the owner epoch": on(MemoryStore, "_claim", _no_owner_epoch),
+    "a reset does not raise the state epoch": on(
         memory_store._Partition, "clear", _reset_keeps_epoch
     ),
-    "an acknowledgement is confirmed before it is stored": _on(
+    "an acknowledgement is confirmed before it is stored": on(
         AcknowledgeEffect, "__init__", _reply_before_commit
     ),
-    "an acknowledgement is confirmed though its commit failed": _on(
+    "an acknowledgement is confirmed though its commit failed": on(
         AcknowledgeEffect, "abort", _reply_ok_after_failure
     ),
-    "a delivery is sent before it is stored": _on(DeliveryEffect, "__init__", _send_before_commit),
-    "a delivery is sent though its commit failed": _on(
-        DeliveryEffect, "abort", _send_after_failure
-    ),
-    "an acknowledgement under an old token settles": _on(SharePartition, "_settles", _any_token),
-    "an acknowledgement by another member settles": _on(SharePartition, "_settles", _any_member),
-    "all locks of an incarnation have one token": _on(SharePartition, "_grant", _same_tokens),
-    "a lock that ends takes its count back": _on(outcomes, "released", _count_taken_back),
-    "a lock ends a second early": _on(Window, "expired", _early_end),
-    "a join takes all locks away": _on(PartitionActor, "compare_lock_book", _no_lock_book),
-    "a broken stream releases all locks": _on(GroupActor, "disconnected", _sessions_end_at_once),
-    "a claim ends all locks": _on(loading, "ranges_of", _locks_forgotten_at_load),
-    "a claim forgets a range": _on(loading, "ranges_of", _range_forgotten_at_load),
-    "a commit leaves out a row": _on(partition_actor, "commit_of", _forgotten_range),
-    "a record is handed out beyond the limit": _on(group_actor, "settings_of", _one_more),
-    "a split range changes one record too many": _on(Window, "apply", _one_too_long),
-    "the start offset passes a due record": _on(Window, "_advance_start", _start_passes_due),
-    "a gap is concluded one offset too far": _on(SharePartition, "decide_skip", _gap_assumed),
-    "what could not be sent is not handed back": _on(PartitionActor, "hand_back", _no_hand_back),
-    "members get more than their credit": _on(Session, "wants", _no_credit),
-    "records of a topic's next life pass for the old one's": _on(TopicLife, "admit", _no_life),
-    "the window has no limit": _on(SharePartition, "room", property(_no_room)),
-    "locks do not end by themselves": _on(PartitionActor, "_arm_timer", _no_timer),
-    "due records are not looked at": _on(Dispatcher, "wake", _not_woken),
+    "a delivery is sent before it is stored": on(DeliveryEffect, "__init__", _send_before_commit),
+    "a delivery is sent though its commit failed": on(DeliveryEffect, "abort", _send_after_failure),
+    "an acknowledgement under an old token settles": on(SharePartition, "_settles", _any_token),
+    "an acknowledgement by another member settles": on(SharePartition, "_settles", _any_member),
+    "all locks of an incarnation have one token": on(SharePartition, "_grant", _same_tokens),
+    "a lock that ends takes its count back": on(outcomes, "released", _count_taken_back),
+    "a lock ends a second early": on(Window, "expired", _early_end),
+    "a join takes all locks away": on(PartitionActor, "compare_lock_book", _no_lock_book),
+    "a broken stream releases all locks": on(GroupActor, "disconnected", _sessions_end_at_once),
+    "a claim ends all locks": on(loading, "ranges_of", _locks_forgotten_at_load),
+    "a claim forgets a range": on(loading, "ranges_of", _range_forgotten_at_load),
+    "a commit leaves out a row": on(partition_actor, "commit_of", _forgotten_range),
+    "a record is handed out beyond the limit": on(group_actor, "settings_of", _one_more),
+    "a split range changes one record too many": on(Window, "apply", _one_too_long),
+    "the start offset passes a due record": on(Window, "_advance_start", _start_passes_due),
+    "a gap is concluded one offset too far": on(SharePartition, "decide_skip", _gap_assumed),
+    "what could not be sent is not handed back": on(PartitionActor, "hand_back", _no_hand_back),
+    "members get more than their credit": on(Session, "wants", _no_credit),
+    "records of a topic's next life pass for the old one's": on(TopicLife, "admit", _no_life),
+    "the window has no limit": on(SharePartition, "room", property(_no_room)),
+    "locks do not end by themselves": on(PartitionActor, "_arm_timer", _no_timer),
+    "due records are not looked at": on(Dispatcher, "wake", _not_woken),
 }
 """What is wrong, and how to do it wrong for the length of a block."""
 

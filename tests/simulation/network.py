@@ -1,8 +1,8 @@
 """The network between coordinators: links that are slow, break, or lead nowhere for a while.
 
-A link is kept as `sharecoord/peers/links.py` and `api/grpc/peer_service.py` keep theirs: the gateway
+A link is kept as by `sharecoord/peers/links.py` and `api/grpc/peer_service.py`: the gateway
 connects again and again to whom it follows and vouches each second; the owner gives up who is
-silent. A gateway notices no silence: its link ends when the owner's end says so, or with the lease.
+silent. A gateway notices no silence: its link ends when the owner says so, or with the lease.
 """
 
 from __future__ import annotations
