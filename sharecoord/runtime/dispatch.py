@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from sharecoord.config.group import GroupConfig
 from sharecoord.core.fair_share import fair_parts, jain_index
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.group_settings import window_records
-from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import Session
 
 if TYPE_CHECKING:

@@ -33,12 +33,13 @@ from sharecoord.runtime import (
     opening,
     poll_timer,
 )
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.dispatch import Dispatcher
 from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.group_settings import settings_of
-from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.rereads import reread
 from sharecoord.runtime.sessions import Away, JoinCommand, Session
 

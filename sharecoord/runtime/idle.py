@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sharecoord.runtime import loading
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.context import Context
-from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.partition_actor import PartitionActor
 
 if TYPE_CHECKING:
     from sharecoord.runtime.group_actor import GroupActor

@@ -32,8 +32,9 @@ from sharecoord.errors import (
 )
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
 from sharecoord.runtime import log_changes
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.context import Context
-from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.recovery import ranges_of
 from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import GuardedReading, TopicLife

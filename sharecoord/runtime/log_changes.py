@@ -13,8 +13,9 @@ import structlog
 from sharecoord.core.changes import PartitionRow
 from sharecoord.errors import KafkaUnavailableError, SharecoordError
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.context import Context
-from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.partition_actor import PartitionActor
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,8 @@ from sharecoord.core.lending import HERE
 from sharecoord.core.peering import Freed
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime import lock_books
-from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.actor_state import ActorState
+from sharecoord.runtime.partition_actor import PartitionActor
 
 if TYPE_CHECKING:
     from sharecoord.runtime.context import Context

@@ -27,7 +27,8 @@ from sharecoord.config.setting import invalid_config
 from sharecoord.core.lag import consumer_offset
 from sharecoord.errors import InternalError, SharecoordError
 from sharecoord.ports import CommittedOffset, OffsetsExport
-from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.actor_state import ActorState
+from sharecoord.runtime.partition_actor import PartitionActor
 
 if TYPE_CHECKING:
     from sharecoord.runtime.context import Context

@@ -7,7 +7,6 @@ construction. Loading and claiming is `loading`'s business.
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
@@ -27,6 +26,7 @@ from sharecoord.core.share_partition import (
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import NotOwnerError, SharecoordError
 from sharecoord.ports import LogReading
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.candidates import Candidates, candidates
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
@@ -54,17 +54,6 @@ DUE_LOOKAHEAD_RECORDS = 2_000
 LIFELINE_RECORDS = 100
 """So many due records still go out while the memory limit stops acquiring, and only where nothing
 is under a lock: their acknowledgements are the only way in which their ranges can go."""
-
-
-class ActorState(enum.Enum):
-    """Whether a share-partition is served."""
-
-    LOADING = "loading"
-    ACTIVE = "active"
-    LEAVING = "leaving"
-    """On its way to another coordinator: it still has its state, and hands out nothing."""
-    STOPPED = "stopped"
-    CLOSED = "closed"
 
 
 class Pump(Protocol):

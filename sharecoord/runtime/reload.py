@@ -13,9 +13,10 @@ from typing import Protocol
 import structlog
 
 from sharecoord.runtime import loading
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.group_actor import GroupActor
-from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import Session
 
 log = structlog.get_logger(__name__)

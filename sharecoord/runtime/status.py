@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass, field
 
 from sharecoord.core.lag import lag as lag_of
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.memory import MemoryFigures, partition_bytes
 from sharecoord.runtime.offsets_export import ExportFigures
-from sharecoord.runtime.partition_actor import ActorState
 
 STALL_AFTER_S = 10.0
 """A loop that has not ticked for so long counts as dead."""

@@ -14,8 +14,8 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.admin_types import NO_PARTITION, ResetCommand, ResetKind, ResetTo
-from sharecoord.runtime.partition_actor import ActorState
 
 from .support import Bench, virtual
 

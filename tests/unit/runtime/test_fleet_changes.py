@@ -8,10 +8,10 @@ import pytest
 
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import GroupNotEmptyError, StoreUnavailableError
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.admin import Admin
 from sharecoord.runtime.admin_types import CoordinatorInfo, ResetCommand, ResetKind, ResetTo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.partition_actor import ActorState
 from sharecoord.testing.harness import VirtualStoreCaller, World
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import Fleet, everything_finished, fleet_of

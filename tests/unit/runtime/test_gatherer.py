@@ -15,10 +15,11 @@ from sharecoord.errors import (
     SharecoordError,
     StoreUnavailableError,
 )
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.context import CLAIMS_MAX
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.gatherer import CALLS_MAX
-from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.testing.harness import FakeMember, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import until, world_with

@@ -18,11 +18,12 @@ from sharecoord.errors import (
     StoreFencedError,
     StoreUnavailableError,
 )
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.admin import Admin
 from sharecoord.runtime.admin_types import CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group_actor import GroupActor
-from sharecoord.runtime.partition_actor import ActorState, PartitionActor
+from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.testing.harness import World, actor_of, running
 from sharecoord.testing.virtual_time import run_virtual, virtual
 from tests.unit.runtime.worlds import offsets, until, world_with

@@ -16,7 +16,7 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
-from sharecoord.runtime.partition_actor import ActorState
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.harness import World, actor_of, running
 from sharecoord.testing.virtual_time import virtual

@@ -9,9 +9,9 @@ import pytest
 from sharecoord.core.share_partition import HeldRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.kafka.looks import LOOK_TIMEOUT_S
+from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.log_changes import REGRESSION_CONFIRM_MS
-from sharecoord.runtime.partition_actor import ActorState
 from sharecoord.runtime.topic_life import SILENCE_S
 from sharecoord.testing.harness import FakeMember, World, actor_of, running
 from sharecoord.testing.virtual_time import virtual
