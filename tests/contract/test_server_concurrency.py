@@ -194,14 +194,19 @@ class Coordinator:
         self.store.delete_topics("group", ["orders"])
 
 
+def patient(world: ServerWorld, name: str) -> SqlStore:
+    """A coordinator that waits for the locks of others, however slow they are."""
+    store = world.make(lock_timeout_ms=5000)
+    store.open(coordinator_id=name, cluster_id="k", address=name, version="0.1.0")
+    return store
+
+
 def run_all(world: ServerWorld, *, deletes: bool) -> tuple[Seen, list[Coordinator]]:
     seen = Seen()
     workers = []
     for number in range(THREADS):
-        store = world.make(lock_timeout_ms=5000)
         name = f"c{number}"
-        store.open(coordinator_id=name, cluster_id="k", address=name, version="0.1.0")
-        workers.append(Coordinator(name, store, seen, deletes=deletes))
+        workers.append(Coordinator(name, patient(world, name), seen, deletes=deletes))
     threads = [threading.Thread(target=worker.run, name=worker.name) for worker in workers]
     for thread in threads:
         thread.start()
@@ -333,17 +338,24 @@ def test_rows_that_two_make_at_once_belong_to_the_first_use(
 def test_rows_that_are_made_while_their_topic_is_deleted_belong_to_its_next_first_use(
     server_world: ServerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    maker, operator = server_world.open("c0"), server_world.open("c1")
+    maker, operator = patient(server_world, "c0"), patient(server_world, "c1")
     claimed(maker, key_of(0))
-    read_floor = partition_queries.read_floor
+    read_floor, lock_rows = partition_queries.read_floor, group_queries._lock_partitions
+    asked = threading.Event()
     deletions: list[threading.Thread] = []
 
+    def asking(*args: Any) -> Any:
+        asked.set()
+        return lock_rows(*args)
+
     def meanwhile(connection: Connection) -> int:
-        # The maker has seen that the topic is used; the deletion waits, or comes after it.
+        # The maker has seen that the topic is used; the deletion has to wait for its rows.
         monkeypatch.setattr(partition_queries, "read_floor", read_floor)
         deletions.append(run_beside(lambda: operator.delete_topics("group", ["orders"])))
+        asked.wait()
         return read_floor(connection)
 
+    monkeypatch.setattr(group_queries, "_lock_partitions", asking)
     monkeypatch.setattr(partition_queries, "read_floor", meanwhile)
     made = maker.open_partitions([key_of(0), key_of(1)])
     deletions[0].join()
@@ -356,7 +368,7 @@ def test_rows_that_are_made_while_their_topic_is_deleted_belong_to_its_next_firs
 def test_rows_that_wait_for_the_deletion_of_their_topic_do_not_start_at_zero(
     server_world: ServerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    maker, operator = server_world.open("c0"), server_world.open("c1")
+    maker, operator = patient(server_world, "c0"), patient(server_world, "c1")
     claimed(maker, key_of(0))
     delete_rows = group_queries._delete_all_but_outboxes
     makers: list[threading.Thread] = []
