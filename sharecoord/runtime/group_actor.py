@@ -564,6 +564,11 @@ class GroupActor:
         # Who left while this was not served left its locks behind.
         for member_id in actor.members() - self.sessions.keys():
             actor.release_member(member_id)
+        if self.context.fleet is not None:
+            # Its former owner may have heard of them until now: afresh at each claim (design 9).
+            for member_id in actor.members():
+                if self.sessions[member_id].channel is None:
+                    self.expire_later(self.sessions[member_id])
         loading.start_reading(self.context, self, actor)
         self.schedule_pump()
 
