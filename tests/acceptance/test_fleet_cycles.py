@@ -63,11 +63,6 @@ def run_cycles(fleet: FleetScene, cycles: int, seed: int) -> None:
     assert findings.redelivered >= len(crew.produced) // 10, "released records came again"
 
 
-@pytest.mark.timeout(400)
-def test_10_cycles_of_kills_in_a_fleet(fleet: FleetScene) -> None:
-    run_cycles(fleet, 10, seed=1)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(2_400)
 def test_100_cycles_of_kills_in_a_fleet(fleet: FleetScene) -> None:
