@@ -66,6 +66,8 @@ class Context:
     """Members; their epochs."""
     claims: Gatherer[PartitionClaim, LoadedPartition | None] = field(init=False)
     starts: Gatherer[PartitionStart, bool] = field(init=False)
+    members: Gatherer[None, list[MemberRow]] = field(init=False)
+    """All members of all groups: many share-partitions that are loaded together ask once."""
     _places: dict[bool, Gatherer[OffsetQuery, int | None]] = field(init=False)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -84,6 +86,7 @@ class Context:
         self.starts = Gatherer(
             lambda starts: call(store.initialize_partitions, starts), name="starts", key=_id_of
         )
+        self.members = Gatherer(self._members, name="members")
         self._places = {
             committed: Gatherer(partial(self._offsets, committed=committed), name="offsets")
             for committed in (False, True)
@@ -100,6 +103,9 @@ class Context:
             place = f"{query.topic}[{query.partition}]"
             raise KafkaUnavailableError(f"no offsets for {place} from Kafka")
         return found
+
+    async def _members(self, asked: list[None]) -> list[list[MemberRow]]:
+        return [await self.caller.call(self.store.load_members)] * len(asked)
 
     async def _offsets(self, queries: list[OffsetQuery], *, committed: bool) -> list[int | None]:
         found = await self.catalog.offsets(queries, committed=committed)
@@ -136,6 +142,7 @@ class Context:
         await self.joins.close()
         await self.claims.close()
         await self.starts.close()
+        await self.members.close()
         for offsets in self._places.values():
             await offsets.close()
         tasks = list(self._tasks)

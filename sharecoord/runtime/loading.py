@@ -26,6 +26,7 @@ from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.start_offset import resolve_start
 from sharecoord.errors import (
+    MemberFencedError,
     NotOwnerError,
     SharecoordError,
     StoreFatalError,
@@ -56,6 +57,9 @@ class LoadingGroup(Protocol):
 
     def remember(self, member: MemberRow) -> None:
         """A member that is known from the store alone."""
+
+    def fenced(self, session: Session, error: SharecoordError) -> None:
+        """The member has a newer stream elsewhere."""
 
     def forget_place(self, place: tuple[str, int], why: str) -> None:
         """Takes a share-partition out of the group."""
@@ -159,13 +163,20 @@ async def _load_once(
 
 
 async def _meet_holders(context: Context, group: LoadingGroup, loaded: LoadedPartition) -> None:
-    """Who holds something and is not known here joined at another coordinator (design 9)."""
+    """Who holds something and is not known here joined at another coordinator (design 9).
+
+    Whose stream here is not its newest either: nobody must go by the lock book of the old one.
+    """
     holders = loaded.in_flight.members
-    if holders <= group.sessions.keys():
-        return
-    for member in await context.caller.call(context.store.load_members):
-        unknown = member.member_id in holders and member.member_id not in group.sessions
-        if unknown and member.group_id == loaded.row.key.group_id:
+    for member in await context.members.ask(None) if holders else ():
+        if member.member_id not in holders or member.group_id != loaded.row.key.group_id:
+            continue
+        known = group.sessions.get(member.member_id)
+        if known is not None and known.member_epoch < member.member_epoch:
+            group.fenced(known, MemberFencedError("a newer stream of this member id joined"))
+            known.cancel_timers()
+            group.remember(member)
+        elif known is None:
             group.remember(member)
 
 

@@ -85,18 +85,16 @@ class PartitionActor:
         self.clock = clock
         self.state = ActorState.LOADING
         self.stopped_reason = ""
-        self.incarnation = 0
-        self.state_epoch = 0
+        self.incarnation = self.state_epoch = 0
         self.partition: SharePartition | None = None
-        self._settings: PartitionSettings | None = None
+        self._settings = PartitionSettings()
         """As of the last incarnation: answers of its commits still go out when it has ended."""
         self.reading: LogReading | None = None
         self.life: TopicLife | None = None
         """What lets records pass as long as the topic is still the same."""
         self.log_end_offset: int | None = None
         self.cache = RecordCache(budget)
-        self.fresh_records = 0
-        self.fresh_bytes = 0
+        self.fresh_records = self.fresh_bytes = 0
         self.proven_end = 0
         self.missing_wanted = False
         self.held_back = False
@@ -193,7 +191,6 @@ class PartitionActor:
     @property
     def lock_left_max_ms(self) -> int:
         """No lock that was granted here can last longer, whatever recoveries add to it."""
-        assert self._settings is not None, "it has been active"
         return lock_left_max_ms(self._settings)
 
     @property

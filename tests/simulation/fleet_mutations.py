@@ -185,9 +185,6 @@ FLEET_MUTATIONS: dict[str, Patch] = {
     "a member's book counts for what was claimed since": on(GatewayLink, "_epochs", _all_epochs),
     "a gateway does not note what it passed on": on(Away, "received", _nothing),
     "a gateway forgets a relay": on(Gateway, "_heard_settled", _relay_forgotten),
-    "acknowledgements of a link that broke stay unanswered": on(
-        Gateway, "_unanswered", staticmethod(_nothing)
-    ),
     "credit is returned and used": on(GatewayLink, "_lend", _returned_and_kept),
     "credit is lent twice": on(Purse, "balance", _lent_twice),
     "returned credit is not noticed": on(Purse, "returned", _recalled_for_ever),

@@ -78,6 +78,10 @@ class Stream:
         except SharecoordError as error:
             self._down.send(self._member.refused, self, error)
             return
+        if self._up.lost:
+            # Its first word meets nobody. See docs/simulation.md, "What it does not cover".
+            self.ended_here()
+            return
         self._down.send(self._member.joined, self, lost)
 
     def acknowledge(self, number: int, items: list[tuple[PartitionKey, Ranges]]) -> None:
