@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from sharecoord.core.changes import MemberRow, PartitionKey, PartitionRelease
+from sharecoord.core.changes import MemberRow, PartitionKey
 from sharecoord.core.decisions import HeldRange
 from sharecoord.core.lending import Loan, Order, Purse
 from sharecoord.core.peering import Lend, MemberDown, Returned, Settled
 from sharecoord.runtime import loading, moves
-from sharecoord.runtime.context import Context
 from sharecoord.runtime.fleet import Fleet
 from sharecoord.runtime.fleet_watch import FleetWatch
 from sharecoord.runtime.gateway import Gateway, OwnerLink
@@ -115,13 +113,6 @@ def _lent_twice(purse: Purse, room: int, *args: Any) -> list[Order]:
 _balance = Purse.balance
 
 
-def _no_book_at_leave(link: GatewayLink, group: GroupActor, session: Session, item: Any) -> None:
-    """A member that leaves takes with it what never reached it."""
-    if isinstance(item, MemberDown):
-        item = item._replace(lock_book=None)
-    _hear_of(link, group, session, item)
-
-
 _hear_of = GatewayLink._hear_of
 
 
@@ -130,16 +121,6 @@ def _left_for_good(link: GatewayLink, group: GroupActor, session: Session, item:
     if isinstance(item, MemberDown):
         item = item._replace(left=True)
     _hear_of(link, group, session, item)
-
-
-class _Never:
-    """An attribute that is never true."""
-
-    def __get__(self, *_: Any) -> bool:
-        return False
-
-    def __set__(self, *_: Any) -> None:
-        """Not noted."""
 
 
 def _epochs_from_one(store: MemoryStore, members: Sequence[MemberRow]) -> list[int]:
@@ -152,20 +133,6 @@ def _epochs_from_one(store: MemoryStore, members: Sequence[MemberRow]) -> list[i
 
 
 _join_members = MemoryStore.join_members
-
-
-def _never_closed() -> contextlib.AbstractContextManager[Any]:
-    """Nobody looks whether a newer link has taken its place."""
-    return mock.patch.object(GatewayLink, "closed", _Never(), create=True)
-
-
-def _late_release(store: MemoryStore, releases: Sequence[PartitionRelease]) -> None:
-    """A release that comes late takes the share-partition from its next owner."""
-    with store._transaction("release_partitions") as database:
-        for partition_id, _ in releases:
-            partition = database.partitions.get(partition_id)
-            if partition is not None:
-                partition.row = replace(partition.row, owner=None)
 
 
 def _older_too(group: GroupActor, command: Any, channel: Any, epoch: int, **how: Any) -> Any:
@@ -190,18 +157,10 @@ FLEET_MUTATIONS: dict[str, Patch] = {
     "returned credit is not noticed": on(Purse, "returned", _recalled_for_ever),
     "credit lent over a link that is gone stays lent": on(Purse, "forget", _still_lent),
     "nobody tells that it is hungry": on(Fleet, "unmet", _nothing),
-    "a share-partition moves before its commits": on(Context, "committed", _nothing_async),
     "a restart keeps what its former process owned": on(moves, "release_former", _nothing_async),
     "a delivery of a former owner is passed on": on(Gateway, "_comes_late", lambda *_: False),
     "an own share-partition does not ask lent credit back": on(Gateway, "hungry_here", _nothing),
-    "a stale link stays in the place of the newer one": _never_closed,
     "a share-partition that moves stays owned": on(moves, "release", _nothing_async),
-    "a late release takes from the next owner": on(
-        MemoryStore, "release_partitions", _late_release
-    ),
-    "the lock book of a member that leaves is not compared": on(
-        GatewayLink, "_hear_of", _no_book_at_leave
-    ),
     "a stream that breaks elsewhere counts as a departure": on(
         GatewayLink, "_hear_of", _left_for_good
     ),
