@@ -1,6 +1,6 @@
 """Coordinators of a fleet and workers are killed and restarted again and again under load.
 
-`make test` runs 10 cycles, `make test-long` 100. Who is hit, how, for how long it is gone, and
+`make test-long` runs 100 cycles. Who is hit, how, for how long it is gone, and
 after how many more records comes from a seed that the test prints.
 """
 
