@@ -38,11 +38,11 @@ from sharecoord.ports import LogReader, PeerNetwork, Store, TopicCatalog
 from sharecoord.runtime.admin import Admin
 from sharecoord.runtime.admin_types import CoordinatorInfo
 from sharecoord.runtime.clock import RuntimeClock
-from sharecoord.runtime.committer import Committer
+from sharecoord.runtime.committer import CommitLimits, Committer
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet import Fleet
-from sharecoord.runtime.record_cache import MemoryBudget, MemoryLimits
+from sharecoord.runtime.memory_budget import MemoryBudget, MemoryLimits
 from sharecoord.runtime.status import StatusBoard
 from sharecoord.runtime.store_thread import StoreThread
 from sharecoord.runtime.supported import refuse_unsupported
@@ -201,7 +201,16 @@ class Application:
             version=__version__,
         )
         clock.measured(await caller.call(store.now_ms))
-        committer = Committer(store, caller, now_ms=clock.now_ms, on_fatal=self._fail)
+        commit = config.commit
+        committer = Committer(
+            store,
+            caller,
+            now_ms=clock.now_ms,
+            on_fatal=self._fail,
+            limits=CommitLimits(
+                commit.linger_ms, commit.oldest_uncommitted_ms, commit.pending_max_bytes
+            ),
+        )
         return Context(
             coordinator_id=coordinator_id,
             store=store,
@@ -215,7 +224,9 @@ class Application:
                 config.memory.limit_bytes,
                 config.memory.read_stop_ratio,
                 config.memory.acquire_stop_ratio,
+                config.limits.stream_unsent_max_bytes,
             ),
+            groups_max=config.limits.groups_max,
             new_incarnation=lambda: secrets.randbits(62) + 1,
             lock_grace_ms=config.recovery.lock_grace_ms,
             group_defaults=config.group_defaults,

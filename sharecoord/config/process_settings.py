@@ -280,20 +280,20 @@ class MemoryConfig:
     )
     read_stop_ratio: float = float_setting(
         "memory.read.stop.ratio",
-        "At which part of the limit the largest partitions stop reading.",
+        "At which part of the limit groups above their part of it stop reading.",
         default=0.80,
         bounds=(0.1, 1.0),
     )
     acquire_stop_ratio: float = float_setting(
         "memory.acquire.stop.ratio",
-        "At which part of the limit acquiring stops.",
+        "At which part of the limit groups above their part of it acquire nothing.",
         default=0.95,
         bounds=(0.1, 1.0),
     )
     cache_max_bytes: int = size_setting(
         "memory.cache.max.bytes",
-        "How much of the limit the cache of records for redelivery may take. While it is not set, "
-        "it is at most a quarter of the limit.",
+        "How much of the limit the cache of records for redelivery may take, of all groups "
+        "together. While it is not set, it is at most a quarter of the limit.",
         default_bytes=128 * _MIB,
         bounds_bytes=(_MIB, _TIB),
     )
@@ -301,7 +301,16 @@ class MemoryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
-    """Limits of one connection."""
+    """Limits of what clients may ask for."""
+
+    groups_max: int = int_setting(
+        "limits.groups.max",
+        "How many groups there may be. Each is kept, with or without members, until it is deleted, "
+        "so a client that makes up names would fill memory and store.",
+        default=10_000,
+        bounds=(1, 1_000_000),
+        unit="groups",
+    )
 
     stream_unsent_max_bytes: int = size_setting(
         "limits.stream.unsent.max.bytes",
@@ -358,10 +367,11 @@ class LogConfig:
 class CommitConfig:
     """Group commit."""
 
-    flush_interval_ms: int = duration_setting(
-        "commit.flush.interval.ms",
-        "After which time a batch of changes is committed when the process is not idle before.",
-        default_ms=2,
+    linger_ms: int = duration_setting(
+        "commit.linger.ms",
+        "How long changes that nobody waits for may wait for others, to be committed together, as "
+        "with Kafka's `share.coordinator.append.linger.ms`. Deliveries never wait.",
+        default_ms=5,
         bounds_ms=(0, 1_000),
     )
     oldest_uncommitted_ms: int = duration_setting(

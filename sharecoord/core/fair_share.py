@@ -1,6 +1,6 @@
-"""How fair a split was (design 5, "Measured").
+"""Fair parts (max-min), and how fair a split was (design 5, "Measured").
 
-One implementation for the dispatcher, the live metric and the Spark job, so that they agree.
+One implementation for memory, the live metric and the Spark job, so that they agree.
 """
 
 from __future__ import annotations
@@ -28,9 +28,31 @@ def fair_level(demands: Sequence[float], got: Sequence[float]) -> float:
         InternalError: The sequences differ in length or hold a negative number.
     """
     _check(demands, got)
+    return _level(demands, float(sum(got)))
+
+
+def fair_part(needs: Sequence[float], amount: float) -> float:
+    """Up to how much each may have of an amount (max-min fairness).
+
+    Who needs less than its part leaves the rest to the others. The sum of min(need, part) never
+    exceeds the amount, and comes up to it where more is needed.
+
+    Args:
+        needs: What each has or needs, at least 0; who needs nothing takes no part.
+        amount: What there is.
+
+    Returns:
+        The part, an equal one at the least; the whole amount where nothing is needed.
+    """
+    needing = sum(need > 0 for need in needs)
+    return max(_level(needs, amount), amount / max(needing, 1))
+
+
+def _level(demands: Sequence[float], amount: float) -> float:
+    """Where the sum of min(demand, level) is the amount; the highest demand where that is less."""
     heap = [demand for demand in demands if demand > 0]
     heapq.heapify(heap)
-    left, level = float(sum(got)), 0.0
+    left, level = amount, 0.0
     while heap:
         if heap[0] * len(heap) >= left:
             return left / len(heap)

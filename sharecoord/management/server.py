@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from sharecoord import __version__
 from sharecoord.errors import InvalidConfigError
-from sharecoord.runtime.memory import MemoryFigures, MemoryLevel
+from sharecoord.runtime.memory_use import MemoryFigures, MemoryLevel
 from sharecoord.runtime.status import StatusBoard
 
 STOP_TIMEOUT_S = 5.0
@@ -111,7 +111,7 @@ def _memory(figures: MemoryFigures) -> Iterable[Metric]:
     )
     yield GaugeMetricFamily(
         "sharecoord_memory_level",
-        "0 open, 1 the largest do not read, 2 nothing new is acquired.",
+        "For groups above their part: 0 open, 1 the largest do not read, 2 nothing is acquired.",
         value=[*MemoryLevel].index(figures.level),
     )
 

@@ -196,6 +196,7 @@ class Admin:
         Raises:
             InvalidConfigError: A name or a value is bad, or the settings contradict each other.
             InvalidRequestError: A name stands in both lists.
+            LimitExceededError: The group is new, and there are as many as there may be.
         """
         both = sorted(set(set_values) & set(deleted))
         if both:
@@ -211,6 +212,7 @@ class Admin:
                 config | dict(set_values), self._context.group_defaults
             )
             refuse_unsupported(checked)
+            self._coordinator.check_room(group_id)
             if validate_only:
                 return
             try:
@@ -236,6 +238,7 @@ class Admin:
             GroupNotFoundError: There is no such group, and no topics are named.
             InvalidRequestError: A negative offset or time.
             KafkaUnavailableError: Kafka does not answer.
+            LimitExceededError: The group is new, and there are as many as there may be.
         """
         groups, members = await self._load()
         group_id = command.group_id
@@ -249,6 +252,7 @@ class Admin:
         if group_id not in groups and not named:
             raise _not_found(group_id)
         rows = await self._rows(group_id)
+        self._coordinator.check_room(group_id)
         config = self._config(groups.get(group_id))
         committed = config.isolation_level is IsolationLevel.READ_COMMITTED
         results = await plan_reset(self._context.catalog, command, rows, committed=committed)

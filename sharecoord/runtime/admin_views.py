@@ -16,7 +16,6 @@ from sharecoord.errors import KafkaUnavailableError
 from sharecoord.ports import LATEST, OffsetQuery
 from sharecoord.runtime.admin_types import MemberView, PartitionView
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.memory import MemoryLevel
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.store_thread import StoreCaller
 
@@ -127,7 +126,7 @@ class Views:
         """What the memory limit has stopped for a share-partition."""
         if actor is None:
             return ""
-        if self._coordinator.memory.figures.level is MemoryLevel.ACQUIRING_STOPPED:
+        if actor.budget.acquiring_stopped:
             return "memory.limit: nothing new is acquired"
         return "memory.limit: nothing new is read" if actor.held_back else ""
 

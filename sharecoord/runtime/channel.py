@@ -20,6 +20,10 @@ class MemberChannel(Protocol):
     def unsent_bytes(self) -> int:
         """What waits to be sent."""
 
+    @property
+    def unsent_since_s(self) -> float:
+        """Loop time since which the member has taken nothing of it; inf when it may have."""
+
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         """Sends records whose acquisition is durable."""
 
@@ -37,3 +41,6 @@ class MemberChannel(Protocol):
 
     def end(self, error: SharecoordError | None) -> None:
         """Ends the connection; with an error, says why."""
+
+    def cut(self, error: SharecoordError) -> None:
+        """Ends a connection that is not read: what waits is dropped, save what is on its way."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -28,18 +29,8 @@ from sharecoord.runtime.store_thread import StoreCaller
 
 log = structlog.get_logger(__name__)
 
-PENDING_BYTES_MAX = 16 << 20
-"""Acquiring stops while more changes than this wait for their commit (design 4)."""
-
 RANGE_BYTES = 200
 """What one changed range takes in a pending batch."""
-
-PENDING_AGE_MAX_MS = 500
-"""Acquiring stops while the oldest uncommitted change is older (design 4)."""
-
-LINGER_S = 0.005
-"""So long a change that nobody waits for may wait for others, as by Kafka's
-`share.coordinator.append.linger.ms`. A delivery takes it along and never waits behind it."""
 
 RETRY_FOR_S = 1.0
 """A store that changed nothing is asked again for so long before partitions are dropped."""
@@ -49,6 +40,21 @@ RETRY_DELAY_S = 0.05
 
 WHOLE_BATCH = -1
 """Stands for a partition id where nothing of a batch was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLimits:
+    """How long changes may wait for their commit, and when acquiring waits for it (design 4).
+
+    Attributes:
+        linger_ms: `commit.linger.ms`.
+        oldest_ms: `commit.oldest.uncommitted.ms`.
+        pending_max_bytes: `commit.pending.max.bytes`.
+    """
+
+    linger_ms: int = 5
+    oldest_ms: int = 500
+    pending_max_bytes: int = 16 << 20
 
 
 class Committable(Protocol):
@@ -89,11 +95,13 @@ class Committer:
         *,
         now_ms: Callable[[], int],
         on_fatal: Callable[[SharecoordError], None],
+        limits: CommitLimits | None = None,
     ) -> None:
         self._store = store
         self._caller = caller
         self._now_ms = now_ms
         self._on_fatal = on_fatal
+        self._limits = limits or CommitLimits()
         self._dirty: dict[Committable, None] = {}
         self._effects: list[tuple[Committable | None, int, Effect]] = []
         self._members_removed: list[tuple[str, str, int]] = []
@@ -119,7 +127,7 @@ class Committer:
         Args:
             actor: Who has changes.
             effect: What waits.
-            may_wait: Whether it may go with what comes in the next `LINGER_S`.
+            may_wait: Whether it may go with what comes within `CommitLimits.linger_ms`.
         """
         self._dirty[actor] = None
         if effect is not None:
@@ -146,7 +154,7 @@ class Committer:
             self._wake.set()
         elif self._linger is None and not self._wake.is_set():
             loop = asyncio.get_running_loop()
-            self._linger = loop.call_later(LINGER_S, self._wake.set)
+            self._linger = loop.call_later(self._limits.linger_ms / 1000, self._wake.set)
 
     @property
     def behind(self) -> bool:
@@ -154,8 +162,8 @@ class Committer:
         oldest_ms = self._committing_since_ms
         if oldest_ms is None:
             oldest_ms = self._waiting_since_ms
-        late = oldest_ms is not None and self._now_ms() - oldest_ms > PENDING_AGE_MAX_MS
-        return late or self._failed or self._pending_bytes > PENDING_BYTES_MAX
+        late = oldest_ms is not None and self._now_ms() - oldest_ms > self._limits.oldest_ms
+        return late or self._failed or self._pending_bytes > self._limits.pending_max_bytes
 
     @property
     def _pending_bytes(self) -> int:

@@ -22,7 +22,7 @@ from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.effects import CallbackEffect
 from sharecoord.runtime.gatherer import Gatherer
-from sharecoord.runtime.record_cache import MemoryBudget, MemoryLimits
+from sharecoord.runtime.memory_budget import MemoryBudget, MemoryLimits
 from sharecoord.runtime.store_thread import StoreCaller
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Context:
     new_incarnation: Callable[[], int]
     """A number that no other claim has; chance is an argument."""
     memory: MemoryLimits = field(default_factory=MemoryLimits)
+    groups_max: int = 10_000
+    """`limits.groups.max`"""
     lock_grace_ms: int = 10_000
     store_ok: bool = True
     """Whether the last renewal of the lease came through."""

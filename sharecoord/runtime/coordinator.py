@@ -14,6 +14,7 @@ from sharecoord.errors import (
     DrainingError,
     GroupNotFoundError,
     KafkaUnavailableError,
+    LimitExceededError,
     SharecoordError,
     StoreFatalError,
     StoreFencedError,
@@ -141,18 +142,36 @@ class Coordinator:
         self.context.caller.close()
 
     async def group(self, group_id: str) -> GroupActor:
-        """The group's actor; made on first use."""
+        """The group's actor; made on first use.
+
+        Raises:
+            LimitExceededError: It is new, and there are as many as there may be.
+        """
         found = self.groups.get(group_id)
         if found is not None:
             return found
         async with self.making(group_id):
             found = self.groups.get(group_id)
             if found is None:
+                self.check_room(group_id)
                 row: GroupRow = await self.context.caller.call(
                     self.context.store.ensure_group, group_id
                 )
                 found = self.groups[group_id] = GroupActor(self.context, row)
         return found
+
+    def check_room(self, group_id: str) -> None:
+        """Whether a group is there, or may be made.
+
+        Raises:
+            LimitExceededError: There are as many as there may be.
+        """
+        if group_id not in self.groups and len(self.groups) >= self.context.groups_max:
+            raise LimitExceededError(
+                f"group {group_id!r} is new and there are {len(self.groups)} groups already; "
+                "delete those that nobody uses, or raise limits.groups.max",
+                retry_after_ms=5_000,
+            )
 
     def making(self, group_id: str) -> asyncio.Lock:
         """Who holds this makes or deletes the group: nobody else does meanwhile."""

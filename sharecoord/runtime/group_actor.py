@@ -39,6 +39,7 @@ from sharecoord.runtime.context import Context
 from sharecoord.runtime.dispatch import Dispatcher
 from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.group_settings import settings_of
+from sharecoord.runtime.memory_budget import GroupBudget
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.rereads import reread
 from sharecoord.runtime.sessions import Away, JoinCommand, Session
@@ -61,6 +62,7 @@ class GroupActor:
         self._joining = 0
         """Joins that are being written."""
         self.partitions: dict[Place, PartitionActor] = {}
+        self.budget = GroupBudget(context.budget)
         self.totals: dict[str, int] = {}
         """Records that members hold in all partitions; kept by their windows."""
         self.topic_ids: dict[str, str] = {}
@@ -193,6 +195,7 @@ class GroupActor:
             max_poll_records=command.max_poll_records,
             max_poll_interval_ms=command.max_poll_interval_ms,
             channel=channel,
+            unsent_max_bytes=self.context.memory.stream_unsent_max_bytes,
             credit_records=command.credit_records,
             credit_bytes=command.credit_bytes,
             last_poll_ms=self.context.clock.now_ms(),
@@ -373,7 +376,7 @@ class GroupActor:
             acknowledgements: (topic, topic id, partition, ranges).
             collector: Sealed by this call.
             busy_us: How long the application had records since it last said so; 0 = unknown.
-            may_wait: Whether the commit may wait for others (`committer.LINGER_S`).
+            may_wait: Whether the commit may wait for others (`CommitLimits.linger_ms`).
         """
         now_ms = self.context.clock.now_ms()
         self.polled(session)
@@ -548,7 +551,7 @@ class GroupActor:
             partition_id,
             clock=self.context.clock,
             committer=self.context.committer,
-            budget=self.context.budget,
+            budget=self.budget,
             totals=self.totals,
             pump=self.dispatcher.wake,
             on_dropped=self.dropped,

@@ -1,40 +1,50 @@
-"""The memory limit (design 12): what is counted, and what happens near the limit.
+"""The memory limit (design 12): what happens near it, and to whom.
 
-Counted are ranges, record caches, key tables, changes that wait for their commit, send buffers.
-The parts know their sizes, or their number of entries; nothing is counted per record. Memory is
-looked at every `LOOK_INTERVAL_S`, and at once when caches and deliveries alone have used up what
-was left below the next mark (`MemoryBudget`).
+Memory (`runtime.memory_use` says what counts) is looked at every `LOOK_INTERVAL_S`, and at once
+when caches and deliveries alone have used up what was left below the next mark (`MemoryBudget`).
 
-Near the limit, in this order:
+What a group may have is divided (docs/decisions/0013): while memory is short each group with
+something in memory has a part, by max-min fairness (`core.fair_share.fair_part`); who needs less
+leaves the rest to the others, so a group alone has all of it. Only groups above their part are
+stopped, the others go on. Near the limit, in this order:
 
-1. Cached payloads for redelivery go: everything can be read again.
-2. At `memory.read.stop.ratio` the largest share-partitions stop reading, as many as are needed to
-   cover what is too much; the others go on. Half way to the next mark all of them stop.
+1. Payloads that are kept for redelivery go: everything can be read again.
+2. At `memory.read.stop.ratio` the largest share-partitions of a group stop reading, as many as are
+   needed to cover what it has too much. Half way to the next mark all of them stop.
 3. At `memory.acquire.stop.ratio` what was read ahead goes, the largest first. When that is not
-   enough, acquiring stops for all until acknowledgements, lock ends and slow streams have made
-   room. Only where nothing is under a lock a few due records still go out (`LIFELINE_RECORDS`),
-   else no acknowledgement could ever come and ranges would stay for ever.
+   enough, acquiring stops until acknowledgements, lock ends and slow streams have made room. Only
+   where nothing is under a lock a few due records still go out (`LIFELINE_RECORDS`), else no
+   acknowledgement could ever come and ranges would stay for ever.
+4. What is left above that mark is for groups below their part. At the limit itself they read on
+   up to `RESERVE_BYTES`.
 
-So the sum exceeds the limit by no more than what comes between two looks: one read of each
-share-partition, one payload that is read again, and the ranges that acknowledgements split.
+So the sum exceeds the limit by no more than these reserves and what comes between two looks: one
+read of each share-partition, one payload that is read again, the ranges that acknowledgements
+split, and deliveries of what groups below their part have in their caches.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
-from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from sharecoord.core.changes import PartitionKey
-from sharecoord.core.window import Window
+from sharecoord.core.fair_share import fair_part
 from sharecoord.runtime import loading
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.context import Context
-from sharecoord.runtime.partition_actor import PartitionActor
+from sharecoord.runtime.memory_use import (
+    GroupUse,
+    MemoryFigures,
+    MemoryLevel,
+    partition_bytes,
+    use_of,
+)
+from sharecoord.runtime.partition_actor import FRESH_BYTES_HIGH, PartitionActor
+from sharecoord.runtime.stalled_streams import StalledStreams
 
 if TYPE_CHECKING:
     from sharecoord.runtime.group_actor import GroupActor
@@ -56,78 +66,20 @@ RESUME_RATIO = 0.5
 """A held-back share-partition that is no longer one of the largest reads on only when it has worked
 off so much of what it had: pausing and resuming throws away what the Kafka client has fetched."""
 
-RANGE_BYTES = 550
-"""One range: its state, its place in the map, its lock, its entries in the heaps. Measured with
-tracemalloc: 520 to 531 when each range has a lock of its own, 427 to 449 when due, 90 when cut from
-a shared batch; the largest counts."""
+RESERVE_BYTES = 1 << 20
+"""With less in memory a group reads on, whatever the others have: the largest record that brokers
+take by default (`message.max.bytes`) fits in."""
 
-CHANGED_RANGE_BYTES = 110
-"""A changed range while it waits to be stored, in the window's own list; measured: 86 to 108."""
-
-LANE_BYTES = 1_850
-"""One key with unfinished records in a group that keeps order; measured with one record: 1,905."""
-
-KEYED_RECORD_BYTES = 56
-"""One unfinished record in such a group: offset, place in its lane, key hash; measured: 50-54."""
+RESERVES_RATIO = 1 / 8
+"""The reserves of all groups together are no more than this part of the limit."""
 
 
-class MemoryLevel(enum.Enum):
-    """What is in force because of the limit."""
+class _Held(NamedTuple):
+    """A share-partition that is held back."""
 
-    OPEN = "open"
-    READS_STOPPED = "reads_stopped"
-    ACQUIRING_STOPPED = "acquiring_stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryFigures:
-    """Memory at the last look, in bytes.
-
-    Attributes:
-        caches: Payloads read ahead or kept for redelivery.
-        ranges: Ranges in flight.
-        key_tables: Keys of groups that keep order.
-        pending: Changes that wait for their commit.
-        send_buffers: Deliveries that wait for their commit or for their stream.
-        largest: The share-partition with the most, None = there is none.
-        held_back: How many share-partitions do not read.
-    """
-
-    level: MemoryLevel
-    limit_bytes: int
-    caches: int = 0
-    ranges: int = 0
-    key_tables: int = 0
-    pending: int = 0
-    send_buffers: int = 0
-    largest: PartitionKey | None = None
-    largest_bytes: int = 0
-    held_back: int = 0
-
-    @property
-    def used_bytes(self) -> int:
-        """The sum of the parts."""
-        return self.caches + self.ranges + self.key_tables + self.pending + self.send_buffers
-
-
-def range_bytes(window: Window) -> int:
-    """What the ranges of a window take, with those changes that are not taken for a commit yet."""
-    return RANGE_BYTES * len(window.ranges) + CHANGED_RANGE_BYTES * len(window.dirty)
-
-
-def key_bytes(window: Window) -> int:
-    """What the keys of a window take; 0 in groups without order."""
-    if window.order is None:
-        return 0
-    return LANE_BYTES * len(window.order.lanes) + KEYED_RECORD_BYTES * window.unfinished
-
-
-def partition_bytes(actor: PartitionActor) -> int:
-    """What one share-partition takes: payloads, ranges, keys."""
-    if actor.partition is None:
-        return actor.cache.size_bytes
-    window = actor.partition.window
-    return actor.cache.size_bytes + range_bytes(window) + key_bytes(window)
+    group: GroupActor
+    began_with: int
+    """Its size when that began."""
 
 
 class MemoryWatch:
@@ -147,21 +99,23 @@ class MemoryWatch:
         self._read_mark = int(limits.limit_bytes * limits.read_stop_ratio)
         self._acquire_mark = int(limits.limit_bytes * limits.acquire_stop_ratio)
         self._all_reads_mark = (self._read_mark + self._acquire_mark) // 2
-        self._read_release = self._release(limits.read_stop_ratio)
-        self._acquire_release = self._release(limits.acquire_stop_ratio)
-        self._held: dict[PartitionActor, int] = {}
-        """What is held back, with its size when that began."""
+        self._read_release = self._released_at(limits.read_stop_ratio)
+        self._acquire_release = self._released_at(limits.acquire_stop_ratio)
+        self._held: dict[PartitionActor, _Held] = {}
+        self._starved: set[GroupActor] = set()
+        """Groups with something that is to begin reading anew: they need more than they have."""
         self._looking = False
+        self._stalled = StalledStreams()
         self.figures = MemoryFigures(MemoryLevel.OPEN, self._limit)
         context.budget.on_alarm = self._look_soon
 
-    def _release(self, ratio: float) -> int:
+    def _released_at(self, ratio: float) -> int:
         return int(self._limit * max(ratio - RELEASE_RATIO, ratio / 2))
 
     async def run(self) -> None:
         """Looks again and again, until cancelled."""
         while True:
-            self.look()
+            self._look_safely()
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     def _look_soon(self) -> None:
@@ -172,7 +126,14 @@ class MemoryWatch:
 
     def _alarmed(self) -> None:
         self._looking = False
-        self.look(release=False)
+        self._look_safely(release=False)
+
+    def _look_safely(self, *, release: bool = True) -> None:
+        """A look that fails is told of; without the next one the limit would not hold."""
+        try:
+            self.look(release=release)
+        except Exception:
+            log.exception("a look at memory failed; the next one comes")
 
     def look(self, *, release: bool = True) -> None:
         """Measures, gives up what can be read again, stops and resumes.
@@ -182,94 +143,96 @@ class MemoryWatch:
                 be read and given up again in a circle that lets no time pass.
         """
         before = self.figures.level
-        sizes = self._sizes()
-        others = self._others()
-        total = sum(others.values()) + self._budget.used_bytes
-        if total >= self._read_mark or before is not MemoryLevel.OPEN:
-            total -= self._evict(sizes, total - self._read_release)
-        given_up: set[PartitionActor] = set()
-        if total >= self._acquire_mark or (
-            before is MemoryLevel.ACQUIRING_STOPPED and total > self._acquire_release
-        ):
-            given_up = set(sizes)
-            total -= self._give_up_read_ahead(sizes, total - self._acquire_release)
-        given_up = {actor for actor in given_up if actor.read_ahead_given_up}
+        uses = self._measure()
+        if self._total(uses) >= self._read_mark or before is not MemoryLevel.OPEN:
+            self._evict(uses)
+        kept: dict[PartitionActor, GroupActor] = {}
+        if self._is_short(before, self._total(uses)):
+            kept = self._give_up_read_ahead(uses)
+        total = self._total(uses)
         level = self._level(before, total)
         if not release:
             level = max(before, level, key=[*MemoryLevel].index)
-            given_up |= self._held.keys()
-        self._hold_back(level, sizes, total, given_up)
-        largest = max(sizes, key=sizes.__getitem__, default=None)
-        self.figures = MemoryFigures(
-            level,
-            self._limit,
-            caches=self._budget.used_bytes,
-            **others,
-            largest=None if largest is None else largest.key,
-            largest_bytes=0 if largest is None else sizes[largest],
-            held_back=len(self._held),
-        )
+            kept = {actor: held.group for actor, held in self._held.items()} | kept
+        self._hold_back(level, uses, total, kept)
+        self._note(level, uses)
         if level is not before:
             self._say(before)
-        self._set_marks(level, total)
+        self._set_marks(level, uses, total)
 
     # -- measuring ------------------------------------------------------------------------------
 
-    def _actors(self) -> Iterator[tuple[GroupActor, PartitionActor]]:
-        for group in self._groups.values():
-            for actor in group.partitions.values():
-                yield group, actor
+    def _measure(self) -> list[GroupUse]:
+        """Groups that have or need something; streams that nobody reads are ended."""
+        by_group = {group: use_of(group) for group in self._groups.values()}
+        for group, left_bytes in self._stalled.left_over():
+            if group in by_group:
+                by_group[group].send_buffers += left_bytes
+                by_group[group].recount()
+        for use in by_group.values():
+            if use.unread:
+                self._stalled.look(use)
+        return [use for use in by_group.values() if use.used_bytes or use.group in self._starved]
 
-    def _sizes(self) -> dict[PartitionActor, int]:
-        """Share-partitions with their sizes, the largest first."""
-        found = [(partition_bytes(actor), actor) for _, actor in self._actors()]
-        found.sort(key=lambda item: (-item[0], item[1].partition_id))
-        return {actor: size for size, actor in found}
+    def _total(self, uses: Iterable[GroupUse]) -> int:
+        return self._context.committer.committing_bytes + sum(use.used_bytes for use in uses)
 
-    def _others(self) -> dict[str, int]:
-        """All parts but the caches, by their names in `MemoryFigures`."""
-        windows = [a.partition.window for _, a in self._actors() if a.partition is not None]
-        unsent = sum(
-            session.channel.unsent_bytes
-            for group in self._groups.values()
-            for session in group.sessions.values()
-            if session.channel is not None
-        )
-        waiting = sum(e.delivery.size_bytes for _, a in self._actors() for e in a.sending)
-        return {
-            "ranges": sum(map(range_bytes, windows)),
-            "key_tables": sum(map(key_bytes, windows)),
-            "pending": self._context.committer.committing_bytes,
-            "send_buffers": unsent + waiting,
-        }
+    def _part(self, uses: Sequence[GroupUse], mark: int) -> float:
+        """Up to how much each group may have so that all together come to a mark."""
+        left = max(mark - self._context.committer.committing_bytes, 0)
+        starved = self._starved
+        needs = [math.inf if use.group in starved else use.used_bytes for use in uses]
+        return fair_part(needs, left)
+
+    def _read_part(self, uses: Sequence[GroupUse], total: int, mark: int) -> float:
+        """The same for reading; no more than the reserve where the limit is reached."""
+        part = self._part(uses, mark)
+        if total < self._limit:
+            return part
+        return min(part, RESERVE_BYTES, self._limit * RESERVES_RATIO / max(len(uses), 1))
 
     # -- making room ----------------------------------------------------------------------------
 
-    @staticmethod
-    def _evict(sizes: Iterable[PartitionActor], excess: int) -> int:
-        """Gives up payloads kept for redelivery, of the largest first; returns how many bytes."""
-        freed = 0
-        for actor in sizes:
-            if freed >= excess:
-                break
-            if actor.partition is not None:
-                freed += actor.cache.evict(actor.partition.window.end_offset, excess - freed)
-        return freed
+    def _evict(self, uses: Sequence[GroupUse]) -> None:
+        """Gives up payloads kept for redelivery, of the largest of each group above its part."""
+        part = self._part(uses, self._read_release)
+        for use in uses:
+            if use.used_bytes <= part:
+                continue
+            for _, actor in use.sizes():
+                excess = int(use.used_bytes - part)
+                if actor.partition is not None and excess > 0:
+                    actor.cache.evict(actor.partition.window.end_offset, excess)
+                    use.recount()
 
-    @staticmethod
-    def _give_up_read_ahead(sizes: Iterable[PartitionActor], excess: int) -> int:
-        """Gives up all payloads of the largest; returns how many bytes."""
-        freed = 0
-        for actor in sizes:
-            if freed >= excess:
-                break
-            freed += actor.give_up_read_ahead()
-        return freed
+    def _give_up_read_ahead(self, uses: Sequence[GroupUse]) -> dict[PartitionActor, GroupActor]:
+        """Gives up payloads of groups above their part, the largest first, until it is enough.
+
+        Returns:
+            What does not read before the next look in any case.
+        """
+        part = self._part(uses, self._acquire_release)
+        excess = self._total(uses) - self._acquire_release
+        above = [use for use in uses if use.used_bytes > part]
+        for use in sorted(above, key=lambda use: -use.used_bytes):
+            for _, actor in use.sizes():
+                if excess > 0 and use.used_bytes > part:
+                    excess -= actor.give_up_read_ahead()
+                    use.recount()
+        return {
+            actor: use.group
+            for use in above
+            for actor in use.group.partitions.values()
+            if actor.read_ahead_given_up
+        }
+
+    def _is_short(self, before: MemoryLevel, total: int) -> bool:
+        """Whether acquiring must stop for some."""
+        stopped = before is MemoryLevel.ACQUIRING_STOPPED
+        return total >= self._acquire_mark or (stopped and total > self._acquire_release)
 
     def _level(self, before: MemoryLevel, total: int) -> MemoryLevel:
-        if total >= self._acquire_mark or (
-            before is MemoryLevel.ACQUIRING_STOPPED and total > self._acquire_release
-        ):
+        if self._is_short(before, total):
             return MemoryLevel.ACQUIRING_STOPPED
         if total >= self._read_mark or (
             before is not MemoryLevel.OPEN and total > self._read_release
@@ -280,53 +243,140 @@ class MemoryWatch:
     def _hold_back(
         self,
         level: MemoryLevel,
-        sizes: Mapping[PartitionActor, int],
+        uses: Sequence[GroupUse],
         total: int,
-        kept: Set[PartitionActor],
+        kept: Mapping[PartitionActor, GroupActor],
     ) -> None:
-        """Stops the largest until what they hold covers the excess; the others read (on).
+        """Stops the largest of each group above its part; the others read (on).
 
         Args:
             level: What is in force.
-            sizes: All share-partitions, the largest first.
+            uses: All groups with something in memory.
             total: Bytes in use.
             kept: What does not read before the next look in any case.
         """
-        held: dict[PartitionActor, int] = {}
+        former, self._held = self._held, {}
+        for actor, group in kept.items():
+            began_with = former[actor].began_with if actor in former else 0
+            self._held[actor] = _Held(group, max(began_with, partition_bytes(actor)))
+        if level is not MemoryLevel.OPEN:
+            part = self._read_part(uses, total, self._read_release)
+            for use in uses:
+                if use.used_bytes > part:
+                    self._hold_back_of(use, use.used_bytes - part, total, former)
+        self._release(uses, total, former)
+        for actor in self._held:
+            if not actor.held_back:
+                actor.hold_back(held=True)
+
+    def _hold_back_of(
+        self,
+        use: GroupUse,
+        excess: float,
+        total: int,
+        former: Mapping[PartitionActor, _Held],
+    ) -> None:
+        """Stops the largest of one group until what they hold covers its excess."""
         everything = total >= self._all_reads_mark
-        excess = 0 if level is MemoryLevel.OPEN else total - self._read_release
         covered = 0
-        for actor, size in sizes.items():
-            began_with = self._held.get(actor, 0)
+        for size, actor in use.sizes():
+            began_with = former[actor].began_with if actor in former else 0
             undrained = size > began_with * RESUME_RATIO > 0
-            needed = excess > 0 and (covered < excess or everything or undrained)
-            if needed or actor in kept:
-                held[actor] = max(began_with, size)
+            if covered < excess or everything or undrained:
+                self._held[actor] = _Held(use.group, max(began_with, size))
+            if actor in self._held:
                 covered += size
-        self._held = held
-        for group, actor in self._actors():
-            actor.hold_back(held=actor in held)
-            if actor not in held and actor.read_ahead_given_up and not actor.resting:
+
+    def _release(
+        self, uses: Sequence[GroupUse], total: int, former: Mapping[PartitionActor, _Held]
+    ) -> None:
+        """Lets go on reading what is not held back any more.
+
+        What must begin anew does so as far as there is room, one at the least: if all did at once,
+        what they read would have to be given up before anybody gets it. Those of the smallest
+        groups come first, then whoever waits longest.
+        """
+        released = [actor for actor in former if actor not in self._held]
+        if released:
+            used = {use.group: use.used_bytes for use in uses}
+            released.sort(key=lambda actor: used.get(former[actor].group, 0))
+        waiting: dict[PartitionActor, _Held] = {}
+        room = max(self._read_mark - total, FRESH_BYTES_HIGH)
+        for actor in released:
+            if actor.read_ahead_given_up and not actor.resting:
+                if room < FRESH_BYTES_HIGH:
+                    waiting[actor] = former[actor]
+                    continue
                 actor.read_ahead_given_up = False
                 if actor.state is ActorState.ACTIVE:
-                    loading.start_reading(self._context, group, actor)
+                    room -= FRESH_BYTES_HIGH
+                    loading.start_reading(self._context, former[actor].group, actor)
+            actor.hold_back(held=False)
+        self._held = waiting | self._held
+        self._starved = {
+            held.group for actor, held in self._held.items() if actor.read_ahead_given_up
+        }
 
-    def _set_marks(self, level: MemoryLevel, total: int) -> None:
-        """Tells the budget how much more may come before the next look, and be acquired at all."""
+    def _set_marks(self, level: MemoryLevel, uses: Sequence[GroupUse], total: int) -> None:
+        """Tells the budgets how much more may come before the next look, and be acquired at all."""
         budget = self._budget
+        is_short = level is MemoryLevel.ACQUIRING_STOPPED
         budget.sent_bytes = 0
         marks = (self._read_mark, self._all_reads_mark, self._acquire_mark)
         above = min((mark for mark in marks if mark > total), default=total)
         room = max(above - total, self._limit // LOOKS_PER_LIMIT)
-        budget.acquiring_stopped = level is MemoryLevel.ACQUIRING_STOPPED
-        budget.acquire_bytes = budget.used_bytes + self._acquire_mark - total
-        if not budget.acquiring_stopped:
+        budget.acquire_bytes = -1
+        if not is_short:
             room = min(room, self._acquire_mark - total)
+            budget.acquire_bytes = budget.used_bytes + self._acquire_mark - total
+        budget.read_bytes = budget.used_bytes + self._all_reads_mark - total
+        if self._starved:
+            # Whoever reads quickest would take what was given up for all.
+            budget.read_bytes = -1
         budget.alarm_bytes = budget.used_bytes + room
-        if budget.refused and not budget.acquiring_stopped:
-            budget.refused = False
-            for group in self._groups.values():
+        self._divide(uses, total, is_short=is_short)
+
+    def _divide(self, uses: Sequence[GroupUse], total: int, *, is_short: bool) -> None:
+        """Tells each group its part, and those to go on that were refused and are below it."""
+        budget = self._budget
+        read_part = self._read_part(uses, total, self._all_reads_mark)
+        acquire_part = self._part(uses, self._acquire_release)
+        caches = [group.budget.used_bytes for group in self._groups.values()]
+        cache_part = int(fair_part(caches, budget.limit_bytes))
+        used = {use.group: use.used_bytes for use in uses}
+        for group in self._groups.values():
+            own = group.budget
+            own.cache_bytes = cache_part
+            own.looked(used.get(group, 0), read_part, acquire_part, is_short=is_short)
+            if own.refused and not own.acquiring_stopped:
+                own.refused = False
                 group.schedule_pump()
+            if own.read_refused:
+                own.read_refused = False
+                for actor in group.partitions.values():
+                    actor.adjust_appetite()
+
+    # -- telling --------------------------------------------------------------------------------
+
+    def _note(self, level: MemoryLevel, uses: Sequence[GroupUse]) -> None:
+        """What this look has found."""
+        most = max(uses, key=lambda use: use.used_bytes, default=None)
+        largest = max(uses, key=lambda use: use.largest_bytes, default=None)
+        actor = None if largest is None else largest.largest
+        self.figures = MemoryFigures(
+            level,
+            self._limit,
+            caches=self._budget.used_bytes,
+            ranges=sum(use.ranges for use in uses),
+            key_tables=sum(use.key_tables for use in uses),
+            pending=self._context.committer.committing_bytes,
+            send_buffers=sum(use.send_buffers for use in uses),
+            largest=None if actor is None else actor.key,
+            largest_bytes=0 if largest is None else largest.largest_bytes,
+            largest_group="" if most is None else most.group.group_id,
+            largest_group_bytes=0 if most is None else most.used_bytes,
+            held_back=len(self._held),
+        )
 
     def _say(self, before: MemoryLevel) -> None:
         """One line for each change."""
@@ -342,14 +392,16 @@ class MemoryWatch:
             "send_buffers": now.send_buffers,
             "largest": now.largest,
             "largest_bytes": now.largest_bytes,
+            "largest_group": now.largest_group,
+            "largest_group_bytes": now.largest_group_bytes,
             "held_back": now.held_back,
         }
         if now.level is MemoryLevel.OPEN:
             log.info("memory is below its limit again", **facts)
         elif now.level is MemoryLevel.READS_STOPPED:
-            log.warning("memory limit: the largest share-partitions do not read", fix=FIX, **facts)
+            log.warning("memory limit: groups above their part read less", fix=FIX, **facts)
         else:
-            log.warning("memory limit: nothing new is acquired", fix=FIX, **facts)
+            log.warning("memory limit: groups above their part acquire nothing", fix=FIX, **facts)
 
 
-FIX = "raise memory.limit, or let members work off what they hold"
+FIX = "raise memory.limit, or let the members of the largest group work off what they hold"

@@ -6,6 +6,7 @@ gateways. What it may get is what its gateway lends it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -75,6 +76,11 @@ class LentChannel:
         """Its part of what waits on the link."""
         return self._link.way.unsent_bytes // max(1, self._link.members)
 
+    @property
+    def unsent_since_s(self) -> float:
+        """The gateway looks at the member's stream."""
+        return math.inf
+
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         """Sends records whose acquisition is durable."""
         way, clock = self._link.way, self._link.clock
@@ -113,6 +119,10 @@ class LentChannel:
         """The member is not served here any more."""
         if error is not None:
             self._link.way.say(MemberEnd(self._handle, error))
+
+    def cut(self, error: SharecoordError) -> None:
+        """Never called: see `unsent_since_s`."""
+        raise AssertionError(f"the stream of this member is at {self._link.gateway_id}: {error}")
 
 
 class GatewayLink:

@@ -31,7 +31,8 @@ from sharecoord.runtime.candidates import Candidates, candidates
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect, HandBackEffect
-from sharecoord.runtime.record_cache import MemoryBudget, RecordCache
+from sharecoord.runtime.memory_budget import GroupBudget
+from sharecoord.runtime.record_cache import RecordCache
 from sharecoord.runtime.recovery import commit_of, lock_left_max_ms
 from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import TopicLife
@@ -73,7 +74,7 @@ class PartitionActor:
         *,
         clock: RuntimeClock,
         committer: Committer,
-        budget: MemoryBudget,
+        budget: GroupBudget,
         totals: dict[str, int],
         pump: Pump,
         on_dropped: Callable[[PartitionActor, SharecoordError], None],
@@ -118,7 +119,7 @@ class PartitionActor:
         """The reload under way; ends when the actor is closed."""
         self.freed = asyncio.Event()
         """Another coordinator gave it free: a claim that waits is made now."""
-        self._budget = budget
+        self.budget = budget
         self._totals = totals
         """What members hold in all partitions of the group."""
         self._committer = committer
@@ -230,9 +231,8 @@ class PartitionActor:
         self.proven_end = chunk.last + 1
         if self.log_end_offset is None or self.log_end_offset < self.proven_end:
             self.log_end_offset = self.proven_end
-        self._adjust_appetite()
-        if self._budget.exceeded:
-            self.cache.evict(self.partition.window.end_offset)
+        self.adjust_appetite()
+        self.cache.evict(self.partition.window.end_offset, self.budget.excess_bytes)
         self._pump(self)
 
     def on_end(self, end_offset: int) -> None:
@@ -253,9 +253,10 @@ class PartitionActor:
         self.reading = None
         log.warning("partition is gone", topic=self.key.topic, partition=self.key.partition)
 
-    def _adjust_appetite(self) -> None:
+    def adjust_appetite(self) -> None:
+        """Reads on or pauses, by what was read ahead and by what memory allows."""
         if self.reading is not None:
-            if self.held_back:
+            if self.held_back or not self.budget.may_read():
                 self.reading.want_more(wanted=False)
                 return
             full = self.fresh_bytes > FRESH_BYTES_HIGH or self.fresh_records > FRESH_RECORDS_HIGH
@@ -272,7 +273,7 @@ class PartitionActor:
         """Stops reading for the sake of memory, or lets it go on; also what is read anew later."""
         if held or self.held_back:
             self.held_back = held
-            self._adjust_appetite()
+            self.adjust_appetite()
 
     def give_up_read_ahead(self) -> int:
         """Forgets all payloads and stops reading; returns how many bytes that makes free.
@@ -309,7 +310,7 @@ class PartitionActor:
         if partition is None:
             return 0
         partition.window.advance(self.clock.now_ms())
-        if not self._budget.may_acquire():
+        if not self.budget.may_acquire():
             return self._lifeline()
         return partition.window.ready + min(self.fresh_records, partition.room)
 
@@ -326,7 +327,7 @@ class PartitionActor:
         if partition.tokens_left < TOKENS_RESERVE:
             self._on_dropped(self, SharecoordError("lock tokens used up: a new claim has more"))
             return 0
-        short = not self._budget.may_acquire()
+        short = not self.budget.may_acquire()
         if short:
             max_records = min(max_records, self._lifeline())
             if not max_records:
@@ -353,7 +354,7 @@ class PartitionActor:
             self._committer.add(self)
             return 0
         session.sent(delivery.records, delivery.size_bytes, now_ms)
-        self._budget.delivers(delivery.size_bytes)
+        self.budget.delivers(delivery.size_bytes)
         effect = DeliveryEffect(self, session, delivery)
         self.sending[effect] = None
         self._committer.add(self, effect)
@@ -383,7 +384,7 @@ class PartitionActor:
             self.fresh_bytes -= chunk.size_bytes * taken // chunk.count
         if not self.fresh_records:
             self.fresh_bytes = 0
-        self._adjust_appetite()
+        self.adjust_appetite()
 
     def _recount_fresh(self) -> None:
         """Counts what was read ahead anew, after the window's end moved by itself."""
@@ -394,7 +395,7 @@ class PartitionActor:
             start, stop = chunk.span(end, chunk.last)
             self.fresh_records += stop - start
             self.fresh_bytes += chunk.size_bytes * (stop - start) // chunk.count
-        self._adjust_appetite()
+        self.adjust_appetite()
 
     def _candidates(self, member_id: str, max_records: int, *, short: bool) -> Candidates:
         """What may be acquired; what must be read again first is asked for."""
@@ -425,8 +426,7 @@ class PartitionActor:
         partition = self.partition
         if partition is None:
             return
-        if self._budget.exceeded:
-            self.cache.evict(partition.window.end_offset)
+        self.cache.evict(partition.window.end_offset, self.budget.excess_bytes)
         position = first
         for chunk in chunks:
             self.cache.add(chunk)

@@ -1,94 +1,22 @@
 """Payloads of one share-partition in memory: read ahead, and kept for redelivery.
 
-Bounded in bytes over the whole coordinator; what was evicted is read again from Kafka.
+Counted for its group; what was evicted is read again from Kafka.
 """
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from sharecoord.core.delivery import Slice
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.share_partition import AcquiredRange
-
-NO_MARK = sys.maxsize
-"""Until memory was looked at for the first time nothing stands in the way."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryLimits:
-    """The limit of everything together, and at which parts of it something is stopped.
-
-    Attributes:
-        limit_bytes: `memory.limit`.
-        read_stop_ratio: `memory.read.stop.ratio`.
-        acquire_stop_ratio: `memory.acquire.stop.ratio`.
-    """
-
-    limit_bytes: int = 512 << 20
-    read_stop_ratio: float = 0.80
-    acquire_stop_ratio: float = 0.95
-
-
-class MemoryBudget:
-    """Bytes of all caches of a coordinator against their limit, and what else grows in bursts.
-
-    `runtime.memory` sets the marks at each look; between two looks this is what keeps the limit.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-        self.sent_bytes = 0
-        """Deliveries acquired since the last look: they become send buffers."""
-        self.alarm_bytes = NO_MARK
-        """When both together are more, memory is looked at again at once."""
-        self.acquire_bytes = NO_MARK
-        """When both together are more, nothing is acquired before the next look."""
-        self.acquiring_stopped = False
-        self.refused = False
-        """Somebody was refused since acquiring stopped and must be asked again."""
-        self.on_alarm: Callable[[], None] = _nobody
-
-    def grew(self, size_bytes: int) -> None:
-        """A cache took something in."""
-        self.used_bytes += size_bytes
-        self._check()
-
-    def delivers(self, size_bytes: int) -> None:
-        """Something was acquired for a member."""
-        self.sent_bytes += size_bytes
-        self._check()
-
-    def _check(self) -> None:
-        if self.used_bytes + self.sent_bytes > self.alarm_bytes:
-            self.alarm_bytes = NO_MARK
-            self.on_alarm()
-
-    def may_acquire(self) -> bool:
-        """Whether there is memory for another acquisition; who is refused is asked again later."""
-        if self.acquiring_stopped or self.used_bytes + self.sent_bytes > self.acquire_bytes:
-            self.refused = True
-            return False
-        return True
-
-    @property
-    def exceeded(self) -> bool:
-        """Whether caches must give something up."""
-        return self.used_bytes > self.limit_bytes
-
-
-def _nobody() -> None:
-    """Nobody watches."""
+from sharecoord.runtime.memory_budget import GroupBudget
 
 
 class RecordCache:
     """Chunks in order of offset; their covered spans [covers_from, last] never overlap."""
 
-    def __init__(self, budget: MemoryBudget) -> None:
+    def __init__(self, budget: GroupBudget) -> None:
         self._budget = budget
         self._starts: list[int] = []
         self._chunks: list[RecordChunk] = []
@@ -165,18 +93,17 @@ class RecordCache:
         if count:
             self._forget(0, count)
 
-    def evict(self, below: int, wanted_bytes: int | None = None) -> int:
+    def evict(self, below: int, wanted_bytes: int) -> int:
         """Gives up the lowest chunks that end below `below`; returns how many bytes.
 
         Args:
             below: Offset from which nothing is given up.
-            wanted_bytes: How much is wanted; None = until the budget holds.
+            wanted_bytes: How much is wanted.
         """
         count, freed = 0, 0
-        over = self._budget.used_bytes - self._budget.limit_bytes
-        if wanted_bytes is not None:
-            over = wanted_bytes
-        while count < len(self._chunks) and self._chunks[count].last < below and freed < over:
+        while (
+            freed < wanted_bytes and count < len(self._chunks) and self._chunks[count].last < below
+        ):
             freed += self._chunks[count].size_bytes
             count += 1
         if count:
@@ -192,7 +119,7 @@ class RecordCache:
         del self._chunks[start:stop]
         del self._starts[start:stop]
         self.size_bytes -= freed
-        self._budget.used_bytes -= freed
+        self._budget.shrank(freed)
 
 
 def runs_in(chunk: RecordChunk, first: int, last: int) -> list[tuple[int, int]]:

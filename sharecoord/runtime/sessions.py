@@ -33,9 +33,6 @@ BUSY_MS_MIN = 0.01
 PACE_WEIGHT = 0.3
 """Weight of a slower measurement; a faster one counts at once."""
 
-UNSENT_BYTES_MAX = 16 << 20
-"""A stream with more than this unsent gets nothing more (design 12)."""
-
 BATCH_RECORDS_DEFAULT = 1_000
 """Records of one message to a member that gave no max.poll.records; its SDK splits them again. 5%
 more throughput than with 500, measured."""
@@ -207,6 +204,8 @@ class Session:
     """0 = not given: batches as large as the learnt prefetch allows."""
     max_poll_interval_ms: int = 300_000
     channel: MemberChannel | None = None
+    unsent_max_bytes: int = 0
+    """A stream with more than this unsent gets nothing more (design 12)."""
     credit_records: int = 0
     credit_bytes: int = 0
     delivered_records: int = 0
@@ -260,7 +259,7 @@ class Session:
         """How many records it can take from all owners together, given what it holds."""
         if self.channel is None or self.comparing or self.broken or self.stalled:
             return 0
-        if self.channel.unsent_bytes > UNSENT_BYTES_MAX:
+        if self.channel.unsent_bytes > self.unsent_max_bytes:
             return 0
         if self.credit_bytes <= self.delivered_bytes:
             return 0

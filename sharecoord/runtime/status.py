@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sharecoord.core.lag import lag as lag_of
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.memory import MemoryFigures, partition_bytes
+from sharecoord.runtime.memory_use import MemoryFigures, partition_bytes
 from sharecoord.runtime.offsets_export import ExportFigures
 
 STALL_AFTER_S = 10.0

@@ -101,7 +101,7 @@ class TopicLife:
         now_s = self._loop.time()
         if self._held or now_s - self._known_s > SILENCE_S:
             self._held.append(_Held(now_s, fetched_after_s, size_bytes, use))
-            self._context.budget.grew(size_bytes)
+            self._actor.budget.grew(size_bytes)
         else:
             self._known_s = max(self._known_s, fetched_after_s)
             use()
@@ -150,7 +150,7 @@ class TopicLife:
     def _let_pass(self) -> None:
         while self._held and self._held[0].arrived_s - self._known_s <= SILENCE_S:
             held = self._held.popleft()
-            self._context.budget.used_bytes -= held.size_bytes
+            self._actor.budget.shrank(held.size_bytes)
             self._known_s = max(self._known_s, held.fetched_after_s)
             held.use()
             if self._ended:
@@ -158,7 +158,7 @@ class TopicLife:
 
     def _drop_held(self) -> None:
         """What is still held when looking ends came to an incarnation that is gone."""
-        self._context.budget.used_bytes -= sum(held.size_bytes for held in self._held)
+        self._actor.budget.shrank(sum(held.size_bytes for held in self._held))
         self._held.clear()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -28,8 +29,8 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.fleet import Fleet
 from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.memory_budget import MemoryBudget
 from sharecoord.runtime.partition_actor import PartitionActor
-from sharecoord.runtime.record_cache import MemoryBudget
 from sharecoord.runtime.sessions import JoinCommand, Session
 from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
 from sharecoord.testing.fake_log import FakeLog
@@ -111,6 +112,10 @@ class _Stream:
     def unsent_bytes(self) -> int:
         return self._member.unsent_bytes
 
+    @property
+    def unsent_since_s(self) -> float:
+        return self._member.unsent_since_s
+
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         if self._is_current:
             self._member.deliver(delivery, now_ms)
@@ -138,6 +143,9 @@ class _Stream:
         if self._is_current:
             self._member.end(error)
 
+    def cut(self, error: SharecoordError) -> None:
+        self.end(error)
+
 
 class FakeMember:
     """A member by hand, that keeps what it gets and reports to the ledger."""
@@ -146,6 +154,7 @@ class FakeMember:
         self.member_id = member_id
         self.ledger = ledger or Ledger()
         self.unsent_bytes = 0
+        self.unsent_since_s = math.inf
         self.deliveries: list[Delivery] = []
         self.results: dict[int, list[PartitionResult]] = {}
         self.assignments: list[Assignment] = []

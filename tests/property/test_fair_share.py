@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharecoord.core.fair_share import fair_level, fairness, jain_index
+from sharecoord.core.fair_share import fair_level, fair_part, fairness, jain_index
 
 DEMANDS = st.lists(st.integers(0, 1_000), min_size=1, max_size=30)
 AMOUNT = st.one_of(st.just(0.0), st.floats(0.001, 1e6))
@@ -50,3 +52,20 @@ def test_fairness_is_an_index(amounts: list[tuple[float, float]], order: object)
 def test_jain_does_not_overflow(parts: list[float]) -> None:
     """Squares of large and small numbers."""
     assert 1 / len(parts) - 1e-9 <= jain_index(parts) <= 1 + 1e-9
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    needs=st.lists(st.one_of(AMOUNT, st.just(math.inf)), max_size=20),
+    amount=st.one_of(st.just(0.0), st.floats(0.001, 1e6)),
+)
+def test_a_fair_part_is_max_min_fair(needs: list[float], amount: float) -> None:
+    """No more than there is, no more than is needed, all of it where more is needed."""
+    part = fair_part(needs, amount)
+    got = [min(need, part) for need in needs]
+    assert sum(got) == pytest.approx(min(sum(needs), amount), rel=1e-9, abs=1e-6)
+    needing = sum(need > 0 for need in needs)
+    assert part >= amount / max(needing, 1), "who needs something makes progress"
+    # Nobody gets less than it needs while another one gets more than it.
+    for need, has in zip(needs, got, strict=True):
+        assert has == need or has >= max(got)

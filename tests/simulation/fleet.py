@@ -16,7 +16,7 @@ from sharecoord.runtime.admin_types import CoordinatorInfo
 from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.record_cache import MemoryBudget
+from sharecoord.runtime.memory_budget import MemoryBudget
 from sharecoord.store.memory_store import MemoryDatabase
 from sharecoord.testing.judge import Judge
 from sharecoord.testing.processes import Process

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Stream:
 
     def __init__(self, member: SimMember, node: Node, chance: random.Random) -> None:
         self.unsent_bytes = 0
+        self.unsent_since_s = math.inf
         self.node = node
         self.joined = False
         self.group: GroupActor | None = None
@@ -159,6 +161,10 @@ class Stream:
         """The coordinator ends it."""
         self._down.send(self._member.ended, self, error)
         self._loop.call_soon(self.ended_here)
+
+    def cut(self, error: SharecoordError) -> None:
+        """It is not read."""
+        self.end(error)
 
 
 @dataclass(frozen=True, slots=True)

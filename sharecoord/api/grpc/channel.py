@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
@@ -22,10 +23,21 @@ class StreamChannel:
     message with all of them. Who takes them says in `_wake` how it is woken.
     """
 
-    __slots__ = ("_open_bytes", "_outbox", "ended", "error", "unsent_bytes")
+    __slots__ = (
+        "_open_bytes",
+        "_outbox",
+        "_taken_bytes",
+        "ended",
+        "error",
+        "unsent_bytes",
+        "unsent_since_s",
+    )
 
     def __init__(self) -> None:
         self.unsent_bytes = 0
+        self.unsent_since_s = math.inf
+        self._taken_bytes = 0
+        """Size of the message that is being written."""
         self.error: SharecoordError | None = None
         self.ended = False
         # Ten thousand of them are mostly empty: a deque would take 0.7 KB each.
@@ -58,12 +70,14 @@ class StreamChannel:
         raise NotImplementedError
 
     def take(self) -> bytes | None:
-        """The next message to write; None when there is none."""
+        """The next message to write, the one before being written; None when there is none."""
+        self.unsent_bytes -= self._taken_bytes
+        self._taken_bytes = 0
         if not self._outbox:
             return None
         parts = self._outbox.pop(0)
         frame = parts[0] if len(parts) == 1 else b"".join(parts)
-        self.unsent_bytes -= len(frame)
+        self._taken_bytes = len(frame)
         return frame
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
@@ -95,3 +109,16 @@ class StreamChannel:
         self.error = self.error or error
         self.ended = True
         self._wake()
+
+    def forget(self) -> None:
+        """The stream is over: nothing waits for it any more."""
+        self._outbox.clear()
+        self.unsent_bytes = self._taken_bytes = 0
+        self._open_bytes = JOINED_BYTES_MAX
+
+    def cut(self, error: SharecoordError) -> None:
+        """Ends the stream after what is being written: gRPC can not take a message back."""
+        taken_bytes = self._taken_bytes
+        self.forget()
+        self.unsent_bytes = self._taken_bytes = taken_bytes
+        self.end(error)

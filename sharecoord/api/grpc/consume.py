@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import structlog
 from grpc import aio
@@ -57,6 +58,7 @@ class ConsumeStream(StreamChannel):
                 await abort(self._context, self.error)
         finally:
             self.over = True
+            self.forget()
             if self._writer is not None:
                 self._writer.cancel()
             group, session = self._group, self._session
@@ -64,19 +66,23 @@ class ConsumeStream(StreamChannel):
                 group.disconnected(session)
 
     def _wake(self) -> None:
-        if self._writer is None and not self.over:
+        if self.over:
+            self.forget()
+        elif self._writer is None:
             self._writer = asyncio.create_task(self._write(), name="sharecoord-consume")
 
     async def _write(self) -> None:
         """Writes what is queued; when the stream shall end, the reader need not wait any longer."""
-        context = self._context
+        context, now_s = self._context, asyncio.get_running_loop().time
         try:
             while (frame := self.take()) is not None:
+                self.unsent_since_s = now_s()
                 await context.write(frame)
         except Exception as problem:  # noqa: BLE001 - gRPC has no type for it
             # Never the peer: when the call is over, asking for it ends the process (grpcio 1.85).
             log.debug("stream broken", problem=str(problem))
             self.ended = True
+        self.unsent_since_s = math.inf
         self._writer = None
         if self.ended and self._reader is not None:
             self._reader.cancel()

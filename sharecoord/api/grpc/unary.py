@@ -7,6 +7,7 @@ whose caller went away is the beginning of the next answer: it was never seen.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -34,12 +35,20 @@ GATHER_S = 0.005
 class PolledChannel:
     """The `MemberChannel` of a member without a stream: deliveries wait for its next Fetch."""
 
-    unsent_bytes: int = 0
     waiting: list[Delivery | Relayed] = field(default_factory=list)
     answered_id: int = 0
     answer: service.FetchResponse | None = None
+    """The last one, which may be asked for again."""
+    answer_bytes: int = 0
+    unsent_since_s: float = math.inf
+    """No stream: it goes with its session."""
     ended: SharecoordError | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits, and the last answer."""
+        return self.answer_bytes + sum(each.size_bytes for each in self.waiting)
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         """Keeps a delivery for the fetch that waits."""
@@ -67,6 +76,10 @@ class PolledChannel:
         """The session ended; the next call says why."""
         self.ended = error
         self.arrived.set()
+
+    def cut(self, error: SharecoordError) -> None:
+        """Never called: there is no stream that could stall."""
+        raise AssertionError(f"no stream to cut: {error}")
 
 
 class UnaryCalls:
@@ -125,6 +138,8 @@ class UnaryCalls:
         self._check_fetch(request, channel)
         if request.request_id == channel.answered_id and channel.answer is not None:
             return channel.answer
+        # Whoever asks for more has the last one.
+        channel.answer, channel.answer_bytes = None, 0
         await self._wait(group, session, channel, request)
         deliveries, channel.waiting = channel.waiting, []
         now_ms = self._coordinator.context.clock.now_ms()
@@ -137,6 +152,7 @@ class UnaryCalls:
             else:
                 codec.fill_record_batch(answer.batches.add(), delivery, now_ms)
         channel.answered_id, channel.answer = request.request_id, answer
+        channel.answer_bytes = answer.ByteSize()
         return answer
 
     @staticmethod

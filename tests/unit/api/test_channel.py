@@ -7,7 +7,7 @@ from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult, Slice
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.share_partition import AcquiredRange
-from sharecoord.errors import InvalidRequestError
+from sharecoord.errors import InvalidRequestError, LimitExceededError
 from sharecoord.wire import share_service_pb2 as service
 
 KEY = PartitionKey("g", "orders", "00" * 16, 0)
@@ -113,3 +113,29 @@ def test_the_first_error_is_told_and_ending_wakes_the_writer() -> None:
     channel.end(None)
     channel.end(InvalidRequestError("second"))
     assert channel.error is first
+
+
+def test_what_is_being_written_waits_until_it_is() -> None:
+    channel = Outbox()
+    channel.deliver(delivery(0), 0)
+    channel.assigned(ASSIGNMENT)
+    in_all = channel.unsent_bytes
+    first = channel.take()
+    assert first is not None
+    assert channel.unsent_bytes == in_all
+    assert channel.take() is not None
+    assert channel.unsent_bytes == in_all - len(first)
+
+
+def test_a_cut_stream_drops_all_but_what_is_being_written() -> None:
+    channel = Outbox()
+    for offset in range(3):
+        channel.deliver(delivery(offset, 2 * JOINED_BYTES_MAX), 0)
+    frame = channel.take()
+    assert frame is not None
+    why = LimitExceededError("not read")
+    channel.cut(why)
+    assert (channel.ended, channel.error) == (True, why)
+    assert channel.unsent_bytes == len(frame)
+    assert channel.take() is None
+    assert channel.unsent_bytes == 0

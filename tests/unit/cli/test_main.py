@@ -135,7 +135,7 @@ def test_serve_turns_flags_into_settings(monkeypatch: pytest.MonkeyPatch, tmp_pa
     result = run(
         *("serve", "--kafka", "k1:9092,k2:9092", "--store", "memory:", "--listen", "0.0.0.0:0"),
         *("--insecure", "--events", "kafka:events", "--log-level", "debug"),
-        *("--ready-file", str(tmp_path / "ready"), "--set", "commit.flush.interval.ms=5"),
+        *("--ready-file", str(tmp_path / "ready"), "--set", "commit.linger.ms=7"),
         *("--set", "group.share.auto.offset.reset=earliest"),
     )
     assert result.exit_code == 0, result.stderr
@@ -145,7 +145,7 @@ def test_serve_turns_flags_into_settings(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert str(config.listen.address) == "0.0.0.0:0"
     assert config.listen.insecure is True
     assert str(config.events.sink) == "kafka:events"
-    assert config.commit.flush_interval_ms == 5
+    assert config.commit.linger_ms == 7
     assert config.group_defaults == {"share.auto.offset.reset": "earliest"}
     assert serve.kwargs == {"ready_file": tmp_path / "ready"}
 

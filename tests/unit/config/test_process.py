@@ -43,7 +43,7 @@ def test_nothing_set_gives_the_documented_defaults() -> None:
     assert config.store.url.path == Path("/h/u/.local/state/sharecoord/sharecoord.db")
     assert config.listen.address == TcpAddress("localhost", 7070)
     assert config.memory.limit_bytes == 536_870_912
-    assert config.commit.flush_interval_ms == 2
+    assert config.commit.linger_ms == 5
     assert config.commit.oldest_uncommitted_ms == 500
     assert config.commit.pending_max_bytes == 16_777_216
     assert config.limits.stream_unsent_max_bytes == 16_777_216
@@ -116,11 +116,11 @@ def test_sections_may_be_nested_or_dotted(tmp_path: Path, text: str) -> None:
 
 def test_values_have_units(tmp_path: Path) -> None:
     config = _load(
-        tmp_path, "memory.limit: 1GiB\nrecovery.lock.grace.ms: 1m\ncommit: {flush.interval.ms: 5}"
+        tmp_path, "memory.limit: 1GiB\nrecovery.lock.grace.ms: 1m\ncommit: {linger.ms: 7}"
     )
     assert config.memory.limit_bytes == 1 << 30
     assert config.recovery.lock_grace_ms == 60_000
-    assert config.commit.flush_interval_ms == 5
+    assert config.commit.linger_ms == 7
 
 
 @pytest.mark.parametrize("setting", PROCESS_SETTINGS, ids=lambda setting: setting.name)

@@ -10,7 +10,7 @@ import pytest
 
 from sharecoord.errors import InvalidConfigError
 from sharecoord.management.server import ManagementServer
-from sharecoord.runtime.memory import MemoryFigures, MemoryLevel
+from sharecoord.runtime.memory_use import MemoryFigures, MemoryLevel
 from sharecoord.runtime.offsets_export import ExportFigures
 from sharecoord.runtime.status import PartitionFigures, Snapshot, StatusBoard
 

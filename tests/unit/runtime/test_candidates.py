@@ -12,7 +12,8 @@ from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import AcknowledgedRange, SharePartition
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.runtime.candidates import BATCH_SPAN_MAX, Candidates, candidates
-from sharecoord.runtime.record_cache import MemoryBudget, RecordCache
+from sharecoord.runtime.memory_budget import GroupBudget, MemoryBudget
+from sharecoord.runtime.record_cache import RecordCache
 
 FAR = BATCH_SPAN_MAX
 
@@ -35,7 +36,7 @@ def chunk_of(*offsets: int, covers_from: int, timestamp_type: int = 1) -> Record
 def made(*chunks: RecordChunk) -> tuple[SharePartition, RecordCache]:
     settings = PartitionSettings(record_locks_max=100_000)
     partition = SharePartition(PartitionHead(0, 0, -1, 0, 0), owner_epoch=1, settings=settings)
-    cache = RecordCache(MemoryBudget(1 << 20))
+    cache = RecordCache(GroupBudget(MemoryBudget(1 << 20)))
     for chunk in chunks:
         cache.add(chunk)
     return partition, cache

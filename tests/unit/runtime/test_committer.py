@@ -18,16 +18,17 @@ from sharecoord.errors import (
     StoreUnavailableError,
 )
 from sharecoord.runtime.committer import (
-    LINGER_S,
-    PENDING_AGE_MAX_MS,
-    PENDING_BYTES_MAX,
     RANGE_BYTES,
+    CommitLimits,
     Committer,
 )
 from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.harness import VirtualStoreCaller
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import until
+
+LIMITS = CommitLimits(linger_ms=7, oldest_ms=600, pending_max_bytes=1 << 20)
+LINGER_S = LIMITS.linger_ms / 1000
 
 
 class FakeStore(MemoryStore):
@@ -96,6 +97,7 @@ class Setup:
             self.caller,
             now_ms=lambda: int(loop.time() * 1000),
             on_fatal=self.fatal.append,
+            limits=LIMITS,
         )
 
     def add(self, actor: FakeActor) -> FakeEffect:
@@ -299,12 +301,12 @@ async def test_an_effect_that_fails_harms_no_other() -> None:
 @virtual
 async def test_it_is_behind_while_the_oldest_change_waits_too_long() -> None:
     setup = Setup()
-    setup.caller.delay_s = 2 * PENDING_AGE_MAX_MS / 1000
+    setup.caller.delay_s = 2 * LIMITS.oldest_ms / 1000
     told: list[float] = []
     loop = asyncio.get_running_loop()
     setup.add(FakeActor(1))
     seen: list[bool] = []
-    for wait_s in (PENDING_AGE_MAX_MS / 1000 - 0.01, 0.02):
+    for wait_s in (LIMITS.oldest_ms / 1000 - 0.01, 0.02):
         await asyncio.sleep(wait_s)
         seen.append(setup.committer.behind)
     assert seen == [False, True]
@@ -333,7 +335,7 @@ async def test_an_abandoned_committer_lets_nothing_go() -> None:
 @virtual
 async def test_acquiring_waits_while_too_much_is_pending() -> None:
     setup, actor = Setup(), FakeActor(1)
-    actor.pending_ranges = PENDING_BYTES_MAX // RANGE_BYTES
+    actor.pending_ranges = LIMITS.pending_max_bytes // RANGE_BYTES
     setup.add(actor)
     assert not setup.committer.behind
     actor.pending_ranges += 1

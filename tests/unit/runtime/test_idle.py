@@ -6,7 +6,7 @@ import asyncio
 
 from sharecoord.runtime.idle import LOOK_INTERVAL_S, REST_AFTER_S
 from sharecoord.runtime.log_changes import follow_log_starts
-from sharecoord.runtime.record_cache import MemoryLimits
+from sharecoord.runtime.memory_budget import MemoryLimits
 from sharecoord.testing.harness import actor_of, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import offsets, until, world_with

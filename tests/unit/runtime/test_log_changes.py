@@ -9,7 +9,8 @@ import pytest
 
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.record_cache import MemoryBudget, RecordCache
+from sharecoord.runtime.memory_budget import GroupBudget, MemoryBudget
+from sharecoord.runtime.record_cache import RecordCache
 from sharecoord.testing.fake_log import FakeRecord, build_chunk
 from sharecoord.testing.harness import FakeMember, actor_of, check_coordinator, running
 from sharecoord.testing.virtual_time import virtual
@@ -373,7 +374,7 @@ def _records(first: int, last: int, *, without: tuple[int, ...] = ()) -> list[Fa
 
 
 def test_a_chunk_that_overlaps_fills_what_is_missing() -> None:
-    cache = RecordCache(budget := MemoryBudget(1 << 30))
+    cache = RecordCache(GroupBudget(budget := MemoryBudget(1 << 30)))
     cache.add(build_chunk(_records(10, 19), 10))
     cache.add(build_chunk(_records(30, 39, without=(33,)), 25))
     cache.add(build_chunk(_records(5, 45, without=(22,)), 5))

@@ -16,7 +16,6 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.sessions import UNSENT_BYTES_MAX
 from sharecoord.testing.harness import FakeMember, World, actor_of, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
@@ -487,7 +486,7 @@ async def test_a_stream_that_is_not_read_gets_nothing_more() -> None:
     world = world_with(100)
     async with running(world) as coordinator:
         one, other = world.member("one"), world.member("other")
-        one.unsent_bytes = UNSENT_BYTES_MAX + 1
+        one.unsent_bytes = coordinator.context.memory.stream_unsent_max_bytes + 1
         await one.join(coordinator, "g", TOPICS, max_poll_records=10)
         await other.join(coordinator, "g", TOPICS, max_poll_records=10)
         working = asyncio.create_task(other.work())

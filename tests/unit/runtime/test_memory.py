@@ -3,91 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import tracemalloc
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 
-import pytest
 import structlog
 
-from sharecoord.core.records import RecordChunk
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.core.window import Edit, RangeState, Window
-from sharecoord.runtime import memory as memory_module
 from sharecoord.runtime.admin_views import Views
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.memory import RANGE_BYTES, MemoryLevel, range_bytes
-from sharecoord.runtime.record_cache import MemoryBudget, MemoryLimits, RecordCache
+from sharecoord.runtime.memory_budget import GroupBudget, MemoryBudget, MemoryLimits
+from sharecoord.runtime.memory_use import RANGE_BYTES, MemoryLevel, range_bytes
+from sharecoord.runtime.record_cache import RecordCache
 from sharecoord.runtime.status import StatusBoard
-from sharecoord.testing import fake_log
-from sharecoord.testing.fake_log import FakeLog, FakeRecord, build_chunk
-from sharecoord.testing.harness import World, actor_of, check_coordinator
+from sharecoord.testing.fake_log import FakeRecord, build_chunk
+from sharecoord.testing.harness import World, actor_of
 from sharecoord.testing.virtual_time import virtual
+from tests.unit.runtime.small_memory import (
+    LIMIT_BYTES,
+    READ_BYTES,
+    RECORD_BYTES,
+    SLACK_BYTES,
+    TOPICS,
+    level_of,
+    limited,
+    small_reads,
+    total_now,
+    world_of,
+)
 from tests.unit.runtime.worlds import offsets, until
 
-LIMIT_BYTES = 1_000_000
-RECORD_BYTES = 1_000
-READ_BYTES = 50 * RECORD_BYTES
-"""One read of the fake log."""
-
-SLACK_BYTES = 4 * READ_BYTES
-"""What may come between two looks: one read of each of the partitions of these tests."""
-
-TOPICS = ("orders",)
-
-
-def world_of(*records: int, **defaults: str) -> World:
-    """Topic `orders` with a partition for each number of records, 1 kB each in memory."""
-    log = FakeLog()
-    log.create("orders", len(records))
-    for partition, count in enumerate(records):
-        if count:
-            log.append("orders", count, partition=partition)
-    settings = {f"share.{name.replace('_', '.')}": value for name, value in defaults.items()}
-    return World(log, defaults=settings)
-
-
-@asynccontextmanager
-async def limited(
-    world: World, limits: MemoryLimits, *, checked: bool = True
-) -> AsyncIterator[Coordinator]:
-    """A coordinator with this memory limit; then the ledger is checked."""
-    coordinator = world.build()
-    coordinator.context.memory = limits
-    coordinator.memory = memory_module.MemoryWatch(coordinator.context, coordinator.groups)
-    await coordinator.start()
-    yield coordinator
-    check_coordinator(coordinator)
-    await coordinator.drain()
-    await coordinator.close()
-    if checked:
-        world.ledger.check()
-    assert not world.fatal
-
-
-@pytest.fixture(autouse=True)
-def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads of 50 records that count 1 kB each (the ledger wants their offsets as values)."""
-
-    def build(records: Sequence[FakeRecord], covers_from: int) -> RecordChunk:
-        chunk = build_chunk(records, covers_from)
-        return dataclasses.replace(chunk, size_bytes=RECORD_BYTES * chunk.count)
-
-    monkeypatch.setattr(fake_log, "CHUNK_RECORDS_MAX", 50)
-    monkeypatch.setattr("sharecoord.runtime.topic_life.HELD_BYTES_HIGH", 1)
-    monkeypatch.setattr(fake_log, "build_chunk", build)
-
-
-def level_of(coordinator: Coordinator) -> MemoryLevel:
-    """What is in force since the last look."""
-    return coordinator.memory.figures.level
-
-
-def total_now(coordinator: Coordinator) -> int:
-    """All parts as they are at this moment, not as they were at the last look."""
-    watch = coordinator.memory
-    return sum(watch._others().values()) + coordinator.context.budget.used_bytes
+__all__ = ["small_reads"]
 
 
 async def accept_all(world: World, coordinator: Coordinator, count: int) -> list[int]:
@@ -185,7 +130,7 @@ async def test_a_limit_in_force_is_said_once_and_does_not_flap() -> None:
             assert not actor.held_back
     said = [line for line in lines if "memory" in line["event"]]
     assert [line["event"] for line in said[:2]] == [
-        "memory limit: the largest share-partitions do not read",
+        "memory limit: groups above their part read less",
         "memory is below its limit again",
     ]
     first = said[0]
@@ -246,7 +191,7 @@ async def test_acquiring_stops_for_all_and_goes_on_when_a_slow_stream_has_draine
             for delivery in await quick.take(30, timeout_s=5):
                 await quick.settle(delivery)
     levels = [line["event"] for line in lines if "memory" in line["event"]]
-    assert levels[0] == "memory limit: nothing new is acquired"
+    assert levels[0] == "memory limit: groups above their part acquire nothing"
     assert levels[-1] == "memory is below its limit again"
     assert len(levels) == 3
 
@@ -258,7 +203,7 @@ async def test_ranges_alone_over_the_limit_still_get_free_by_acknowledgements() 
         member = world.member("m")
         coordinator.context.budget.on_alarm = lambda: None
         await member.join(coordinator, "g", TOPICS, max_poll_records=200)
-        coordinator.memory._set_marks(MemoryLevel.OPEN, -(1 << 30))
+        coordinator.memory._set_marks(MemoryLevel.OPEN, [], -(1 << 30))
         taken = await member.take(100)
         # Every second one is accepted: one range for each of the others.
         for delivery in taken:
@@ -422,7 +367,7 @@ async def test_a_commit_under_way_is_counted_until_it_is_done() -> None:
 
 
 def test_a_cache_gives_up_what_is_asked_for_and_tells_how_much() -> None:
-    cache = RecordCache(budget := MemoryBudget(1 << 30))
+    cache = RecordCache(GroupBudget(budget := MemoryBudget(1 << 30)))
     for first in range(0, 40, 10):
         records = [FakeRecord(o, None, bytes(900), [], 0) for o in range(first, first + 10)]
         cache.add(build_chunk(records, first))
