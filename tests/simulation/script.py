@@ -391,7 +391,7 @@ class Script:
             for group in node.coordinator.groups.values():
                 for actor in group.partitions.values():
                     if actor.partition is not None:
-                        actor.cache.evict(actor.partition.window.end_offset)
+                        actor.cache.evict(actor.partition.window.end_offset, actor.cache.size_bytes)
 
     # -- the whole ------------------------------------------------------------------------------
 
