@@ -52,7 +52,8 @@ class FleetWatch:
         self._fleet = fleet
         self._network = network
         self._looking = asyncio.Lock()
-        self._is_new = True
+        self._is_behind = True
+        """What has changed was not followed to the end: the store went away meanwhile."""
         self._address = self._peer_address = ""
 
     async def announce(self, address: str, peer_address: str) -> None:
@@ -103,8 +104,7 @@ class FleetWatch:
 
     async def _follow(self, view: FleetView) -> None:
         fleet = self._fleet
-        changed = fleet.sees(view.coordinators) or self._is_new
-        self._is_new = False
+        changed = self._is_behind = fleet.sees(view.coordinators) or self._is_behind
         self._network.follow({row.coordinator_id: row.peer_address for row in fleet.others})
         if changed:
             log.info("fleet", present=sorted(fleet.present), draining=fleet.draining)
@@ -115,6 +115,7 @@ class FleetWatch:
                 await moves.follow(fleet, group)
             elif not group.elsewhere.keys().isdisjoint(group.partitions):
                 await moves.hand_over(fleet, group)
+        self._is_behind = False
 
     async def _adopt(self) -> None:
         """Sees to it that members of a gateway that has died do not stay for ever."""

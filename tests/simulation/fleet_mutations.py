@@ -13,7 +13,6 @@ from sharecoord.core.lending import Loan, Order, Purse
 from sharecoord.core.peering import Lend, MemberDown, Returned, Settled
 from sharecoord.runtime import loading, moves
 from sharecoord.runtime.fleet import Fleet
-from sharecoord.runtime.fleet_watch import FleetWatch
 from sharecoord.runtime.gateway import Gateway, OwnerLink
 from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.owner import GatewayLink
@@ -165,7 +164,6 @@ FLEET_MUTATIONS: dict[str, Patch] = {
         GatewayLink, "_hear_of", _left_for_good
     ),
     "every coordinator removes members": on(Fleet, "keeps", lambda *_: True),
-    "members of a dead gateway stay": on(FleetWatch, "_adopt", _nothing_async),
     "a new owner does not know who holds locks": on(loading, "_meet_holders", _nothing_async),
     "member epochs begin with 1 again": on(MemoryStore, "join_members", _epochs_from_one),
     "an owner takes in an older stream": on(GroupActor, "admit", _older_too),
