@@ -68,10 +68,6 @@ def _before_the_books() -> contextlib.AbstractContextManager[Any]:
     return stack
 
 
-def _all_epochs(link: GatewayLink, group_id: str) -> None:
-    """The book of a member that comes counts for everything, whatever was claimed since."""
-
-
 def _relay_forgotten(gateway: Gateway, link: OwnerLink, item: Settled) -> None:
     """Every fourth answer finds nobody who waits for it."""
     if item.relay_id % 4:
@@ -134,21 +130,9 @@ def _epochs_from_one(store: MemoryStore, members: Sequence[MemberRow]) -> list[i
 _join_members = MemoryStore.join_members
 
 
-def _older_too(group: GroupActor, command: Any, channel: Any, epoch: int, **how: Any) -> Any:
-    """An owner takes in an older stream of a member that has a newer one."""
-    former = group.sessions.get(command.member_id)
-    if former is not None and former.member_epoch > epoch:
-        epoch = former.member_epoch
-    return _admit(group, command, channel, epoch, **how)
-
-
-_admit = GroupActor.admit
-
-
 FLEET_MUTATIONS: dict[str, Patch] = {
     "a new owner does not ask for lock books": on(GatewayLink, "ask_books", _nothing),
     "a new owner delivers before the lock books are compared": _before_the_books,
-    "a member's book counts for what was claimed since": on(GatewayLink, "_epochs", _all_epochs),
     "a gateway does not note what it passed on": on(Away, "received", _nothing),
     "a gateway forgets a relay": on(Gateway, "_heard_settled", _relay_forgotten),
     "credit is returned and used": on(GatewayLink, "_lend", _returned_and_kept),
@@ -166,5 +150,4 @@ FLEET_MUTATIONS: dict[str, Patch] = {
     "every coordinator removes members": on(Fleet, "keeps", lambda *_: True),
     "a new owner does not know who holds locks": on(loading, "_meet_holders", _nothing_async),
     "member epochs begin with 1 again": on(MemoryStore, "join_members", _epochs_from_one),
-    "an owner takes in an older stream": on(GroupActor, "admit", _older_too),
 }
