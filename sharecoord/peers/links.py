@@ -35,6 +35,12 @@ ALIVE_S: Final = 1.0
 OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
+    # An owner that is silent because the network is cut is given up after 8 s: until then what was
+    # said to it has no answer. Its server permits pings at this rate.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
     # A fleet lives on one network: what does not come back within seconds is tried again.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
