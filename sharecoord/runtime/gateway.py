@@ -305,7 +305,11 @@ class Gateway:
         ranges: Sequence[AcquiredRange],
     ) -> None:
         """What came for a member and never reached it goes back unseen."""
-        owner_id = group.elsewhere.get((key.topic, key.partition), HERE)
+        self._hand_back(group.elsewhere.get((key.topic, key.partition), HERE), session, key, ranges)
+
+    def _hand_back(
+        self, owner_id: str, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
+    ) -> None:
         back = [
             AcknowledgedRange(each.first, each.last, AcknowledgeType.RETURN, each.lock_token)
             for each in ranges
@@ -409,7 +413,8 @@ class Gateway:
             # It never sees them: its next join shows a lock book without them.
             return
         if self._comes_late(guest.group.group_id, item):
-            self.hand_back(guest.group, session, item.key, item.ranges)
+            # To whom it came from: what this coordinator believes may be older.
+            self._hand_back(link.owner_id, session, item.key, item.ranges)
             return
         ends_ms = self._clock.now_ms() + lock_left_max_ms(guest.group.settings)
         session.away.received((item.key.topic, item.key.partition), item.ranges, ends_ms)

@@ -147,7 +147,6 @@ FLEET_MUTATIONS: dict[str, Patch] = {
     "a stream that breaks elsewhere counts as a departure": on(
         GatewayLink, "_hear_of", _left_for_good
     ),
-    "every coordinator removes members": on(Fleet, "keeps", lambda *_: True),
     "a new owner does not know who holds locks": on(loading, "_meet_holders", _nothing_async),
     "member epochs begin with 1 again": on(MemoryStore, "join_members", _epochs_from_one),
 }

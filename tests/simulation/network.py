@@ -324,9 +324,12 @@ class Network:
         ]
 
     def way(self, gateway: str, owner: str) -> int | None:
-        """A number that stays the same while nothing is lost between two; None = something is."""
+        """A number that stays the same while nothing is lost between two; None = something is.
+
+        Without a link an owner may still know an older stream of the member, that of its own.
+        """
         links = self._links(gateway, owner)
-        if any(wire.up.lost or wire.up.blocked for wire in links):
+        if not links or any(wire.up.lost or wire.up.blocked for wire in links):
             return None
         return self._losses.get((gateway, owner), 0)
 
