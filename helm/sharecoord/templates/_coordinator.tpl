@@ -31,7 +31,7 @@
 - name: SHARECOORD_COORDINATOR__ADVERTISED_ADDRESS
   value: $(POD_IP):7070
 {{- with .Values.tls.peerName }}
-- name: SHARECOORD_TLS__PEER__NAME
+- name: SHARECOORD_TLS__PEER_NAME
   value: {{ . | quote }}
 {{- end }}
 {{- end }}
