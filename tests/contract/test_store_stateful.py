@@ -341,7 +341,8 @@ def test_servers_agree(server: str, request: pytest.FixtureRequest) -> None:
     )
 
 
-TestStoresAgree = StoresAgree.TestCase
+# Minutes long: each example is a life of every store that there is.
+TestStoresAgree = pytest.mark.long(pytest.mark.timeout(900)(StoresAgree.TestCase))
 TestStoresAgree.settings = settings(
     max_examples=40,
     stateful_step_count=30,
