@@ -439,9 +439,9 @@ class MemoryStore:
                 for key, partition_id in database.ids.items()
                 if key.group_id == group_id and key.topic in topics
             ]
-            database.delete_all_but_outboxes(ids)
-            if ids:
+            if ids:  # as in SQL: first the group, then the floor that the deleted rows raise
                 _change_group(database, _ensure(database, group_id))
+            database.delete_all_but_outboxes(ids)
             return len(ids)
 
     def delete_group(self, group_id: str) -> bool:
