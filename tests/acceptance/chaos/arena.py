@@ -28,8 +28,8 @@ LIMIT_BYTES = 128 * MEBIBYTE
 BESIDE_THE_LIMIT_BYTES = 256 * MEBIBYTE
 """Python, its libraries, librdkafka's queues, gRPC's connections."""
 
-CONSUMER_BYTES = MEBIBYTE
-"""What a further client of Kafka fetches ahead, at the most."""
+CONSUMER_BYTES = 2 * MEBIBYTE
+"""A further client of Kafka: 0.7 MiB without work, a queue of 1 MiB, a fetch of 256 KiB."""
 
 DELAY_MAX_S = 15.0
 """The slowest record of the bystander. A busy machine under attack is slow for seconds; who is shut
