@@ -581,10 +581,7 @@ class GroupActor:
             return
         log.warning("share-partition dropped", partition=actor.key, why=str(error))
         actor.deactivate(ActorState.LOADING)
-        work = loading.load(
-            self.context, self, actor, previous_incarnation=actor.incarnation or None
-        )
-        actor.loader = self.context.spawn(work, f"reload-{actor.key.topic}-{actor.key.partition}")
+        loading.start_loading(self.context, self, actor)
 
     def _missing(self, actor: PartitionActor, first: int, last: int) -> None:
         """Payloads of due records are not in memory: read them again."""

@@ -71,6 +71,12 @@ class LoadingGroup(Protocol):
         """Opens what is new of a topic: another id is another life of it."""
 
 
+def start_loading(context: Context, group: LoadingGroup, actor: PartitionActor) -> None:
+    """Loads in a task of its own, which ends with the actor; a claim shows what it was before."""
+    work = load(context, group, actor, previous_incarnation=actor.incarnation or None)
+    actor.loader = context.spawn(work, f"load-{actor.key.topic}-{actor.key.partition}")
+
+
 async def load(
     context: Context,
     group: LoadingGroup,

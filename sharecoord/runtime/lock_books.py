@@ -7,6 +7,7 @@ from its book are handed back unseen, those in it go on under the same token.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -78,14 +79,23 @@ async def compare_joined(
     # What is to be served elsewhere may still be here.
     for place in [p for p in book if p in group.elsewhere and p not in group.partitions]:
         del book[place]
-    opening = group.opening({topic for topic, _ in book})
-    if opening:
-        await asyncio.wait(opening, timeout=LOAD_WAIT_S)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LOAD_WAIT_S):
+            await _until_loaded(group, list(book))
     check_current(group, session)
     for place in [p for p in book if p not in group.partitions and group.is_open(p[0])]:
         unknown = PartitionKey(group.group_id, place[0], group.topic_ids[place[0]], place[1])
         lost += [LostRange(unknown, held) for held in book.pop(place)]
     return lost + compare_places(group, session)
+
+
+async def _until_loaded(group: ComparedGroup, places: Sequence[Place]) -> None:
+    """Waits until it is known what becomes of share-partitions."""
+    if opening := group.opening({topic for topic, _ in places}):
+        await asyncio.wait(opening)
+    actors = [group.partitions[place] for place in places if place in group.partitions]
+    if loaders := [actor.loader for actor in actors if actor.loader]:
+        await asyncio.wait(loaders)
 
 
 def compare_places(group: ComparedGroup, session: Session) -> list[LostRange]:

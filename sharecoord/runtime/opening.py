@@ -41,7 +41,7 @@ def _is_missing(group: GroupActor, topic: str, partition: int) -> bool:
 
 
 async def _open_once(group: GroupActor, topic: str, info: TopicInfo) -> None:
-    """Makes rows for all partitions first, then loads them (design 5.7)."""
+    """Makes rows for all partitions first, then begins to load them (design 5.7)."""
     context = group.context
     rows = await context.caller.call(context.store.list_partitions, group.group_id)
     await log_changes.retire_former(context, group, rows, topic, info.topic_id)
@@ -55,4 +55,5 @@ async def _open_once(group: GroupActor, topic: str, info: TopicInfo) -> None:
     for session in group.sessions.values():
         if topic in session.topics and session.channel is not None and actors:
             session.channel.assigned(group.assignment(session))
-    await asyncio.gather(*(loading.load(context, group, actor) for actor in actors))
+    for actor in actors:
+        loading.start_loading(context, group, actor)

@@ -116,7 +116,7 @@ class PartitionActor:
         self._unseen: list[tuple[str, Sequence[AcquiredRange]]] = []
         """What was not sent and may be stored as acquired: handed back after the reload."""
         self.loader: asyncio.Task[None] | None = None
-        """The reload under way; ends when the actor is closed."""
+        """The load under way; ends when the actor is closed."""
         self.freed = asyncio.Event()
         """Another coordinator gave it free: a claim that waits is made now."""
         self.budget = budget

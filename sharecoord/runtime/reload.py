@@ -46,9 +46,7 @@ def see_row(context: Context, group: GroupActor, actor: PartitionActor) -> None:
         context.committer.add(actor)
     else:
         actor.deactivate(ActorState.LOADING)
-        again = actor.incarnation or None
-        work = loading.load(context, group, actor, previous_incarnation=again)
-        actor.loader = context.spawn(work, "see-row")
+        loading.start_loading(context, group, actor)
 
 
 async def _fence_when_loaded(context: Context, actor: PartitionActor) -> None:

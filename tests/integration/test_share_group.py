@@ -132,7 +132,7 @@ def test_a_program_that_does_not_poll_wears_nothing_out(
     eventually(lambda: not _locked(coordinator, group), 20, what="the end of all locks")
 
     def all_seen() -> bool:
-        # No pause between polls: who polls more and more seldom lets what was fetched ahead run out.
+        # Without pauses: who polls more and more seldom lets what was fetched ahead run out.
         while batch := consumer.poll(0.2):
             for message in batch:
                 counts.setdefault(message.offset(), []).append(message.delivery_count())
