@@ -123,8 +123,8 @@ class Gateway:
         """The coordinator's."""
         self._links: dict[str, OwnerLink] = {}
         self._hungry: dict[tuple[str, str], set[str]] = {}
-        self._asked: dict[PartitionKey, int] = {}
-        """The owner epochs for which lock books were told."""
+        self._compared: dict[PartitionKey, int] = {}
+        """The owner epochs with which lock books were compared last."""
         self._numbers = itertools.count(1)
 
     # -- links ----------------------------------------------------------------------------------
@@ -428,8 +428,8 @@ class Gateway:
         the share-partition had gone to its next owner.
         """
         key = replace(item.key, group_id=group_id)
-        asked_epoch = self._asked.get(key, 0)
-        is_of_former = any(each.lock_token >> 32 < asked_epoch for each in item.ranges)
+        epoch = self._compared.get(key, 0)
+        is_of_former = any(each.lock_token >> 32 < epoch for each in item.ranges)
         return is_of_former or self._clock.to_store(self._clock.now_ms()) > item.send_by_ms
 
     def _heard_settled(self, link: OwnerLink, item: Settled) -> None:
@@ -464,8 +464,12 @@ class Gateway:
             guest.group.dispatcher.offer(guest.session)
             missing -= purse.open(link.owner_id) - before
 
+    def compares(self, key: PartitionKey, owner_epoch: int) -> None:
+        """Lock books are compared for a new owner: what a former one sent comes too late now."""
+        self._compared[key] = max(self._compared.get(key, 0), owner_epoch)
+
     def _answer_books(self, link: OwnerLink, item: AskBooks) -> None:
-        self._asked[item.key] = max(self._asked.get(item.key, 0), item.owner_epoch)
+        self.compares(item.key, item.owner_epoch)
         place = item.key.topic, item.key.partition
         held: dict[int, Sequence[HeldRange]] = {}
         for guest in link.guests.values():

@@ -14,7 +14,7 @@ from sharecoord.config.group import GROUP_SETTINGS
 from sharecoord.core.states import RecordState
 from sharecoord.errors import InvalidConfigError
 from sharecoord.store.access import StoreAccess, StoreFacts
-from sharecoord.store.partition_queries import EPOCH_FLOOR
+from sharecoord.store.partition_queries import EPOCH_FLOOR, MEMBER_EPOCH_FLOOR
 from sharecoord.store.raw_rows import Row, name_of, problems_of, stored_rows
 from sharecoord.store.row_codec import decode_headers
 from sharecoord.store.tables import (
@@ -181,8 +181,13 @@ class _Check:
     # -- one look per table ---------------------------------------------------------------------
 
     def _meta(self, row: Values) -> Iterator[tuple[str, str]]:
-        if row["name"] == EPOCH_FLOOR and not row["value"].isdecimal():
+        if row["value"].isdecimal():
+            return
+        if row["name"] == EPOCH_FLOOR:
             fix = "set it to the highest owner_epoch, state_epoch and group_epoch that there is"
+            yield f"value is {row['value']!r}, not a number", fix
+        if row["name"] == MEMBER_EPOCH_FLOOR:
+            fix = "set it to the store's clock in milliseconds, or to the highest member_epoch"
             yield f"value is {row['value']!r}, not a number", fix
 
     def _coordinator(self, row: Values) -> Iterator[tuple[str, str]]:

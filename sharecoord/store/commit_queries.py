@@ -7,15 +7,24 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from sharecoord.core.changes import CommitBatch, PartitionCommit
+from sharecoord.store.dialects import Dialect
+from sharecoord.store.partition_queries import MEMBER_EPOCH_FLOOR, raise_floor
 from sharecoord.store.row_codec import encode_dead_letter, encode_head, encode_member
 from sharecoord.store.statements import Statements
 
 
 def write_batch(
-    connection: Connection, statements: Statements, batch: CommitBatch
+    connection: Connection,
+    dialect: Dialect,
+    statements: Statements,
+    batch: CommitBatch,
+    *,
+    coordinator_id: str,
 ) -> frozenset[int]:
     """Writes all partitions whose epochs hold, and the members; returns the fenced partitions."""
     fenced: frozenset[int] = frozenset()
+    # Before the block: what is asked there is answered at its end.
+    now_ms = dialect.now_ms(connection) if batch.members_removed else 0
     with statements.together(connection):
         if batch.partitions:
             fenced = _fenced(connection, statements, batch.partitions)
@@ -28,10 +37,14 @@ def write_batch(
             )
         # In order of their keys, as joins lock them.
         if batch.members_removed:
-            statements.delete_members(connection, sorted(batch.members_removed))
+            removed = [(*each, coordinator_id, now_ms) for each in sorted(batch.members_removed)]
+            statements.delete_members(connection, removed)
         if batch.members_saved:
             rows = sorted(encode_member(member) for member in batch.members_saved)
             statements.upsert_members(connection, rows)
+    if batch.members_removed:
+        highest = max(epoch for _, _, epoch in batch.members_removed)
+        raise_floor(connection, dialect, highest, MEMBER_EPOCH_FLOOR)
     return fenced
 
 

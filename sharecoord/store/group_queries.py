@@ -21,6 +21,7 @@ from sharecoord.core.changes import (
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError
 from sharecoord.store.partition_queries import (
+    MEMBER_EPOCH_FLOOR,
     ROUNDS,
     head_values,
     open_partitions,
@@ -230,9 +231,13 @@ def delete_group(connection: Connection, dialect: Dialect, group_id: str) -> boo
     doomed = _delete_all_but_outboxes(connection, of_group, locked)
     if group_epoch is not None:  # else one that is made right now would go, and its epoch with it
         connection.execute(delete(SHARE_GROUP).where(_G.group_id == group_id))
-    members = connection.execute(delete(MEMBER).where(MEMBER.c.group_id == group_id))
+    of_members = MEMBER.c.group_id == group_id
+    query = select(MEMBER.c.member_epoch).where(of_members).with_for_update()
+    member_epochs = connection.execute(query).scalars().all()
+    connection.execute(delete(MEMBER).where(of_members))
     raise_floor(connection, dialect, max(group_epoch or 0, _highest_epoch(doomed)))
-    return bool(doomed) or group_epoch is not None or members.rowcount > 0
+    raise_floor(connection, dialect, max(member_epochs, default=0), MEMBER_EPOCH_FLOOR)
+    return bool(doomed) or group_epoch is not None or bool(member_epochs)
 
 
 def _highest_epoch(rows: Iterable[Mapping[str, Any]]) -> int:

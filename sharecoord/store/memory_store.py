@@ -85,10 +85,19 @@ class MemoryDatabase:
         self.partitions: dict[int, _Partition] = {}
         self.ids: dict[PartitionKey, int] = {}
         self.last_id = 0
-        self.epoch_floor = 0
+        self.member_epoch_floor = self.epoch_floor = 0
         """Highest epoch of deleted rows: what is made again must not repeat lock tokens."""
         self.groups: dict[str, GroupRow] = {}
         self.members: dict[tuple[str, str], MemberRow] = {}
+
+    def lives(self, coordinator_id: str) -> bool:
+        """Whether its lease has not ended."""
+        lease_until_ms = self.leases.get(coordinator_id)
+        return lease_until_ms is not None and lease_until_ms >= self.clock_ms()
+
+    def raise_member_floor(self, epoch: int) -> None:
+        """A member goes: no later one may begin at its epoch or below."""
+        self.member_epoch_floor = max(self.member_epoch_floor, epoch)
 
     def locked(self, ids: Sequence[int]) -> list[_Partition]:
         """The partitions in order of id, those that exist."""
@@ -244,12 +253,11 @@ class MemoryStore:
 
     def read_fleet(self) -> FleetView:
         with self._transaction("read_fleet") as database:
-            now_ms = database.clock_ms()
             return FleetView(
                 coordinators=tuple(
                     row
                     for name, row in sorted(database.coordinators.items())
-                    if database.leases.get(name, now_ms - 1) >= now_ms
+                    if database.lives(name)
                 ),
                 group_epochs={name: group.group_epoch for name, group in database.groups.items()},
             )
@@ -281,8 +289,11 @@ class MemoryStore:
                     continue
                 self._apply(partition, part)
             for group_id, member_id, epoch in batch.members_removed:
+                database.raise_member_floor(epoch)
                 member_row = database.members.get((group_id, member_id))
-                if member_row is not None and member_row.member_epoch <= epoch:
+                if member_row is None or member_row.member_epoch > epoch:
+                    continue
+                if member_row.gateway == self._me() or not database.lives(member_row.gateway):
                     del database.members[group_id, member_id]
             for member in batch.members_saved:
                 _save_member(database, member)
@@ -322,9 +333,7 @@ class MemoryStore:
             return None
         row = partition.row
         if claim.previous_incarnation is None:
-            lease_until_ms = database.leases.get(row.owner) if row.owner else None
-            lives = lease_until_ms is not None and lease_until_ms >= now_ms
-            allowed = row.owner == self._me() or not lives
+            allowed = row.owner in (None, self._me()) or not database.lives(row.owner)
         else:
             # Its own new number too: the same claim again, its outcome was not known.
             allowed = row.owner == self._me() and row.incarnation in (
@@ -395,7 +404,9 @@ class MemoryStore:
     def join_members(self, members: Sequence[MemberRow]) -> list[int]:
         with self._transaction("join_members") as database:
             # In a fleet it must not repeat: see the port.
-            first_epoch = database.clock_ms() if self._fleet else 1
+            first_epoch = 1
+            if self._fleet:
+                first_epoch = max(database.clock_ms(), database.member_epoch_floor + 1)
             epochs: dict[tuple[str, str], int] = {}
             for member in members:
                 key = (member.group_id, member.member_id)
@@ -453,7 +464,7 @@ class MemoryStore:
                 database.epoch_floor = max(database.epoch_floor, group.group_epoch)
             members = [key for key in database.members if key[0] == group_id]
             for key in members:
-                del database.members[key]
+                database.raise_member_floor(database.members.pop(key).member_epoch)
             return deleted > 0 or group is not None or bool(members)
 
     # -- reads for people -----------------------------------------------------------------------

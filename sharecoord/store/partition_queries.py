@@ -40,6 +40,9 @@ ROUNDS = 10
 EPOCH_FLOOR = "epoch_floor"
 """Name in store_meta: no row made from now on may start below this epoch (see `raise_floor`)."""
 
+MEMBER_EPOCH_FLOOR = "member_epoch_floor"
+"""The same for members in a fleet, whose epochs begin at the store's clock: it may be set back."""
+
 _PARTITION = select(*(SHARE_PARTITION.c[name] for name in PARTITION_COLUMNS))
 _C = SHARE_PARTITION.c
 
@@ -310,25 +313,27 @@ def count_in_flight(
     return {int(state): int(records) for state, records in rows}
 
 
-def read_floor(connection: Connection) -> int:
-    """The epoch below which no new share-partition and no new group may start."""
+def read_floor(connection: Connection, name: str = EPOCH_FLOOR) -> int:
+    """The epoch below which no new share-partition and no new group, or no member, may start."""
     value = connection.execute(
-        select(STORE_META.c.value).where(STORE_META.c.name == EPOCH_FLOOR)
+        select(STORE_META.c.value).where(STORE_META.c.name == name)
     ).scalar_one_or_none()
     return int(value or 0)
 
 
-def raise_floor(connection: Connection, dialect: Dialect, epoch: int) -> None:
+def raise_floor(
+    connection: Connection, dialect: Dialect, epoch: int, name: str = EPOCH_FLOOR
+) -> None:
     """Notes the highest epoch of rows that go. Locks the floor: call it last.
 
     A share-partition that is deleted and made again must not repeat lock tokens (owner epoch) or
     ids of dead letters (state epoch) that are still out there.
     """
-    if epoch <= read_floor(connection):
+    if epoch <= read_floor(connection, name):
         return
-    row = {"name": EPOCH_FLOOR, "value": "0"}
+    row = {"name": name, "value": "0"}
     connection.execute(dialect.insert_or_ignore(STORE_META), row)
-    floor = STORE_META.c.name == EPOCH_FLOOR
+    floor = STORE_META.c.name == name
     query = select(STORE_META.c.value).where(floor).with_for_update()
     # Another transaction may have raised it further while this one waited.
     if epoch > int(connection.execute(query).scalar_one()):

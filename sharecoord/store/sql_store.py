@@ -251,7 +251,12 @@ class SqlStore:
         statements = self._statements
         if statements is None:
             raise InternalError(f"{self.name} is not open")
-        fenced = self._change(lambda c: commit_queries.write_batch(c, statements, batch))
+        me = self._coordinator_id
+        fenced = self._change(
+            lambda c: commit_queries.write_batch(
+                c, self._dialect, statements, batch, coordinator_id=me
+            )
+        )
         return CommitResult(fenced=fenced)
 
     # -- partitions -----------------------------------------------------------------------------
@@ -330,7 +335,10 @@ class SqlStore:
 
     def _join(self, connection: Connection, members: Sequence[MemberRow]) -> list[int]:
         # In a fleet it must not repeat: see the port.
-        first_epoch = self._dialect.now_ms(connection) if self._fleet else 1
+        first_epoch = 1
+        if self._fleet:
+            floor = partition_queries.read_floor(connection, partition_queries.MEMBER_EPOCH_FLOOR)
+            first_epoch = max(self._dialect.now_ms(connection), floor + 1)
         return group_queries.join_members(
             connection, self._dialect, members, first_epoch=first_epoch
         )

@@ -12,13 +12,13 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, literal_column, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, literal_column, select, update
 from sqlalchemy.engine import Dialect as CoreDialect
 from sqlalchemy.sql import Executable
 
 from sharecoord.core.changes import InFlightRow
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.tables import DEAD_LETTER, IN_FLIGHT, MEMBER, SHARE_PARTITION
+from sharecoord.store.tables import COORDINATOR, DEAD_LETTER, IN_FLIGHT, MEMBER, SHARE_PARTITION
 
 IDS_PER_SELECT_MAX = 512
 """Partitions whose epochs are read by one statement; more are read in several."""
@@ -73,12 +73,18 @@ class Statements:
             dialect.upsert(letter, keys=letter_keys), letter.columns.keys()
         )
         member_keys = ("group_id", "member_id")
+        alive = exists().where(
+            COORDINATOR.c.id == member.c.gateway,
+            COORDINATOR.c.id != bindparam("me"),
+            COORDINATOR.c.lease_until_ms >= bindparam("now_ms"),
+        )
         self._delete_member = self._compile(
             delete(member).where(
                 *(member.c[key] == bindparam(key) for key in member_keys),
                 member.c.member_epoch <= bindparam("member_epoch"),
+                ~alive,
             ),
-            (*member_keys, "member_epoch"),
+            (*member_keys, "member_epoch", "me", "now_ms"),
         )
         self._upsert_member = self._compile(
             dialect.upsert(member, keys=member_keys, not_older_by="member_epoch"),
@@ -119,7 +125,12 @@ class Statements:
         connection.exec_driver_sql(self._upsert_dead_letter, rows)
 
     def delete_members(self, connection: Connection, rows: Rows) -> None:
-        """Rows: group id, member id, member epoch; a row with a newer epoch stays."""
+        """A row with a newer epoch stays, and one whose gateway is another coordinator that lives.
+
+        Args:
+            connection: In a transaction.
+            rows: Group id, member id, member epoch, this coordinator's id, the store's clock.
+        """
         connection.exec_driver_sql(self._delete_member, rows)
 
     def upsert_members(self, connection: Connection, rows: Rows) -> None:

@@ -336,6 +336,32 @@ def test_a_member_that_comes_again_goes_on_after_its_former_epochs(world: World)
     assert two.join_members([member_of("m1")]) == [third + 1]
 
 
+def test_a_clock_that_is_set_back_repeats_no_member_epoch(world: World) -> None:
+    store = world.open()
+    store.join_members([member_of("m1"), member_of("m2", group="other")])
+    store.commit(CommitBatch(members_removed=[("group", "m1", START_MS)]))
+    world.time_ms -= 20_000
+    assert store.join_members([member_of("m1")]) == [START_MS + 1]
+    store.delete_group("group")
+    assert store.join_members([member_of("m1")]) == [START_MS + 2]
+
+
+def test_nobody_removes_a_member_whose_gateway_lives(world: World) -> None:
+    one, two = world.open("one"), world.open("two")
+    one.join_members([member_of("m1"), member_of("m2")])
+    gone = CommitBatch(members_removed=[("group", "m1", START_MS)])
+    one.renew_lease(duration_ms=4000)
+    # Who stood still may believe that it is dead.
+    two.commit(gone)
+    assert [member.member_id for member in one.load_members()] == ["m1", "m2"]
+    world.time_ms += 4001
+    two.commit(gone)
+    assert [member.member_id for member in two.load_members()] == ["m2"]
+    one.renew_lease(duration_ms=4000)
+    one.commit(CommitBatch(members_removed=[("group", "m2", START_MS)]))
+    assert one.load_members() == []
+
+
 def test_a_lone_coordinator_counts_members_epochs_from_1(world: World) -> None:
     store = world.open(fleet=False)
     assert store.join_members([member_of("m1"), member_of("m2")]) == [1, 1]

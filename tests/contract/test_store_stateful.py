@@ -114,7 +114,7 @@ members = st.builds(
     member_epoch=small,
     client_id=texts,
     host=texts,
-    gateway=texts,
+    gateway=st.sampled_from([*COORDINATORS, "dead"]),
     topics=st.lists(texts, max_size=2).map(tuple),
     last_fetch_id=small,
 )

@@ -375,6 +375,13 @@ RANGE = "partition_id=1 first_offset="
             "value is 'high', not a number",
             "the highest owner_epoch",
         ),
+        (
+            "INSERT INTO store_meta VALUES ('member_epoch_floor', '-1')",
+            "store_meta",
+            "name=member_epoch_floor",
+            "value is '-1', not a number",
+            "the store's clock in milliseconds",
+        ),
     ],
 )
 def test_damage_is_named(
