@@ -226,9 +226,13 @@ class PartitionActor:
             self._on_dropped(self, SharecoordError(f"the read left out {self.proven_end} ff."))
             return
         self.cache.add(chunk)
-        self.fresh_records += chunk.count
-        self.fresh_bytes += chunk.size_bytes
-        self.proven_end = chunk.last + 1
+        if chunk.first < self.partition.window.end_offset:
+            # The log's start moved while it was read: not all of it is still to be handed out.
+            self._recount_fresh()
+        else:
+            self.fresh_records += chunk.count
+            self.fresh_bytes += chunk.size_bytes
+        self.proven_end = max(self.proven_end, chunk.last + 1)
         if self.log_end_offset is None or self.log_end_offset < self.proven_end:
             self.log_end_offset = self.proven_end
         self.adjust_appetite()

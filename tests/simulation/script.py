@@ -471,6 +471,11 @@ class Script:
             node.process.fuse = 0
             if node.process.frozen:
                 node.process.thaw()
+        if self.world.fleet.lone:
+            # Who began between the two words of the operator did not hear the second.
+            while not all(node.ready for node in self.world.fleet.alive()):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            self.world.fleet.set_paused(paused=False)
 
 
 async def play(world: World) -> None:
