@@ -235,6 +235,11 @@ def eventually(
         time.sleep(attempts.failed(value, error))
 
 
+def columns_of(rows: Sequence[tuple[int, int, T]]) -> tuple[list[int], list[int], list[T]]:
+    """Ranges (first offset, last offset, value) as three columns."""
+    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+
+
 @overload
 async def eventually_async(
     probe: Callable[[], Awaitable[T | None]], deadline_s: float = ..., what: str | None = ...

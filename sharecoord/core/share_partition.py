@@ -7,7 +7,7 @@ decision at once, stores its changes with the next group commit, and only then l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from sharecoord.core import limits, outcomes
 from sharecoord.core.acquire import Run, Take, plan_acquire
@@ -72,9 +72,11 @@ class SharePartition:
         self._isolating_until_ms = 0
         self._token_sequence = 0
 
-    def load(self, ranges: Iterable[tuple[int, int, RangeState]]) -> None:
-        """Takes over stored ranges after a claim (times already monotonic)."""
-        self.window.load(ranges)
+    def load(
+        self, firsts: Sequence[int], lasts: Sequence[int], values: Sequence[RangeState]
+    ) -> None:
+        """Takes over stored ranges after a claim, as columns (times already monotonic)."""
+        self.window.load(firsts, lasts, values)
         self._follow_order()
 
     @property

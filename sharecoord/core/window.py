@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from operator import is_not
 from typing import NamedTuple
 
 from sharecoord.core.ordering import KeyOrder
@@ -461,24 +463,32 @@ class Window:
         """The heaps of due offsets, (time, offset) and (deadline, first, last); for checks."""
         return self._due_heap, self._delayed_heap, self._deadline_heap
 
-    def load(self, ranges: Iterable[tuple[int, int, RangeState]]) -> None:
-        """Fills an empty window with stored ranges, in order.
+    def load(
+        self, firsts: Sequence[int], lasts: Sequence[int], values: Sequence[RangeState]
+    ) -> None:
+        """Fills an empty window with stored ranges, given as columns, in order of offset.
 
         Nothing of it is dirty, except ARCHIVED rows at the front: no live window has those, so
         they are deleted with the next commit.
         """
-        rows = list(ranges)
-        if rows:
-            self.ranges.fill(*zip(*rows, strict=True))
+        self.ranges.fill(firsts, lasts, values)
         # Ranges that were cut from one batch share their value: counted together.
         spans: dict[int, tuple[int, int, int, RangeState]] = {}
-        for first, last, value in rows:
-            start, _, records, _ = spans.get(id(value), (first, 0, 0, value))
-            spans[id(value)] = start, last, records + last - first + 1, value
+        for at, end in _runs(values):
+            value, records = values[at], sum(lasts[at:end]) - sum(firsts[at:end]) + end - at
+            start, _, before, _ = spans.get(id(value), (firsts[at], 0, 0, value))
+            spans[id(value)] = start, lasts[end - 1], before + records, value
         for start, last, records, value in spans.values():
             self._count(start, last, records, value)
         self._rebuild_indexes()
         self._advance_start()
+
+
+def _runs(values: Sequence[object]) -> Iterator[tuple[int, int]]:
+    """Where the same object stands several times in a row: (first index, index behind the last)."""
+    differs = map(is_not, values, islice(values, 1, None))
+    ends = [*(at for at, new in enumerate(differs, 1) if new), len(values)]
+    return zip([0, *ends], ends, strict=False) if values else iter(())
 
 
 def _add(counts: dict[str, int], member_id: str, records: int) -> int:

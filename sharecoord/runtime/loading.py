@@ -195,7 +195,7 @@ def _activate(
     incarnation: int,
 ) -> None:
     partition = SharePartition(head, owner_epoch=loaded.row.owner_epoch, settings=group.settings)
-    partition.load(ranges_of(loaded, context.clock, lock_grace_ms=context.lock_grace_ms))
+    partition.load(*ranges_of(loaded, context.clock, lock_grace_ms=context.lock_grace_ms))
     actor.activate(partition, incarnation=incarnation, state_epoch=loaded.row.state_epoch)
     actor.life = TopicLife(context, group, actor)
     log.info(

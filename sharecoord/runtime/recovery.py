@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from sharecoord.core.changes import InFlightRow, LoadedPartition, PartitionCommit
 from sharecoord.core.settings import PartitionSettings
@@ -22,25 +22,29 @@ def lock_left_max_ms(settings: PartitionSettings) -> int:
 
 def ranges_of(
     loaded: LoadedPartition, clock: RuntimeClock, *, lock_grace_ms: int
-) -> Iterator[tuple[int, int, RangeState]]:
-    """Stored ranges with times of this process.
+) -> tuple[Sequence[int], Sequence[int], list[RangeState]]:
+    """Stored ranges with times of this process: first offsets, last offsets, states.
 
     Workers get `lock_grace_ms` to come back; all extensions of one lock together are at most one
     more lock duration (design 5, Time): what was used of it is taken from `granted_ms`, which is
     stored with the new deadline when the range changes. No row is rewritten.
     """
-    now_ms = clock.to_store(clock.now_ms())
+    grace_until_ms = clock.to_store(clock.now_ms()) + lock_grace_ms
     rows = loaded.in_flight
-    known: dict[int, RangeState] = {}
-    for first, last, stored in zip(rows.firsts, rows.lasts, rows.states, strict=True):
-        value = known.get(id(stored))
-        if value is None:
-            row = InFlightRow(first, last, *stored)
-            value = _state_of(row, clock, now_ms + lock_grace_ms)
-            # Keys belong to offsets: two ranges with the same hashes do not have the same keys.
-            if value.keys is None:
-                known[id(stored)] = value
-        yield first, last, value
+    # What ranges have in common is one object: millions of them are made of a few.
+    known = {
+        number: _state_of(InFlightRow(0, 0, *stored), clock, grace_until_ms)
+        for number, stored in {id(stored): stored for stored in rows.states}.items()
+    }
+    values = list(map(known.__getitem__, map(id, rows.states)))
+    if any(value.keys for value in known.values()):
+        # Keys belong to offsets: two ranges with the same hashes do not have the same keys.
+        values = list(map(_with_keys_from, rows.firsts, values))
+    return rows.firsts, rows.lasts, values
+
+
+def _with_keys_from(first: int, value: RangeState) -> RangeState:
+    return value if value.keys is None else value._replace(keys=Keys(first, value.keys.hashes))
 
 
 def _state_of(row: InFlightRow, clock: RuntimeClock, grace_until_ms: int) -> RangeState:

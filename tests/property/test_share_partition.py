@@ -35,6 +35,7 @@ from sharecoord.core.states import AcknowledgeType, AcquireMode, ForceAction, Or
 from sharecoord.core.window import Keys
 from tests.property.conversions import Found, as_record, from_row, spread, to_row, without_key
 from tests.property.oracle import ACQUIRED, ARCHIVING, AVAILABLE, UNFINISHED, Oracle, Plan, Record
+from tests.support import columns_of
 
 MEMBERS = ("ann", "bob", "cy")
 OFFSETS_MAX = 120
@@ -405,7 +406,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         head, sequence = self.real.head, self.real.change_sequence
         rows = [from_row(self.rows[first]) for first in sorted(self.rows)]
         self.real = SharePartition(head, owner_epoch=self.epoch, settings=self.real.settings)
-        self.real.load(rows)
+        self.real.load(*columns_of(rows))
         self.real.window.advance(self.now)
         assert not self.real.window.dirty
         assert self.real.head == head

@@ -19,6 +19,7 @@ from sharecoord.core.share_partition import (
 )
 from sharecoord.core.states import AcknowledgeType, AcquireMode, ForceAction, RecordState
 from sharecoord.core.window import Keys, RangeState
+from tests.support import columns_of
 
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 REJECT, RENEW, RETURN = AcknowledgeType.REJECT, AcknowledgeType.RENEW, AcknowledgeType.RETURN
@@ -157,7 +158,7 @@ class Scene:
         self.partition = SharePartition(
             PartitionHead(start, end, -1, 0, 0), owner_epoch=2, settings=self.partition.settings
         )
-        self.partition.load(ranges)
+        self.partition.load(*columns_of(ranges))
         self.window.advance(self.now)
         check_window(self.window)
 
@@ -168,7 +169,7 @@ class Scene:
         self.partition = SharePartition(
             self.partition.head, owner_epoch=epoch, settings=self.partition.settings
         )
-        self.partition.load(ranges)
+        self.partition.load(*columns_of(ranges))
         self.window.advance(self.now)
         check_window(self.window)
 

@@ -8,6 +8,7 @@ from sharecoord.core import limits
 from sharecoord.core.acquire import Run
 from sharecoord.core.states import AcquireMode, RecordState
 from sharecoord.core.window import INDEX_ENTRIES_MIN, Edit, RangeState, Window
+from tests.support import columns_of
 from tests.unit.core.scene import (
     ACCEPT,
     ACQUIRED,
@@ -143,9 +144,8 @@ def test_no_acquire_beyond_the_last_token_of_an_owner_epoch() -> None:
 
 def test_stored_final_rows_at_the_front_are_deleted() -> None:
     window = Window(0, 20)
-    window.load(
-        [(0, 4, RangeState(ARCHIVED, 1, reason="REJECTED")), (8, 9, RangeState(AVAILABLE, 1))]
-    )
+    rejected = RangeState(ARCHIVED, 1, reason="REJECTED")
+    window.load([0, 8], [4, 9], [rejected, RangeState(AVAILABLE, 1)])
     assert window.start_offset == 8
     assert window.dirty == {0: None}
 
@@ -160,7 +160,7 @@ def test_loaded_ranges_that_share_a_value_count_each_for_itself() -> None:
         *((12, 13, due), (20, 22, late), (30, 30, RangeState(RecordState.ARCHIVING))),
         (31, 33, RangeState(ARCHIVED)),
     ]
-    window.load(iter(rows))
+    window.load(*columns_of(rows))
     assert [*window.ranges] == rows
     counts = (window.acquired, window.due, window.delayed, window.archiving, window.archived)
     assert counts == (5, 8, 3, 1, 3)
@@ -175,7 +175,7 @@ def test_loaded_ranges_that_share_a_value_count_each_for_itself() -> None:
 
 def test_loading_nothing_means_that_everything_is_finished() -> None:
     window = Window(5, 20)
-    window.load([])
+    window.load([], [], [])
     assert (window.start_offset, window.end_offset, window.dirty) == (20, 20, {})
 
 
