@@ -43,7 +43,7 @@ from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.dispatch import Dispatcher
 from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.recovery import lock_left_max_ms
-from sharecoord.runtime.sessions import Session
+from sharecoord.runtime.sessions import Away, Session
 
 log = structlog.get_logger(__name__)
 
@@ -177,7 +177,6 @@ class Gateway:
     def _member_up(self, guest: _Guest) -> MemberUp:
         group, session = guest.group, guest.session
         assert session.away is not None, "introduced"
-        held = {place: book.held() for place, book in session.away.books.items()}
         return MemberUp(
             guest.handle,
             group.group_id,
@@ -189,7 +188,7 @@ class Gateway:
             session.mode,
             session.max_poll_records,
             session.paused,
-            _entries(group.group_id, held),
+            _entries(group.group_id, _passed_on(session.away)),
         )
 
     def introduce_anew(self, group: RelayingGroup, session: Session) -> None:
@@ -215,6 +214,9 @@ class Gateway:
         self, session: Session, book: Mapping[tuple[str, int], Sequence[HeldRange]] | None
     ) -> None:
         """A member leaves its group; `book` is what its application has, as far as it is known."""
+        if book is None and session.away is not None:
+            # What was passed on may have arrived; what is still under way never will.
+            book = _passed_on(session.away)
         entries = None if book is None else _entries(session.group_id, book)
         self._say_down(session, left=True, book=entries)
 
@@ -482,6 +484,11 @@ class Gateway:
 def _owners(group: LendingGroup, session: Session) -> set[str]:
     """Who owns share-partitions that a member wants."""
     return {owner for topic in session.topics for owner in group.owners.get(topic, ())}
+
+
+def _passed_on(away: Away) -> dict[tuple[str, int], Sequence[HeldRange]]:
+    """The lock book of a member whose stream is here, as far as other owners are concerned."""
+    return {place: book.held() for place, book in away.books.items()}
 
 
 def _entries(group_id: str, book: Mapping[tuple[str, int], Sequence[HeldRange]]) -> list[LostRange]:
