@@ -179,6 +179,8 @@ class MemberRow:
     topics: tuple[str, ...]
     last_fetch_id: int = 0
     """Newest request id of a unary Fetch (so that a retried one gets the same answer)."""
+    join_number: int = 0
+    """The member's own count of its streams; 0 = it does not say."""
 
 
 @dataclass(slots=True)

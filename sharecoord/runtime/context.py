@@ -64,7 +64,7 @@ class Context:
     """The other coordinators; None for a lone one."""
     offsets_export: OffsetsExport | None = None
     """None where no tools of Kafka's look on: in the simulator, and in tests."""
-    joins: Gatherer[MemberRow, int] = field(init=False)
+    joins: Gatherer[MemberRow, int | None] = field(init=False)
     """Members; their epochs."""
     claims: Gatherer[PartitionClaim, LoadedPartition | None] = field(init=False)
     starts: Gatherer[PartitionStart, bool] = field(init=False)

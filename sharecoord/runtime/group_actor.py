@@ -105,6 +105,7 @@ class GroupActor:
 
         Raises:
             GroupMaxSizeReachedError: The group is full.
+            MemberFencedError: The member has joined elsewhere since.
             StoreUnavailableError: The member could not be written.
             StoreFencedError: The group was deleted meanwhile: join again, a new one.
         """
@@ -127,10 +128,13 @@ class GroupActor:
                     command.host,
                     self.context.coordinator_id,
                     command.topics,
+                    join_number=command.join_number,
                 )
             )
         finally:
             self._joining -= 1
+        if epoch is None:
+            raise MemberFencedError("a newer stream of this member id joined")
         return await self.admit(command, channel, epoch)
 
     async def admit(

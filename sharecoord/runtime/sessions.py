@@ -53,6 +53,8 @@ class JoinCommand:
     credit_bytes: int
     lock_book: list[tuple[str, str, int, HeldRange]] = field(default_factory=list)
     """(topic, topic id, partition, range)"""
+    join_number: int = 0
+    """Grows with each stream of the member; 0 = not given."""
     book_epochs: dict[tuple[str, int], int] | None = None
     """The owner epochs of the share-partitions for which the lock book is true: what another
     coordinator served when its gateway wrote the book may be missing in it. None = everywhere."""

@@ -118,8 +118,11 @@ def join_members(
     members: Sequence[MemberRow],
     *,
     first_epoch: int,
-) -> list[int]:
-    """Saves the members with their next epochs, new ones with the first; returns these."""
+) -> list[int | None]:
+    """Saves the members with their next epochs, new ones with the first; returns these.
+
+    None for a join that a later one of the same member has overtaken: its row stays.
+    """
     names = MEMBER.columns.keys()
     by_group: dict[str, dict[str, dict[str, Any]]] = {}
     for member in members:
@@ -128,16 +131,23 @@ def join_members(
         of_group = by_group.setdefault(member.group_id, {})
         assert member.member_id not in of_group, "a member stands twice in one transaction"
         of_group[member.member_id] = values
-    upsert = dialect.upsert(MEMBER, keys=["group_id", "member_id"], counter="member_epoch")
+    upsert = dialect.upsert(
+        MEMBER,
+        keys=["group_id", "member_id"],
+        counter="member_epoch",
+        not_older_by="join_number",
+    )
     epochs: dict[tuple[str, str], int] = {}
     for group_id, rows in sorted(by_group.items()):
         connection.execute(upsert, [rows[member_id] for member_id in sorted(rows)])
-        query = select(MEMBER.c.member_id, MEMBER.c.member_epoch).where(
+        columns = MEMBER.c.member_id, MEMBER.c.member_epoch, MEMBER.c.join_number
+        query = select(*columns).where(
             MEMBER.c.group_id == group_id, MEMBER.c.member_id.in_(list(rows))
         )
-        for member_id, epoch in connection.execute(query):
-            epochs[group_id, member_id] = epoch
-    return [epochs[member.group_id, member.member_id] for member in members]
+        for member_id, epoch, number in connection.execute(query):
+            if number == rows[member_id]["join_number"]:
+                epochs[group_id, member_id] = epoch
+    return [epochs.get((member.group_id, member.member_id)) for member in members]
 
 
 def load_members(connection: Connection) -> list[MemberRow]:

@@ -401,19 +401,22 @@ class MemoryStore:
         with self._transaction("ensure_group") as database:
             return _copied(_ensure(database, group_id))
 
-    def join_members(self, members: Sequence[MemberRow]) -> list[int]:
+    def join_members(self, members: Sequence[MemberRow]) -> list[int | None]:
         with self._transaction("join_members") as database:
             # In a fleet it must not repeat: see the port.
             first_epoch = 1
             if self._fleet:
                 first_epoch = max(database.clock_ms(), database.member_epoch_floor + 1)
-            epochs: dict[tuple[str, str], int] = {}
+            epochs: dict[tuple[str, str], int | None] = {}
             for member in members:
                 key = (member.group_id, member.member_id)
                 assert key not in epochs, "a member stands twice in one transaction"
                 old = database.members.get(key)
-                epochs[key] = first_epoch if old is None else old.member_epoch + 1
-                database.members[key] = replace(member, member_epoch=epochs[key])
+                if old is not None and old.join_number > member.join_number:
+                    epochs[key] = None
+                    continue
+                epoch = epochs[key] = first_epoch if old is None else old.member_epoch + 1
+                database.members[key] = replace(member, member_epoch=epoch)
             return list(epochs.values())
 
     def load_members(self) -> list[MemberRow]:

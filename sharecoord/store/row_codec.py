@@ -119,6 +119,7 @@ def encode_member(member: MemberRow) -> tuple[str | int, ...]:
         member.gateway,
         _to_json(member.topics),
         member.last_fetch_id,
+        member.join_number,
     )
 
 
@@ -133,6 +134,7 @@ def decode_member(row: Sequence[Any]) -> MemberRow:
         gateway=row[5],
         topics=tuple(json.loads(row[6])),
         last_fetch_id=row[7],
+        join_number=row[8],
     )
 
 

@@ -330,10 +330,10 @@ class SqlStore:
     def ensure_group(self, group_id: str) -> GroupRow:
         return self._change(lambda c: group_queries.ensure_group(c, self._dialect, group_id))
 
-    def join_members(self, members: Sequence[MemberRow]) -> list[int]:
+    def join_members(self, members: Sequence[MemberRow]) -> list[int | None]:
         return self._change(lambda connection: self._join(connection, members))
 
-    def _join(self, connection: Connection, members: Sequence[MemberRow]) -> list[int]:
+    def _join(self, connection: Connection, members: Sequence[MemberRow]) -> list[int | None]:
         # In a fleet it must not repeat: see the port.
         first_epoch = 1
         if self._fleet:

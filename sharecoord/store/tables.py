@@ -154,6 +154,7 @@ MEMBER = Table(
     Column("gateway", String(255), nullable=False),
     Column("topics", LONG_TEXT, nullable=False),  # JSON array of names
     Column("last_fetch_id", BigInteger, nullable=False),
+    Column("join_number", BigInteger, nullable=False),
 )
 
 DEAD_LETTER = Table(

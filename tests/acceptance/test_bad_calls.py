@@ -102,6 +102,7 @@ BAD_JOINS: list[tuple[dict[str, Any], list[str]]] = [
     ({"topics": ["t" * 250]}, ["is not a topic name", "1 to 249"]),
     ({"topics": [f"t{i}" for i in range(1001)]}, ["topics has 1001 names", "1000"]),
     ({"max_poll_records": 10_001}, ["max_poll_records 10001", "10000"]),
+    ({"join_number": 2**63}, ["join_number 9223372036854775808", "count from 1"]),
     ({"acquire_mode": 9}, ["acquire_mode 9", "FAIR (1)"]),
 ]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from sharecoord.core.changes import CommitBatch
 from tests.contract.store_worlds import (
     START_MS,
     World,
@@ -84,6 +87,19 @@ def test_a_join_fences_every_earlier_one(world: World) -> None:
         member_of("m2", epoch=first),
         member_of("m1", group="other", epoch=first),
     ]
+
+
+def test_a_join_that_was_held_up_is_refused_by_its_number(world: World) -> None:
+    one, two = world.open("one"), world.open("two")
+    late, newest = (replace(member_of("m1"), join_number=number) for number in (1, 2))
+    assert two.join_members([newest]) == [START_MS]
+    assert one.join_members([late, member_of("m2")]) == [None, START_MS]
+    stored = replace(newest, member_epoch=START_MS)
+    assert one.load_members() == [stored, member_of("m2", epoch=START_MS)]
+    # The same one again: its answer did not come.
+    assert two.join_members([newest]) == [START_MS + 1]
+    one.commit(CommitBatch(members_removed=[("group", "m1", START_MS + 1)]))
+    assert one.join_members([late]) == [START_MS + 2]
 
 
 def test_members_that_join_together_have_their_own_epochs(world: World) -> None:

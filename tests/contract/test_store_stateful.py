@@ -117,6 +117,7 @@ members = st.builds(
     gateway=st.sampled_from([*COORDINATORS, "dead"]),
     topics=st.lists(texts, max_size=2).map(tuple),
     last_fetch_id=small,
+    join_number=small,
 )
 
 

@@ -76,6 +76,7 @@ def test_a_broken_stream_is_joined_again_with_the_lock_book(
     assert consumer.commit_sync(10) == {T0: None}
     again = coordinator.stream()
     assert again.join.member_id == stream.join.member_id
+    assert again.join.join_number > stream.join.join_number > 0
     # Acknowledged without an answer, in the application's hands, and in the buffer: all one lock.
     assert held(again.join) == [(0, 5, 3)]
     assert again.wait_acks(2)[:2] == [

@@ -195,6 +195,7 @@ class SimMember:
         self._trace = trace
         self._credit = 0
         self._left = False
+        self._joins = 0
         self._numbers = itertools.count(1)
         self._open: dict[int, dict[PartitionKey, Said]] = {}
         self._answers: dict[int, list[PartitionResult]] = {}
@@ -311,6 +312,7 @@ class SimMember:
         """Joins at a coordinator; says whether it came in."""
         self.break_off()
         self._left = False
+        self._joins += 1
         stream = self.stream = Stream(self, node, self._chance)
         book, wishes = self.lock_book(), self.wishes
         self._credit = wishes.credit
@@ -329,6 +331,7 @@ class SimMember:
             wishes.credit,
             1 << 40,
             book,
+            join_number=self._joins,
         )
         stream.up(stream.join, command)
         await self._until(lambda: self.stream is not stream or stream.joined)

@@ -426,6 +426,7 @@ class ConsumerCore:
                 sdk_version=__version__,
                 protocol_version=PROTOCOL_VERSION,
                 rack_id=config.rack_id,
+                join_number=self.link.generation,
             )
         )
         self._add_lock_book(request)

@@ -18,6 +18,9 @@ MEMBER_ID_CHARACTERS_MAX = 64
 CLIENT_ID_CHARACTERS_MAX = 249
 TOPICS_MAX = 1_000
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+JOIN_NUMBER_MAX = 2**63 - 1
+"""What stores keep."""
+
 MAX_POLL_RECORDS_MAX = 10_000
 DEFAULT_MAX_POLL_INTERVAL_MS = 300_000
 
@@ -125,6 +128,10 @@ def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
         raise InvalidRequestError(
             f"max_poll_records {join.max_poll_records} is more than {MAX_POLL_RECORDS_MAX}"
         )
+    if join.join_number > JOIN_NUMBER_MAX:
+        raise InvalidRequestError(
+            f"join_number {join.join_number} is more than {JOIN_NUMBER_MAX}; count from 1"
+        )
     group_id = check_group_id(join.group_id)
     command = JoinCommand(
         member_id=check_member_id(join.member_id),
@@ -137,5 +144,6 @@ def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
         credit_records=join.credit.records_total,
         credit_bytes=join.credit.bytes_total,
         lock_book=[codec.held_range(item) for item in join.lock_book],
+        join_number=join.join_number,
     )
     return group_id, command

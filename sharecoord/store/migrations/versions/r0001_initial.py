@@ -61,6 +61,7 @@ def _make_small_tables() -> None:
         sa.Column("gateway", sa.String(255), nullable=False),
         sa.Column("topics", _LONG_TEXT, nullable=False),
         sa.Column("last_fetch_id", sa.BigInteger, nullable=False),
+        sa.Column("join_number", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("group_id", "member_id", name="pk_member"),
     )
 
