@@ -126,6 +126,18 @@ def test_backoff_doubles_between_its_bounds(chance: float, factor: float) -> Non
     assert waits == pytest.approx([wait * factor for wait in wanted], rel=1e-5)
 
 
+@pytest.mark.parametrize(("chance", "first"), [(0.0, 0), (0.34, 1), (0.999, 2)])
+def test_consumers_begin_at_different_addresses_and_try_all(chance: float, first: int) -> None:
+    where = ["a:1", "b:2", "c:3"]
+    link = Link(
+        tuple(where), backoff_s=1, backoff_max_s=1, connect_timeout_s=10, chance=lambda: chance
+    )
+    wanted = where[first:] + where[:first]
+    assert [link.open(0.0) for _ in range(4)] == [*wanted, wanted[0]]
+    link.redirect(["d:4", "e:5", "f:6"], 0.0)
+    assert link.open(0.0) == ["d:4", "e:5", "f:6"][first]
+
+
 def test_a_long_stream_makes_the_backoff_small_again_and_a_short_one_does_not() -> None:
     def last_wait(lived_s: float) -> float:
         link = Link(

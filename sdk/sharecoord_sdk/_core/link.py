@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final
 
@@ -27,16 +27,23 @@ class Phase(Enum):
     JOINED = "joined"
 
 
+def _rotated(addresses: Sequence[str], chance: Callable[[], float]) -> list[str]:
+    """The same order from another place on."""
+    first = int(chance() * len(addresses))
+    return [*addresses[first:], *addresses[:first]]
+
+
 class Link:
     """Addresses, attempts and back-off of one consumer.
 
     Args:
-        addresses: Where coordinators may be, in the order in which they are tried.
+        addresses: Where coordinators may be. Each consumer begins at another one, by chance, and
+            goes on in this order: those of a fleet get members alike.
         backoff_s: First wait before a reconnect.
         backoff_max_s: Longest wait.
         connect_timeout_s: Time for the answer to a join, and time without any coordinator after
             which the application is told.
-        chance: Returns a number in [0, 1) for the jitter.
+        chance: Returns a number in [0, 1), for the first address and the jitter.
     """
 
     def __init__(
@@ -48,7 +55,7 @@ class Link:
         connect_timeout_s: float,
         chance: Callable[[], float],
     ) -> None:
-        self._addresses = addresses
+        self._addresses = _rotated(addresses, chance)
         # Addresses of a drain notice come first, once.
         self._redirects: list[str] = []
         self._next = 0
@@ -64,7 +71,7 @@ class Link:
         self._last_failure: StreamFailure | None = None
         self.phase = Phase.IDLE
         self.retry_at = 0.0
-        self.address = addresses[0]
+        self.address = self._addresses[0]
         #: Number of the current stream; what arrives from an older one is ignored.
         self.generation = 0
 
@@ -124,7 +131,7 @@ class Link:
 
     def redirect(self, addresses: list[str], now: float) -> None:
         """The coordinator drains: the next attempt is at once, at these addresses first."""
-        self._redirects = list(addresses) or [self.address]
+        self._redirects = _rotated(addresses, self._chance) or [self.address]
         self.phase = Phase.WAITING
         self.generation += 1
         self.retry_at = now
