@@ -7,10 +7,12 @@ ledger first, so that the verdict does not depend on anybody who was killed.
 from __future__ import annotations
 
 import argparse
+import random
 import signal
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from unittest import mock
 
 from sharecoord_sdk import AcknowledgeType, KafkaException, Message, ShareConsumer, TopicPartition
 
@@ -133,7 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     ledger = LedgerWriter(options.ledger, options.member)
     locks = LockWriter(options.locks, options.member)
-    with ShareConsumer(config) as consumer:
+    # Tests say where each worker begins; a consumer would choose by chance.
+    with mock.patch.object(random, "random", return_value=0.0):
+        made = ShareConsumer(config)
+    with made as consumer:
         worker = Worker(
             consumer,
             ledger,
