@@ -226,8 +226,10 @@ class PartitionActor:
             self._on_dropped(self, SharecoordError(f"the read left out {self.proven_end} ff."))
             return
         self.cache.add(chunk)
-        if chunk.first < self.partition.window.end_offset:
+        end = self.partition.window.end_offset
+        if chunk.first < end:
             # The log's start moved while it was read: not all of it is still to be handed out.
+            assert end <= self.partition.log_start_offset, "the window passed what was not read"
             self._recount_fresh()
         else:
             self.fresh_records += chunk.count

@@ -11,6 +11,7 @@ SEEDS_QUICK = 60
 
 SLOW = frozenset(
     {
+        "an own share-partition does not ask lent credit back",
         "records of a topic's next life pass for the old one's",
         "a delivery of a former owner is passed on",
     }
