@@ -135,8 +135,6 @@ async def release_former(context: Context, group_ids: Iterable[str]) -> None:
 def compare_all(fleet: Fleet | None, group: GroupActor, actor: PartitionActor) -> None:
     """A share-partition is served from now on: what do its members hold?"""
     place = actor.key.topic, actor.key.partition
-    if fleet is not None and actor.partition is not None:
-        fleet.gateway.compares(actor.key, actor.partition.owner_epoch)
     for session in group.sessions.values():
         if session.comparing or session.is_lent:
             continue
@@ -145,6 +143,7 @@ def compare_all(fleet: Fleet | None, group: GroupActor, actor: PartitionActor) -
             continue
         lock_books.compare_place(session, place, actor)
     if fleet is not None and actor.partition is not None:
+        fleet.gateway.compares(actor.key, actor.partition.owner_epoch)
         for link in fleet.gateway_links.values():
             link.ask_books(actor.key, actor.partition.owner_epoch)
 

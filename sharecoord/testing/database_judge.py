@@ -98,9 +98,6 @@ class DatabaseJudge:
         """The store's clock was set: forward, locks that are loaded later seem that much older."""
         if by_ms > 0:
             self._jumps.append((self._now_ms(), by_ms))
-        else:
-            # In a fleet, epochs of members that were removed begin with this clock.
-            self._member_epochs.clear()
 
     def heard(self, gateway: str, owner: str) -> None:
         """An owner hears a gateway again: what ended meanwhile stays ended."""
