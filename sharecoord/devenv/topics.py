@@ -18,7 +18,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from sharecoord.devenv.errors import DevenvError
@@ -236,7 +236,23 @@ class Topics:
                 producer.commit_transaction(self._timeout_s)
             else:
                 producer.abort_transaction(self._timeout_s)
+        # The answer comes before the control records are written; who writes next could be first.
+        self._wait(f"{topic} has no control records", lambda: self._ended(report))
         return report.produced
+
+    def _ended(self, report: _Report) -> bool:
+        """Whether the log goes on behind the last record of each partition."""
+        last = {
+            TopicPartition(report.topic, partition): offsets[1]
+            for partition, offsets in report.produced.offsets.items()
+        }
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = dict.fromkeys(last, latest)
+        futures = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
+        return all(
+            self._result(f"look for the end of {report.topic}", future).offset > last[place] + 1
+            for place, future in futures.items()
+        )
 
     def _producer(self, config: Mapping[str, Any]) -> Producer:
         return Producer(

@@ -23,25 +23,23 @@ def write_batch(
 ) -> frozenset[int]:
     """Writes all partitions whose epochs hold, and the members; returns the fenced partitions."""
     fenced: frozenset[int] = frozenset()
-    # Before the block: what is asked there is answered at its end.
-    now_ms = dialect.now_ms(connection) if batch.members_removed else 0
-    with statements.together(connection):
-        if batch.partitions:
-            fenced = _fenced(connection, statements, batch.partitions)
-            _write_partitions(
-                connection,
-                statements,
-                [part for part in batch.partitions if part.partition_id not in fenced]
-                if fenced
-                else batch.partitions,
-            )
-        # In order of their keys, as joins lock them.
-        if batch.members_removed:
-            removed = [(*each, coordinator_id, now_ms) for each in sorted(batch.members_removed)]
-            statements.delete_members(connection, removed)
-        if batch.members_saved:
-            rows = sorted(encode_member(member) for member in batch.members_saved)
-            statements.upsert_members(connection, rows)
+    if batch.partitions:
+        fenced = _fenced(connection, statements, batch.partitions)
+        _write_partitions(
+            connection,
+            statements,
+            [part for part in batch.partitions if part.partition_id not in fenced]
+            if fenced
+            else batch.partitions,
+        )
+    # In order of their keys, as joins lock them.
+    if batch.members_removed:
+        now_ms = dialect.now_ms(connection)
+        removed = [(*each, coordinator_id, now_ms) for each in sorted(batch.members_removed)]
+        statements.delete_members(connection, removed)
+    if batch.members_saved:
+        rows = sorted(encode_member(member) for member in batch.members_saved)
+        statements.upsert_members(connection, rows)
     if batch.members_removed:
         highest = max(epoch for _, _, epoch in batch.members_removed)
         raise_floor(connection, dialect, highest, MEMBER_EPOCH_FLOOR)

@@ -9,7 +9,6 @@ INSERT of many rows, which PyMySQL makes of them.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -84,10 +83,11 @@ class _Arrays:
 
 
 class PostgresStatements(Statements):
-    """Arrays and a pipeline, on the driver's own cursor: SQLAlchemy's waits for each answer."""
+    """Arrays, on the driver's own cursor: SQLAlchemy's waits for each answer."""
 
     def __init__(self, dialect: Dialect, core: CoreDialect) -> None:
         super().__init__(dialect, core)
+        self._dialect = dialect
         ids = "SELECT id, owner_epoch, state_epoch FROM share_partition WHERE id = "
         # The lock that an UPDATE of these columns takes.
         self._epochs_sql = f"{ids}ANY(%s::bigint[]) ORDER BY id FOR NO KEY UPDATE"
@@ -97,11 +97,6 @@ class PostgresStatements(Statements):
             f"DELETE FROM dead_letter d USING {self._letter_keys.sql} AS v(p, o) "
             "WHERE d.partition_id = v.p AND d.record_offset = v.o"
         )
-
-    def together(self, connection: Connection) -> contextlib.AbstractContextManager[object]:
-        driver: Any = connection.connection.driver_connection
-        pipeline: contextlib.AbstractContextManager[object] = driver.pipeline()
-        return pipeline
 
     def _make_ranges_sql(self) -> str:
         """One statement: each part sees the state before all of them, and no row is in two."""
@@ -142,7 +137,9 @@ class PostgresStatements(Statements):
         _send_many(connection, self._upsert_member, rows)
 
     def read_epochs(self, connection: Connection, ids: Sequence[int]) -> list[Sequence[Any]]:
-        rows: list[Sequence[Any]] = _send(connection, self._epochs_sql, [_numbers(ids)]).fetchall()
+        cursor = _send(connection, self._epochs_sql, [_numbers(ids)])
+        self._dialect.catch_up(connection)
+        rows: list[Sequence[Any]] = cursor.fetchall()
         return rows
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -221,10 +222,14 @@ class SqlStore:
         with self._read() as connection:
             return self._dialect.now_ms(connection)
 
-    def _change(self, work: Callable[[Connection], T], *, apart: bool = False) -> T:
+    def _change(
+        self, work: Callable[[Connection], T], *, apart: bool = False, together: bool = False
+    ) -> T:
         """A writing transaction, again when it was rolled back in favour of another one."""
         transactions = self._opened()
-        begin = transactions.write_apart if apart else transactions.write
+        begin = (
+            transactions.write_apart if apart else partial(transactions.write, together=together)
+        )
         for pause_s in CONFLICT_PAUSES_S:
             try:
                 with begin() as connection:
@@ -255,7 +260,9 @@ class SqlStore:
         fenced = self._change(
             lambda c: commit_queries.write_batch(
                 c, self._dialect, statements, batch, coordinator_id=me
-            )
+            ),
+            # To remove members takes answers in between.
+            together=not batch.members_removed,
         )
         return CommitResult(fenced=fenced)
 

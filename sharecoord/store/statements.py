@@ -8,7 +8,6 @@ round trips: `server_statements` replaces some of them.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,10 +89,6 @@ class Statements:
             dialect.upsert(member, keys=member_keys, not_older_by="member_epoch"),
             member.columns.keys(),
         )
-
-    def together(self, connection: Connection) -> contextlib.AbstractContextManager[object]:
-        """Statements of the block may be sent without waiting for each other's end."""
-        return contextlib.nullcontext()
 
     def write_ranges(
         self, connection: Connection, heads: Rows, deleted: Rows, upserted: Rows

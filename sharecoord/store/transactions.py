@@ -30,15 +30,19 @@ class Transactions:
         self._closed = False
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[Connection]:
-        """A writing transaction on the committer's connection; durable when the block has ended."""
+    def write(self, *, together: bool = False) -> Iterator[Connection]:
+        """A writing transaction on the committer's connection; durable when the block has ended.
+
+        Args:
+            together: It is a `Dialect.together` block.
+        """
         with self._lock:
             connection = self._kept
             self._kept = None
             if connection is None:
                 # The last one broke, or there was none: what else broke with it?
                 self._dialect.keep()
-            with self._transaction(connection, read_only=False) as connection:
+            with self._transaction(connection, together=together) as connection:
                 yield connection
             self._kept = connection
 
@@ -48,7 +52,7 @@ class Transactions:
 
         It waits for the locks of a commit whose outcome is not known, wherever that one stands.
         """
-        with self._transaction(None, read_only=False) as connection:
+        with self._transaction(None) as connection:
             yield connection
         _discard(connection)
 
@@ -90,7 +94,11 @@ class Transactions:
 
     @contextlib.contextmanager
     def _transaction(
-        self, connection: Connection | None, *, read_only: bool
+        self,
+        connection: Connection | None,
+        *,
+        read_only: bool = False,
+        together: bool = False,
     ) -> Iterator[Connection]:
         if self._closed:
             raise InternalError("the store is closed")
@@ -101,10 +109,13 @@ class Transactions:
                 if read_only:
                     connection = connection.execution_options(**{READ_ONLY: True})
             transaction = connection.begin()
-            yield connection
-            committing = True
-            transaction.commit()
+            with self._dialect.together(connection) if together else contextlib.nullcontext():
+                yield connection
+                committing = True
+                transaction.commit()
         except BaseException as error:
+            if committing and together and connection is not None:
+                committing = self._dialect.may_have_committed(connection)
             _discard(connection)
             if is_store_error(error, self._dialect.driver_errors):
                 raise self._dialect.translate(error, committing=committing) from error

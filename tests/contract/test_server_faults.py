@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any
 
@@ -17,6 +18,7 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
+from sharecoord.store import commit_queries
 from sharecoord.store.dialects.mysql import MySqlDialect
 from sharecoord.store.dialects.postgres import PostgresDialect
 from sharecoord.store.sql_store import SqlStore
@@ -205,6 +207,37 @@ def test_rows_of_a_process_that_stands_still_come_free(server_world: ServerWorld
             cursor.execute(lock)
     with suppress(*dialect.driver_errors):
         still.close()
+
+
+def test_a_commit_that_stands_still_holds_nothing_for_ever(
+    server_world: ServerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped between its statements: the next owner has the rows within seconds."""
+    still, other = server_world.make(standstill_ms=3_000), server_world.open()
+    still.open(coordinator_id="still", cluster_id="", address="still:1", version="0.1.0")
+    loaded = claimed(still)
+    locked, goes_on = threading.Event(), threading.Event()
+    write = commit_queries._write_partitions
+
+    def stand_still(*given: Any) -> None:
+        if not locked.is_set():
+            locked.set()
+            goes_on.wait()
+        write(*given)
+
+    monkeypatch.setattr(commit_queries, "_write_partitions", stand_still)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(commit, still, change_of(loaded, upserted=[row_of(0, 4)]))
+        try:
+            assert locked.wait(20.0)
+            server_world.time_ms += 60_000  # its lease has ended
+            taken = eventually(lambda: claimed(other), 20.0, "it comes free")
+        finally:
+            goes_on.set()
+        with pytest.raises(StoreUnavailableError):
+            late.result()
+    assert taken.row.owner_epoch == loaded.row.owner_epoch + 1
+    assert ranges(other, loaded.row.partition_id) == []
 
 
 def test_a_deadlock_is_made_again(server_world: ServerWorld) -> None:

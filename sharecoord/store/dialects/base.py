@@ -76,6 +76,20 @@ class Dialect(abc.ABC):
     def check_schema(self, connection: Connection) -> None:  # noqa: B027 - nothing to check
         """Refuses tables that do not hold what the store needs; once per `open`."""
 
+    def together(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
+        """A block whose statements, COMMIT included, need not wait for each other's end.
+
+        Within it, results are read with the driver's own cursor, and only after `catch_up`.
+        """
+        return contextlib.nullcontext()
+
+    def catch_up(self, connection: Connection) -> None:  # noqa: B027 - every statement is answered
+        """Waits until all that was sent in a block of `together` is answered."""
+
+    def may_have_committed(self, connection: Connection) -> bool:
+        """Whether a transaction may have happened whose COMMIT, or what went with it, failed."""
+        return True
+
     @abc.abstractmethod
     def now_ms(self, connection: Connection) -> int:
         """The store's clock, inside the connection's transaction."""

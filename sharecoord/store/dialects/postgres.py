@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import psycopg
 import structlog
+from psycopg.pq import TransactionStatus
 from psycopg.waiting import Ready
 from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event
 from sqlalchemy.dialects import postgresql
@@ -51,6 +53,7 @@ _SET_UP = (
     "false) END"
 )
 _POLL_S = 0.25
+_PIPELINE = "sharecoord_pipeline"
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -125,6 +128,27 @@ class PostgresDialect(ServerDialect):
             connection.exec_driver_sql(f"SET LOCAL {name} = {OPEN_TIMEOUT_MS}")
         driver: Any = connection.connection.driver_connection
         driver.answer_timeout_s = OPEN_TIMEOUT_MS / 1000
+
+    @contextlib.contextmanager
+    def together(self, connection: Connection) -> Iterator[None]:
+        driver: Any = connection.connection.driver_connection
+        with driver.pipeline() as connection.info[_PIPELINE]:
+            yield
+        del connection.info[_PIPELINE]
+
+    def catch_up(self, connection: Connection) -> None:
+        # Also what lets the server count how long we stand still with locked rows: within a
+        # pipeline that is not synchronised it knows no limit for that.
+        pipeline = connection.info.get(_PIPELINE)
+        if pipeline is not None:
+            pipeline.sync()
+
+    def may_have_committed(self, connection: Connection) -> bool:
+        if connection.invalidated:
+            return True
+        # After a failed statement the server leaves out the COMMIT behind it, and says so.
+        driver: Any = connection.connection.driver_connection
+        return bool(driver.info.transaction_status != TransactionStatus.INERROR)
 
     def now_ms(self, connection: Connection) -> int:
         sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
