@@ -184,10 +184,17 @@ class _Slot:
             if reading in self._unassigned:
                 self._unassigned.remove(reading)
             else:
-                self._consumer.incremental_unassign([_at(reading)])
+                self._unassign(reading)
             self.appetite_changed()
             if not self.readings:
                 self._on_empty(self)
+
+    def _unassign(self, reading: Reading) -> None:
+        if reading.paused:
+            # librdkafka keeps the pause for whoever reads the partition next.
+            self._consumer.resume([TopicPartition(*reading.place)])
+            reading.paused = False
+        self._consumer.incremental_unassign([_at(reading)])
 
     def appetite_changed(self) -> None:
         """What may be read is looked at anew."""
@@ -328,8 +335,7 @@ class _Slot:
     def _restart(self, reading: Reading) -> None:
         """After an error: a new uninterrupted run from the last proven position."""
         if not (reading.closed or self._stopped or reading in self._unassigned):
-            self._consumer.incremental_unassign([_at(reading)])
-            reading.paused = False
+            self._unassign(reading)
             self._consumer.incremental_assign([_at(reading)])
             self.appetite_changed()
 
