@@ -92,6 +92,8 @@ class Reading:
         self.slow = False
         """It was full for longer than `FULL_S`: the next time it is paused at once."""
         self.paused = False
+        self.broken = False
+        """After an error nothing is known of what comes next: it is passed over until read anew."""
         self.closed = False
         self._slot = slot
 
@@ -147,6 +149,10 @@ class _Slot:
         """What is read from the next turn of the loop on."""
         self._assign_at_s = 0.0
         """After an assignment was refused: loop time of the next attempt."""
+        self._in_hand = False
+        """Messages were, or are being, taken from the queue and are not passed on yet."""
+        self._mixed: set[tuple[str, int]] = set()
+        """Whose messages in hand may be of an assignment that has ended."""
         self._wake = asyncio.Event()
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="sharecoord-read")
         self._stopped = False
@@ -195,6 +201,8 @@ class _Slot:
             self._consumer.resume([TopicPartition(*reading.place)])
             reading.paused = False
         self._consumer.incremental_unassign([_at(reading)])
+        if self._in_hand:
+            self._mixed.add(reading.place)
 
     def appetite_changed(self) -> None:
         """What may be read is looked at anew."""
@@ -240,13 +248,28 @@ class _Slot:
             await self._until_wanted()
             read = self._got(None, *self._take())
             if not read and loop.time() - last_data_s > SPIN_S:
-                read = self._got(*await loop.run_in_executor(self._waiter, self._wait))
+                read = await self._got_by_waiting()
             if read:
                 last_data_s = loop.time()
             if read >= BACKLOG_RECORDS:
                 await asyncio.sleep(0)
             else:
                 await asyncio.sleep(GATHER_S if read >= GATHER_RECORDS else LOOK_S)
+
+    async def _got_by_waiting(self) -> int:
+        """Has the thread wait for messages and passes them on; returns how many there were."""
+        loop = asyncio.get_running_loop()
+        self._in_hand = True
+        try:
+            read = self._got(*await loop.run_in_executor(self._waiter, self._wait))
+        finally:
+            self._in_hand = False
+            mixed, self._mixed = self._mixed, set()
+        for place in mixed if read else ():
+            # What was passed over may have been of the new assignment.
+            if place in self.readings:
+                self._restart(self.readings[place])
+        return read
 
     def _got(
         self, drained_before_s: float | None, messages: list[Message], drained_s: float | None
@@ -289,24 +312,31 @@ class _Slot:
         # No Python function is called per message here, as everywhere on this path.
         events = [error is not None for error in map(_error, messages)]
         if len(self.readings) == 1 and True not in events:
-            (reading,) = self.readings.values()
-            if (_topic(messages[0]), _partition(messages[0])) == reading.place:
-                self._feed(reading, messages)
+            only = self._target((_topic(messages[0]), _partition(messages[0])))
+            if only is not None:
+                self._feed(only, messages)
             return
         places = zip(map(_topic, messages), map(_partition, messages), events, strict=True)
         start = 0
         for (topic, partition, is_event), run in groupby(places):
             part = messages[start : start + len(list(run))]
             start += len(part)
-            target = self.readings.get((topic, partition))
-            if target is None:
-                continue
             if not is_event:
-                self._feed(target, part)
+                target = self._target((topic, partition))
+                if target is not None:
+                    self._feed(target, part)
                 continue
             for message in part:
-                if not target.closed:
+                target = self._target((topic, partition))
+                if target is not None:
                     self._event(target, message)
+
+    def _target(self, place: tuple[str, int]) -> Reading | None:
+        """Whose a message is, if it surely belongs to what is being read now."""
+        reading = self.readings.get(place)
+        if reading is None or reading.broken or reading in self._unassigned or place in self._mixed:
+            return None
+        return reading
 
     def _feed(self, reading: Reading, messages: list[Message]) -> None:
         """Drops what an earlier assignment left behind, then feeds."""
@@ -330,6 +360,7 @@ class _Slot:
             reading.sink.on_gone()
         else:
             log.warning("read failed", place=reading.place, code=error.name(), text=error.str())
+            reading.broken = True
             asyncio.get_running_loop().call_later(RESTART_DELAY_S, self._restart, reading)
 
     def _restart(self, reading: Reading) -> None:
@@ -337,6 +368,7 @@ class _Slot:
         if not (reading.closed or self._stopped or reading in self._unassigned):
             self._unassign(reading)
             self._consumer.incremental_assign([_at(reading)])
+            reading.broken = False
             self.appetite_changed()
 
     async def close(self) -> None:

@@ -336,3 +336,115 @@ async def test_a_partition_that_stays_full_is_paused_and_keeps_nobody_waiting(
     await asked_again(consumer)
     assert consumer.changes[3:] == [("resume", 0)]
     await reader.close()
+
+
+async def test_a_reading_that_ends_while_it_is_paused_leaves_no_pause_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """librdkafka keeps a pause over an unassignment: the next reading would wait for ever."""
+    reader, consumer, (full, _) = await reading_of_two(monkeypatch, full_s=0.001)
+    full.want_more(wanted=False)
+    await asked_again(consumer)
+    full.close()
+    assert consumer.changes == [("pause", 0), ("resume", 0)]
+    await reader.close()
+
+
+# -- messages of an assignment that has ended -----------------------------------------------------
+
+
+class Event(FakeMessage):
+    """An error, or the end of the partition."""
+
+    def __init__(self, offset: int, code: int) -> None:
+        super().__init__(offset, None, None, None)
+        self._code = code
+
+    def error(self) -> KafkaError:
+        return KafkaError(self._code)
+
+
+class SlowConsumer(FakeConsumer):
+    """Holds what the thread took from the queue until it may have it."""
+
+    def __init__(self, *answers: list[FakeMessage]) -> None:
+        super().__init__()
+        self._answers = []
+        self.in_hand, self.passes = threading.Event(), threading.Event()
+        self.waited_for = list(answers)
+
+    def consume(self, count: int, timeout_s: float) -> list[Any]:
+        if timeout_s and self.waited_for:
+            answer = self.waited_for.pop(0)
+            self.in_hand.set()
+            assert self.passes.wait(20.0)
+            self._answers.append([])
+            return list(answer)
+        return super().consume(count, timeout_s)
+
+
+class EndSink(Sink):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[int] = []
+
+    def on_end(self, end_offset: int) -> None:
+        self.ends.append(end_offset)
+        self.came.set()
+
+
+@pytest.mark.parametrize(
+    "left", [[Good(5, b"late", None, None)], [Event(9, KafkaError._PARTITION_EOF)]]
+)
+@pytest.mark.parametrize("assigned", [False, True])
+async def test_what_an_ended_assignment_left_in_the_threads_hand_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch, left: list[FakeMessage], assigned: bool
+) -> None:
+    """It is ahead of where the new reading begins: what lies between would pass for a gap."""
+    consumer = SlowConsumer(left)
+    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
+    monkeypatch.setattr(log_reader, "SPIN_S", 0.0)
+    reader, sink = KafkaLogReader({}), EndSink()
+    former = reader.read("t", 0, 5, committed=False, sink=Sink())
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(consumer.in_hand.wait)
+        former.close()
+        reader.read("t", 0, 2, committed=False, sink=sink)
+        if assigned:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        consumer.waited_for.append([Good(2, b"a", None, None), Good(3, b"b", None, None)])
+        consumer.passes.set()
+        await sink.came.wait()
+    assert [(chunk.covers_from, chunk.values) for chunk in sink.chunks] == [(2, [b"a", b"b"])]
+    assert sink.ends == []
+    # What was passed over could have been of the new assignment: it is made once more.
+    assert consumer.assigned == [5, 2, *([2] if assigned else [])]
+    await reader.close()
+
+
+async def test_what_comes_behind_an_error_waits_for_a_new_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is known of what was between."""
+    consumer = FakeConsumer()
+    consumer._answers = [
+        [Good(0, b"a", None, None), Event(1, KafkaError._BAD_COMPRESSION)],
+        [Good(4, b"e", None, None), Event(5, KafkaError._PARTITION_EOF)],
+    ]
+    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
+    monkeypatch.setattr(log_reader, "RESTART_DELAY_S", 0.1)
+    reader, sink = KafkaLogReader({}), Sink()
+    reader.read("t", 0, 0, committed=False, sink=sink)
+    async with asyncio.timeout(20):
+        while len(consumer.assigned) < 2:  # noqa: ASYNC110 - looked for on the loop
+            await asyncio.sleep(0)
+        sink.came.clear()
+        consumer._answers.append([Good(1, b"b", None, None)])
+        await sink.came.wait()
+    assert consumer.assigned == [0, 1]
+    assert [(chunk.covers_from, chunk.values) for chunk in sink.chunks] == [
+        (0, [b"a"]),
+        (1, [b"b"]),
+    ]
+    await reader.close()
