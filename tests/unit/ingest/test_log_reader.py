@@ -419,25 +419,35 @@ async def test_what_an_ended_assignment_left_in_the_threads_hand_proves_nothing(
     await reader.close()
 
 
+class RereadConsumer(FakeConsumer):
+    """Gives what lies at an offset to whoever is assigned to it."""
+
+    def __init__(self, **at: list[FakeMessage]) -> None:
+        super().__init__()
+        self._answers = []
+        self._at = at
+
+    def incremental_assign(self, places: list[Any]) -> None:
+        super().incremental_assign(places)
+        self._answers += [self._at[f"from_{place.offset}"] for place in places]
+
+
 async def test_what_comes_behind_an_error_waits_for_a_new_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing is known of what was between."""
-    consumer = FakeConsumer()
-    consumer._answers = [
-        [Good(0, b"a", None, None), Event(1, KafkaError._BAD_COMPRESSION)],
-        [Good(4, b"e", None, None), Event(5, KafkaError._PARTITION_EOF)],
-    ]
+    broken = Event(1, KafkaError._BAD_COMPRESSION)
+    behind = [Good(4, b"e", None, None), Event(5, KafkaError._PARTITION_EOF)]
+    consumer = RereadConsumer(
+        from_0=[Good(0, b"a", None, None), broken, *behind], from_1=[Good(1, b"b", None, None)]
+    )
     monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
-    monkeypatch.setattr(log_reader, "RESTART_DELAY_S", 0.1)
+    monkeypatch.setattr(log_reader, "RESTART_DELAY_S", 0.01)
     reader, sink = KafkaLogReader({}), Sink()
     reader.read("t", 0, 0, committed=False, sink=sink)
     async with asyncio.timeout(20):
-        while len(consumer.assigned) < 2:  # noqa: ASYNC110 - looked for on the loop
-            await asyncio.sleep(0)
-        sink.came.clear()
-        consumer._answers.append([Good(1, b"b", None, None)])
-        await sink.came.wait()
-    assert consumer.assigned == [0, 1]
+        while len(sink.chunks) < 2:
+            await sink.came.wait()
+            sink.came.clear()
     assert [(c.covers_from, c.values) for c in sink.chunks] == [(0, [b"a"]), (1, [b"b"])]
     await reader.close()
