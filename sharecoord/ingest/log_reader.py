@@ -63,6 +63,9 @@ FULL_S = 0.1
 what librdkafka fetched of it ahead, to be fetched again: a hundred partitions of a fast member took
 twice the time."""
 
+SETTLED_S = 1.0
+"""So long after a partition was given up, each message is looked at for whose it is."""
+
 RESTART_DELAY_S = 0.2
 """Wait before a partition is read again after an error."""
 
@@ -153,6 +156,8 @@ class _Slot:
         """Messages were, or are being, taken from the queue and are not passed on yet."""
         self._mixed: set[tuple[str, int]] = set()
         """Whose messages in hand may be of an assignment that has ended."""
+        self._changed_s = -math.inf
+        """When an assignment ended last."""
         self._wake = asyncio.Event()
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="sharecoord-read")
         self._stopped = False
@@ -201,6 +206,7 @@ class _Slot:
             self._consumer.resume([TopicPartition(*reading.place)])
             reading.paused = False
         self._consumer.incremental_unassign([_at(reading)])
+        self._changed_s = asyncio.get_running_loop().time()
         if self._in_hand:
             self._mixed.add(reading.place)
 
@@ -311,8 +317,9 @@ class _Slot:
         """Gives each partition its run of messages, and each event its meaning."""
         # No Python function is called per message here, as everywhere on this path.
         events = [error is not None for error in map(_error, messages)]
-        if len(self.readings) == 1 and True not in events:
-            only = self._target((_topic(messages[0]), _partition(messages[0])))
+        if self._is_alone() and True not in events:
+            (place,) = self.readings
+            only = self._target(place)
             if only is not None:
                 self._feed(only, messages)
             return
@@ -330,6 +337,12 @@ class _Slot:
                 target = self._target((topic, partition))
                 if target is not None:
                     self._event(target, message)
+
+    def _is_alone(self) -> bool:
+        """Whether all messages in hand are of the one partition that is read."""
+        if len(self.readings) != 1 or self._mixed:
+            return False
+        return asyncio.get_running_loop().time() - self._changed_s > SETTLED_S
 
     def _target(self, place: tuple[str, int]) -> Reading | None:
         """Whose a message is, if it surely belongs to what is being read now."""

@@ -432,6 +432,38 @@ class RereadConsumer(FakeConsumer):
         self._answers += [self._at[f"from_{place.offset}"] for place in places]
 
 
+class OfAnother(Good):
+    """A record of partition 1."""
+
+    def partition(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("settled_s", [0.0, 1e6])
+async def test_what_another_partition_left_in_the_threads_hand_is_not_the_last_ones(
+    monkeypatch: pytest.MonkeyPatch, settled_s: float
+) -> None:
+    """Its record would be handed out under an offset of the partition that is left."""
+    left = [Good(0, b"a", None, None), OfAnother(7, b"not its own", None, None)]
+    consumer = SlowConsumer(left)
+    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
+    monkeypatch.setattr(log_reader, "SPIN_S", 0.0)
+    monkeypatch.setattr(log_reader, "SETTLED_S", settled_s)
+    reader, sink = KafkaLogReader({}), Sink()
+    reader.read("t", 0, 0, committed=False, sink=sink)
+    other = reader.read("t", 1, 7, committed=False, sink=Sink())
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(consumer.in_hand.wait)
+        other.close()
+        consumer.waited_for.append([Good(1, b"b", None, None)])
+        consumer.passes.set()
+        while len(sink.chunks) < 2:
+            await sink.came.wait()
+            sink.came.clear()
+    assert [(c.covers_from, c.values) for c in sink.chunks] == [(0, [b"a"]), (1, [b"b"])]
+    await reader.close()
+
+
 async def test_what_comes_behind_an_error_waits_for_a_new_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
