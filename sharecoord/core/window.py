@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from operator import is_not
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sharecoord.core.ordering import KeyOrder
 from sharecoord.core.range_map import RangeMap
@@ -442,12 +440,20 @@ class Window:
 
     def _rebuild_indexes(self) -> None:
         """Rids the heaps of entries that are out of date: memory is bounded by ranges."""
-        self._deadline_heap = [
-            (value.deadline_ms, first, last)
-            for first, last, value in self.ranges
-            if value.state is ACQUIRED
-        ]
-        available = [(first, value) for first, _, value in self.ranges if value.state is AVAILABLE]
+        self._index(
+            [
+                (value.deadline_ms, first, last)
+                for first, last, value in self.ranges
+                if value.state is ACQUIRED
+            ],
+            [(first, value) for first, _, value in self.ranges if value.state is AVAILABLE],
+        )
+
+    def _index(
+        self, deadlines: list[tuple[int, int, int]], available: list[tuple[int, RangeState]]
+    ) -> None:
+        """Makes the heaps anew, of (deadline, first, last) and of (first, value)."""
+        self._deadline_heap = deadlines
         self._due_heap = [first for first, value in available if not self.is_delayed(value)]
         self._delayed_heap = [
             (value.available_at_ms, first) for first, value in available if self.is_delayed(value)
@@ -472,23 +478,27 @@ class Window:
         they are deleted with the next commit.
         """
         self.ranges.fill(firsts, lasts, values)
-        # Ranges that were cut from one batch share their value: counted together.
-        spans: dict[int, tuple[int, int, int, RangeState]] = {}
-        for at, end in _runs(values):
-            value, records = values[at], sum(lasts[at:end]) - sum(firsts[at:end]) + end - at
-            start, _, before, _ = spans.get(id(value), (firsts[at], 0, 0, value))
-            spans[id(value)] = start, lasts[end - 1], before + records, value
+        # Ranges that were cut from one batch share their value: counted together, and under one
+        # deadline, which finds them among their neighbours.
+        spans: dict[int, list[Any]] = {}
+        for first, last, value in zip(firsts, lasts, values, strict=True):
+            span = spans.get(id(value))
+            if span is None:
+                spans[id(value)] = [first, last, last - first + 1, value]
+            else:
+                span[1] = last
+                span[2] += last - first + 1
         for start, last, records, value in spans.values():
             self._count(start, last, records, value)
-        self._rebuild_indexes()
+        found = [(start, last, value) for start, last, _, value in spans.values()]
+        available = any(value.state is AVAILABLE for _, _, value in found)
+        self._index(
+            [(v.deadline_ms, start, last) for start, last, v in found if v.state is ACQUIRED],
+            [(n, v) for n, v in zip(firsts, values, strict=True) if v.state is AVAILABLE]
+            if available
+            else [],
+        )
         self._advance_start()
-
-
-def _runs(values: Sequence[object]) -> Iterator[tuple[int, int]]:
-    """Where the same object stands several times in a row: (first index, index behind the last)."""
-    differs = map(is_not, values, islice(values, 1, None))
-    ends = [*(at for at, new in enumerate(differs, 1) if new), len(values)]
-    return zip([0, *ends], ends, strict=False) if values else iter(())
 
 
 def _add(counts: dict[str, int], member_id: str, records: int) -> int:
