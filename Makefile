@@ -88,13 +88,13 @@ chart-example: ## Render the chart's copyable example after a wanted change
 		--values helm/sharecoord/ci/sidecar-sqlite-values.yaml \
 		>helm/sharecoord/examples/sidecar-deployment.yaml
 
-test-long: $(VENV)/.stamp-test ## Run every suite, hours; the output goes to docs/evidence/test-long.txt
+test-long: $(VENV)/.stamp-test ## Run the long forms, which `make test` leaves out, hours; the output goes to docs/evidence/test-long.txt
 	@tools/ensure_java.sh
 	@tools/ensure_postgres.sh
 	@tools/ensure_mariadb.sh
 	@tools/ensure_helm.sh >/dev/null
 	@tools/ensure_chromium.sh
-	@{ date --utc +'%Y-%m-%d %H:%M UTC'; git describe --always --dirty; $(PYTEST) tests --durations 25 $(PYTEST_ARGS); } \
+	@{ date --utc +'%Y-%m-%d %H:%M UTC'; git describe --always --dirty; $(PYTEST) tests -m long --durations 25 $(PYTEST_ARGS); } \
 		2>&1 | sed -u 's#$(CURDIR)#.#g; s#$(HOME)#~#g' | tee docs/evidence/test-long.txt
 
 image: ## Build the container image (IMAGE=name:tag, BASE_IMAGE=...)

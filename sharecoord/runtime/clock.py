@@ -4,6 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+BEAT_S = 1.0
+"""How often a coordinator notes that it goes on."""
+
+STANDSTILL_MS = 2_500
+"""Longer than two beats are apart on a loop that is busy: this process stood still."""
+
+DOUBT_MS = 5_000
+"""Without an answer of the store the doubt ends after so long: by then its lease has ended, too."""
+
+MEASURED_WITHIN_MS = 1_000
+"""An answer that took longer says too little about the store's clock."""
+
 
 class RuntimeClock:
     """Milliseconds of the loop's clock; under a virtual-time loop they are virtual too."""
@@ -11,15 +23,39 @@ class RuntimeClock:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.store_offset_ms = 0
-        """Store's clock minus this clock; measured at claims and every 30 s."""
+        """Store's clock minus this clock; measured at claims and with each renewal of the lease."""
+        self._beat_ms: int | None = None
+        self._doubt_until_ms = 0
 
     def now_ms(self) -> int:
         """Monotonic time."""
         return int(self._loop.time() * 1000)
 
-    def measured(self, store_now_ms: int) -> None:
-        """Notes what the store's clock showed a moment ago."""
-        self.store_offset_ms = store_now_ms - self.now_ms()
+    def measured(self, store_now_ms: int, *, asked_ms: int | None = None) -> None:
+        """Notes what the store's clock showed a moment ago.
+
+        Args:
+            store_now_ms: Its answer.
+            asked_ms: When it was asked; an answer that took too long is not noted.
+        """
+        now_ms = self.now_ms()
+        if asked_ms is None or now_ms - asked_ms <= MEASURED_WITHIN_MS:
+            self.store_offset_ms = store_now_ms - now_ms
+            self._doubt_until_ms = 0
+
+    def beat(self) -> None:
+        """Notes that this process goes on; to be called every `BEAT_S`."""
+        now_ms = self.now_ms()
+        if self._beat_ms is not None and now_ms - self._beat_ms > STANDSTILL_MS:
+            self._doubt_until_ms = now_ms + DOUBT_MS
+        self._beat_ms = now_ms
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether this process stood still, and has not asked for the store's time since."""
+        if self._beat_ms is not None:
+            self.beat()
+        return self.now_ms() < self._doubt_until_ms
 
     def to_store(self, at_ms: int) -> int:
         """A stored time; 0 stays 0."""

@@ -23,6 +23,7 @@ from sharecoord.errors import (
 from sharecoord.ports import PeerNetwork
 from sharecoord.runtime import log_changes, moves
 from sharecoord.runtime.channel import MemberChannel
+from sharecoord.runtime.clock import BEAT_S
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.effects import CallbackEffect
 from sharecoord.runtime.fleet_watch import FleetWatch
@@ -99,6 +100,7 @@ class Coordinator:
         if self.watch is not None:
             self.context.spawn(self.watch.run(), "fleet")
         self.context.spawn(self._renew_lease(), "lease")
+        self.context.spawn(self._beat(), "beat")
         self.context.spawn(self.memory.run(), "memory")
         self.context.spawn(IdleWatch(self.groups).run(), "idle")
         self.context.spawn(self._watch_topics(), "topics")
@@ -266,10 +268,11 @@ class Coordinator:
     async def _renew_lease(self) -> None:
         while True:
             try:
+                asked_ms = self.context.clock.now_ms()
                 now_ms = await self.context.caller.call(
                     self.context.store.renew_lease, duration_ms=self.context.lease_ms
                 )
-                self.context.clock.measured(now_ms)
+                self.context.clock.measured(now_ms, asked_ms=asked_ms)
                 self.store_ok = self.context.store_ok = True
             except (StoreFatalError, StoreInUseError):
                 raise
@@ -277,6 +280,12 @@ class Coordinator:
                 self.store_ok = self.context.store_ok = False
                 log.warning("lease not renewed", why=error.message)
             await asyncio.sleep(self.context.lease_renewal_s)
+
+    async def _beat(self) -> None:
+        """Keeps the clock's sense of whether this process stands still."""
+        while True:
+            self.context.clock.beat()
+            await asyncio.sleep(BEAT_S)
 
     async def _watch_topics(self) -> None:
         """Looks for topics that are wanted and missing, and for changes of the others."""

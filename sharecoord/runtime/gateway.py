@@ -432,7 +432,9 @@ class Gateway:
         key = replace(item.key, group_id=group_id)
         epoch = self._compared.get(key, 0)
         is_of_former = any(each.lock_token >> 32 < epoch for each in item.ranges)
-        return is_of_former or self._clock.to_store(self._clock.now_ms()) > item.send_by_ms
+        if is_of_former or self._clock.is_doubtful:
+            return True
+        return self._clock.to_store(self._clock.now_ms()) > item.send_by_ms
 
     def _heard_settled(self, link: OwnerLink, item: Settled) -> None:
         relay = link.relays.pop(item.relay_id, None)

@@ -135,10 +135,11 @@ async def _load_once(
     previous_incarnation: int | None,
 ) -> None:
     claim = PartitionClaim(actor.partition_id, incarnation, previous_incarnation)
+    asked_ms = context.clock.now_ms()
     loaded = await context.claims.ask(claim)
     if loaded is None:
         raise NotOwnerError("another coordinator claimed the share-partition")
-    context.clock.measured(loaded.store_now_ms)
+    context.clock.measured(loaded.store_now_ms, asked_ms=asked_ms)
     if loaded.row.stopped_reason:
         actor.deactivate(ActorState.STOPPED, loaded.row.stopped_reason)
         if context.fleet is not None:

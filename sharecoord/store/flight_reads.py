@@ -1,10 +1,11 @@
 """Ranges in flight of many share-partitions, read at once (a claim after a restart).
 
-A full store has millions of rows, and as many Python objects would take minutes. So the database
-makes one row of a whole share-partition, which the driver fetches while other threads run: lists
-of first and last offsets, and a list of texts, each of which has all other columns of one range.
-Rows that were cut from one batch have the same text, which is decoded once. PyMySQL, itself in
-Python, gains nothing from that: it reads rows.
+A full store has millions of rows, and as many Python objects would take minutes. But most of them
+were cut from few batches and differ in their offsets alone. PostgreSQL groups them by all that is
+equal, and gives lists of offsets. SQLite, which would have to sort for that, makes one row of a
+whole share-partition: lists of first and last offsets, and a list of texts, each of which has all
+other columns of one range; equal texts are decoded once. PyMySQL, itself in Python, gains nothing
+from either: it reads rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ State = tuple[Any, ...]
 """All fields of an `InFlightRow` behind its two offsets."""
 
 _STATE_NAMES = InFlightRow._fields[2:]
-_TEXTS = {"member_id", "reason"}
 _BYTES = "key_hashes"
 
 
@@ -97,43 +97,30 @@ def _of_json(text: str) -> State:
 
 # -- PostgreSQL -----------------------------------------------------------------------------------
 
+_STATES = ", ".join(_STATE_NAMES)
 _POSTGRES = (
     "SELECT v.id, f.* FROM unnest(%s::bigint[]) AS v(id) CROSS JOIN LATERAL (SELECT "
-    "array_agg(first_offset), array_agg(last_offset), "
-    f"json_agg(ROW({', '.join(_STATE_NAMES)})::text) FROM "
-    "(SELECT * FROM in_flight WHERE partition_id = v.id ORDER BY first_offset) o) f"
+    f"array_agg(first_offset), array_agg(last_offset), {_STATES} FROM in_flight "
+    f"WHERE partition_id = v.id GROUP BY {_STATES}) f"
 )
 
 
 def _read_postgres(connection: Connection, ids: Sequence[int]) -> dict[int, InFlight]:
-    from psycopg.adapt import Transformer
-    from psycopg.pq import Format
-
-    from sharecoord.store.dialects.postgres_text import unescape
-
     driver: Any = connection.connection.driver_connection
-    record: Any = Transformer(driver).get_loader(driver.adapters.types["record"].oid, Format.TEXT)
-
-    def of_record(text: str) -> State:
-        if '"' in text:
-            fields = record.load(text.encode())
-        else:
-            fields = [field or None for field in text[1:-1].split(",")]
-        return tuple(
-            _of_text(name, None if field is None else unescape(field))
-            for name, field in zip(_STATE_NAMES, fields, strict=True)
-        )
-
-    decoded = _Decoded(of_record)
-    rows = driver.cursor().execute(_POSTGRES, (list(ids),)).fetchall()
-    return {
-        id_: InFlight(firsts, lasts, list(map(decoded.__getitem__, states)))
-        for id_, firsts, lasts, states in rows
-        if states is not None
-    }
+    found: dict[int, tuple[list[int], list[int], list[State]]] = {}
+    for id_, firsts, lasts, *state in driver.cursor().execute(_POSTGRES, (list(ids),)):
+        columns = found.setdefault(id_, ([], [], []))
+        columns[0].extend(firsts)
+        columns[1].extend(lasts)
+        columns[2].extend([tuple(state)] * len(firsts))
+    return {id_: _in_order(*columns) for id_, columns in found.items()}
 
 
-def _of_text(name: str, field: str | None) -> int | str | bytes | None:
-    if field is None or name in _TEXTS:
-        return field
-    return bytes.fromhex(field.removeprefix("\\x")) if name == _BYTES else int(field)
+def _in_order(firsts: list[int], lasts: list[int], states: list[State]) -> InFlight:
+    """One share-partition, whose ranges came state by state."""
+    order = sorted(range(len(firsts)), key=firsts.__getitem__)
+    return InFlight(
+        list(map(firsts.__getitem__, order)),
+        list(map(lasts.__getitem__, order)),
+        list(map(states.__getitem__, order)),
+    )

@@ -1,0 +1,66 @@
+"""The distance to the store's clock, and when it is in doubt."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from sharecoord.runtime.clock import (
+    BEAT_S,
+    DOUBT_MS,
+    MEASURED_WITHIN_MS,
+    STANDSTILL_MS,
+    RuntimeClock,
+)
+
+
+class _Loop:
+    def __init__(self) -> None:
+        self.time_ms = 50_000
+
+    def time(self) -> float:
+        return self.time_ms / 1000
+
+
+def _clock() -> tuple[RuntimeClock, _Loop]:
+    loop = _Loop()
+    return RuntimeClock(cast("asyncio.AbstractEventLoop", loop)), loop
+
+
+def test_an_answer_that_took_too_long_is_not_noted() -> None:
+    """As that to a question from before this process stood still."""
+    clock, loop = _clock()
+    clock.measured(1_000_000)
+    asked_ms = clock.now_ms()
+    loop.time_ms += MEASURED_WITHIN_MS + 1
+    clock.measured(1_000_000, asked_ms=asked_ms)
+    assert clock.to_store(50_000) == 1_000_000
+    clock.measured(2_000_000, asked_ms=asked_ms + 1)
+    assert clock.to_store(clock.now_ms()) == 2_000_000
+
+
+def test_who_stood_still_is_in_doubt_until_it_has_measured() -> None:
+    clock, loop = _clock()
+    assert not clock.is_doubtful, "it never began to beat"
+    clock.beat()
+    loop.time_ms += int(BEAT_S * 1000)
+    assert not clock.is_doubtful
+    loop.time_ms += STANDSTILL_MS + 1
+    assert clock.is_doubtful, "before the next beat, too"
+    clock.beat()
+    assert clock.is_doubtful
+    clock.measured(1_000_000, asked_ms=clock.now_ms())
+    assert not clock.is_doubtful
+
+
+def test_the_doubt_ends_without_the_store() -> None:
+    """Else a gateway that alone does not reach it would send everything back for ever."""
+    clock, loop = _clock()
+    clock.beat()
+    loop.time_ms += STANDSTILL_MS + 1
+    assert clock.is_doubtful
+    for _ in range(int(DOUBT_MS / BEAT_S / 1000)):
+        assert clock.is_doubtful
+        loop.time_ms += int(BEAT_S * 1000)
+        clock.beat()
+    assert not clock.is_doubtful
