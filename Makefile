@@ -94,7 +94,7 @@ test-long: $(VENV)/.stamp-test ## Run the long forms, which `make test` leaves o
 	@tools/ensure_mariadb.sh
 	@tools/ensure_helm.sh >/dev/null
 	@tools/ensure_chromium.sh
-	@{ date --utc +'%Y-%m-%d %H:%M UTC'; git describe --always --dirty; $(PYTEST) tests -m long --durations 25 $(PYTEST_ARGS); } \
+	@{ date --utc +'%Y-%m-%d %H:%M UTC'; git describe --always --dirty; $(PYTEST) tests -m "long or mariadb" --durations 25 $(PYTEST_ARGS); } \
 		2>&1 | sed -u 's#$(CURDIR)#.#g; s#$(HOME)#~#g' | tee docs/evidence/test-long.txt
 
 image: ## Build the container image (IMAGE=name:tag, BASE_IMAGE=...)

@@ -87,10 +87,15 @@ def _has_mariadb_programs() -> bool:
     return True
 
 
-MARIADB_PROGRAMS: list[pytest.MarkDecorator] = [] if _has_mariadb_programs() else [pytest.mark.long]
+MARIADB_PROGRAMS: list[pytest.MarkDecorator] = [
+    pytest.mark.mariadb,
+    *([] if _has_mariadb_programs() else [pytest.mark.long]),
+]
 """Marks of tests that start a MariaDB of their own."""
 
-MARIADB: list[pytest.MarkDecorator] = [] if os.environ.get(MARIADB_VARIABLE) else MARIADB_PROGRAMS
+MARIADB: list[pytest.MarkDecorator] = (
+    [pytest.mark.mariadb] if os.environ.get(MARIADB_VARIABLE) else MARIADB_PROGRAMS
+)
 """Marks of tests that need any MariaDB."""
 
 
