@@ -14,7 +14,7 @@ DOUBT_MS = 5_000
 """Without an answer of the store the doubt ends after so long: by then its lease has ended, too."""
 
 MEASURED_WITHIN_MS = 1_000
-"""An answer that took longer says too little about the store's clock."""
+"""An answer that took longer may be as old as the standstill."""
 
 
 class RuntimeClock:
@@ -36,11 +36,12 @@ class RuntimeClock:
 
         Args:
             store_now_ms: Its answer.
-            asked_ms: When it was asked; an answer that took too long is not noted.
+            asked_ms: When it was asked; an answer that took too long ends no doubt. It is noted all
+                the same: it makes locks end late, and the clock may have been set.
         """
         now_ms = self.now_ms()
+        self.store_offset_ms = store_now_ms - now_ms
         if asked_ms is None or now_ms - asked_ms <= MEASURED_WITHIN_MS:
-            self.store_offset_ms = store_now_ms - now_ms
             self._doubt_until_ms = 0
 
     def beat(self) -> None:

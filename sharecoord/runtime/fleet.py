@@ -18,6 +18,9 @@ from sharecoord.runtime.gateway import Gateway
 from sharecoord.runtime.owner import GatewayLink, LentChannel
 from sharecoord.runtime.sessions import Session
 
+INTRODUCED_WITHIN_S = 1.0
+"""So long may a gateway take that has a new link to say which members it has."""
+
 
 class Fleet:
     """See the module."""
@@ -88,6 +91,13 @@ class Fleet:
         if self.gateway_links.get(link.gateway_id) is link:
             del self.gateway_links[link.gateway_id]
         link.close()
+
+    def introduces_for_s(self, gateway: str) -> float:
+        """For how long a gateway, whose link is new, may still have members to introduce."""
+        link = self.gateway_links.get(gateway)
+        if link is None:
+            return 0.0
+        return max(0.0, link.began_s + INTRODUCED_WITHIN_S - asyncio.get_running_loop().time())
 
     def timed_out(self, session: Session) -> None:
         """A lock of a member ended by itself: whoever serves it, it gets nothing more."""

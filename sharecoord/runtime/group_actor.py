@@ -265,18 +265,22 @@ class GroupActor:
         if channel is not None:
             channel.end(error)
 
-    def expire_later(self, session: Session) -> None:
-        """(Re)starts the session timeout of a member without a stream."""
+    def expire_later(self, session: Session, delay_s: float = 0.0) -> None:
+        """(Re)starts the session timeout of a member without a stream; 0 = the whole of it."""
         if session.expiry is not None:
             session.expiry.cancel()
-        delay_s = self.config.session_timeout_ms / 1000
+        delay_s = delay_s or self.config.session_timeout_ms / 1000
         loop = asyncio.get_running_loop()
         session.expiry = loop.call_later(delay_s, self._session_ended, session)
 
     def _session_ended(self, session: Session) -> None:
+        fleet = self.context.fleet
         if not self.context.store_ok:
             # Nobody can join without the store: session timeouts stand still (design 5, Time).
             self.expire_later(session)
+        elif fleet is not None and (left_s := fleet.introduces_for_s(session.gateway)):
+            # Its gateway stood still, or did not reach this owner, and has just come back.
+            self.expire_later(session, left_s)
         elif self.sessions.get(session.member_id) is session:
             log.info("session timed out", group=self.group_id, member=session.member_id)
             self.leave(session)

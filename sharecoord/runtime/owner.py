@@ -6,6 +6,7 @@ gateways. What it may get is what its gateway lends it.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -144,6 +145,7 @@ class GatewayLink:
         }
         """The owner epochs that the gateway knew of, or that are older than this link: of these its
         next words say everything."""
+        self.began_s = asyncio.get_running_loop().time()
         self.closed = False
         """It serves nobody any more: whatever carries it should end, too."""
 

@@ -27,16 +27,18 @@ def _clock() -> tuple[RuntimeClock, _Loop]:
     return RuntimeClock(cast("asyncio.AbstractEventLoop", loop)), loop
 
 
-def test_an_answer_that_took_too_long_is_not_noted() -> None:
-    """As that to a question from before this process stood still."""
+def test_a_slow_answer_is_noted_and_ends_no_doubt() -> None:
+    """It may be one to a question from before this process stood still."""
     clock, loop = _clock()
-    clock.measured(1_000_000)
+    clock.beat()
     asked_ms = clock.now_ms()
-    loop.time_ms += MEASURED_WITHIN_MS + 1
+    loop.time_ms += max(STANDSTILL_MS, MEASURED_WITHIN_MS) + 1
+    assert clock.is_doubtful
     clock.measured(1_000_000, asked_ms=asked_ms)
-    assert clock.to_store(50_000) == 1_000_000
-    clock.measured(2_000_000, asked_ms=asked_ms + 1)
-    assert clock.to_store(clock.now_ms()) == 2_000_000
+    assert clock.to_store(clock.now_ms()) == 1_000_000
+    assert clock.is_doubtful
+    clock.measured(1_000_000, asked_ms=clock.now_ms() - MEASURED_WITHIN_MS)
+    assert not clock.is_doubtful
 
 
 def test_who_stood_still_is_in_doubt_until_it_has_measured() -> None:
