@@ -488,16 +488,13 @@ class Window:
             else:
                 span[1] = last
                 span[2] += last - first + 1
+        deadlines: list[tuple[int, int, int]] = []
         for start, last, records, value in spans.values():
             self._count(start, last, records, value)
-        found = [(start, last, value) for start, last, _, value in spans.values()]
-        available = any(value.state is AVAILABLE for _, _, value in found)
-        self._index(
-            [(v.deadline_ms, start, last) for start, last, v in found if v.state is ACQUIRED],
-            [(n, v) for n, v in zip(firsts, values, strict=True) if v.state is AVAILABLE]
-            if available
-            else [],
-        )
+            if value.state is ACQUIRED:
+                deadlines.append((value.deadline_ms, start, last))
+        pairs = zip(firsts, values, strict=True)
+        self._index(deadlines, [(n, value) for n, value in pairs if value.state is AVAILABLE])
         self._advance_start()
 
 

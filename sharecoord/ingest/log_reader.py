@@ -164,12 +164,15 @@ class _Slot:
         self._task = asyncio.create_task(self._run(), name="sharecoord-reader")
 
     def add(self, reading: Reading) -> None:
-        """Starts to read a partition at its position.
-
-        With all others that start in this turn of the loop: an assignment takes librdkafka 3 ms,
-        whether of one partition or of a hundred.
-        """
+        """Starts to read a partition at its position."""
         self.readings[reading.place] = reading
+        self._assign_soon(reading)
+
+    def _assign_soon(self, reading: Reading) -> None:
+        """With all others that start in this turn of the loop.
+
+        An assignment takes librdkafka 3 ms, whether of one partition or of a hundred.
+        """
         if not self._unassigned:
             asyncio.get_running_loop().call_soon(self._assign)
         self._unassigned.append(reading)
@@ -380,9 +383,8 @@ class _Slot:
         """After an error: a new uninterrupted run from the last proven position."""
         if not (reading.closed or self._stopped or reading in self._unassigned):
             self._unassign(reading)
-            self._consumer.incremental_assign([_at(reading)])
             reading.broken = False
-            self.appetite_changed()
+            self._assign_soon(reading)
 
     async def close(self) -> None:
         """Ends the consumer."""

@@ -11,7 +11,7 @@ from either: it reads rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -52,18 +52,6 @@ def _read_rows(connection: Connection, ids: Sequence[int]) -> dict[int, InFlight
     return {id_: InFlight.of(row[1:] for row in rows) for id_, rows in by_partition}
 
 
-class _Decoded(dict[str, State]):
-    """What texts mean; each is decoded at its first use."""
-
-    def __init__(self, decode: Callable[[str], State]) -> None:
-        super().__init__()
-        self._decode = decode
-
-    def __missing__(self, text: str) -> State:
-        state = self[text] = self._decode(text)
-        return state
-
-
 # -- SQLite ---------------------------------------------------------------------------------------
 
 _SQLITE_STATE = ", ".join(
@@ -80,13 +68,14 @@ _SQLITE = (
 
 def _read_sqlite(connection: Connection, ids: Sequence[int]) -> dict[int, InFlight]:
     driver: Any = connection.connection.driver_connection
-    decoded = _Decoded(_of_json)
     found: dict[int, InFlight] = {}
     for id_ in ids:
         firsts, lasts, states = driver.execute(_SQLITE, (id_,)).fetchone()
         if states is not None:
-            texts = map(decoded.__getitem__, states.split("\n"))
-            found[id_] = InFlight(json.loads(firsts), json.loads(lasts), list(texts))
+            texts = states.split("\n")
+            decoded = {text: _of_json(text) for text in set(texts)}
+            listed = list(map(decoded.__getitem__, texts))
+            found[id_] = InFlight(json.loads(firsts), json.loads(lasts), listed)
     return found
 
 

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 PARTITIONS = 6
 CHANGES = 120
 PATIENCE_S = 30.0
+SEED = 1
 
 
 class Life:
@@ -145,16 +146,15 @@ def produced(topics: Topics, topic: str, seed: int) -> Iterator[dict[int, int]]:
         thread.join()
 
 
-@pytest.mark.parametrize("seed", [1])
 async def test_readings_come_and_go_and_no_record_is_missed(
-    kafka_broker: KafkaUnderTest, topics: Topics, topic: TopicFactory, seed: int
+    kafka_broker: KafkaUnderTest, topics: Topics, topic: TopicFactory
 ) -> None:
     name = topic(partitions=PARTITIONS)
     reader = KafkaLogReader({"bootstrap.servers": kafka_broker.bootstrap_servers})
-    life = Life(reader, name, seed)
-    drawn = random.Random(seed)
+    life = Life(reader, name, SEED)
+    drawn = random.Random(SEED)
     try:
-        with produced(topics, name, seed) as counts:
+        with produced(topics, name, SEED) as counts:
             life.open_all()
             for _ in range(CHANGES):
                 life.change()

@@ -364,12 +364,11 @@ class Event(FakeMessage):
         return KafkaError(self._code)
 
 
-class SlowConsumer(FakeConsumer):
+class SlowConsumer(QuietConsumer):
     """Holds what the thread took from the queue until it may have it."""
 
     def __init__(self, *answers: list[FakeMessage]) -> None:
         super().__init__()
-        self._answers = []
         self.in_hand, self.passes = threading.Event(), threading.Event()
         self.waited_for = list(answers)
 
@@ -378,7 +377,6 @@ class SlowConsumer(FakeConsumer):
             answer = self.waited_for.pop(0)
             self.in_hand.set()
             assert self.passes.wait(20.0)
-            self._answers.append([])
             return list(answer)
         return super().consume(count, timeout_s)
 
@@ -419,12 +417,11 @@ async def test_what_an_ended_assignment_left_in_the_threads_hand_proves_nothing(
     await reader.close()
 
 
-class RereadConsumer(FakeConsumer):
+class RereadConsumer(QuietConsumer):
     """Gives what lies at an offset to whoever is assigned to it."""
 
     def __init__(self, **at: list[FakeMessage]) -> None:
         super().__init__()
-        self._answers = []
         self._at = at
 
     def incremental_assign(self, places: list[Any]) -> None:
