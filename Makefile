@@ -1,8 +1,8 @@
 # Everything a person types. `make help` lists the targets.
 #
-# A virtual environment is made in .venv on first use. Two stamps say what is in it: the runtime
-# alone (enough for `make demo`), then the test tools on top; both follow pyproject.toml and
-# constraints.txt, so a second call does nothing.
+# A virtual environment is made in .venv on first use. Stamps say what is in it: the runtime alone
+# (enough for `make demo REPORT=`), Spark on top for the report of `make demo`, or the test tools; all
+# follow pyproject.toml and constraints.txt, so a second call does nothing.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -12,7 +12,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-TEST_EXTRAS := postgres,mysql,otel,events,bench
+TEST_EXTRAS := postgres,mysql,otel,events,bench,spark
 PINS := constraints.txt
 DEFINITIONS := pyproject.toml sdk/pyproject.toml $(PINS)
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS)
@@ -21,35 +21,39 @@ IMAGE ?= sharecoord:0.1.0
 
 # `python -m pytest`, so that the root of the repository is on the path (tests.*, tools.*).
 PYTEST = $(BIN)/python -m pytest -p tools.suite_minutes
+# Two processes for what does not mind; see tools/suite_minutes.py.
+BESIDE := -n 2 --dist loadscope --no-loadscope-reorder
 FAST_SUITES := $(wildcard tests/unit tests/property tests/golden tests/architecture tests/sdk)
 
 # Given on the command line: `make demo KAFKA=real`, `make demo KAFKA_ADDR=host:9092`,
 # `make demo DEMO_ARGS="--seed 7"`, `make test PYTEST_ARGS="-k window"`, `make bench BENCH_ARGS=...`.
 KAFKA ?=
 KAFKA_ADDR ?=
+# The report is made by Spark: only where Java is.
+REPORT ?= $(if $(shell command -v java),demo-report.html)
 DEMO_ARGS ?=
 BENCH_ARGS ?= --plan all
 PYTEST_ARGS ?=
 SEEDS ?= 100000
 FIRST ?= 0
 
-.PHONY: help venv demo test check simulate lint format bench proto settings-doc public-names chart-example test-long image clean
+.PHONY: help venv demo test check simulate lint format bench proto settings-doc public-names notebooks chart-example test-long image clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
 
 venv: $(VENV)/.stamp-test ## Make .venv with everything that the tests need
 
-demo: $(VENV)/.stamp-runtime ## Run the demonstration (KAFKA=real, KAFKA_ADDR=host:port, DEMO_ARGS=...)
+demo: $(VENV)/$(if $(REPORT),.stamp-report,.stamp-runtime) ## Run the demonstration (KAFKA=real, KAFKA_ADDR=host:port, REPORT=FILE or nothing, DEMO_ARGS=...)
 	@$(BIN)/sharecoord demo $(if $(filter real,$(KAFKA)),--kafka-real) \
-		$(if $(KAFKA_ADDR),--kafka $(KAFKA_ADDR)) $(DEMO_ARGS)
+		$(if $(KAFKA_ADDR),--kafka $(KAFKA_ADDR)) $(if $(REPORT),--report $(REPORT)) $(DEMO_ARGS)
 
 test: $(VENV)/.stamp-test ## Run all suites but the long ones (CI's command; Java, Maven, PostgreSQL, Helm, Chromium)
 	@tools/ensure_java.sh
 	@tools/ensure_postgres.sh
 	@tools/ensure_helm.sh >/dev/null
 	@tools/ensure_chromium.sh
-	@$(PYTEST) tests -m "not long" $(PYTEST_ARGS)
+	@$(PYTEST) tests -m "not long" $(BESIDE) --durations 25 $(PYTEST_ARGS)
 
 check: $(VENV)/.stamp-test ## Run the fast suites (unit, property, golden, architecture, sdk; no Java)
 	@$(PYTEST) $(FAST_SUITES) -m "not long and not kafka" -n 2 --dist worksteal $(PYTEST_ARGS)
@@ -64,6 +68,7 @@ lint: $(VENV)/.stamp-test $(PROTO_VENV)/.stamp ## Check style, types, imports, a
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
 	@$(PROTO_VENV)/bin/python tools/make_proto.py --check
 	@$(BIN)/python -m sharecoord.config.docs --check
+	@$(BIN)/python -m sharecoord.events.docs --check
 
 format: $(VENV)/.stamp-test ## Rewrite the code in the project's format
 	@$(BIN)/ruff check --fix .
@@ -77,11 +82,16 @@ bench: $(VENV)/.stamp-test ## Measure against peers and each store (BENCH_ARGS=.
 proto: $(PROTO_VENV)/.stamp ## Generate the stubs from proto/
 	@$(PROTO_VENV)/bin/python tools/make_proto.py
 
-settings-doc: $(VENV)/.stamp-test ## Write docs/settings.md from the settings tables
+settings-doc: $(VENV)/.stamp-test ## Write docs/settings.md and the tables of docs/events.md
 	@$(BIN)/python -m sharecoord.config.docs
+	@$(BIN)/python -m sharecoord.events.docs
 
 public-names: $(VENV)/.stamp-test ## Write down the public names after a wanted change
 	@$(BIN)/python -m tools.public_names --write
+
+notebooks: $(VENV)/.stamp-test ## Run the notebooks of docs/ and keep what they print
+	@tools/ensure_java.sh
+	@$(BIN)/python -m tools.notebook
 
 chart-example: ## Render the chart's copyable example after a wanted change
 	@"$$(tools/ensure_helm.sh)" template shop helm/sharecoord --namespace queues \
@@ -94,7 +104,8 @@ test-long: $(VENV)/.stamp-test ## Run the long forms, which `make test` leaves o
 	@tools/ensure_mariadb.sh
 	@tools/ensure_helm.sh >/dev/null
 	@tools/ensure_chromium.sh
-	@{ date --utc +'%Y-%m-%d %H:%M UTC'; git describe --always --dirty; $(PYTEST) tests -m "long or mariadb" --durations 25 $(PYTEST_ARGS); } \
+	@commit=$$(git describe --always --dirty); \
+	{ date --utc +'%Y-%m-%d %H:%M UTC'; echo "$$commit"; $(PYTEST) tests -m "long or mariadb" --durations 25 $(PYTEST_ARGS); } \
 		2>&1 | sed -u 's#$(CURDIR)#.#g; s#$(HOME)#~#g' | tee docs/evidence/test-long.txt
 
 image: ## Build the container image (IMAGE=name:tag, BASE_IMAGE=...)
@@ -111,6 +122,10 @@ $(VENV)/.stamp-runtime: $(DEFINITIONS)
 	@tools/make_venv.sh $(VENV) $(PYTHON)
 	@$(PIP_INSTALL) --upgrade pip
 	@$(PIP_INSTALL) --build-constraint $(PINS) --editable ./sdk --editable .
+	@touch $@
+
+$(VENV)/.stamp-report: $(VENV)/.stamp-runtime
+	@$(PIP_INSTALL) --build-constraint $(PINS) --editable ./sdk --editable '.[spark]'
 	@touch $@
 
 $(VENV)/.stamp-test: $(VENV)/.stamp-runtime

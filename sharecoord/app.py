@@ -34,22 +34,26 @@ from sharecoord.kafka.offsets_export import KafkaOffsetsExport
 from sharecoord.management.server import ManagementServer
 from sharecoord.observability.logs import configure_logging
 from sharecoord.peers.links import GrpcPeerNetwork, channel_maker
-from sharecoord.ports import LogReader, PeerNetwork, Store, TopicCatalog
+from sharecoord.ports import EventSink, LogReader, PeerNetwork, Store, TopicCatalog
 from sharecoord.runtime.admin import Admin
 from sharecoord.runtime.admin_types import CoordinatorInfo
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import CommitLimits, Committer
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.event_samples import EventSampler
 from sharecoord.runtime.fleet import Fleet
 from sharecoord.runtime.memory_budget import MemoryBudget, MemoryLimits
+from sharecoord.runtime.precise_loop import precise_loop
 from sharecoord.runtime.status import StatusBoard
 from sharecoord.runtime.store_thread import StoreThread
 from sharecoord.runtime.supported import refuse_unsupported
 from sharecoord.store.factory import make_store
 
 if TYPE_CHECKING:
-    from sharecoord.store.tools import StoreTools as StoreTools  # for the command line
+    # For the command line.
+    from sharecoord.events.tools import EventTools as EventTools
+    from sharecoord.store.tools import StoreTools as StoreTools
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +63,9 @@ walks them again and again (10% of the coordinator's time, measured)."""
 
 ID_CHARS_MAX = 128
 """Of a coordinator's id (coordinator.id)."""
+
+TICK_MS = 1_000
+"""How often fairness is measured, and the state that others see is renewed."""
 
 STANDALONE_ID = "standalone"
 """A lone coordinator keeps its name over restarts, so it takes its own partitions back at once."""
@@ -86,6 +93,7 @@ class Application:
         self._catalog = catalog
         self._stack = AsyncExitStack()
         self._cluster_id = ""
+        self._sampler: EventSampler | None = None
 
     async def start(self) -> None:
         """Opens the store, loads groups, listens.
@@ -101,11 +109,6 @@ class Application:
 
     async def _start(self) -> None:
         config = self.config
-        if config.events.sink.kind is not EventsSinkKind.OFF:
-            raise InvalidConfigError(
-                f"events.sink={config.events.sink} (--events) is not supported by this release "
-                "yet; leave it out"
-            )
         refuse_unsupported(config.group_defaults)
         tls = bool(config.tls.cert_file)
         check_listen_security(config.listen.address, tls=tls, insecure=config.listen.insecure)
@@ -113,10 +116,16 @@ class Application:
         self.failure = loop.create_future()
         context = await self._context(loop)
         coordinator = self.coordinator = Coordinator(context, self._network(context))
+        if context.events is not None:
+            self._sampler = EventSampler(
+                context, coordinator.groups, interval_ms=config.events.sample_interval_ms
+            )
         self._stack.push_async_callback(coordinator.close)
         await coordinator.start()
         await self._listen(coordinator)
         context.spawn(self._tick(coordinator), "status")
+        if self._sampler is not None:
+            context.spawn(self._sampler.run(), "event samples")
         if config.management.enable:
             management = ManagementServer(
                 self.board, host=config.management.host, port=config.management.port
@@ -234,7 +243,25 @@ class Application:
             lease_renewal_s=config.coordinator.lease_renew_interval_ms / 1000,
             fleet=Fleet(coordinator_id, clock) if is_fleet else None,
             offsets_export=KafkaOffsetsExport(config.kafka),
+            events=await self._event_sink(coordinator_id, clock),
         )
+
+    async def _event_sink(self, coordinator_id: str, clock: RuntimeClock) -> EventSink | None:
+        """Where events go; ends after everything that has some to tell."""
+        config = self.config
+        if config.events.sink.kind is EventsSinkKind.OFF:
+            return None
+        # Its process is of no use to who wants no events.
+        from sharecoord.events.pipe_sink import PipeSink, settings_of
+
+        sink = PipeSink(
+            settings_of(config, coordinator_id, log_json=logs_json(config)),
+            pipe_max_bytes=config.events.pipe_max_bytes,
+            now_us=lambda: clock.to_store(clock.now_ms()) * 1000,
+        )
+        await sink.start()
+        self._stack.push_async_callback(sink.close)
+        return sink
 
     def _fail(self, error: SharecoordError) -> None:
         """The process can not go on."""
@@ -244,9 +271,11 @@ class Application:
     async def _tick(self, coordinator: Coordinator) -> None:
         while True:
             for group in coordinator.groups.values():
-                group.dispatcher.measure()
+                wanted = group.dispatcher.measure()
+                if self._sampler is not None:
+                    self._sampler.sample_members(group, wanted, TICK_MS)
             self.board.update(coordinator)
-            await asyncio.sleep(1)
+            await asyncio.sleep(TICK_MS / 1000)
 
     async def stop(self) -> None:
         """Drains, commits, closes."""
@@ -324,12 +353,15 @@ def write_ready_file(path: Path, address: str) -> None:
     part.rename(path)
 
 
+def logs_json(config: ProcessConfig) -> bool:
+    """Whether log lines are JSON."""
+    is_auto = config.log.format is LogFormat.AUTO
+    return config.log.format is LogFormat.JSON or (is_auto and not sys.stderr.isatty())
+
+
 def configure_process_logging(config: ProcessConfig) -> None:
     """Logs as the settings say, and what they say of themselves."""
-    as_json = config.log.format is LogFormat.JSON or (
-        config.log.format is LogFormat.AUTO and not sys.stderr.isatty()
-    )
-    configure_logging(level=config.log.level.value, json=as_json)
+    configure_logging(level=config.log.level.value, json=logs_json(config))
     for warning in config.warnings:
         log.warning("configuration", note=warning)
 
@@ -344,7 +376,8 @@ def serve(config: ProcessConfig, *, ready_file: Path | None = None) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    asyncio.run(_serve(config, ready_file))
+    with asyncio.Runner(loop_factory=precise_loop) as runner:
+        runner.run(_serve(config, ready_file))
     return 0
 
 
@@ -359,3 +392,21 @@ def store_tools(config: ProcessConfig) -> StoreTools:
     from sharecoord.store.tools import StoreTools
 
     return StoreTools(config.store.url.url, lock_timeout_ms=config.store.lock_timeout_ms)
+
+
+def event_tools(root: Path) -> EventTools:
+    """What `sharecoord events` does with a folder of the event log.
+
+    Raises:
+        InvalidConfigError: pyarrow is not installed.
+        InvalidRequestError: It is no such folder.
+    """
+    configure_logging(level="warning", json=False)
+    try:
+        from sharecoord.events.tools import EventTools
+    except ImportError as error:
+        raise InvalidConfigError(
+            f"the event log is read with pyarrow, which can not be loaded ({error}): pip install "
+            "'sharecoord[events]'"
+        ) from error
+    return EventTools(root)

@@ -192,6 +192,12 @@ class StoreClusterMismatchError(SharecoordError):
     reason = "STORE_CLUSTER_MISMATCH"
 
 
+class EventsFolderInUseError(SharecoordError):
+    """Another command changes the files of this event log."""
+
+    reason = "EVENTS_FOLDER_IN_USE"
+
+
 class KafkaUnavailableError(SharecoordError):
     """Kafka does not answer."""
 

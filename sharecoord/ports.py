@@ -24,6 +24,7 @@ from sharecoord.core.changes import (
     PartitionStart,
 )
 from sharecoord.core.delivery import Delivery
+from sharecoord.core.events import EventBlock
 from sharecoord.core.peering import GatewayItem, OwnerItem
 from sharecoord.core.records import RecordChunk
 
@@ -318,7 +319,10 @@ class OffsetsExport(Protocol):
     """
 
     async def read(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
-        """Everything that a consumer group has committed; nothing when there is no such group."""
+        """Everything that a consumer group has committed; nothing when there is no such group.
+
+        Anything may follow what was committed as metadata.
+        """
 
     async def write(
         self, group_id: str, offsets: Mapping[tuple[str, int], CommittedOffset]
@@ -372,3 +376,32 @@ class PeerNetwork(Protocol):
 
     async def close(self) -> None:
         """Ends every link."""
+
+
+class EventFigures(NamedTuple):
+    """What became of events since the process started."""
+
+    written: int
+    """Rows that the writer has taken."""
+    lost: int
+    """Rows that were dropped: the writer was too slow, gone, or could not write."""
+    waiting_bytes: int
+    """What waits for the writer."""
+
+
+class EventSink(Protocol):
+    """Where events go (design 11).
+
+    Calls do not wait, and never fail: what can not be written is counted, and said by a row of kind
+    `lost` as soon as there is room again.
+    """
+
+    def put(self, block: EventBlock) -> None:
+        """Takes rows; the caller does not touch them any more."""
+
+    @property
+    def figures(self) -> EventFigures:
+        """For metrics."""
+
+    async def close(self) -> None:
+        """Writes what waits, then ends; gives up after some seconds."""

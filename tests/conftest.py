@@ -18,7 +18,7 @@ import functools
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import hypothesis
 import pytest
@@ -50,6 +50,10 @@ PROFILE_VARIABLE = "SHARECOORD_TEST_PROFILE"
 WITHOUT_KAFKA = "none"
 BROKER_START_S = 100.0
 """Seconds when nothing else runs; the whole run hangs on it, so a crowded machine gets its time."""
+
+BROKER_SESSION_MS = 6_000
+"""A crowded machine may stand still for more than the 2 s of `TEST_SETTINGS`, and a broker whose
+session has ended is without leaders for a while; one that is killed comes back so much later."""
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=50)
@@ -99,6 +103,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             maven.kafka_libs()
     except DevenvError:
         pass  # the fixture meets the same error, and the tests that need it fail with it
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Passes the lines for the summary on to the process that shows it."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["notes"] = _notes
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes them from a process that ends."""
+    _notes.extend(n for n in getattr(node, "workeroutput", {}).get("notes", ()) if n not in _notes)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -185,7 +201,8 @@ def container_broker(image: str) -> Iterator[KafkaUnderTest]:
 @contextmanager
 def local_broker() -> Iterator[KafkaUnderTest]:
     """A broker as a child process; a missing part fails the test with the line that installs it."""
-    broker = KafkaBroker(settings=FAST_SHARE_GROUPS, start_timeout_s=BROKER_START_S)
+    settings = {**FAST_SHARE_GROUPS, "broker.session.timeout.ms": str(BROKER_SESSION_MS)}
+    broker = KafkaBroker(settings=settings, start_timeout_s=BROKER_START_S)
     problem = ""
     try:
         broker.start()

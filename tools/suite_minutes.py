@@ -2,12 +2,19 @@
 
 A suite is a folder directly below `tests/`. Loaded by the Makefile with `-p tools.suite_minutes`;
 the table comes before pytest's own summary line, which stays the last line of the output.
+
+With `-n 2 --dist loadscope --no-loadscope-reorder` two processes share the files of the first
+suites. Then one of them runs what starts brokers and coordinators, one test after the other, for
+some of those look at the clock; the other one runs beside it what needs nothing but processors,
+with the time that is left (nice 19).
 """
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +35,17 @@ ORDER = (
 )
 
 
+SHARED = frozenset({"architecture", "unit", "golden", "property", "sdk", "contract", "helm"})
+"""Suites whose files may run beside each other."""
+
+
+BESIDE = frozenset({"simulation", "analytics"})
+"""Suites of the second process."""
+
+ALONE = "alone"
+LOWEST = 19
+
+
 def suite_of(nodeid: str) -> str:
     """The suite that a test belongs to: the folder below `tests/`, or "other"."""
     parts = Path(nodeid.split("::", 1)[0]).parts
@@ -37,6 +55,35 @@ def suite_of(nodeid: str) -> str:
 def rank(suite: str) -> int:
     """The place of a suite in the run; unknown ones come last."""
     return ORDER.index(suite) if suite in ORDER else len(ORDER)
+
+
+def group_of(nodeid: str) -> str:
+    """What stays together: a file of the first suites, a suite beside, or all the others."""
+    suite = suite_of(nodeid)
+    if suite in SHARED:
+        return nodeid.split("::", 1)[0]
+    return suite if suite in BESIDE else ALONE
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """Hands out groups, in the order of the suites."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Groups(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Lets the tests that look at the clock go first; nothing but suites beside follows here."""
+    if hasattr(item.config, "workerinput") and group_of(item.nodeid) in BESIDE:
+        os.nice(LOWEST - os.nice(0))
 
 
 class SuiteMinutes:

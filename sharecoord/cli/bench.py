@@ -34,6 +34,7 @@ _DIMENSIONS: Final = (
     ("rate", "Records/s (mode latency)."),
     ("handler", "record, batch:N (workers with continuous:N)."),
     ("client", "threads, tasks (asynchronous members)."),
+    ("events", "none, parquet, kafka: where the coordinator's events go."),
 )
 
 
@@ -179,3 +180,26 @@ def bench_capacity(ctx: click.Context, /, **given: Any) -> None:
     See docs/capacity.md.
     """
     ctx.exit(int(importlib.import_module("sharecoord.bench.capacity.run").run(**given)))
+
+
+@bench.command("jobs")
+@click.option(
+    "--events", default="1000000,10000000", show_default=True, metavar="N[,N...]", help="Of a log."
+)
+@click.option("--only", metavar="NAME[,NAME...]", help="fairness, lag, poison, locks.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.option(
+    "--logs",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the logs are made and kept for the next run.",
+)
+@click.option("--driver-memory", default="4g", show_default=True, help="Memory of Spark.")
+@_OUTPUT
+@debug_option
+@click.pass_context
+def bench_jobs(ctx: click.Context, /, **given: Any) -> None:
+    """Measure the jobs on events against a bare groupBy over the same files.
+
+    Needs Java and pyspark. See docs/benchmark.md.
+    """
+    ctx.exit(int(importlib.import_module("sharecoord.bench.jobs").run(**given)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import click
 
@@ -16,6 +17,12 @@ from sharecoord.cli.options import debug_option
 @click.option("--workers", type=click.IntRange(1), help="How many workers to run.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of a live screen.")
 @click.option("--seed", type=int, help="Seed of all that is random.")
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a page about the run (needs sharecoord[spark] and Java 17).",
+)
 @debug_option
 @click.pass_context
 def demo(
@@ -26,6 +33,7 @@ def demo(
     workers: int | None,
     plain: bool,  # noqa: FBT001
     seed: int | None,
+    report: Path | None,
 ) -> None:
     """Show what it does: workers share a partition, one dies, nothing is lost.
 
@@ -40,6 +48,7 @@ def demo(
         "workers": workers,
         "plain": plain,
         "seed": seed,
+        "report": report,
     }
     run = importlib.import_module("sharecoord.demo.main").run
     # What was not given is the demo's own default.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
 from sharecoord.cli.failures import failure_of, is_debug, set_debug
 
 
-class _Lazy(NamedTuple):
+class Lazy(NamedTuple):
     """Where a command lives, and its line in the list of commands."""
 
     module: str
@@ -18,29 +18,36 @@ class _Lazy(NamedTuple):
     help: str
 
 
-COMMANDS: Final[dict[str, _Lazy]] = {
-    "serve": _Lazy("serve", "serve", "Run a coordinator next to a Kafka cluster."),
-    "demo": _Lazy("demo", "demo", "Show what it does, on a fake or a real Kafka."),
-    "groups": _Lazy("groups", "groups", "List, describe, reset and delete share groups."),
-    "configs": _Lazy("configs", "configs", "Show and change the settings of share groups."),
-    "consume": _Lazy("consume", "consume", "Print the records of a topic as a share consumer."),
-    "config": _Lazy("config_show", "config", "Show the configuration of a coordinator."),
-    "store": _Lazy("store", "store", "Check, migrate, back up and restore a store."),
-    "bench": _Lazy("bench", "bench", "Measure throughput, latency and fairness."),
-    "version": _Lazy("version", "version", "Print the version."),
+COMMANDS: Final[dict[str, Lazy]] = {
+    "serve": Lazy("serve", "serve", "Run a coordinator next to a Kafka cluster."),
+    "demo": Lazy("demo", "demo", "Show what it does, on a fake or a real Kafka."),
+    "groups": Lazy("groups", "groups", "List, describe, reset and delete share groups."),
+    "configs": Lazy("configs", "configs", "Show and change the settings of share groups."),
+    "consume": Lazy("consume", "consume", "Print the records of a topic as a share consumer."),
+    "records": Lazy("records", "records", "List records in flight; tell the life of one."),
+    "config": Lazy("config_show", "config", "Show the configuration of a coordinator."),
+    "store": Lazy("store", "store", "Check, migrate, back up and restore a store."),
+    "events": Lazy("events", "events", "List, join, delete and check the files of the event log."),
+    "analyze": Lazy("analyze", "analyze", "Find out from events how a group did (Spark)."),
+    "bench": Lazy("bench", "bench", "Measure throughput, latency and fairness."),
+    "version": Lazy("version", "version", "Print the version."),
 }
 
 
 class LazyGroup(click.Group):
     """Commands by table; turns errors into one line and an exit code."""
 
+    def __init__(self, *args: Any, table: dict[str, Lazy], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._table = table
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the table."""
-        return list(COMMANDS)
+        return list(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports the command's module."""
-        found = COMMANDS.get(cmd_name)
+        found = self._table.get(cmd_name)
         if found is None:
             return None
         module = importlib.import_module(f"sharecoord.cli.{found.module}")
@@ -50,7 +57,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
+            formatter.write_dl([(name, lazy.help) for name, lazy in self._table.items()])
 
     def invoke(self, ctx: click.Context) -> object:
         """Runs the command; see `sharecoord.cli.failures` for what becomes of errors."""
@@ -64,7 +71,9 @@ class LazyGroup(click.Group):
             raise failure_of(error) from error
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def cli(ctx: click.Context, debug: bool) -> None:  # noqa: FBT001 - Click calls by name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -12,6 +12,12 @@ from sharecoord.cli.failures import set_debug
 from sharecoord.cli.output import FORMATS
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+else:
+    # Generic in Click's newer releases only.
+    ParamType = click.ParamType
 
 DEFAULT_BOOTSTRAP_SERVER: Final = "localhost:7070"
 BOOTSTRAP_VARIABLE: Final = "SHARECOORD_BOOTSTRAP_SERVER"

@@ -188,7 +188,6 @@ class CommitBatch:
     """What one group commit writes, in one transaction."""
 
     partitions: list[PartitionCommit] = field(default_factory=list)
-    members_saved: list[MemberRow] = field(default_factory=list)
     members_removed: list[tuple[str, str, int]] = field(default_factory=list)
     """(group id, member id, member epoch): a row with a newer epoch stays, and one whose gateway is
     another coordinator with a live lease."""

@@ -26,6 +26,12 @@ CALM, FIRST_BURST, MIDDLE, SECOND_BURST = 0.2, 0.35, 0.6, 0.8
 the coordinator's turn comes, when that is killed; the rest is produced while it is down. Bursts
 come at once, so that every worker holds some when the kill comes."""
 
+MISSED_S: Final = 2.0
+"""Nothing has moved for so long after a burst, and nobody was seen with enough records: again."""
+
+BURST_MORE: Final = 0.1
+"""Part of the records in such a further burst."""
+
 HELD_AT_KILL: Final = 4
 """What the killed worker must hold at least: one in work, others behind it."""
 
@@ -157,8 +163,9 @@ class Director:
         self._title = "Workers at work"
         producer.allow(round(CALM * plan.records))
         self._until(lambda: producer.idle)
-        self._burst(producer, FIRST_BURST)
-        self._until(lambda: len(tally.in_hand[victim]) >= HELD_AT_KILL)
+        self._burst_until(
+            lambda: len(tally.in_hand[victim]) >= HELD_AT_KILL, producer, FIRST_BURST, MIDDLE
+        )
         pid = self._stage.worker_pid(victim)
         self._stage.kill_worker(victim)
         killed_s = time.monotonic()
@@ -184,10 +191,10 @@ class Director:
         self._title = "Workers at work"
         alive = len(plan.members) - len(self._dead)
         self._until(lambda: producer.idle)
-        self._burst(producer, SECOND_BURST)
         wanted = PER_WORKER_AT_KILL * alive
-        self._until(lambda: producer.idle)
-        self._until(lambda: sum(map(len, tally.in_hand.values())) >= wanted)
+        self._burst_until(
+            lambda: sum(map(len, tally.in_hand.values())) >= wanted, producer, SECOND_BURST, 1.0
+        )
         stage.kill_coordinator()
         killed_s = time.monotonic()
         self._coordinator_up = False
@@ -205,10 +212,25 @@ class Director:
         self._say(f"the coordinator serves again, {waited_s:.1f} s after the kill")
         self._coordinator_kill = CoordinatorKill(killed_s, ready_s)
 
-    def _burst(self, producer: PacedProducer, part: float) -> None:
-        """Lets a part of the records be in the log, what is missing at once."""
-        wanted = round(part * self._plan.records)
-        producer.allow(wanted, at_once=wanted - len(producer.produced))
+    def _burst_until(
+        self, enough: Callable[[], bool], producer: PacedProducer, part: float, most: float
+    ) -> None:
+        """Lets a part of the records be in the log, what is missing at once, until they are held.
+
+        On a busy machine workers may be done with them between two looks; then more follow.
+        """
+        while True:
+            wanted = round(part * self._plan.records)
+            producer.allow(wanted, at_once=wanted - len(producer.produced))
+            self._until(lambda: producer.idle)
+            try:
+                self._until(enough, still_s=MISSED_S if part < most else STALL_S)
+            except StalledError:
+                if part >= most:
+                    raise
+                part = min(most, part + BURST_MORE)
+            else:
+                return
 
     def _finish(self, producer: PacedProducer) -> None:
         records = self._plan.records
@@ -219,12 +241,12 @@ class Director:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _until(self, done: Callable[[], bool]) -> None:
-        """Ticks until something is so; StalledError when nothing has moved for long."""
+    def _until(self, done: Callable[[], bool], still_s: float = STALL_S) -> None:
+        """Ticks until something is so; StalledError when nothing has moved for `still_s`."""
         self._moved = (None, time.monotonic())
         while not done():
             self._tick()
-            if time.monotonic() - self._moved[1] > STALL_S:
+            if time.monotonic() - self._moved[1] > still_s:
                 raise StalledError
 
     def _tick(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -78,6 +78,32 @@ class LedgerWriter:
     def close(self) -> None:
         """Closes the file."""
         os.close(self._file)
+
+
+class Unanswered:
+    """Acknowledgements that wait for their answer, by record.
+
+    A record may come again to the same member, and be acknowledged again, before the answer to its
+    former acknowledgement is there: answers tell offsets alone, and come in the order of what was
+    said.
+    """
+
+    def __init__(self) -> None:
+        self._said: defaultdict[int, deque[tuple[int, Outcome]]] = defaultdict(deque)
+
+    def said(self, offset: int, count: int, outcome: Outcome) -> None:
+        """Notes an acknowledgement of the `count`-th delivery of a record."""
+        self._said[offset].append((count, outcome))
+
+    def answered(self, offset: int) -> tuple[int, Outcome]:
+        """The one that an answer is about; 0 and NONE when there is none."""
+        waiting = self._said.get(offset)
+        if not waiting:
+            return 0, Outcome.NONE
+        oldest = waiting.popleft()
+        if not waiting:
+            del self._said[offset]
+        return oldest
 
 
 class LedgerReader:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from pathlib import Path
 
 from rich.console import Console
 
+from sharecoord.demo import report as reporting
 from sharecoord.demo.director import Director
 from sharecoord.demo.judge import judge
 from sharecoord.demo.plan import RECORDS_DEFAULT, WORKERS_DEFAULT, Plan
@@ -28,6 +30,7 @@ def run(
     workers: int = WORKERS_DEFAULT,
     plain: bool = False,
     seed: int | None = None,
+    report: Path | None = None,
 ) -> int:
     """Plays the demo and prints the summary on standard output.
 
@@ -38,6 +41,7 @@ def run(
         workers: How many processes share the partition, from 2 on.
         plain: Lines instead of the picture, also in a terminal.
         seed: Decides which record behaves how; None draws one, which is printed.
+        report: File for a page about the run, by Spark (needs pyspark and Java); None: no page.
 
     Returns:
         Exit code: 0 when nothing was lost and every promise was kept, 1 when not, 2 when the demo
@@ -45,14 +49,20 @@ def run(
 
     Raises:
         InvalidConfigError: A value is out of bounds, or `kafka` and `real` are both given.
+        SparkMissingError: A report is wanted, and what makes it is not there.
     """
     if kafka is not None and real:
         raise InvalidConfigError("--kafka and --kafka-real: give one of them, not both.")
     plan = Plan(records, workers, secrets.randbelow(SEEDS) if seed is None else seed)
+    if report is not None:
+        reporting.check()
     console = Console()
     try:
-        with Stage(kafka=kafka, real=real) as stage:
+        with Stage(kafka=kafka, real=real, with_events=report is not None) as stage:
             code = _play(plan, stage, console, plain=plain)
+            if report is not None:
+                stage.stop_coordinator()
+                reporting.make_report(stage.events, stage.directory, report, console)
             stage.keeps_files = code != EXIT_OK
             if stage.keeps_files:
                 note = f"Ledgers, logs and the store are kept in {stage.directory}"

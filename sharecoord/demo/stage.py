@@ -54,19 +54,23 @@ class Stage:
         topic: Name of the demo's topic; of its own, so a cluster of yours is left as it was.
         kafka: `host:port` once it is there.
         directory: Store, ledgers and logs.
+        events: Folder of the coordinator's events, if it writes them.
     """
 
-    def __init__(self, *, kafka: str | None, real: bool) -> None:
+    def __init__(self, *, kafka: str | None, real: bool, with_events: bool = False) -> None:
         """Nothing is started yet.
 
         Args:
             kafka: A cluster that is there, as `host:port[,...]`; None starts one.
             real: Start a real broker (Java, Maven) instead of the mock cluster.
+            with_events: Whether the coordinator writes what happens to `events`.
         """
         self.topic = f"sharecoord-demo-{uuid.uuid4().hex[:8]}"
         self.kafka = kafka or ""
         self.directory = Path(tempfile.mkdtemp(prefix="sharecoord-demo-"))
+        self.events = self.directory / "events"
         self.keeps_files = False
+        self._with_events = with_events
         self._mock = kafka is None and not real
         self._real = real
         self._ends = ExitStack()
@@ -130,8 +134,9 @@ class Stage:
     def start_coordinator(self) -> None:
         """Starts the coordinator and returns at once; see `coordinator_ready`."""
         if self._coordinator is None:
+            sink = {"events.sink": f"parquet:{self.events}"} if self._with_events else {}
             self._coordinator = CoordinatorProcess(
-                self.kafka, self.directory, settings=COORDINATOR_SETTINGS
+                self.kafka, self.directory, settings={**COORDINATOR_SETTINGS, **sink}
             )
             self._ends.callback(self._coordinator.kill)
         self._coordinator.launch()
@@ -166,6 +171,10 @@ class Stage:
     def kill_coordinator(self) -> None:
         """Kill -9."""
         self.coordinator.kill()
+
+    def stop_coordinator(self) -> None:
+        """SIGTERM; then its events are in files."""
+        self.coordinator.stop()
 
     # -- the workers ----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sharecoord_sdk import AcknowledgeType, KafkaException, Message, ShareConsumer, TopicPartition
 
-from sharecoord.demo.ledger import LedgerWriter, Outcome, Verb
+from sharecoord.demo.ledger import LedgerWriter, Outcome, Unanswered, Verb
 from sharecoord.demo.plan import POLL_RECORDS_MAX, POSTPONE_MS, RETRY_DELAY_MS, Kind, Order
 
 POLL_S = 0.2
@@ -27,8 +27,7 @@ class Worker:
         self._consumer = consumer
         self._ledger = ledger
         self._stopping = False
-        # Acknowledged and not answered yet: offset -> delivery count and outcome.
-        self._open: dict[int, tuple[int, Outcome]] = {}
+        self._unanswered = Unanswered()
         consumer.set_acknowledgement_commit_callback(self._answered)
 
     def stop(self) -> None:
@@ -55,7 +54,7 @@ class Worker:
         order = Order.decode(message.value())
         time.sleep(order.work_ms / 1000)
         outcome, delay_ms = verdict_on(order, count)
-        self._open[offset] = (count, outcome)
+        self._unanswered.said(offset, count, outcome)
         self._ledger.write(Verb.DID, offset, count, outcome)
         if outcome is Outcome.ACCEPT:
             self._consumer.acknowledge(message, AcknowledgeType.ACCEPT)
@@ -72,7 +71,7 @@ class Worker:
         verb = Verb.CONFIRMED if error is None else Verb.REFUSED
         for offsets in answered.values():
             for offset in sorted(offsets):
-                count, outcome = self._open.pop(offset, (0, Outcome.NONE))
+                count, outcome = self._unanswered.answered(offset)
                 self._ledger.write(verb, offset, count, outcome)
 
 

@@ -15,7 +15,14 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from sharecoord.config.kafka_keys import unknown_kafka_key
@@ -35,6 +42,8 @@ __all__ = [
     "all_done",
     "make_admin",
     "make_consumer",
+    "make_group_reader",
+    "make_producer",
 ]
 
 log = structlog.get_logger(__name__)
@@ -113,6 +122,19 @@ def make_consumer(settings: Mapping[str, str | int | float | bool], *, committed
     return _made(Consumer, {**config, "isolation.level": isolation, "error_cb": _log_error})
 
 
+def make_group_reader(settings: Mapping[str, str | int | float | bool], group_id: str) -> Consumer:
+    """A consumer that never joins its group; connects in the background. Close it.
+
+    For `Consumer.committed`: the admin client's way to committed offsets ends the process when the
+    group's coordinator has just moved (docs/decisions/0015).
+
+    Raises:
+        InvalidConfigError: librdkafka does not have a key, or not with this value.
+    """
+    config: dict[str, Any] = {**QUIET, **settings, **READER_FIXED, "group.id": group_id}
+    return _made(Consumer, {**config, "error_cb": _log_error})
+
+
 def make_admin(
     settings: Mapping[str, str | int | float | bool],
     on_error: Callable[[KafkaError], None] = _log_error,
@@ -127,6 +149,15 @@ def make_admin(
         InvalidConfigError: librdkafka does not have a key, or not with this value.
     """
     return _made(AdminClient, {**QUIET, **settings, "error_cb": on_error})
+
+
+def make_producer(settings: Mapping[str, str | int | float | bool]) -> Producer:
+    """A producer; connects in the background.
+
+    Raises:
+        InvalidConfigError: librdkafka does not have a key, or not with this value.
+    """
+    return _made(Producer, {**QUIET, **settings, "error_cb": _log_error})
 
 
 def _made(client: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:

@@ -1,4 +1,4 @@
-"""Committed offsets of consumer groups, over librdkafka's admin client.
+"""Committed offsets of consumer groups: read by a consumer, written by librdkafka's admin client.
 
 Kafka itself keeps others' groups safe, whatever was read before: it takes offsets for an empty
 group only (else UNKNOWN_MEMBER_ID), and none for a share group of its own (GROUP_ID_NOT_FOUND).
@@ -6,6 +6,7 @@ group only (else UNKNOWN_MEMBER_ID), and none for a share group of its own (GROU
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -25,7 +26,13 @@ from sharecoord.errors import (
     SharecoordError,
     UnauthorizedError,
 )
-from sharecoord.kafka.client import REQUEST_TIMEOUT_S, KafkaError, all_done, make_admin
+from sharecoord.kafka.client import (
+    REQUEST_TIMEOUT_S,
+    KafkaError,
+    all_done,
+    make_admin,
+    make_group_reader,
+)
 from sharecoord.ports import CommittedOffset
 
 SETTING = "share.offsets.export.group"
@@ -33,6 +40,14 @@ SETTING = "share.offsets.export.group"
 WITHOUT_MEMBERS = frozenset({ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD})
 """Kafka describes a group that does not exist as DEAD, and so its own share groups to who asks for
 a consumer group."""
+
+READ_PARTITIONS_MAX = 10_000
+"""Partitions of one request, of some 400 kB."""
+
+_NOT_OURS_TO_SEE = frozenset(
+    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART}
+)
+"""Kafka leaves such partitions out where it is asked for all; a write to one says it."""
 
 
 class KafkaOffsetsExport:
@@ -55,16 +70,15 @@ class KafkaOffsetsExport:
         )
         if (await _answer(group_id, described)).state not in WITHOUT_MEMBERS:
             raise _has_members(group_id)
-        listed = self._client().list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group_id)], request_timeout=REQUEST_TIMEOUT_S
-        )
         found: dict[tuple[str, int], CommittedOffset] = {}
-        for place in (await _answer(group_id, listed)).topic_partitions:
-            if place.error is not None:
+        for place in await asyncio.to_thread(_committed, self._settings, group_id):
+            if place.error is None:
+                if place.offset >= 0:
+                    found[place.topic, place.partition] = CommittedOffset(
+                        place.offset, metadata_of(place)
+                    )
+            elif place.error.code() not in _NOT_OURS_TO_SEE:
                 raise _problem(group_id, place.error)
-            found[place.topic, place.partition] = CommittedOffset(
-                place.offset, place.metadata or ""
-            )
         return found
 
     async def write(
@@ -86,6 +100,36 @@ class KafkaOffsetsExport:
     async def close(self) -> None:
         """Drops the client."""
         self._admin = None
+
+
+def metadata_of(place: TopicPartition) -> str:
+    """confluent-kafka copies it without its end: anything up to some NUL may follow."""
+    try:
+        return place.metadata or ""
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="replace")
+
+
+def _committed(
+    settings: Mapping[str, str | int | float | bool], group_id: str
+) -> list[TopicPartition]:
+    """Asks for every partition of the cluster, and waits.
+
+    No client is kept for it: a group is looked at once a minute.
+    """
+    consumer = make_group_reader(settings, group_id)
+    try:
+        topics = consumer.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        places = [TopicPartition(name, n) for name in topics for n in topics[name].partitions]
+        found: list[TopicPartition] = []
+        for start in range(0, len(places), READ_PARTITIONS_MAX):
+            part = places[start : start + READ_PARTITIONS_MAX]
+            found += consumer.committed(part, timeout=REQUEST_TIMEOUT_S)
+    except KafkaException as error:
+        raise _problem(group_id, error.args[0]) from error
+    finally:
+        consumer.close()
+    return found
 
 
 async def _answer(group_id: str, futures: Mapping[str, Future[Any]]) -> Any:

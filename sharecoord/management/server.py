@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from sharecoord import __version__
 from sharecoord.errors import InvalidConfigError
+from sharecoord.ports import EventFigures
 from sharecoord.runtime.memory_use import MemoryFigures, MemoryLevel
 from sharecoord.runtime.status import StatusBoard
 
@@ -62,6 +63,8 @@ class BoardCollector(Collector):
         yield exports
         if snapshot.memory is not None:
             yield from _memory(snapshot.memory)
+        if snapshot.events is not None:
+            yield from _events(snapshot.events)
         places = ["group", "topic", "partition"]
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
             "delivered": CounterMetricFamily(
@@ -113,6 +116,25 @@ def _memory(figures: MemoryFigures) -> Iterable[Metric]:
         "sharecoord_memory_level",
         "For groups above their part: 0 open, 1 the largest do not read, 2 nothing is acquired.",
         value=[*MemoryLevel].index(figures.level),
+    )
+
+
+def _events(figures: EventFigures) -> Iterable[Metric]:
+    """What became of the rows of the event log."""
+    yield CounterMetricFamily(
+        "sharecoord_events_written_rows",
+        "Rows of the event log that its writer has taken.",
+        value=figures.written,
+    )
+    yield CounterMetricFamily(
+        "sharecoord_events_lost_rows",
+        "Rows of the event log that were dropped: the writer was too slow, gone, or had no room.",
+        value=figures.lost,
+    )
+    yield GaugeMetricFamily(
+        "sharecoord_events_waiting_bytes",
+        "Events that wait for the writer.",
+        value=figures.waiting_bytes,
     )
 
 

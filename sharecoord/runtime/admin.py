@@ -20,6 +20,7 @@ from sharecoord.config.group import (
     validate_group_overrides,
 )
 from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey, PartitionRow
+from sharecoord.core.events import GroupEvent
 from sharecoord.core.peering import Look
 from sharecoord.errors import (
     GroupNotEmptyError,
@@ -44,6 +45,7 @@ from sharecoord.runtime.admin_types import (
 from sharecoord.runtime.admin_views import IN_FLIGHT_PAGE, Views
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.group_events import tell, tell_reset, told_when_done
 from sharecoord.runtime.reload import see_row
 from sharecoord.runtime.store_thread import StoreCaller
 from sharecoord.runtime.supported import refuse_unsupported
@@ -222,6 +224,10 @@ class Admin:
                     set_values={name: checked[name] for name in set_values},
                     deleted=list(deleted),
                 )
+                changed = [f"{name}={checked[name]}" for name in set_values]
+                changed += [f"{name} deleted" for name in deleted]
+                said = ", ".join(changed)
+                tell(self._context, group_id, GroupEvent.CONFIGURED, reason=said)
             finally:
                 # Whatever became of it: what is stored is what is in force.
                 await self._refresh(group_id)
@@ -270,7 +276,8 @@ class Admin:
             return
         await self._open_siblings(group_id, {key.topic for key in heads})
         try:
-            await self._context.caller.call(self._context.store.reset_partitions, heads)
+            reset = await self._context.caller.call(self._context.store.reset_partitions, heads)
+            tell_reset(self._context, group_id, reset)
         except StoreOutcomeUnknownError:
             await self._reload(group_id, heads)
             raise
@@ -338,7 +345,8 @@ class Admin:
         group.forget(topics, "its offsets were deleted")
         try:
             # In the same step as `forget`: whoever opens the topics from now on comes after it.
-            await self._context.caller.call(self._context.store.delete_topics, group_id, topics)
+            with told_when_done(self._context, group_id, topics):
+                await self._context.caller.call(self._context.store.delete_topics, group_id, topics)
         finally:
             if not group.closed:
                 await self._refresh(group_id)
@@ -391,7 +399,8 @@ class Admin:
             if group is not None:
                 del self._coordinator.groups[group_id]
                 group.close()
-            await self._context.caller.call(self._context.store.delete_group, group_id)
+            with told_when_done(self._context, group_id):
+                await self._context.caller.call(self._context.store.delete_group, group_id)
         self._tell_fleet()
         log.info("group deleted", group=group_id)
 

@@ -17,7 +17,14 @@ from sharecoord.errors import (
     StoreFatalError,
     StoreInUseError,
 )
-from sharecoord.ports import LogReader, OffsetQuery, OffsetsExport, Store, TopicCatalog
+from sharecoord.ports import (
+    EventSink,
+    LogReader,
+    OffsetQuery,
+    OffsetsExport,
+    Store,
+    TopicCatalog,
+)
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.effects import CallbackEffect
@@ -64,6 +71,8 @@ class Context:
     """The other coordinators; None for a lone one."""
     offsets_export: OffsetsExport | None = None
     """None where no tools of Kafka's look on: in the simulator, and in tests."""
+    events: EventSink | None = None
+    """None = nobody wants to know."""
     joins: Gatherer[MemberRow, int | None] = field(init=False)
     """Members; their epochs."""
     claims: Gatherer[PartitionClaim, LoadedPartition | None] = field(init=False)

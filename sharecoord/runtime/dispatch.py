@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sharecoord.config.group import GroupConfig
 from sharecoord.core.fair_share import fair_parts, jain_index
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int]
 Waiting = OrderedDict[Session, None]
+
+
+class Wanted(NamedTuple):
+    """What a member could have taken in an interval, and what it was handed; in records."""
+
+    session: Session
+    demand: int
+    got: int
 
 
 class DispatchedGroup(Protocol):
@@ -98,12 +107,24 @@ class Dispatcher:
         session.topics = frozenset(topics)
         self.topics.update(session.topics)
 
-    def settled(self, session: Session, records: int, now_ms: int, busy_us: int) -> None:
-        """A member has worked off records: its pace, and the window that follows it."""
+    def settled(
+        self, session: Session, here: int, now_ms: int, busy_us: int, *, on_way: int
+    ) -> None:
+        """A member has worked off records: its pace, and the window that follows it.
+
+        Args:
+            session: The member's.
+            here: Records of own share-partitions, which it holds no longer.
+            now_ms: By the clock of locks.
+            busy_us: How long the application had them; 0 = unknown.
+            on_way: Records of which other owners are told now: it still holds them in our book.
+        """
+        records, drained = here + on_way, self._held(session) <= on_way
         if busy_us:
-            session.pace.worked(records, busy_us / 1000)
+            lock_ms = self._group.config.lock_duration_ms
+            session.pace.worked(records, busy_us / 1000, drained=drained, lock_ms=lock_ms)
         else:
-            session.pace.finished(records, now_ms, drained=not self._held(session))
+            session.pace.finished(records, now_ms, drained=drained)
         self._count(session)
         self._group.window_grows(
             window_records(self._group.config, self.holds_total, len(self._group.sessions))
@@ -164,6 +185,10 @@ class Dispatcher:
         """Looks at everything anew, once in this turn of the loop: after what is rare."""
         self._all = True
         self._schedule()
+
+    def waiting(self, topic: str) -> int:
+        """How many members could take something of a topic at once."""
+        return len(self._waiting.get(topic, ()))
 
     def stop(self) -> None:
         """Nothing is acquired any more."""
@@ -268,23 +293,25 @@ class Dispatcher:
 
     # -- how fair it was ------------------------------------------------------------------------
 
-    def measure(self) -> None:
-        """Ends an interval (design 5, "Measured"): `fairness`, and each member's `share.ratio`."""
-        shares = [session.share for session in self._group.sessions.values()]
-        wanting = [share for share in shares if share.demand > 0]
-        parts = fair_parts([s.demand for s in wanting], [s.got for s in wanting])
-        self.fairness = jain_index(parts) if parts else None
+    def measure(self) -> list[Wanted]:
+        """Ends an interval (design 5, "Measured"): `fairness`, and each member's `share.ratio`.
+
+        Returns:
+            The members that wanted something.
+        """
+        sessions = self._group.sessions.values()
         now_ms = self._group.context.clock.now_ms()
-        for session in self._group.sessions.values():
+        for session in sessions:
+            session.share.ratio = None
             if session.away is not None:
                 session.away.prune(now_ms)
-        for share in shares:
-            share.ratio = None
-        if parts:
-            for share, part in zip(wanting, parts, strict=True):
-                share.ratio = part
-        for share in wanting:
-            share.next_interval()
+        wanted = [Wanted(s, s.share.demand, s.share.got) for s in sessions if s.share.demand > 0]
+        parts = fair_parts([each.demand for each in wanted], [each.got for each in wanted])
+        self.fairness = jain_index(parts) if parts else None
+        for each, part in zip(wanted, parts or repeat(None, len(wanted)), strict=True):
+            each.session.share.ratio = part
+            each.session.share.next_interval()
+        return wanted
 
 
 def _has_something(actor: PartitionActor) -> bool:

@@ -11,6 +11,8 @@ from sharecoord.config.group import GroupConfig, resolve
 from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey
 from sharecoord.core.decisions import AcquiredRange, HeldRange
 from sharecoord.core.delivery import Assignment, LostRange, PartitionResult
+from sharecoord.core.events import GroupEvent
+from sharecoord.core.pace import window_follows
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import AcknowledgedRange
 from sharecoord.errors import (
@@ -24,30 +26,21 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.ports import TopicInfo
-from sharecoord.runtime import (
-    idle,
-    loading,
-    lock_books,
-    log_changes,
-    moves,
-    opening,
-    poll_timer,
-)
+from sharecoord.runtime import idle, loading, lock_books, log_changes, moves, opening, poll_timer
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.dispatch import Dispatcher
 from sharecoord.runtime.effects import Collector
+from sharecoord.runtime.event_tap import tap_maker, work_us_each
+from sharecoord.runtime.group_events import tell
 from sharecoord.runtime.group_settings import settings_of
 from sharecoord.runtime.memory_budget import GroupBudget
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.rereads import reread
-from sharecoord.runtime.sessions import Away, JoinCommand, Session
+from sharecoord.runtime.sessions import Away, JoinCommand, Session, session_of_row
 
 log = structlog.get_logger(__name__)
-
-WINDOW_GROWTH_RATIO = 1.05
-"""A window follows its members in steps: each step looks at all partitions of the group."""
 
 Place = tuple[str, int]
 
@@ -207,7 +200,9 @@ class GroupActor:
             book_epochs=command.book_epochs,
             away=Away() if self.context.fleet is not None and not gateway else None,
         )
-        if former is not None:
+        if former is None:
+            tell(self.context, self.group_id, GroupEvent.JOINED, session=session)
+        else:
             former.cancel_timers()
             session.pace = former.pace
             session.delivered_total = former.delivered_total
@@ -283,21 +278,12 @@ class GroupActor:
             self.expire_later(session, left_s)
         elif self.sessions.get(session.member_id) is session:
             log.info("session timed out", group=self.group_id, member=session.member_id)
-            self.leave(session)
+            self.leave(session, why="session timeout")
 
     def remember(self, member: MemberRow) -> None:
         """A member that is known from the store alone: its session ends after its timeout."""
         here = member.gateway == self.context.coordinator_id or self.context.fleet is None
-        session = Session(
-            member.group_id,
-            member.member_id,
-            member.member_epoch,
-            member.client_id,
-            member.host,
-            frozenset(member.topics),
-            last_poll_ms=self.context.clock.now_ms(),
-            gateway="" if here else member.gateway,
-        )
+        session = session_of_row(member, self.context.clock.now_ms(), is_here=here)
         self.dispatcher.joined(session)
         self.expire_later(session)
 
@@ -307,7 +293,11 @@ class GroupActor:
         self.dispatcher.took_part(session)
 
     def leave(
-        self, session: Session, book: Mapping[Place, Sequence[HeldRange]] | None = None
+        self,
+        session: Session,
+        book: Mapping[Place, Sequence[HeldRange]] | None = None,
+        *,
+        why: str = "",
     ) -> None:
         """Removes a member; what it holds is released and counts (KIP-932, T11).
 
@@ -315,6 +305,7 @@ class GroupActor:
             session: The member's.
             book: What its application has; the rest never reached it, and goes back unseen
                 (design 5.3). None = nobody knows, all of it counts.
+            why: What ended its session; "" = it left.
         """
         if self.sessions.get(session.member_id) is not session:
             return
@@ -324,6 +315,8 @@ class GroupActor:
         if fleet is not None and not session.is_lent:
             fleet.gateway.left(session, book)
         self.dispatcher.left(session)
+        event = GroupEvent.SESSION_ENDED if why else GroupEvent.LEFT
+        tell(self.context, self.group_id, event, session=session, reason=why or None)
         for place, actor in self.partitions.items():
             if book is not None and actor.state is ActorState.ACTIVE:
                 actor.compare_lock_book(session.member_id, book.get(place, ()))
@@ -388,14 +381,15 @@ class GroupActor:
         """
         now_ms = self.context.clock.now_ms()
         self.polled(session)
-        settled = 0
+        settled = on_way = 0
+        work_us = work_us_each(self.context, busy_us, acknowledgements)
         for topic, topic_id, partition, ranges in acknowledgements:
             actor = self.partitions.get((topic, partition))
             owner = self.elsewhere.get((topic, partition))
             if actor is None and owner is not None and self.context.fleet is not None:
                 key = PartitionKey(self.group_id, topic, topic_id, partition)
                 gateway = self.context.fleet.gateway
-                settled += gateway.settle(owner, session, key, ranges, collector, may_wait=may_wait)
+                on_way += gateway.settle(owner, session, key, ranges, collector, may_wait=may_wait)
                 continue
             error = self._not_served(actor, topic, topic_id, partition)
             if error is not None or actor is None:
@@ -403,10 +397,12 @@ class GroupActor:
                 key = PartitionKey(self.group_id, topic, topic_id, partition)
                 collector.add(PartitionResult(key, error=error))
                 continue
-            settled += actor.acknowledge(session, ranges, collector, may_wait=may_wait)
-        if settled:
-            session.acknowledged_total += settled
-            self.dispatcher.settled(session, settled, now_ms, busy_us)
+            settled += actor.acknowledge(
+                session, ranges, collector, may_wait=may_wait, work_us=work_us
+            )
+        if settled + on_way:
+            session.acknowledged_total += settled + on_way
+            self.dispatcher.settled(session, settled, now_ms, busy_us, on_way=on_way)
         collector.seal()
 
     def _not_served(
@@ -452,7 +448,7 @@ class GroupActor:
     def window_grows(self, record_locks_max: int) -> None:
         """Lets a window that is not set by hand follow the members' pace (design 5.4)."""
         present = self.settings.record_locks_max
-        if record_locks_max > present * WINDOW_GROWTH_RATIO or record_locks_max * 2 < present:
+        if window_follows(present, record_locks_max):
             self.settings = self.settings._replace(record_locks_max=record_locks_max)
             for actor in self.partitions.values():
                 actor.apply_settings(self.settings)
@@ -565,12 +561,15 @@ class GroupActor:
             on_dropped=self.dropped,
             on_missing=self._missing,
             on_timed_out=self.dispatcher.timed_out,
+            tap=tap_maker(self.context, self.sessions),
         )
         self.partitions[key.topic, key.partition] = actor
         return actor
 
     def activated(self, actor: PartitionActor) -> None:
         """A share-partition is served from now on."""
+        place = actor.key.topic, actor.key.partition
+        tell(self.context, self.group_id, GroupEvent.OWNED, place=place)
         moves.compare_all(self.context.fleet, self, actor)
         # Who left while this was not served left its locks behind.
         for member_id in actor.members() - self.sessions.keys():

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from sharecoord.config.group import GroupConfig
+from sharecoord.core.pace import grown_window
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import Ordering
-
-WINDOW_PER_MEMBER = 4
-"""A window that is not set by hand holds what its members may hold, and at least so many records
-for each of them (design 5.4)."""
-
-WINDOW_MAX = 100_000
 
 
 def settings_of(config: GroupConfig) -> PartitionSettings:
@@ -40,8 +35,4 @@ def window_records(config: GroupConfig, holds_total: int, members: int) -> int:
     """
     if "share.partition.max.record.locks" in config.sources:
         return config.max_record_locks
-    return max(
-        config.max_record_locks,
-        min(WINDOW_MAX, holds_total),
-        min(WINDOW_MAX, WINDOW_PER_MEMBER * members),
-    )
+    return grown_window(config.max_record_locks, holds_total, members)

@@ -43,7 +43,8 @@ from sharecoord.runtime.memory_use import (
     partition_bytes,
     use_of,
 )
-from sharecoord.runtime.partition_actor import FRESH_BYTES_HIGH, PartitionActor
+from sharecoord.runtime.partition_actor import PartitionActor
+from sharecoord.runtime.read_ahead import FRESH_BYTES_HIGH
 from sharecoord.runtime.stalled_streams import StalledStreams
 
 if TYPE_CHECKING:

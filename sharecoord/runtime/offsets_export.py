@@ -3,8 +3,8 @@
 Kafka's own tools and exporters show log end - committed offset of a consumer group. For each
 share-partition that this coordinator serves, the offset that gives the right lag so is committed
 under the name that the setting gives; nobody ever resumes from it. Its metadata reads
-`sharecoord spso=OFFSET group=SHARE_GROUP`: this is also how our offsets are told from others'. The
-coordinators of a fleet write the same mark, each for what it serves.
+`sharecoord spso=OFFSET group="SHARE_GROUP"`: this is also how our offsets are told from others'.
+The coordinators of a fleet write the same mark, each for what it serves.
 
 Only what is durable in the store goes out. What Kafka has under the name is read before the first
 write and then each minute: as long as there are members, or offsets of somebody else, nothing is
@@ -15,6 +15,7 @@ written anew.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -51,7 +52,9 @@ WRITE_PARTITIONS_MAX = 400
 holds two names of groups, in key and metadata, and one of a topic: 249 characters each, of up to 4
 bytes in a group's."""
 
-_METADATA = re.compile(r"sharecoord spso=\d+ group=(.*)")
+_METADATA = re.compile(r'sharecoord spso=\d+ group=("(?:[^"\\]|\\.)*")')
+"""The name in quotation marks, as JSON has it: confluent-kafka reads metadata up to some NUL behind
+its end, so the text itself must say where it ends."""
 
 Place = tuple[str, int]
 
@@ -170,15 +173,16 @@ class OffsetsExporter:
         """
         found = await port.read(export.name)
         for place in sorted(found):
-            mark = _METADATA.fullmatch(found[place].metadata)
-            if mark is None or mark[1] != group_id:
-                whose = f"share group {mark[1]!r}" if mark else "somebody else"
+            mark = _METADATA.match(found[place].metadata)
+            if mark is None or mark[1] != _quoted(group_id):
+                whose = f"share group {mark[1]}" if mark else "somebody else"
                 raise invalid_config(
                     "share.offsets.export.group",
                     export.name,
                     f"this consumer group has offsets of {whose}, {place[0]}[{place[1]}] first",
                     fix="Choose another name, or delete that consumer group if nobody needs it",
                 )
+            found[place] = CommittedOffset(found[place].offset, mark[0])
         export.known = found
         export.written_s = {p: at_s for p, at_s in export.written_s.items() if p in found}
 
@@ -202,6 +206,10 @@ class OffsetsExporter:
             )
 
 
+def _quoted(group_id: str) -> str:
+    return json.dumps(group_id, ensure_ascii=False)
+
+
 def _due(group: GroupActor, export: _Export, now_s: float) -> dict[Place, _Due]:
     """What Kafka does not have so, or has had for a day."""
     due: dict[Place, _Due] = {}
@@ -212,7 +220,7 @@ def _due(group: GroupActor, export: _Export, now_s: float) -> dict[Place, _Due]:
         start = window.start_offset
         offset = CommittedOffset(
             consumer_offset(start, window.finished),
-            f"sharecoord spso={start} group={group.group_id}",
+            f"sharecoord spso={start} group={_quoted(group.group_id)}",
         )
         age_s = now_s - export.written_s.get(place, -math.inf)
         if export.known.get(place) != offset or age_s >= EXPORT_AGAIN_S:

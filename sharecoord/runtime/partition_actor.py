@@ -14,6 +14,7 @@ import structlog
 
 from sharecoord.core.changes import PartitionCommit, PartitionKey
 from sharecoord.core.delivery import Delivery
+from sharecoord.core.events import RangeEvent
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import (
@@ -27,24 +28,20 @@ from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import NotOwnerError, SharecoordError
 from sharecoord.ports import LogReading
 from sharecoord.runtime.actor_state import ActorState
+from sharecoord.runtime.alarm import Alarm
 from sharecoord.runtime.candidates import Candidates, candidates
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect, HandBackEffect
+from sharecoord.runtime.event_tap import EventTap
 from sharecoord.runtime.memory_budget import GroupBudget
+from sharecoord.runtime.read_ahead import ReadAhead
 from sharecoord.runtime.record_cache import RecordCache
 from sharecoord.runtime.recovery import commit_of, lock_left_max_ms
 from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import TopicLife
 
 log = structlog.get_logger(__name__)
-
-FRESH_BYTES_HIGH = 4 << 20
-"""Reading ahead stops here: 10 ms of the fastest member at 1 kB. The Kafka client's own queue lies
-behind it; more is slower, because it leaves the processor's cache meanwhile."""
-
-FRESH_RECORDS_HIGH = 60_000
-"""The same for small records."""
 
 TOKENS_RESERVE = 100_000
 """With fewer tokens left than any acquire can use, the partition is claimed anew."""
@@ -80,6 +77,7 @@ class PartitionActor:
         on_dropped: Callable[[PartitionActor, SharecoordError], None],
         on_missing: Callable[[PartitionActor, int, int], None],
         on_timed_out: Callable[[Collection[str]], None],
+        tap: Callable[[PartitionKey, RecordCache], EventTap] | None = None,
     ) -> None:
         self.key = key
         self.partition_id = partition_id
@@ -95,7 +93,7 @@ class PartitionActor:
         """What lets records pass as long as the topic is still the same."""
         self.log_end_offset: int | None = None
         self.cache = RecordCache(budget)
-        self.fresh_records = self.fresh_bytes = 0
+        self.fresh = ReadAhead(self.cache)
         self.proven_end = 0
         self.missing_wanted = False
         self.held_back = False
@@ -127,8 +125,9 @@ class PartitionActor:
         self._on_dropped = on_dropped
         self._on_missing = on_missing
         self._on_timed_out = on_timed_out
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at_ms = 0
+        self._alarm = Alarm(clock, self._on_time)
+        """For the earliest lock end or due time."""
+        self._events = None if tap is None else tap(key, self.cache)
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -147,12 +146,12 @@ class PartitionActor:
         self.incarnation = incarnation
         self.state_epoch = state_epoch
         self.state = ActorState.ACTIVE
-        self.fresh_records = self.fresh_bytes = 0
+        self.fresh.clear()
         self.proven_end = partition.window.end_offset
         self.read_ahead_given_up = self.resting = False
         self.cache.clear()
         self.missing_wanted = False
-        self._arm_timer()
+        self._set_alarm()
         unseen, self._unseen = self._unseen, []
         for member_id, ranges in unseen:
             self.hand_back(member_id, ranges)
@@ -173,11 +172,11 @@ class PartitionActor:
         if self.reading is not None:
             self.reading.close()
             self.reading = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
+        if self._events is not None:
+            self._events.begin()
         self.cache.clear()
-        self.fresh_records = self.fresh_bytes = 0
+        self.fresh.clear()
 
     def drop(self, error: SharecoordError) -> None:
         """A commit failed or was fenced: the whole incarnation goes, then a new claim."""
@@ -203,6 +202,8 @@ class PartitionActor:
         """What must be stored since the last call."""
         if self.partition is None:
             return None
+        if self._events is not None:
+            self._events.taken()
         commit = commit_of(self.partition, self.partition_id, self.state_epoch, self.clock)
         if self._raises_state_epoch:
             self._raises_state_epoch = False
@@ -232,8 +233,9 @@ class PartitionActor:
             assert end <= self.partition.log_start_offset, "the window passed what was not read"
             self._recount_fresh()
         else:
-            self.fresh_records += chunk.count
-            self.fresh_bytes += chunk.size_bytes
+            self.fresh.add(chunk)
+        if self._events is not None:
+            self._events.arrived(chunk.last)
         self.proven_end = max(self.proven_end, chunk.last + 1)
         if self.log_end_offset is None or self.log_end_offset < self.proven_end:
             self.log_end_offset = self.proven_end
@@ -265,14 +267,9 @@ class PartitionActor:
             if self.held_back or not self.budget.may_read():
                 self.reading.want_more(wanted=False)
                 return
-            full = self.fresh_bytes > FRESH_BYTES_HIGH or self.fresh_records > FRESH_RECORDS_HIGH
-            low = (
-                self.fresh_bytes * 2 < FRESH_BYTES_HIGH
-                and self.fresh_records * 2 < FRESH_RECORDS_HIGH
-            )
-            if full:
+            if self.fresh.is_full:
                 self.reading.want_more(wanted=False)
-            elif low:
+            elif self.fresh.is_low:
                 self.reading.want_more(wanted=True)
 
     def hold_back(self, *, held: bool) -> None:
@@ -293,7 +290,7 @@ class PartitionActor:
         self.reading = None
         self.read_ahead_given_up = True
         self.cache.clear()
-        self.fresh_records = self.fresh_bytes = 0
+        self.fresh.clear()
         self.proven_end = self.partition.window.end_offset
         return freed
 
@@ -305,7 +302,7 @@ class PartitionActor:
     def _skip_gap(self) -> None:
         """Moves the window over a proven gap when no record is left before its end."""
         partition = self.partition
-        if partition and not self.fresh_records and partition.window.end_offset < self.proven_end:
+        if partition and not self.fresh.records and partition.window.end_offset < self.proven_end:
             self._commit(partition.decide_skip(self.proven_end))
 
     # -- acquire --------------------------------------------------------------------------------
@@ -318,7 +315,7 @@ class PartitionActor:
         partition.window.advance(self.clock.now_ms())
         if not self.budget.may_acquire():
             return self._lifeline()
-        return partition.window.ready + min(self.fresh_records, partition.room)
+        return partition.window.ready + min(self.fresh.records, partition.room)
 
     def _lifeline(self) -> int:
         """How many due records may go out although memory is short."""
@@ -352,10 +349,10 @@ class PartitionActor:
         )
         if not decision.changes_anything:
             return 0
-        partition.apply(decision)
+        self._apply(decision)
         delivery = self._delivery(decision.acquired)
         self._taken_from_fresh(end_before)
-        self._arm_timer()
+        self._set_alarm()
         if not delivery.records:
             self._committer.add(self)
             return 0
@@ -364,7 +361,7 @@ class PartitionActor:
         effect = DeliveryEffect(self, session, delivery)
         self.sending[effect] = None
         self._committer.add(self, effect)
-        if not self.fresh_records:
+        if not self.fresh.records:
             self._skip_gap()
         return delivery.records
 
@@ -380,27 +377,13 @@ class PartitionActor:
         end = self.partition.window.end_offset
         if end == end_before:
             return
-        for chunk in self.cache.after(end_before):
-            if chunk.covers_from >= end:
-                break
-            start, _ = chunk.span(end_before, chunk.last)
-            stop = chunk.span(chunk.first, end - 1)[1]
-            taken = max(0, stop - start)
-            self.fresh_records -= taken
-            self.fresh_bytes -= chunk.size_bytes * taken // chunk.count
-        if not self.fresh_records:
-            self.fresh_bytes = 0
+        self.fresh.take(end_before, end)
         self.adjust_appetite()
 
     def _recount_fresh(self) -> None:
         """Counts what was read ahead anew, after the window's end moved by itself."""
         assert self.partition is not None, "active"
-        end = self.partition.window.end_offset
-        self.fresh_records = self.fresh_bytes = 0
-        for chunk in self.cache.after(end):
-            start, stop = chunk.span(end, chunk.last)
-            self.fresh_records += stop - start
-            self.fresh_bytes += chunk.size_bytes * (stop - start) // chunk.count
+        self.fresh.recount(self.partition.window.end_offset)
         self.adjust_appetite()
 
     def _candidates(self, member_id: str, max_records: int, *, short: bool) -> Candidates:
@@ -412,7 +395,7 @@ class PartitionActor:
             member_id=member_id,
             max_records=max_records,
             lookahead=LIFELINE_RECORDS if short else DUE_LOOKAHEAD_RECORDS,
-            with_fresh=bool(self.fresh_records) and not short,
+            with_fresh=bool(self.fresh.records) and not short,
         )
         for first, last in found.gaps:
             self._commit(self.partition.decide_gap(first, last))
@@ -487,15 +470,24 @@ class PartitionActor:
         collector: Collector,
         *,
         may_wait: bool,
+        work_us: float = 0.0,
     ) -> int:
-        """Settles what a member says; returns how many records it holds no longer."""
+        """Settles what a member says; returns how many records it holds no longer.
+
+        Args:
+            session: Who says it.
+            ranges: What it says.
+            collector: Hears the answer when it is durable.
+            may_wait: Whether the commit may wait for others.
+            work_us: The application's time per record; 0 = unknown.
+        """
         partition = self.partition
         assert partition is not None, "only an active partition is asked"
         now_ms = self.clock.now_ms()
         held = partition.window.held
         before = held.get(session.member_id, 0)
         decision = partition.decide_acknowledge(now_ms, session.member_id, ranges)
-        partition.apply(decision)
+        self._apply(decision, work_us=work_us)
         renewed = any(r.type is AcknowledgeType.RENEW for r in ranges)
         settled = before - held.get(session.member_id, 0)
         effect = AcknowledgeEffect(
@@ -509,7 +501,7 @@ class PartitionActor:
         )
         self._committer.add(self, effect, may_wait=may_wait)
         self.cache.drop_below(partition.window.start_offset)
-        self._arm_timer()
+        self._set_alarm()
         self._pump(self)
         return settled
 
@@ -522,7 +514,8 @@ class PartitionActor:
             effect.hand_back()
         if self.partition is not None:
             now_ms = self.clock.now_ms()
-            self._commit(self.partition.decide_release_member(now_ms, member_id))
+            gone = self.partition.decide_release_member(now_ms, member_id)
+            self._commit(gone, RangeEvent.DEPARTED)
 
     def compare_lock_book(self, member_id: str, book: Sequence[HeldRange]) -> list[HeldRange]:
         """Settles the difference between a member's lock book and ours; returns what it lost."""
@@ -554,33 +547,32 @@ class PartitionActor:
         """Who holds something here."""
         return set(self.partition.window.held) if self.partition else set()
 
-    def _commit(self, decision: Decision) -> None:
+    def _apply(
+        self, decision: Decision, ended_by: RangeEvent = RangeEvent.RELEASED, work_us: float = 0.0
+    ) -> None:
+        """Carries out a decision; the event log hears of it when it is durable."""
+        assert self.partition is not None, "decided by it"
+        if self._events is not None:
+            self._events.note(self, self.partition, decision, ended_by=ended_by, work_us=work_us)
+        self.partition.apply(decision)
+
+    def _commit(self, decision: Decision, ended_by: RangeEvent = RangeEvent.RELEASED) -> None:
         if decision.changes_anything:
+            self._apply(decision, ended_by)
             assert self.partition is not None, "decided by it"
-            self.partition.apply(decision)
             self.cache.drop_below(self.partition.window.start_offset)
             self._committer.add(self)
-            self._arm_timer()
+            self._set_alarm()
             self._pump(self)
 
-    def _arm_timer(self) -> None:
-        """One timer for the earliest lock end or due time."""
+    def _set_alarm(self) -> None:
         assert self.partition is not None, "active"
         window = self.partition.window
         times = [t for t in (window.next_deadline_ms(), window.next_due_ms()) if t is not None]
-        if not times:
-            return
-        at_ms = min(times)
-        if self._timer is not None:
-            if self._timer_at_ms <= at_ms:
-                return
-            self._timer.cancel()
-        delay_s = max(at_ms - self.clock.now_ms(), 0) / 1000 + 0.001
-        self._timer_at_ms = at_ms
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+        if times:
+            self._alarm.ask(min(times))
 
-    def _on_timer(self) -> None:
-        self._timer = None
+    def _on_time(self) -> None:
         if self.partition is None:
             return
         now_ms = self.clock.now_ms()
@@ -589,7 +581,7 @@ class PartitionActor:
         for effect in [e for e in self.sending if e.delivery.ranges[0].deadline_ms <= now_ms]:
             effect.hand_back()
         expired = self.partition.decide_expire(now_ms)
-        self._commit(expired)
+        self._commit(expired, RangeEvent.EXPIRED)
         self._on_timed_out(expired.timed_out)
-        self._arm_timer()
+        self._set_alarm()
         self._pump(self)

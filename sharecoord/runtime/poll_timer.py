@@ -23,7 +23,7 @@ class PolledGroup(Protocol):
     context: Context
     sessions: dict[str, Session]
 
-    def leave(self, session: Session) -> None:
+    def leave(self, session: Session, *, why: str = "") -> None:
         """Removes a member; what it holds is released and counts."""
 
 
@@ -44,7 +44,7 @@ def _look(group: PolledGroup, session: Session) -> None:
         return
     log.warning("max.poll.interval.ms exceeded", group=group.group_id, member=session.member_id)
     channel = session.channel
-    group.leave(session)
+    group.leave(session, why="max.poll.interval.ms")
     if channel is not None:
         channel.end(
             UnknownMemberError(

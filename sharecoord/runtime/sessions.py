@@ -9,29 +9,13 @@ import asyncio
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
+from sharecoord.core.changes import MemberRow
 from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange
 from sharecoord.core.held_book import HeldBook
 from sharecoord.core.lending import Purse
+from sharecoord.core.pace import PREFETCH_RECORDS_MAX, Pace, prefetch_max
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.runtime.channel import MemberChannel
-
-PREFETCH_MS = 200
-"""A member holds what it works off in so long (design 5, fair dispatch)."""
-
-PREFETCH_BYTES_MAX = 16 << 20
-"""... but no more than this: beyond, memory traffic costs more than the deeper pipeline gives."""
-
-PREFETCH_RECORDS_MAX = 12_000
-"""The same for small records."""
-
-PACE_SLICE_MS = 50
-"""Length of one measurement of a busy member's pace."""
-
-BUSY_MS_MIN = 0.01
-"""Less time of its own than this can not be told from none."""
-
-PACE_WEIGHT = 0.3
-"""Weight of a slower measurement; a faster one counts at once."""
 
 BATCH_RECORDS_DEFAULT = 1_000
 """Records of one message to a member that gave no max.poll.records; its SDK splits them again. 5%
@@ -58,61 +42,6 @@ class JoinCommand:
     book_epochs: dict[tuple[str, int], int] | None = None
     """The owner epochs of the share-partitions for which the lock book is true: what another
     coordinator served when its gateway wrote the book may be missing in it. None = everywhere."""
-
-
-@dataclass(slots=True)
-class Pace:
-    """How fast a member works, learnt from its own acknowledgements."""
-
-    records_per_ms: float = 0.0
-    slice_start_ms: int = 0
-    settled: int = 0
-    busy_ms: float = 0.0
-    busy: bool = False
-    from_idle: bool = False
-    """The slice began with a delivery to an idle member, so all its work lies inside."""
-
-    def started(self, now_ms: int) -> None:
-        """The member got something to do."""
-        if not self.busy:
-            self.busy = self.from_idle = True
-            self.slice_start_ms = now_ms
-            self.settled = 0
-
-    def worked(self, records: int, busy_ms: float) -> None:
-        """The member settled records in so much time of its own, as it says."""
-        self.settled += records
-        self.busy_ms += busy_ms
-        if self.busy_ms >= PACE_SLICE_MS or not self.records_per_ms:
-            self._learn(self.settled / max(self.busy_ms, BUSY_MS_MIN))
-            self.settled, self.busy_ms = 0, 0.0
-
-    def finished(self, records: int, now_ms: int, *, drained: bool) -> None:
-        """The member settled records; `drained` = it holds nothing more.
-
-        For members that do not say how long they had them: what the way there and back takes is
-        in the time, so a slow one seems slower still.
-        """
-        self.settled += records
-        elapsed = now_ms - self.slice_start_ms
-        if elapsed >= PACE_SLICE_MS or (drained and self.from_idle):
-            self._learn(self.settled / max(elapsed, 1))
-            self.slice_start_ms = now_ms
-            self.settled = 0
-            self.from_idle = False
-        if drained:
-            self.busy = False
-
-    def _learn(self, pace: float) -> None:
-        if pace > self.records_per_ms:
-            self.records_per_ms = pace
-        else:
-            self.records_per_ms += PACE_WEIGHT * (pace - self.records_per_ms)
-
-    @property
-    def prefetch(self) -> int:
-        """Records that it works off in PREFETCH_MS, 1 at least."""
-        return max(1, int(self.records_per_ms * PREFETCH_MS))
 
 
 @dataclass(slots=True)
@@ -275,8 +204,7 @@ class Session:
     def _prefetch_max(self) -> int:
         if not self.delivered_records:
             return PREFETCH_RECORDS_MAX
-        size = self.delivered_bytes // self.delivered_records or 1
-        return max(1, min(PREFETCH_RECORDS_MAX, PREFETCH_BYTES_MAX // size))
+        return prefetch_max(self.delivered_bytes // self.delivered_records)
 
     @property
     def holds_max(self) -> int:
@@ -311,3 +239,23 @@ class Session:
             if timer is not None:
                 timer.cancel()
         self.expiry = self.poll_timer = None
+
+
+def session_of_row(member: MemberRow, now_ms: int, *, is_here: bool) -> Session:
+    """The session of a member that is known from the store alone.
+
+    Args:
+        member: Its row.
+        now_ms: Monotonic time.
+        is_here: Whether its stream would be at this coordinator.
+    """
+    return Session(
+        member.group_id,
+        member.member_id,
+        member.member_epoch,
+        member.client_id,
+        member.host,
+        frozenset(member.topics),
+        last_poll_ms=now_ms,
+        gateway="" if is_here else member.gateway,
+    )

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 
 from sharecoord.core.lag import lag as lag_of
+from sharecoord.ports import EventFigures
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.memory_use import MemoryFigures, partition_bytes
@@ -56,6 +57,8 @@ class Snapshot:
     fairness: dict[str, float] = field(default_factory=dict)
     """Jain's index of the last second, of the groups in which something was handed out."""
     exports: tuple[ExportFigures, ...] = ()
+    events: EventFigures | None = None
+    """None where there is no event log."""
 
 
 class StatusBoard:
@@ -79,6 +82,7 @@ class StatusBoard:
     def update(self, coordinator: Coordinator) -> None:
         """Called by the loop, once a second."""
         groups = coordinator.groups.values()
+        sink = coordinator.context.events
         self.latest = Snapshot(
             ticked_at_s=time.monotonic(),
             serving=not coordinator.draining,
@@ -95,6 +99,7 @@ class StatusBoard:
                 if g.dispatcher.fairness is not None
             },
             exports=coordinator.offsets_exporter.figures(),
+            events=None if sink is None else sink.figures,
         )
 
 

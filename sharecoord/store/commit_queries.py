@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from sharecoord.core.changes import CommitBatch, PartitionCommit
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.partition_queries import MEMBER_EPOCH_FLOOR, raise_floor
-from sharecoord.store.row_codec import encode_dead_letter, encode_head, encode_member
+from sharecoord.store.row_codec import encode_dead_letter, encode_head
 from sharecoord.store.statements import Statements
 
 
@@ -37,10 +37,6 @@ def write_batch(
         now_ms = dialect.now_ms(connection)
         removed = [(*each, coordinator_id, now_ms) for each in sorted(batch.members_removed)]
         statements.delete_members(connection, removed)
-    if batch.members_saved:
-        rows = sorted(encode_member(member) for member in batch.members_saved)
-        statements.upsert_members(connection, rows)
-    if batch.members_removed:
         highest = max(epoch for _, _, epoch in batch.members_removed)
         raise_floor(connection, dialect, highest, MEMBER_EPOCH_FLOOR)
     return fenced

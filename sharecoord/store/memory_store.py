@@ -295,8 +295,6 @@ class MemoryStore:
                     continue
                 if member_row.gateway == self._me() or not database.lives(member_row.gateway):
                     del database.members[group_id, member_id]
-            for member in batch.members_saved:
-                _save_member(database, member)
             return CommitResult(fenced=frozenset(fenced))
 
     def _apply(self, partition: _Partition, part: PartitionCommit) -> None:
@@ -570,10 +568,3 @@ def _change_group(database: MemoryDatabase, group: GroupRow) -> GroupRow:
 
 def _copied(group: GroupRow) -> GroupRow:
     return replace(group, config=dict(group.config))
-
-
-def _save_member(database: MemoryDatabase, member: MemberRow) -> None:
-    key = (member.group_id, member.member_id)
-    old = database.members.get(key)
-    if old is None or old.member_epoch <= member.member_epoch:
-        database.members[key] = member

@@ -133,9 +133,6 @@ class PostgresStatements(Statements):
     def delete_members(self, connection: Connection, rows: Rows) -> None:
         _send_many(connection, self._delete_member, rows)
 
-    def upsert_members(self, connection: Connection, rows: Rows) -> None:
-        _send_many(connection, self._upsert_member, rows)
-
     def read_epochs(self, connection: Connection, ids: Sequence[int]) -> list[Sequence[Any]]:
         cursor = _send(connection, self._epochs_sql, [_numbers(ids)])
         self._dialect.catch_up(connection)

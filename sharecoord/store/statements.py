@@ -85,10 +85,6 @@ class Statements:
             ),
             (*member_keys, "member_epoch", "me", "now_ms"),
         )
-        self._upsert_member = self._compile(
-            dialect.upsert(member, keys=member_keys, not_older_by="member_epoch"),
-            member.columns.keys(),
-        )
 
     def write_ranges(
         self, connection: Connection, heads: Rows, deleted: Rows, upserted: Rows
@@ -127,10 +123,6 @@ class Statements:
             rows: Group id, member id, member epoch, this coordinator's id, the store's clock.
         """
         connection.exec_driver_sql(self._delete_member, rows)
-
-    def upsert_members(self, connection: Connection, rows: Rows) -> None:
-        """Rows: all columns; a row with a newer epoch stays."""
-        connection.exec_driver_sql(self._upsert_member, rows)
 
     def read_epochs(self, connection: Connection, ids: Sequence[int]) -> list[Sequence[Any]]:
         """Locks the rows in order of id and reads (id, owner epoch, state epoch) of each."""

@@ -66,6 +66,8 @@ class DatabaseJudge:
         """Members without a stream, since when."""
         self._stream_of: dict[str, tuple[object, str]] = {}
         """Members' streams that work, and where they end."""
+        self._gateway_of: dict[str, str] = {}
+        """Where members' last streams ended."""
         self._troubles = 0
         self._member_epochs: dict[str, int] = {}
         self.way: Callable[[str, str], int | None] = lambda gateway, owner: None
@@ -303,9 +305,11 @@ class DatabaseJudge:
         if life.holder is None or life.deadline_ms <= self._now_ms():
             return False
         silent_ms = self._silent.get(life.holder)
-        _, gateway = self._stream_of.get(life.holder, (None, ""))
-        if silent_ms is None and gateway and shadow.owner not in (None, gateway):
-            silent_ms = self.unheard_ms(gateway, str(shadow.owner))
+        gateway = self._gateway_of.get(life.holder)
+        if gateway is not None and shadow.owner not in (None, gateway):
+            # An owner that hears nothing of the gateway does not know that the member came later.
+            unheard_ms = self.unheard_ms(gateway, str(shadow.owner))
+            silent_ms = min((ms for ms in (silent_ms, unheard_ms) if ms is not None), default=None)
         return silent_ms is None or not self._session_over(silent_ms)
 
     def _check_move(

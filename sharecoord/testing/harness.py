@@ -33,6 +33,7 @@ from sharecoord.runtime.memory_budget import MemoryBudget
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import JoinCommand, Session
 from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
+from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.ledger import BookEntry, Ledger
 from sharecoord.testing.peers import PeerHub
@@ -275,6 +276,7 @@ class FakeMember:
         delay_ms: int = 0,
         first: int | None = None,
         last: int | None = None,
+        busy_us: int = 0,
     ) -> PartitionResult:
         """Settles (a part of) a delivery; returns the answer."""
         ranges = [
@@ -289,10 +291,11 @@ class FakeMember:
             if (first is None or r.last >= first) and (last is None or r.first <= last)
         ]
         key = delivery.key
-        (result,) = await self.send([(key.topic, key.topic_id, key.partition, ranges)])
+        said = [(key.topic, key.topic_id, key.partition, ranges)]
+        (result,) = await self.send(said, busy_us=busy_us)
         return result
 
-    async def send(self, items: Acknowledgements) -> list[PartitionResult]:
+    async def send(self, items: Acknowledgements, *, busy_us: int = 0) -> list[PartitionResult]:
         """Sends acknowledgements as they are; returns the answers.
 
         Raises:
@@ -311,7 +314,8 @@ class FakeMember:
         if not self._connected:
             raise StreamBrokenError
         # Every second one may wait for company: an SDK says so of most.
-        group.acknowledge(session, items, collector, may_wait=number % 2 == 0)
+        waits = number % 2 == 0
+        group.acknowledge(session, items, collector, busy_us=busy_us, may_wait=waits)
         while number not in self.results:
             await self._something(stream)
         results = self.results.pop(number)
@@ -377,6 +381,7 @@ class World:
         self.caller = VirtualStoreCaller()
         """The way of that coordinator to its store."""
         self.members: dict[str, FakeMember] = {}
+        self.events = EventBook()
         self.peers = PeerHub()
         self._incarnations = itertools.count(1)
 
@@ -432,6 +437,7 @@ class World:
             new_incarnation=lambda: next(self._incarnations),
             group_defaults=self.defaults,
             fleet=Fleet(coordinator_id, clock) if fleet else None,
+            events=self.events,
         )
         coordinator = Coordinator(context, self.peers.network(coordinator_id) if fleet else None)
         if fleet:
@@ -500,7 +506,7 @@ def check_coordinator(coordinator: Coordinator) -> None:
                 for chunk in actor.cache.after(end)
                 for first, last in chunk.runs(end)
             )
-            assert actor.fresh_records == ahead, f"{actor.fresh_records} fresh, found {ahead}"
+            assert actor.fresh.records == ahead, f"{actor.fresh.records} fresh, found {ahead}"
 
 
 @asynccontextmanager
@@ -512,4 +518,5 @@ async def running(world: World) -> AsyncIterator[Coordinator]:
     await coordinator.drain()
     await coordinator.close()
     world.ledger.check()
+    world.events.check(world.database)
     assert not world.fatal, world.fatal

@@ -133,6 +133,7 @@ class Judge(DatabaseJudge):
         for shadow in self.by_key.values():
             self._forget_ended(shadow, (member_id,))
         self._stream_of[member_id] = (stream, coordinator_id)
+        self._gateway_of[member_id] = coordinator_id
 
     def silent(self, member_id: str) -> None:
         """A member's stream broke, or whoever vouched for it does so no more."""

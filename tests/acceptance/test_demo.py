@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import signal
@@ -120,6 +121,39 @@ def test_the_demo_loses_nothing_and_says_so(start_demo: Callable[..., Demo]) -> 
     assert re.search(r"deliveries went on \d+\.\d s after the kill, and of [1-9]", output)
     assert demo.family() == []
     assert demo.left_behind() == []
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_ends_with_a_report_on_its_own_run(
+    start_demo: Callable[..., Demo], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    page = tmp_path_factory.mktemp("page") / "report.html"
+    options = ("--records", "300", "--workers", "4", "--seed", str(SEED), "--report", str(page))
+    demo = start_demo(*options)
+    output, _ = demo.process.communicate(timeout=250)
+    assert demo.process.returncode == EXIT_OK, output
+    assert figure(output, "lost") == "0"
+    assert f"Report: {page}" in output
+    words = next(line for line in output.splitlines() if line.startswith("Group demo: "))
+    text = page.read_text(encoding="utf-8")
+    first = words.removeprefix("Group demo: ").split(";", maxsplit=1)[0]
+    assert html.escape(first) in text
+    # The killed worker's locks, and records that failed until their limit.
+    assert "given up" in text
+    assert "What each member got over time" in text
+    assert demo.family() == []
+    assert demo.left_behind() == []
+
+
+def test_a_report_that_can_not_be_made_is_refused_before_the_demo(
+    start_demo: Callable[..., Demo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    demo = start_demo("--report", "report.html")
+    output, _ = demo.process.communicate(timeout=30)
+    assert demo.process.returncode == EXIT_LOST, output
+    assert "has no bin/java" in output
+    assert "produced" not in output
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -1,4 +1,4 @@
-"""`sharecoord --help` answers at once: it loads neither grpc nor sqlalchemy."""
+"""`sharecoord --help` answers at once: it loads neither grpc, sqlalchemy nor pyspark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from pathlib import Path
 
 from tests.architecture.sources import ROOT
 
-HEAVY = ("grpc", "sqlalchemy", "alembic", "confluent_kafka", "google.protobuf", "starlette")
+HEAVY = (
+    "grpc",
+    "sqlalchemy",
+    "alembic",
+    "confluent_kafka",
+    "google.protobuf",
+    "starlette",
+    "pyarrow",
+    "pyspark",
+)
 
 # Calls the console script's function when its module is there, and imports the package that holds
 # it in any case; then says which of the heavy modules were loaded.

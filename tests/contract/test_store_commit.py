@@ -138,14 +138,12 @@ def test_a_partition_of_another_epoch_is_left_out_and_the_rest_commits(
     setattr(stale, field, getattr(stale, field) + step)
     batch = CommitBatch(
         partitions=[stale, change_of(good, head=head_of(0, 7), upserted=[row_of(0, 6)])],
-        members_saved=[member_of("m1", epoch=1)],
     )
     assert store.commit(batch).fenced == {bad.row.partition_id}
     assert ranges(store, bad.row.partition_id) == []
     assert ranges(store, good.row.partition_id) == [row_of(0, 6)]
     heads = {row.partition_id: row.head for row in store.list_partitions("group")}
     assert heads == {good.row.partition_id: head_of(0, 7), bad.row.partition_id: head_of(0, 0)}
-    assert store.load_members() == [member_of("m1", epoch=1)]
 
 
 def test_a_partition_that_is_gone_is_fenced(world: World) -> None:
@@ -260,26 +258,12 @@ def test_a_dead_letter_at_the_same_offset_is_replaced(world: World) -> None:
 # -- members in a commit --------------------------------------------------------------------------
 
 
-def test_members_are_saved_and_removed_with_the_batch(world: World) -> None:
+def test_members_are_removed_with_the_batch(world: World) -> None:
     store = world.open(fleet=False)
-    store.join_members([member_of("old")])
-    store.commit(
-        CommitBatch(
-            members_saved=[member_of("new", epoch=4, last_fetch_id=9)],
-            members_removed=[("group", "old", 1), ("group", "never there", 1)],
-        )
-    )
-    assert store.load_members() == [member_of("new", epoch=4, last_fetch_id=9)]
-
-
-def test_a_fenced_member_does_not_overwrite_the_newer_one(world: World) -> None:
-    store = world.open(fleet=False)
-    assert store.join_members([member_of("m1")]) == [1]
-    assert store.join_members([member_of("m1")]) == [2]
-    store.commit(CommitBatch(members_saved=[member_of("m1", epoch=1, last_fetch_id=50)]))
-    assert store.load_members() == [member_of("m1", epoch=2)]
-    store.commit(CommitBatch(members_saved=[member_of("m1", epoch=2, last_fetch_id=51)]))
-    assert store.load_members() == [member_of("m1", epoch=2, last_fetch_id=51)]
+    store.join_members([member_of("old"), member_of("other")])
+    removed = [("group", "old", 1), ("group", "never there", 1)]
+    store.commit(CommitBatch(members_removed=removed))
+    assert store.load_members() == [member_of("other", epoch=1)]
 
 
 # -- errors ---------------------------------------------------------------------------------------

@@ -226,7 +226,6 @@ class StoresAgree(RuleBasedStateMachine):
     @rule(
         name=coordinators,
         data=st.data(),
-        saved=st.lists(members, max_size=2),
         removed=st.lists(
             st.tuples(groups, st.sampled_from(["m1", "m2"]), st.integers(0, 4)), max_size=2
         ),
@@ -235,14 +234,12 @@ class StoresAgree(RuleBasedStateMachine):
         self,
         name: str,
         data: st.DataObject,
-        saved: list[MemberRow],
         removed: list[tuple[str, str, int]],
     ) -> None:
         mine = [key for owner, key in self.claims if owner == name]
         chosen = data.draw(st.lists(st.sampled_from(mine), unique=True)) if mine else []
         batch = CommitBatch(
             partitions=[self.change(data, name, key) for key in chosen],
-            members_saved=saved,
             members_removed=removed,
         )
         self.both(name, lambda store: store.commit(batch))

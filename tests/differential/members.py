@@ -9,13 +9,18 @@ from __future__ import annotations
 import importlib
 import itertools
 import multiprocessing
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, wait
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
 NATIVE, OURS = "confluent_kafka", "sharecoord_sdk"
 COMMIT_S = 20.0
 CHILD_ANSWERS_S = 60.0
+CLOSE_S = 40.0
+_NEVER_CLOSED: list[Any] = []
+"""Kept, because librdkafka would wait for them once more when they are collected."""
 
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 
@@ -146,11 +151,25 @@ class LocalMember:
         self._consumer.unsubscribe()
 
     def close(self) -> list[Confirmed]:
-        self._consumer.close()
+        """Of many that close at once, one of librdkafka's in some hundred waits for ever."""
+        closing: Future[None] = Future()
+        ends = threading.Thread(target=_close, args=(self._consumer, closing), daemon=True)
+        ends.start()
+        if not wait([closing], CLOSE_S).done:
+            _NEVER_CLOSED.append(self._consumer)
+            raise AssertionError(f"{self.name}: close() did not end in {CLOSE_S:g} s")
+        closing.result()
         return self.confirmations()
 
     def kill(self) -> None:
         raise AssertionError("only a member of a process of its own can be killed")
+
+
+def _close(consumer: Any, closing: Future[None]) -> None:
+    try:
+        closing.set_result(consumer.close())
+    except BaseException as error:  # noqa: BLE001 - handed over to who waits
+        closing.set_exception(error)
 
 
 def error_name(error: Any) -> str | None:

@@ -313,10 +313,18 @@ class Player:
         found = self._side.offsets(self._group, self._topic)
         self._last = f"standing {found}"
         gaps = self._phase.gaps
-        return found.keys() == standing.keys() and all(
+        return found.keys() <= standing.keys() and all(
             self._side.agrees(found[number], paper, gaps[number])
+            if number in found
+            else not self._side.tells_start_at_once and number not in self._begun()
             for number, paper in standing.items()
         )
+
+    def _begun(self) -> set[int]:
+        """The partitions of which a record was due, or whose start was set, until now."""
+        phases = self._script.phases[: self._number + 1]
+        reset = {n for phase in phases[:-1] for n in phase.reset or ()}
+        return reset | {number for phase in phases for number, _ in phase.due}
 
     def _heard(self, outcome: Outcome) -> int:
         """How many acknowledgements of this phase were answered."""

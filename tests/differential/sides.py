@@ -41,6 +41,10 @@ class Side(Protocol):
     def offsets(self, group: str, topic: str) -> dict[int, Place]:
         """Start offset and lag of each partition that has a start offset."""
 
+    @property
+    def tells_start_at_once(self) -> bool:
+        """Whether a partition has a start offset before anybody has got a record of it."""
+
     def agrees(self, found: Place, paper: Place, gaps: int) -> bool:
         """Whether start offset and lag are those that a script says, as this side tells them.
 
@@ -70,6 +74,11 @@ class KafkaSide(NamedTuple):
     def offsets(self, group: str, topic: str) -> dict[int, Place]:
         found = share_group_offsets(self.address, group)
         return {n: place for (t, n), place in found.items() if t == topic and place.start >= 0}
+
+    @property
+    def tells_start_at_once(self) -> bool:
+        # It is written with the first change of a record's state.
+        return False
 
     def agrees(self, found: Place, paper: Place, gaps: int) -> bool:
         # The start that is written with an acknowledgement is the one before it, so it trails; and
@@ -114,6 +123,10 @@ class OurSide(NamedTuple):
             for each in found.offsets
             if each.topic == topic and each.start_offset is not None
         }
+
+    @property
+    def tells_start_at_once(self) -> bool:
+        return True
 
     def agrees(self, found: Place, paper: Place, gaps: int) -> bool:
         return found == paper

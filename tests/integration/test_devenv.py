@@ -14,7 +14,7 @@ from typing import cast
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from sharecoord.devenv import maven, native
 from sharecoord.devenv.broker import KafkaBroker
@@ -51,12 +51,17 @@ def read(bootstrap_servers: str, topic: str, isolation: str = "read_committed") 
     )
     records: list[Record] = []
     try:
-        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+        # A broker that was started a moment ago names itself as the leader before it answers as it.
+        low, _ = eventually(
+            lambda: consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10),
+            what=f"offsets of {topic}",
+        )
         consumer.assign([TopicPartition(topic, 0, low)])
         end = time.monotonic() + 20
         while time.monotonic() < end:
             for message in consumer.consume(1000, timeout=0.1):
-                if message.error() is not None:
+                if (error := message.error()) is not None:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
                     return records
                 headers = cast("Headers", tuple(message.headers() or ()))
                 stamp_ms = message.timestamp()[1]

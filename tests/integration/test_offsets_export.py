@@ -3,6 +3,7 @@ alone."""
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import subprocess
@@ -21,6 +22,8 @@ from sharecoord.devenv import maven
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.processes import LOOPBACK, free_ports
 from sharecoord.devenv.topics import Topics
+from sharecoord.kafka.client import make_group_reader
+from sharecoord.kafka.offsets_export import metadata_of
 from tests.integration.test_kafka_edges import EXPLICIT, Groups, TopicFactory
 from tests.support import KafkaUnderTest, eventually, unique_name
 
@@ -30,8 +33,17 @@ ROUND_S = 30.0
 LOOK_S = 120.0
 """A refused name is looked at again each minute."""
 
-Offsets = dict[int, tuple[int, str]]
+PARTITIONS = 2
+"""Of the topics here, at most."""
+
+Offsets = dict[int, tuple[int, str | None]]
 """Offset and metadata by partition."""
+
+
+def mark_of(place: confluent_kafka.TopicPartition) -> str | None:
+    """The coordinator's mark; None = it is somebody else's offset."""
+    mark = re.match(r'sharecoord spso=\d+ group="[^"]*"', metadata_of(place))
+    return mark[0] if mark else None
 
 
 class Exporting:
@@ -45,9 +57,13 @@ class Exporting:
 
     def committed(self, name: str, topic: str) -> Offsets:
         """What a consumer group has committed."""
-        asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])
-        found = asked[name].result(20).topic_partitions
-        return {p.partition: (p.offset, p.metadata) for p in found if p.topic == topic}
+        reader = make_group_reader({"bootstrap.servers": self.bootstrap_servers}, name)
+        try:
+            places = [confluent_kafka.TopicPartition(topic, n) for n in range(PARTITIONS)]
+            found = reader.committed(places, timeout=20)
+        finally:
+            reader.close()
+        return {p.partition: (p.offset, mark_of(p)) for p in found if p.offset >= 0}
 
     def lag_by_tool(self, name: str) -> dict[int, int]:
         """What `kafka-consumer-groups.sh --describe` says, by partition."""
@@ -127,8 +143,8 @@ def test_other_tools_show_the_lag_of_the_share_group(
     eventually(all_answered, 20, what="all records")
     consumer.commit_sync(timeout=20.0)
     expected = {
-        0: (20, f"sharecoord spso=10 group={group}"),
-        1: (5, f"sharecoord spso=0 group={group}"),
+        0: (20, f'sharecoord spso=10 group="{group}"'),
+        1: (5, f'sharecoord spso=0 group="{group}"'),
     }
     eventually(
         lambda: exporting.committed(name, topic_name) == expected, ROUND_S, what="offsets in Kafka"
@@ -212,7 +228,7 @@ def test_names_of_others_are_left_alone_until_they_are_free(
     eventually(lambda: delete(names["connect"]) is None, 30, what="the other group is empty")
     eventually(lambda: set(reasons().values()) == {""}, LOOK_S, what="all exported")
     for kind, name in names.items():
-        expected = {0: (10, f"sharecoord spso=10 group={groups[kind]}")}
+        expected = {0: (10, f'sharecoord spso=10 group="{groups[kind]}"')}
         assert exporting.committed(name, topic_name) == expected
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sharecoord.core.changes import InFlightRow
+from sharecoord.core.share_partition import AcknowledgedRange
 from sharecoord.core.states import RecordState
 from sharecoord.core.window import Keys, RangeState
 from tests.property.oracle import Record
@@ -43,3 +44,17 @@ def without_key(record: Record) -> tuple[Any, ...]:
     """The fields of a record whose key no longer matters."""
     values = [getattr(record, name) for name in record.__dataclass_fields__]
     return (*values[:-1], None)
+
+
+def once_where_malformed(items: list[AcknowledgedRange], real: list[Any]) -> list[Any]:
+    """The twin lists an item that does not ascend once, by its first offset."""
+    previous, malformed = -1, []
+    for item in items:
+        if item.first > item.last or item.first <= previous:
+            malformed.append(item)
+        else:
+            previous = item.last
+    for item in malformed:
+        for offset in range(item.first + 1, item.last + 1):
+            real.remove((offset, next(x for o, x in real if o == item.first and x[0] == 5)))
+    return sorted(real)

@@ -7,7 +7,6 @@ and the invariants of design 4 that one share-partition can show.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +22,7 @@ from hypothesis.stateful import (
 
 from sharecoord.core.acquire import Run
 from sharecoord.core.changes import InFlightRow, PartitionHead
+from sharecoord.core.events import RangeEvent
 from sharecoord.core.invariants import check_chains, check_decision, check_window
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import (
@@ -33,8 +33,17 @@ from sharecoord.core.share_partition import (
 )
 from sharecoord.core.states import AcknowledgeType, AcquireMode, ForceAction, Ordering, RecordState
 from sharecoord.core.window import Keys
-from tests.property.conversions import Found, as_record, from_row, spread, to_row, without_key
+from tests.property.conversions import (
+    Found,
+    as_record,
+    from_row,
+    once_where_malformed,
+    spread,
+    to_row,
+    without_key,
+)
 from tests.property.oracle import ACQUIRED, ARCHIVING, AVAILABLE, UNFINISHED, Oracle, Plan, Record
+from tests.property.told import BY_ACKNOWLEDGING, BY_ACQUIRING, BY_FORCE, NOT_BY_THEMSELVES, Told
 from tests.support import columns_of
 
 MEMBERS = ("ann", "bob", "cy")
@@ -72,6 +81,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         )
         self.twin = Oracle(first, first, chosen)
         self.rows: dict[int, InFlightRow] = {}
+        self.told = Told()
         self.keys: dict[int, int] = {}
         self.tokens: set[int] = set()
         self.accepted: set[int] = set()
@@ -83,9 +93,12 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
     # -- helpers --------------------------------------------------------------------------------
 
-    def carry_out(self, decision: Decision) -> None:
-        """Applies and stores a decision, as the runtime does."""
+    def carry_out(
+        self, decision: Decision, ended_by: RangeEvent = RangeEvent.RELEASED
+    ) -> set[RangeEvent]:
+        """Applies and stores a decision, as the runtime does; returns what the event log says."""
         check_decision(self.real, decision)
+        told = self.told.note(self.real.window, decision, ended_by)
         for first, last, value in decision.edits:
             for offset in range(first, last + 1):
                 if value is None:
@@ -104,6 +117,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         self.real.apply(decision)
         assert self.real.change_sequence == before + decision.changes_anything
         self.store()
+        return told
 
     def store(self) -> None:
         """Writes the dirty rows, as a group commit does."""
@@ -244,7 +258,8 @@ class SharePartitionMachine(RuleBasedStateMachine):
             assert len(plan.taken) <= max_records
             assert len([o for o in plan.taken if o in plan.entered]) <= room
         tokens = {o: t.lock_token for t in decision.acquired for o in range(t.first, t.last + 1)}
-        self.carry_out(decision)
+        told = self.carry_out(decision)
+        assert told <= BY_ACQUIRING
         self.twin.acquire(self.now, member, plan, tokens)
         return plan
 
@@ -258,8 +273,9 @@ class SharePartitionMachine(RuleBasedStateMachine):
             for first, last, outcome, state in decision.exceptions
             for offset in range(first, max(first, last) + 1)
         ]
-        real = self.once_where_malformed(items, real)
-        self.carry_out(decision)
+        real = once_where_malformed(items, real)
+        told = self.carry_out(decision)
+        assert told <= {*BY_ACKNOWLEDGING, *NOT_BY_THEMSELVES}
         assert real == self.twin.acknowledge(self.now, member, items)
 
     @rule(data=st.data(), member=st.sampled_from(MEMBERS), requests=st.integers(1, 4))
@@ -269,20 +285,6 @@ class SharePartitionMachine(RuleBasedStateMachine):
         for _ in range(requests):
             self.records_are_equal()
             self.acknowledge(data, member)
-
-    @staticmethod
-    def once_where_malformed(items: list[AcknowledgedRange], real: list[Any]) -> list[Any]:
-        """The twin lists an item that does not ascend once, by its first offset."""
-        previous, malformed = -1, []
-        for item in items:
-            if item.first > item.last or item.first <= previous:
-                malformed.append(item)
-            else:
-                previous = item.last
-        for item in malformed:
-            for offset in range(item.first + 1, item.last + 1):
-                real.remove((offset, next(x for o, x in real if o == item.first and x[0] == 5)))
-        return sorted(real)
 
     @rule(ms=st.sampled_from([1, 100, 400, 1_000, 5_000]))
     def time_passes(self, ms: int) -> None:
@@ -306,13 +308,17 @@ class SharePartitionMachine(RuleBasedStateMachine):
         deadlines = [r.deadline for r in self.twin.records.values() if r.state is ACQUIRED]
         next_deadline = self.real.window.next_deadline_ms()
         assert not deadlines or (next_deadline is not None and next_deadline <= min(deadlines))
-        self.carry_out(self.real.decide_expire(self.now))
+        told = self.carry_out(self.real.decide_expire(self.now), RangeEvent.EXPIRED)
+        assert told <= {RangeEvent.EXPIRED, *NOT_BY_THEMSELVES}
         self.twin.expire(self.now)
 
     @rule(member=st.sampled_from(MEMBERS))
     def release_member(self, member: str) -> None:
         """A member departs."""
-        self.carry_out(self.real.decide_release_member(self.now, member))
+        told = self.carry_out(
+            self.real.decide_release_member(self.now, member), RangeEvent.DEPARTED
+        )
+        assert told <= {RangeEvent.DEPARTED, *NOT_BY_THEMSELVES}
         self.twin.release_member(self.now, member)
 
     @rule(data=st.data(), member=st.sampled_from(MEMBERS))
@@ -328,7 +334,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
             token = data.draw(st.sampled_from([1, *(e.lock_token for e in book)]))
             book.append(HeldRange(*self.some_range(data), token))
         decision = self.real.decide_lock_book(self.now, member, book)
-        self.carry_out(decision)
+        assert self.carry_out(decision) <= set(NOT_BY_THEMSELVES)
         lost = {(o, e.lock_token) for e in decision.lost for o in range(e.first, e.last + 1)}
         assert lost == self.twin.lock_book(self.now, member, book)
 
@@ -344,7 +350,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
     def gap_is_proven(self, data: st.DataObject) -> None:
         """A re-read shows that records are gone."""
         first, last = self.some_range(data)
-        self.carry_out(self.real.decide_gap(first, last))
+        assert self.carry_out(self.real.decide_gap(first, last)) <= {RangeEvent.GAP}
         self.twin.gap(first, last)
 
     @rule(ahead=st.sampled_from([-1, 0, 1, 3]))
@@ -374,14 +380,18 @@ class SharePartitionMachine(RuleBasedStateMachine):
     def dead_letters_are_safe(self, data: st.DataObject) -> None:
         """Kafka confirmed dead letters."""
         first, last = self.some_range(data)
-        self.carry_out(self.real.decide_dead_letter_done(first, last))
+        told = self.carry_out(self.real.decide_dead_letter_done(first, last))
+        assert told <= {RangeEvent.DEAD_LETTERED}
         self.twin.dead_letters_done(first, last)
 
     @rule(data=st.data(), action=st.sampled_from(list(ForceAction)))
     def operator_forces(self, data: st.DataObject, action: ForceAction) -> None:
         """Force release or archive, whoever holds the records."""
         first, last = self.some_range(data)
-        self.carry_out(self.real.decide_force(self.now, first, last, action))
+        told = self.carry_out(
+            self.real.decide_force(self.now, first, last, action), RangeEvent.RELEASED_BY_ADMIN
+        )
+        assert told <= {BY_FORCE[action], *NOT_BY_THEMSELVES}
         self.twin.force(self.now, first, last, action)
 
     @rule(limit=st.sampled_from([1, 2, 3, 5, 7]), locks=st.sampled_from([1, 8, 25, 2_000]))
@@ -466,6 +476,12 @@ class SharePartitionMachine(RuleBasedStateMachine):
         assert [self.rows[f] for f in sorted(self.rows)] == [
             to_row(*found) for found in self.real.window.ranges
         ]
+
+    @invariant()
+    def the_event_log_tells_it_all(self) -> None:
+        """Who reads nothing but events knows the state and the count of every record."""
+        if hasattr(self, "real"):
+            self.told.check(self.real.window, self.base)
 
     @invariant()
     def nothing_is_lost(self) -> None:

@@ -230,52 +230,6 @@ def test_passing_errors_are_tried_for_as_long_as_the_api_timeout() -> None:
     assert (error.code(), error.retriable()) == (KafkaError.COORDINATOR_NOT_AVAILABLE, True)
 
 
-def test_close_gives_up_when_the_coordinator_refuses() -> None:
-    world = World(share_acknowledgement_mode="explicit")
-    world.join()
-    world.receive(make_batch([b"a"]))
-    (span,) = world.poll()
-    span.mark(AcknowledgeType.ACCEPT)
-    world.core.begin_close(world.now)
-    world.drive()
-    assert not world.core.is_close_done
-    world.fail(StreamFailure("PERMISSION_DENIED", "no"))
-    assert world.core.is_close_done
-
-
-def test_a_leave_shows_what_the_application_has() -> None:
-    world = World(share_acknowledgement_mode="explicit")
-    world.join()
-    world.receive(make_batch([b"a", b"b", b"c"]))
-    world.poll()
-    world.receive(make_batch([b"d"], base=3))
-    world.core.begin_close(world.now)
-    last = world.core.take_outbox()[-1]
-    assert last.leave
-    assert last.HasField("lock_book")
-    assert [(each.first_offset, each.last_offset) for each in last.lock_book.held] == [(0, 2)]
-
-
-def test_a_leave_of_who_has_nothing_says_so() -> None:
-    world = World()
-    world.join()
-    world.core.begin_close(world.now)
-    (last,) = world.core.take_outbox()
-    assert last.leave
-    assert last.HasField("lock_book")
-    assert not last.lock_book.held
-
-
-def test_close_without_a_connection_waits_for_nothing_but_a_last_word() -> None:
-    world = World()
-    world.join()
-    world.receive(make_batch([b"a", b"b"]))
-    world.poll()
-    world.fail()
-    world.core.begin_close(world.now)
-    assert world.core.is_close_done
-
-
 def test_errors_are_raised_once() -> None:
     world = World()
     world.join()

@@ -500,7 +500,7 @@ def test_a_drain_lets_run_what_runs_and_hands_back_the_rest() -> None:
     world.core.begin_close(world.now)
     world.drive()
     assert world.acks()[-1] == Ack("t", 0, 1, 1, "ACCEPT", 7)
-    assert world.sent[-1].leave
+    world.answer()
     assert credit_of(world) == granted, "no more was asked for"
     assert not world.core.is_close_done
     world.receive(left=True)

@@ -18,6 +18,7 @@ from sharecoord.runtime.context import Context
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.memory_budget import MemoryBudget
 from sharecoord.store.memory_store import MemoryDatabase
+from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.judge import Judge
 from sharecoord.testing.processes import Process
 from tests.simulation.environment import (
@@ -79,6 +80,7 @@ class Node:
             new_incarnation=fleet.new_incarnation,
             group_defaults=fleet.defaults,
             fleet=None if fleet.lone else peers.Fleet(self.name, self.clock),
+            events=fleet.events,
         )
         links = None if fleet.lone else Links(fleet.network, self)
         coordinator = Coordinator(context, links)
@@ -149,6 +151,7 @@ class Fleet:
         self.lone = lone
         self.defaults = defaults
         self.memory_bytes = memory_bytes
+        self.events = EventBook()
         self.outside = contextvars.copy_context()
         self.network = Network(judge, chance, self.outside)
         self.nodes: list[Node] = []

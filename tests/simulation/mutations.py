@@ -299,7 +299,7 @@ MUTATIONS = FLEET_MUTATIONS | {
     "members get more than their credit": on(Session, "wants", _no_credit),
     "records of a topic's next life pass for the old one's": on(TopicLife, "admit", _no_life),
     "the window has no limit": on(SharePartition, "room", property(_no_room)),
-    "locks do not end by themselves": on(PartitionActor, "_arm_timer", _no_timer),
+    "locks do not end by themselves": on(PartitionActor, "_set_alarm", _no_timer),
     "due records are not looked at": on(Dispatcher, "wake", _not_woken),
 }
 """What is wrong, and how to do it wrong for the length of a block."""

@@ -301,7 +301,7 @@ class Script:
     async def control_records(self) -> None:
         if place := self.present_place():
             topic, partition = place
-            if self.world.key(topic, partition) not in self.world.truncating:
+            if self.world.takes_records(topic, partition):
                 self.world.log.skip(topic, self.chance.randint(1, 3), partition=partition)
 
     async def log_is_compacted(self) -> None:
@@ -335,7 +335,9 @@ class Script:
         if not quiet:
             await asyncio.sleep(self.chance.choice((0.3, 1, 5)))
         self.world.log.create(topic, self.world.partitions)
+        self.world.young.add(topic)
         await asyncio.sleep(0.3)
+        self.world.young.discard(topic)
         for partition in range(self.world.partitions):
             self.world.append(topic, partition, self.chance.randint(0, 200 * quiet + 30))
 

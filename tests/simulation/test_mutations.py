@@ -8,7 +8,10 @@ from tests.simulation.mutations import MUTATIONS, seeds_until_found
 
 SEEDS_LONG = 1_000
 SEEDS_QUICK = 60
-SEEDS_MORE = {"an own share-partition does not ask lent credit back": 150}
+SEEDS_MORE = {
+    "a restart keeps what its former process owned": 400,
+    "an own share-partition does not ask lent credit back": 150,
+}
 """Of mistakes that take longer to show."""
 
 SLOW = frozenset(
@@ -20,6 +23,7 @@ SLOW = frozenset(
 """They need certain circumstances, hence more lives than `make test` has time for."""
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mistake", sorted(set(MUTATIONS) - SLOW))
 def test_a_mistake_is_found_at_once(mistake: str) -> None:
     lives = range(SEEDS_MORE.get(mistake, SEEDS_QUICK))

@@ -101,6 +101,7 @@ class World:
         self.members: list[SimMember] = []
         self.lives: dict[str, asyncio.Task[None]] = {}
         self.truncating: set[PartitionKey] = set()
+        self.young: set[str] = set()
         self._numbers = 0
 
     # -- telling --------------------------------------------------------------------------------
@@ -178,15 +179,20 @@ class World:
     # -- logs -----------------------------------------------------------------------------------
 
     def append(self, topic: str, partition: int, count: int) -> None:
-        """New records, unless the log has lost its end and nobody has noticed yet.
+        """New records, if the log takes any."""
+        if self.takes_records(topic, partition):
+            self.log.append(topic, count, partition=partition)
+
+    def takes_records(self, topic: str, partition: int) -> bool:
+        """Not when the log has lost its end and nobody has noticed, nor just after its creation.
 
         A log that is longer again before anybody looks is told by its leader epochs, which this
-        release does not read.
+        release does not read. No record of a new topic is read within the silence of decision 0006.
         """
-        if self.log.exists(topic) and self.log.find(topic, partition) is not None:
-            self.truncating = {key for key in self.truncating if self._still_truncating(key)}
-            if self.key(topic, partition) not in self.truncating:
-                self.log.append(topic, count, partition=partition)
+        if topic in self.young or self.log.find(topic, partition) is None:
+            return False
+        self.truncating = {key for key in self.truncating if self._still_truncating(key)}
+        return self.key(topic, partition) not in self.truncating
 
     def _still_truncating(self, key: PartitionKey) -> bool:
         shadow = self.judge.by_key.get(key)
@@ -252,6 +258,7 @@ class World:
             if not node.process.dead:
                 raise AssertionError(f"{node.name} does not end")
         self.judge.check()
+        self.fleet.events.check(self.fleet.database)
 
     async def _one_by_one(self) -> None:
         """The last member takes one record at a time: what was lent in vain must come back."""

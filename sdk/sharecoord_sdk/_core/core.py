@@ -37,6 +37,9 @@ _JOIN_BYTES_LEAST: Final = 48 * 1024
 # records cost the coordinator next to nothing so.
 _POLLED_PARTS: Final = 10
 _POLLED_EVERY_MAX_S: Final = 30.0
+# So long a leave waits for the answers to acknowledgements, and half of what a close may take at
+# most: a partition moves within it, and supervisors kill no sooner than after ten seconds.
+_LEAVE_WAIT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class ConsumerCore:
         self._drain_addresses: list[str] = []
         self._join_bytes = _JOIN_BYTES
         self._closing = False
+        self._leave_by = 0.0
         self._leave_sent = False
         self._left = False
 
@@ -201,13 +205,18 @@ class ConsumerCore:
 
         In implicit mode the records of the last poll are not accepted; the coordinator releases
         them, as it does what was not acknowledged in explicit mode.
+
+        The leave itself follows when every acknowledgement has its answer: one that finds no owner,
+        because coordinators are replaced at the same moment, is repeated while there are locks.
         """
         self._closing = True
+        self._leave_by = now + min(_LEAVE_WAIT_S, self.config.close_timeout_s / 2)
         if self.config.explicit:
             self._collect(None, now, accept_rest=False)
         if self.link.is_up:
             self._give_back(lambda _: True, now)
-            self._leave(now)
+            self._leave_if_settled(now)
+            self.flush(now)
 
     @property
     def is_close_done(self) -> bool:
@@ -312,6 +321,7 @@ class ConsumerCore:
         settlement = self._acks.answered(result, now)
         self.locks.settle_renewals(settlement.renewed, settlement.not_renewed)
         self._report(settlement.outcomes)
+        self._leave_if_settled(now)
 
     def _draining(self, notice: service_pb.DrainNotice, received_at: float) -> None:
         """The coordinator goes down: what no handler has seen goes back now, uncounted (design 9).
@@ -359,6 +369,7 @@ class ConsumerCore:
             self.link.give_up_opening(now)
             self._without_stream()
         self._drain(now)
+        self._leave_if_settled(now)
         error = self.link.notice(now) if self._wants_stream() else None
         if error is not None:
             self._note(logging.ERROR, error.str(), error)
@@ -387,6 +398,8 @@ class ConsumerCore:
             times.append(self.link.wake_at())
         if self.link.is_up:
             times.append(self._acks.wake_at())
+        if self._closing:
+            times.append(self._leave_by)
         due = [at for at in times if at is not None and at > now]
         return min(due, default=None)
 
@@ -402,10 +415,8 @@ class ConsumerCore:
             # A join needs a topic; this member wants none any more, only to say its last word.
             nothing = service_pb.Subscription()
             self._outbox.append(service_pb.ConsumeRequest(subscription=nothing))
-        if self._closing:
-            self._leave(now)
-        else:
-            self.flush(now)
+        self._leave_if_settled(now)
+        self.flush(now)
         return Connection(address, self.link.generation, self.take_outbox())
 
     def _join_request(self) -> service_pb.ConsumeRequest:
@@ -467,10 +478,16 @@ class ConsumerCore:
         out, self._outcomes = self._outcomes, []
         return out
 
+    def _leave_if_settled(self, now: float) -> None:
+        if not self._closing or self._leave_sent or not self.link.is_up:
+            return
+        if not self._has_word() or now >= self._leave_by:
+            self._leave(now)
+
     def _leave(self, now: float) -> None:
         self._leave_sent = True
         request = service_pb.ConsumeRequest(leave=True)
-        held = self.locks.show_in_hands(self._join_bytes)
+        held = self.locks.show_seen(self._acks.ranges(), self._join_bytes)
         if held is not None:
             # What is on its way to this consumer goes back uncounted.
             request.lock_book.held.extend(held)

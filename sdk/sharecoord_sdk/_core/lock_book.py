@@ -203,9 +203,19 @@ class LockBook:
         self.lose([item.to_wire() for item in left_out])
         return [item.to_wire() for item in shown], len(left_out)
 
-    def show_in_hands(self, room_bytes: int) -> list[types_pb.HeldRange] | None:
-        """What the application has, as a leave shows it; None when it does not fit."""
-        shown, left_out = fitting(merged([*self._in_hands(), *self._renewed]), room_bytes)
+    def show_seen(
+        self, under_way: Iterable[AckRange], room_bytes: int
+    ) -> list[types_pb.HeldRange] | None:
+        """What the application has or had, as a leave shows it; None when it does not fit.
+
+        Args:
+            under_way: Acknowledgements without an answer. They may find no owner any more, and then
+                their records count as delivered all the same.
+            room_bytes: What the book may take on the wire.
+        """
+        words = [item.span for item in under_way if item.kind != RETURN]
+        spans = merged([*words, *self._in_hands(), *self._renewed])
+        shown, left_out = fitting(spans, room_bytes)
         return None if left_out else [item.to_wire() for item in shown]
 
     def lose(self, lost: Sequence[types_pb.HeldRange]) -> None:

@@ -145,8 +145,9 @@ class ShareConsumer(BaseShareConsumer):
     def close(self) -> None:
         """Sends acknowledgements, hands back what was not seen, and leaves the group.
 
-        Waits for the coordinator's word, at most `socket.timeout.ms`. Records of the last poll
-        that were not committed are released (KIP-932). A second call does nothing.
+        Waits for the coordinator's word, at most `socket.timeout.ms`. An acknowledgement whose
+        partition moves at the moment is repeated for up to 5 s before the leave. Records of the
+        last poll that were not committed are released (KIP-932). A second call does nothing.
 
         Raises:
             ConcurrentModificationException: Another thread is inside a call.

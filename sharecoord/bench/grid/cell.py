@@ -56,6 +56,14 @@ class Client(StrEnum):
     TASKS = "tasks"
 
 
+class Events(StrEnum):
+    """Where a coordinator's events go (`events.sink`)."""
+
+    NONE = "none"
+    PARQUET = "parquet"
+    KAFKA = "kafka"
+
+
 class Ack(StrEnum):
     """How a share consumer acknowledges."""
 
@@ -128,6 +136,7 @@ class Cell:
         rate: Records per second that are produced (mode `latency`); None otherwise.
         handler: `record`, or `batch:N`: handlers of workers take up to N records at once.
         client: A thread for each consumer, or one event loop in each process.
+        events: Where the coordinator writes its events.
     """
 
     consumer: Consumer
@@ -144,6 +153,7 @@ class Cell:
     rate: float | None = None
     handler: str = "record"
     client: Client = Client.THREADS
+    events: Events = Events.NONE
 
     @property
     def batch(self) -> int:
@@ -187,8 +197,9 @@ def cell_from_json(values: Mapping[str, Any]) -> Cell:
     given = dict(values)
     given["consumer"] = Consumer(given["consumer"])
     given["ack"] = Ack(given["ack"])
-    # Results of older versions do not know it.
+    # Results of older versions do not know them.
     given["client"] = Client(given.get("client", Client.THREADS))
+    given["events"] = Events(given.get("events", Events.NONE))
     return Cell(**given)
 
 
@@ -343,6 +354,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
         "record",
     ),
     Dimension("client", Client, "threads or tasks", "threads"),
+    Dimension("events", Events, "none, parquet or kafka", "none"),
 )
 BY_NAME: Final = {dimension.name: dimension for dimension in DIMENSIONS}
 
@@ -405,6 +417,8 @@ def canonical(cell: Cell, mode: Mode) -> Cell:
         cell = replace(cell, work_distribution="constant")
     if cell.consumer not in (Consumer.KAFKA_SHARE, Consumer.SHARECOORD):
         cell = replace(cell, record_locks=None, ack=Ack.IMPLICIT)
+    if cell.consumer is not Consumer.SHARECOORD:
+        cell = replace(cell, events=Events.NONE)
     if cell.consumer is Consumer.NONE:
         cell = replace(cell, partitions=1, payload_bytes=1000, max_poll_records=None, key_skew=None)
     if cell.parallel.continuous:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from sharecoord.bench.grid.cell import Cell, Consumer, Mode, canonical, cell_from_json
+from sharecoord.bench.grid.cell import Cell, Consumer, Events, Mode, canonical, cell_from_json
 from sharecoord.bench.grid.recorder import NO_LATENCY, Samples
 from sharecoord.bench.grid.stats import fairness, percentiles
 from sharecoord.bench.text import spread_text
@@ -172,17 +172,17 @@ def _spread(values: Sequence[float]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How this project stands to a peer in the same run.
+    """How this project stands to a peer, or to itself without events, in the same run.
 
     Attributes:
         cell: Number of this project's cell.
-        peer: Whom it is compared with.
+        peer: What it is compared with, in words.
         metric: Its name.
         spread: Median, least and greatest of the ratios, each taken within one repeat.
     """
 
     cell: int
-    peer: Consumer
+    peer: str
     metric: str
     spread: tuple[float, float, float]
 
@@ -193,7 +193,7 @@ class Ratio:
 
 
 def peer_ratios(cells: Sequence[Cell], trials: Iterable[Trial], mode: Mode) -> list[Ratio]:
-    """Ratios to the cells that differ in the consumer only.
+    """Ratios to the cells that differ in the consumer only, or in that they write no events.
 
     The two trials of a repeat ran close to each other: what else the machine does moves both.
     """
@@ -206,14 +206,12 @@ def peer_ratios(cells: Sequence[Cell], trials: Iterable[Trial], mode: Mode) -> l
     for number, cell in enumerate(cells):
         if cell.consumer is not Consumer.SHARECOORD:
             continue
-        for peer in Consumer:
-            if peer is Consumer.SHARECOORD:
-                continue
-            other = numbers.get(canonical(replace(cell, consumer=peer), mode))
+        for peer, changed in _peers(cell):
+            other = numbers.get(canonical(changed, mode))
             if other is None:
                 continue
             # Without a queue there is neither a first record nor a broker to pay for.
-            for metric in _RATIOS[:1] if peer is Consumer.NONE else _RATIOS:
+            for metric in _RATIOS[:1] if changed.consumer is Consumer.NONE else _RATIOS:
                 values = [
                     found[number, repeat][metric] / found[other, repeat][metric]
                     for repeat in repeats
@@ -223,6 +221,14 @@ def peer_ratios(cells: Sequence[Cell], trials: Iterable[Trial], mode: Mode) -> l
                 if values:
                     ratios.append(Ratio(number, peer, metric, _spread(values)))
     return ratios
+
+
+def _peers(cell: Cell) -> Iterator[tuple[str, Cell]]:
+    for peer in Consumer:
+        if peer is not cell.consumer:
+            yield str(peer), replace(cell, consumer=peer)
+    if cell.events is not Events.NONE:
+        yield "without events", replace(cell, events=Events.NONE)
 
 
 def records_per_consumer(samples: Samples, window: Window, consumers: int) -> list[int]:

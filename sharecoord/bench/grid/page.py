@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
@@ -10,8 +10,9 @@ from sharecoord.bench.grid.cell import Cell, Consumer, Dimension, label, varied
 from sharecoord.bench.grid.figures import METRICS, CellSummary, Trial
 from sharecoord.bench.grid.folder import GridResult
 from sharecoord.bench.grid.stats import percentile
-from sharecoord.bench.grid.svg import Bar, Line, bars, lines
 from sharecoord.bench.text import NONE
+from sharecoord.pages.html import document, table
+from sharecoord.pages.svg import Bar, Line, bars, lines
 
 # Ours and Kafka's own first: they differ most, also for those who see few colors.
 _COLORED: Final = (Consumer.SHARECOORD, Consumer.KAFKA_SHARE, Consumer.PLAIN, Consumer.NONE)
@@ -40,39 +41,6 @@ _HEADLINE: Final = (
 _HEADLINE_OF_MANY: Final = ("jain_ratio", "starved_consumers")
 _MOST_LINES: Final = 12
 _CURVE_POINTS: Final = 200
-_STYLE: Final = """
-:root{color-scheme:light dark;--fg:#1d2733;--bg:#fff;--dim:#5a6672;--line:#d9dfe5;--warn:#b93a08;
---c0:#2563eb;--c1:#d97708;--c2:#2f8a57;--c3:#7b8794;--c4:#a032e0}
-@media(prefers-color-scheme:dark){:root{--fg:#dfe6ee;--bg:#14191f;--dim:#9aa8b6;--line:#303a45;
---warn:#ff9a62;--c0:#4d86ff;--c1:#f0a04a;--c2:#5bb884;--c3:#98a4b0;--c4:#c583f7}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--fg);background:var(--bg);
-max-width:1200px;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}h3{font-size:1rem;margin:1.6rem 0 .4rem}
-p.note{color:var(--dim)}strong.warn{color:var(--warn)}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px;white-space:nowrap;
-font-variant-numeric:tabular-nums}
-td,th{border-bottom:1px solid var(--line);padding:.25rem .6rem;text-align:right;vertical-align:top}
-td.text,th.text{text-align:left}td.long{white-space:normal;min-width:20rem}
-td:first-child,th:first-child{text-align:left;position:sticky;left:0;background:var(--bg)}
-.bars{display:grid;grid-template-columns:fit-content(22rem) 1fr max-content;gap:.3rem .7rem;
-align-items:center;font-size:13px}.bar{display:contents}.name{text-align:right}
-.track{position:relative;height:1rem}.fill{position:absolute;top:0;left:0;height:100%}
-.whisker{position:absolute;top:25%;height:50%;border:solid var(--fg);border-width:0 1px;
-box-sizing:border-box;background:linear-gradient(var(--fg),var(--fg)) center/100% 1px no-repeat}
-.plot{display:block;width:100%;min-width:480px;max-width:800px;font-size:12px}
-svg text{fill:var(--fg)}.end{text-anchor:end}.middle{text-anchor:middle}
-.grid{stroke:var(--line);fill:none}
-.legend{list-style:none;padding:0;margin:.4rem 0;font-size:13px;columns:22rem 2}
-.key{width:36px;height:8px;margin-right:.6rem}
-.c0{background:var(--c0)}.c1{background:var(--c1)}.c2{background:var(--c2)}
-.c3{background:var(--c3)}.c4{background:var(--c4)}
-.l0,.l1,.l2,.l3,.l4{fill:none;stroke-width:2}.l0{stroke:var(--c0)}.l1{stroke:var(--c1)}
-.l2{stroke:var(--c2)}.l3{stroke:var(--c3)}.l4{stroke:var(--c4)}
-pre{font-size:12px;overflow-x:auto;border:1px solid var(--line);padding:.8rem}
-@media(max-width:640px){.bars{grid-template-columns:1fr max-content;gap:0 .7rem}
-.name{grid-column:1/-1;text-align:left;margin-top:.5rem}
-td:first-child,th:first-child{white-space:normal;min-width:7rem;max-width:38vw}td.long{min-width:14rem}}
-"""
 
 
 def page(result: GridResult) -> str:
@@ -92,17 +60,11 @@ def page(result: GridResult) -> str:
         "<h2>Trials</h2>",
         _trial_table(result, names),
         "<h2>Machine</h2>",
-        _table(["what", "value"], result.machine.rows(), {"value": "text"}),
+        table(["what", "value"], result.machine.rows(), {"value": "text"}),
         "<h2>Settings</h2>",
         f"<pre>{escape(result.settings.to_yaml())}</pre>",
     ]
-    return (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>sharecoord bench</title><style>{_STYLE}</style></head><body>"
-        + "\n".join(body)
-        + "</body></html>\n"
-    )
+    return document("sharecoord bench", body)
 
 
 def _notes(result: GridResult) -> str:
@@ -133,24 +95,24 @@ def _cell_table(summaries: Sequence[CellSummary], names: Sequence[Dimension]) ->
         [label(summary.cell, names), *(summary.text(name) for name in metrics)]
         for summary in summaries
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _ratio_table(result: GridResult, names: Sequence[Dimension]) -> Iterable[str]:
     """A row for each cell of ours and each of its peers."""
-    texts: dict[tuple[int, Consumer], dict[str, str]] = {}
+    texts: dict[tuple[int, str], dict[str, str]] = {}
     for ratio in result.ratios:
         texts.setdefault((ratio.cell, ratio.peer), {})[ratio.metric] = ratio.text
     if not texts:
         return
     metrics = [name for name in METRICS if any(name in row for row in texts.values())]
     rows = [
-        [label(result.cells[cell], names), str(peer), *(row.get(name, NONE) for name in metrics)]
+        [label(result.cells[cell], names), peer, *(row.get(name, NONE) for name in metrics)]
         for (cell, peer), row in texts.items()
     ]
     yield "<h2>Against the peers: ratios within a repeat</h2>"
     head = ["cell", "against", *(METRICS[name].title for name in metrics)]
-    yield _table(head, rows, {"against": "text"})
+    yield table(head, rows, {"against": "text"})
 
 
 def _bar_plots(summaries: Sequence[CellSummary], names: Sequence[Dimension]) -> Iterable[str]:
@@ -220,7 +182,7 @@ def _trial_table(result: GridResult, names: Sequence[Dimension]) -> str:
         for trial in result.trials
     ]
     head = ["cell", "repeat", "figures", "load", "rates tried (+ held)"]
-    return _table(head, rows, {"repeat": "text", "figures": "text long"})
+    return table(head, rows, {"repeat": "text", "figures": "text long"})
 
 
 def headline(trial: Trial) -> str:
@@ -231,26 +193,3 @@ def headline(trial: Trial) -> str:
         if name in trial.figures
     ]
     return "; ".join(parts)
-
-
-def _table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], kinds: Mapping[str, str] | None = None
-) -> str:
-    """A table that scrolls sideways by itself.
-
-    Args:
-        head: Titles.
-        rows: Cells.
-        kinds: Classes of a column by its title; without one it holds figures.
-    """
-    classes = [f' class="{kinds[title]}"' if kinds and title in kinds else "" for title in head]
-    top = _cells("th", head, classes)
-    body = "".join(_cells("td", row, classes) for row in rows)
-    return f'<div class="wide"><table>{top}{body}</table></div>'
-
-
-def _cells(tag: str, texts: Sequence[str], classes: Sequence[str]) -> str:
-    cells = [
-        f"<{tag}{kind}>{escape(text)}</{tag}>" for text, kind in zip(texts, classes, strict=True)
-    ]
-    return f"<tr>{''.join(cells)}</tr>"

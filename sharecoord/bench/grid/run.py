@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sharecoord.bench.grid.cell import Cell, Consumer, Product, label, varied
 from sharecoord.bench.grid.compare import comparison
+from sharecoord.bench.grid.events import EventFolder
 from sharecoord.bench.grid.figures import (
     Trial,
     Window,
@@ -196,6 +197,7 @@ class _Course:
             trials.backlogs[key] = (name, records)
         names = varied(cells)
         samples = stack.enter_context(SampleFile(self._directory / SAMPLES_NAME))
+        events = EventFolder(self._directory, settings.duration_s)
         for step in todo:
             what = label(step.cell, names)
             progress.begin(
@@ -204,6 +206,8 @@ class _Course:
             )
             outcome = trials.run(step.number, step.cell, step.repeat)
             samples.add(outcome)
+            if step.repeat:
+                events.add(outcome, step.cell, f"{what} repeat {step.repeat}")
             self._keep(outcome)
             progress.end(headline(outcome.trial))
 

@@ -8,7 +8,6 @@ own, which works off one record after the other.
 from __future__ import annotations
 
 import asyncio
-import selectors
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from sharecoord.bench.grid.job import HEAD, LoadJob
 from sharecoord.bench.grid.load import Bucket, Handled, Tally, checked
 from sharecoord.bench.grid.recorder import Samples
 from sharecoord.bench.grid.work import work_times_s
+from sharecoord.runtime.precise_loop import precise_loop
 
 _POLL_S: Final = 2.0
 """Long: thousands of members that wait must not wake the loop all the time."""
@@ -75,17 +75,12 @@ def run_slots(job: LoadJob, board: Board) -> Samples:
         BenchError: A consumer failed.
     """
     try:
-        with asyncio.Runner(loop_factory=_precise_loop) as runner:
+        with asyncio.Runner(loop_factory=precise_loop) as runner:
             return runner.run(_run(job, board))
     except BenchError:
         raise
     except Exception as error:
         raise BenchError(f"{type(error).__name__}: {error}") from error
-
-
-def _precise_loop() -> asyncio.AbstractEventLoop:
-    """A loop whose timers are good to microseconds; epoll rounds up, and 10 ms of work took 11."""
-    return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
 
 async def _run(job: LoadJob, board: Board) -> Samples:

@@ -15,7 +15,7 @@ from typing import Final
 from sharecoord.bench.coordinator import Counters, JoinWatch, MeasuredCoordinator
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.grid.board import Board
-from sharecoord.bench.grid.cell import Cell, Consumer, Mode
+from sharecoord.bench.grid.cell import Cell, Consumer, Events, Mode
 from sharecoord.bench.grid.figures import (
     Trial,
     Window,
@@ -349,9 +349,20 @@ class Trials:
         if cell.consumer is not Consumer.SHARECOORD:
             return _Server(address, group)
         settings = {f"group.{name}": value for name, value in locks.items()}
+        settings |= self._events(stack, cell, f"{group}-events", directory)
         coordinator = MeasuredCoordinator(address, directory, settings=settings)
         stack.enter_context(coordinator)
         return _Server(coordinator.address, group, coordinator, coordinator.rss_mb)
+
+    def _events(self, stack: ExitStack, cell: Cell, name: str, directory: Path) -> dict[str, str]:
+        """Settings of the coordinator; what its writer makes goes with the trial."""
+        if cell.events is Events.NONE:
+            return {}
+        if cell.events is Events.PARQUET:
+            return {"events.sink": f"parquet:{directory / name}"}
+        self._topics.create(name)
+        stack.callback(self._topics.delete, name)
+        return {"events.sink": f"kafka:{name}"}
 
     def _watch_joins(self, stack: ExitStack, cell: Cell, server: _Server) -> _Joins | None:
         if server.coordinator is None:

@@ -16,7 +16,7 @@ from unittest import mock
 
 from sharecoord_sdk import AcknowledgeType, KafkaException, Message, ShareConsumer, TopicPartition
 
-from sharecoord.demo.ledger import LedgerWriter, Outcome, Verb
+from sharecoord.demo.ledger import LedgerWriter, Outcome, Unanswered, Verb
 from tests.acceptance.chaos.records import LockWriter, place_of
 
 POLL_S = 0.1
@@ -40,8 +40,7 @@ class Worker:
         self._release_each = release_each
         self._commit_each = commit_each
         self._stopping = False
-        self._open: dict[int, tuple[int, Outcome]] = {}
-        """Acknowledged and not answered yet: place -> delivery count and outcome."""
+        self._unanswered = Unanswered()
         consumer.set_acknowledgement_commit_callback(self._answered)
 
     def stop(self) -> None:
@@ -78,7 +77,7 @@ class Worker:
         offset, count = _place(message)
         release = bool(self._release_each) and offset % self._release_each == 0 and count == 1
         outcome = Outcome.RELEASE if release else Outcome.ACCEPT
-        self._open[offset] = (count, outcome)
+        self._unanswered.said(offset, count, outcome)
         self._ledger.write(Verb.DID, offset, count, outcome)
         kind = AcknowledgeType.RELEASE if release else AcknowledgeType.ACCEPT
         self._consumer.acknowledge(message, kind)
@@ -90,7 +89,7 @@ class Worker:
         for where, offsets in answered.items():
             for offset in sorted(offsets):
                 place = place_of(where.partition, offset)
-                count, outcome = self._open.pop(place, (0, Outcome.NONE))
+                count, outcome = self._unanswered.answered(place)
                 self._ledger.write(verb, place, count, outcome)
 
 

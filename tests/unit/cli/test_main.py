@@ -18,7 +18,10 @@ from sharecoord.errors import InvalidConfigError
 
 from .support import lines, run
 
-HEAVY = ("grpc", "sqlalchemy", "confluent_kafka", "google.protobuf", "rich", "yaml")
+HEAVY = (
+    *("grpc", "sqlalchemy", "confluent_kafka", "google.protobuf", "rich", "yaml"),
+    *("pyarrow", "pyspark"),
+)
 PROGRAM = """
 import sys
 from sharecoord.cli.main import main

@@ -10,6 +10,7 @@ import pytest
 
 from sharecoord.errors import InvalidConfigError
 from sharecoord.management.server import ManagementServer
+from sharecoord.ports import EventFigures
 from sharecoord.runtime.memory_use import MemoryFigures, MemoryLevel
 from sharecoord.runtime.offsets_export import ExportFigures
 from sharecoord.runtime.status import PartitionFigures, Snapshot, StatusBoard
@@ -58,6 +59,7 @@ def test_probes_follow_the_board_and_metrics_are_served() -> None:
                 ExportFigures("g", "sharecoord.g", ""),
                 ExportFigures("h", "taken", "GROUP_NOT_EMPTY"),
             ),
+            events=EventFigures(9, 2, 100),
             memory=MemoryFigures(MemoryLevel.READS_STOPPED, 1_000, caches=800, ranges=55),
         )
         assert get(port, "/healthz/live") == (200, "ok\n")
@@ -80,6 +82,9 @@ def test_probes_follow_the_board_and_metrics_are_served() -> None:
             'sharecoord_memory_bytes{part="ranges"} 55.0',
             "sharecoord_memory_limit_bytes 1000.0",
             "sharecoord_memory_level 1.0",
+            "sharecoord_events_written_rows_total 9.0",
+            "sharecoord_events_lost_rows_total 2.0",
+            "sharecoord_events_waiting_bytes 100.0",
             'sharecoord_offsets_export_ok{export_group="sharecoord.g",group="g",reason=""} 1.0',
             f"sharecoord_offsets_export_ok{refused} 0.0",
         ):

@@ -10,7 +10,7 @@ from sharecoord.core.fair_share import jain_index
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.sessions import Session, Share
-from sharecoord.testing.harness import running
+from sharecoord.testing.harness import FakeMember, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dispatch import TOPICS, Accepting
 from tests.unit.runtime.worlds import world_with
@@ -63,6 +63,27 @@ async def test_fast_workers_get_what_they_work_off_and_slow_ones_hoard_nothing()
         assert min(gained[:4]) >= 0.95 * 15 / 0.011
         for task in tasks:
             task.cancel()
+
+
+@pytest.mark.parametrize("batch_s", [0.15, 0.3, 0.9])
+@virtual
+async def test_who_pays_by_the_batch_gets_large_ones(batch_s: float) -> None:
+    """A program that writes each batch to a database; its records come one by one at first."""
+    world = world_with(1)
+    async with running(world) as coordinator:
+        member = FakeMember("m", world.ledger)
+        await member.join(coordinator, "g", TOPICS)
+        done = 0
+        for batch in range(40):
+            delivery = await member.next_delivery(timeout_s=1e9)
+            if not batch:
+                world.log.append("orders", 1_000)
+            await asyncio.sleep(batch_s)
+            await member.acknowledge(delivery, busy_us=round(batch_s * 1e6))
+            done += sum(each.last - each.first + 1 for each in delivery.ranges)
+            if done > 1_000:
+                break
+        assert done == 1_001
 
 
 @virtual

@@ -63,7 +63,7 @@ def no_orphans(coordinator: Coordinator, world: World, made: list[PartitionActor
         assert actor.state is ActorState.CLOSED, actor.key
         assert actor.partition is None
         assert actor.reading is None
-        assert actor._timer is None
+        assert not actor._alarm.is_set
         assert actor.loader is None
     assert len(world.log.readings) == sum(actor.reading is not None for actor in live)
 

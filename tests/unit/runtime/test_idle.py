@@ -30,7 +30,7 @@ async def test_what_nobody_wants_reads_nothing_until_a_member_comes() -> None:
         assert actor.cache.size_bytes > 0
         await asyncio.sleep(2 * LOOKS_S)
         assert not world.log.readings
-        assert (actor.cache.size_bytes, actor.fresh_records) == (0, 0)
+        assert (actor.cache.size_bytes, actor.fresh.records) == (0, 0)
         second = world.member("second")
         await second.join(coordinator, "g", TOPICS, max_poll_records=1_000)
         seen: list[int] = []

@@ -351,12 +351,12 @@ async def test_reading_ahead_stops_and_goes_on(size: int) -> None:
         await member.join(coordinator, "g", TOPICS, max_poll_records=500, credit=0)
         await asyncio.sleep(1)
         actor = actor_of(coordinator, "orders")
-        ahead = actor.fresh_records
+        ahead = actor.fresh.records
         assert 0 < ahead < world.log.log("orders").log_end
         (reading,) = world.log.readings
         assert not reading.wanted
         await asyncio.sleep(5)
-        assert actor.fresh_records == ahead
+        assert actor.fresh.records == ahead
         member.joined_session.credit_records = 1 << 40
         member.joined_group.schedule_pump()
         working = asyncio.create_task(member.work())

@@ -66,7 +66,7 @@ async def test_the_largest_stops_reading_and_the_others_go_on() -> None:
         world.log.append("orders", 10, partition=1)
         await asyncio.sleep(1)
         assert large.cache.size_bytes == kept
-        assert small.fresh_records == 130
+        assert small.fresh.records == 130
         assert 0.80 * LIMIT_BYTES <= total_now(coordinator) <= 0.80 * LIMIT_BYTES + SLACK_BYTES
 
 
@@ -155,7 +155,7 @@ async def test_cached_payloads_go_before_reading_stops() -> None:
         await asyncio.sleep(1)
         assert level_of(coordinator) is MemoryLevel.OPEN
         assert not actor.held_back
-        assert actor.fresh_records == 600
+        assert actor.fresh.records == 600
         assert actor.cache.size_bytes < 800 * RECORD_BYTES
         member.joined_session.credit_records = 1 << 40
         # What was evicted is read again for its next delivery.
@@ -242,7 +242,7 @@ async def test_read_ahead_goes_before_acquiring_stops_and_is_read_again() -> Non
         slow.unsent_bytes = int(0.5 * LIMIT_BYTES)
         coordinator.memory.look()
         large, small = actor_of(coordinator, "orders", 0), actor_of(coordinator, "orders", 1)
-        assert (large.fresh_records, small.fresh_records) == (0, 100)
+        assert (large.fresh.records, small.fresh.records) == (0, 100)
         assert level_of(coordinator) is not MemoryLevel.ACQUIRING_STOPPED
         await asyncio.sleep(1)
         assert total_now(coordinator) < 0.95 * LIMIT_BYTES

@@ -139,12 +139,12 @@ async def test_the_offset_gives_the_lag_and_the_metadata_the_start() -> None:
         delivery = await member.next_delivery()
         await member.acknowledge(delivery, first=2, last=4)
         await asyncio.sleep(ROUND_S)
-        assert kafka.groups == {NAME: {PLACE: CommittedOffset(3, "sharecoord spso=0 group=g")}}
+        assert kafka.groups == {NAME: {PLACE: CommittedOffset(3, 'sharecoord spso=0 group="g"')}}
         (view,) = await admin(coordinator).describe_groups(["g"])
         assert view.partitions[0].lag == 100 - 3
         await member.acknowledge(delivery, AcknowledgeType.REJECT, first=0, last=1)
         await asyncio.sleep(ROUND_S)
-        assert kafka.groups[NAME][PLACE] == CommittedOffset(5, "sharecoord spso=5 group=g")
+        assert kafka.groups[NAME][PLACE] == CommittedOffset(5, 'sharecoord spso=5 group="g"')
         assert coordinator.offsets_exporter.figures() == (ExportFigures("g", NAME, ""),)
 
 
@@ -255,7 +255,7 @@ async def test_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("members", "GROUP_NOT_EMPTY", "has members"),
         ("another tool", "INVALID_CONFIG", "offsets of somebody else, bills[3] first"),
-        ("another share group", "INVALID_CONFIG", "offsets of share group 'other'"),
+        ("another share group", "INVALID_CONFIG", 'offsets of share group "other"'),
         ("another type", "INVALID_CONFIG", "is a share group"),
     ],
 )
@@ -269,7 +269,7 @@ async def test_a_name_of_others_is_refused_until_it_is_free(
     elif hinders == "another type":
         kafka.share_groups.add(NAME)
     else:
-        mark = "sharecoord spso=7 group=other" if hinders == "another share group" else ""
+        mark = 'sharecoord spso=7 group="other"' if hinders == "another share group" else ""
         kafka.groups[NAME] = {("bills", 3): CommittedOffset(7, mark)}
     with structlog.testing.capture_logs() as logs:
         async with exporting(world, kafka) as coordinator:
@@ -315,7 +315,7 @@ async def test_two_share_groups_can_not_have_one_name() -> None:
             await member.settle(await member.next_delivery())
         await asyncio.sleep(ROUND_S)
         assert reasons(coordinator) == {"a": "", "b": "INVALID_CONFIG"}
-        assert kafka.groups["one"][PLACE].metadata == "sharecoord spso=10 group=a"
+        assert kafka.groups["one"][PLACE].metadata == 'sharecoord spso=10 group="a"'
 
 
 @virtual
@@ -403,9 +403,17 @@ async def test_what_is_missing_in_kafka_is_written_anew() -> None:
         await asyncio.sleep(ROUND_S)
         assert kafka.offset(place=("orders", 1)) == 0
         # Deleted by hand, and overwritten late by a former owner.
-        kafka.groups[NAME] = {PLACE: CommittedOffset(9, "sharecoord spso=9 group=g")}
+        kafka.groups[NAME] = {PLACE: CommittedOffset(9, 'sharecoord spso=9 group="g"')}
         await asyncio.sleep(LOOK_S)
         assert (kafka.offset(), kafka.offset(place=("orders", 1))) == (0, 0)
+        # Read without its end it still is what was written.
+        mark = 'sharecoord spso=0 group="g"'
+        assert kafka.groups[NAME][PLACE].metadata == mark
+        kafka.groups[NAME][PLACE] = CommittedOffset(0, f'{mark}"E\x7f')
+        written = len(kafka.writes)
+        await asyncio.sleep(LOOK_S)
+        assert len(kafka.writes) == written
+        assert reasons(coordinator) == {"g": ""}
 
 
 @virtual

@@ -93,7 +93,8 @@ def test_any_state_comes_back(data: st.DataObject) -> None:
                 dead_letters=drawn_letters,
             )
             commit(store, change)
-        store.commit(CommitBatch(members_saved=data.draw(st.lists(members, max_size=3))))
+        unique = {"unique_by": lambda member: (member.group_id, member.member_id)}
+        store.join_members(data.draw(st.lists(members, max_size=3, **unique)))
         for group in data.draw(st.sets(st.sampled_from(["group", "Gruppe ä", "x\n'\""]))):
             store.set_group_paused(group, paused=data.draw(st.booleans()))
         if data.draw(st.booleans()):

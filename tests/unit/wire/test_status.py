@@ -29,8 +29,13 @@ KINDS = [
     for kind in _tree(SharecoordError)
     if kind.__module__ == errors.__name__ and kind is not SharecoordError
 ]
-AT_START_ONLY = {"STORE_IN_USE", "STORE_VERSION", "STORE_CLUSTER_MISMATCH"}
-"""Reasons that keep a coordinator from starting: no client ever sees them."""
+AT_START_ONLY = {
+    "STORE_IN_USE",
+    "STORE_VERSION",
+    "STORE_CLUSTER_MISMATCH",
+    "EVENTS_FOLDER_IN_USE",
+}
+"""Reasons that keep a coordinator or a command on files from starting: no client ever sees them."""
 
 
 def read(error: SharecoordError) -> tuple[dict[str, str], status_pb2.Status]:

@@ -56,6 +56,7 @@ def test_every_dimension_can_have_several_values() -> None:
         "rate": "10,20",
         "handler": "record,batch:5",
         "client": "threads,tasks",
+        "events": "none,kafka",
     }
     assert set(two) == set(BY_NAME)
     for name, text in two.items():
@@ -80,6 +81,7 @@ def test_what_means_nothing_in_a_cell_makes_no_second_one() -> None:
     plain = [cell for cell in found if cell.consumer is Consumer.PLAIN]
     assert plain == [Cell(Consumer.PLAIN)]
     assert len(found) == 5
+    assert len(cells(consumer="plain,kafka-share,sharecoord", events="none,parquet,kafka")) == 5
     assert cells(consumer="sharecoord", work_ms="0", work_distribution="constant,uniform") == [
         Cell(Consumer.SHARECOORD)
     ]
@@ -214,6 +216,7 @@ def test_what_can_not_be_measured_is_refused(
         ("handler", "batch:10001"),
         ("handler", "record:2"),
         ("client", "processes"),
+        ("events", "off"),
     ],
 )
 def test_a_value_that_can_not_be_is_named_with_the_fix(name: str, text: str) -> None:
@@ -260,7 +263,7 @@ def test_a_cell_survives_json() -> None:
 
 def test_results_of_older_versions_can_be_read() -> None:
     old = Cell(Consumer.PLAIN).to_json()
-    del old["handler"], old["client"]
+    del old["handler"], old["client"], old["events"]
     assert cell_from_json(old) == Cell(Consumer.PLAIN)
 
 

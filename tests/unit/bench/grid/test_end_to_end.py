@@ -65,3 +65,13 @@ def test_every_consumer_is_measured_in_every_mode(
     # A second of the window at least, for both.
     assert len(rows) - rows["latency_ms"].null_count >= 2 * 200
     assert not [name for name in Topics(address).names() if name.startswith("bench-")]
+
+
+def test_what_events_cost_is_measured(kafka_broker: KafkaUnderTest, tmp_path: Path) -> None:
+    address = kafka_broker.bootstrap_servers
+    asked = {**QUICK, "kafka": address, "mode": "drain", "records": 2000, "consumer": "sharecoord"}
+    assert run({**asked, "events": "none,parquet,kafka"}, output=tmp_path / "events") == 0
+    stored = json.loads((tmp_path / "events" / "summary.json").read_text(encoding="utf-8"))
+    assert [each["cell"]["events"] for each in stored["cells"]] == ["none", "parquet", "kafka"]
+    assert {each["peer"] for each in stored["ratios"]} == {"without events"}
+    assert not [name for name in Topics(address).names() if name.endswith("-events")]

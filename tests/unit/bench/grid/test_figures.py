@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sharecoord.bench.grid.board import Board
-from sharecoord.bench.grid.cell import Ack, Cell, Consumer, Mode
+from sharecoord.bench.grid.cell import Ack, Cell, Consumer, Events, Mode
 from sharecoord.bench.grid.figures import (
     METRICS,
     CellSummary,
@@ -135,6 +135,16 @@ def test_no_queue_is_compared_by_its_speed_alone() -> None:
     trials = [make_trial(0, 1, (1, 1), **figures), make_trial(1, 1, (1, 1), **figures)]
     (ratio,) = peer_ratios(cells, trials, Mode.THROUGHPUT)
     assert (ratio.metric, ratio.spread) == ("records_per_s", (1, 1, 1))
+
+
+def test_events_are_compared_with_none() -> None:
+    cells = [OURS, replace(OURS, events=Events.PARQUET), replace(OURS, events=Events.KAFKA)]
+    trials = [make_trial(number, 1, records_per_s=100.0 - number) for number in range(3)]
+    found = peer_ratios(cells, trials, Mode.THROUGHPUT)
+    assert [(ratio.cell, ratio.peer, ratio.spread[0]) for ratio in found] == [
+        (1, "without events", 0.99),
+        (2, "without events", 0.98),
+    ]
 
 
 def test_a_peer_without_the_figure_gives_no_ratio() -> None:

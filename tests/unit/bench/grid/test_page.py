@@ -16,9 +16,9 @@ from sharecoord.bench.grid.cell import Cell, Consumer, Mode, label, varied
 from sharecoord.bench.grid.folder import SampleFile, read_summary, write_summary
 from sharecoord.bench.grid.page import page
 from sharecoord.bench.grid.settings import read_settings
-from sharecoord.bench.grid.svg import Bar, Line, bars, lines, nice_step
 from sharecoord.bench.grid.trial import Outcome
 from sharecoord.errors import InvalidConfigError
+from sharecoord.pages.svg import Bar, Line, bars, lines, nice_step
 from tests.unit.bench.grid.support import MS, make_result, make_samples, make_trial
 
 CELLS = [

@@ -65,6 +65,7 @@ def test_a_run_measures_all_and_writes_one_folder(
     ]
     assert {path.name for path in (tmp_path / "r").iterdir()} == {
         "settings.yaml",
+        "events",
         "machine.json",
         "samples.parquet",
         "summary.json",

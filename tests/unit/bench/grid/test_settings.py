@@ -107,7 +107,7 @@ def test_the_plan_of_workers_has_a_peer_for_every_cell() -> None:
 
 
 def test_a_plan_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfigError, match=r"neither a file nor one of drain, fairness"):
+    with pytest.raises(InvalidConfigError, match=r"neither a file nor one of drain, events, fair"):
         read_plan("fast")
     bad = tmp_path / "bad.yaml"
     bad.write_text("a: [", encoding="utf-8")

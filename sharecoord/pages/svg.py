@@ -6,7 +6,7 @@ Bars are HTML, so that their text keeps its size and its place on a narrow scree
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final
@@ -129,6 +129,109 @@ def nice_step(span: float) -> float:
     )
 
 
+# -- heat maps ------------------------------------------------------------------------------------
+
+HEAT_BOUNDS: Final = (0.25, 0.5, 0.8, 1.25, 2.0)
+"""Shares of what is fair at which a cell's class changes: h1 to h6; h0 is nothing at all."""
+HEAT_WORDS: Final = (
+    "nothing",
+    "less than a quarter of its part",
+    "a quarter to a half",
+    "a half to 80 %",
+    "its part",
+    "a quarter more, up to twice",
+    "twice its part and more",
+)
+_HEAT_HEIGHT: Final = 300
+_ROW_MAX: Final = 16
+_LABELED_ROW: Final = 9
+_LABEL_WIDTH: Final = 130
+_LABEL_LETTERS: Final = 20
+
+
+def heat_class(value: float) -> int:
+    """Which class a share of what is fair has, 0 to 6."""
+    if value <= 0:
+        return 0
+    return 1 + sum(1 for bound in HEAT_BOUNDS if value >= bound)
+
+
+def heat(
+    title: str,
+    x_title: str,
+    labels: Sequence[str],
+    cells: Mapping[tuple[int, int], float],
+    columns: Sequence[str],
+) -> str:
+    """A map of who got what part when; a cell that is missing stays empty.
+
+    Args:
+        title: For those who can not see it.
+        x_title: Below the axis.
+        labels: Of the rows, from the top.
+        cells: By row and column, what was got against what would have been fair: 1 = as much.
+        columns: Labels of the columns; "" = none.
+    """
+    row_height = max(3.0, min(_ROW_MAX, _HEAT_HEIGHT / max(1, len(labels))))
+    width = (WIDTH - _LABEL_WIDTH - _RIGHT) / max(1, len(columns))
+    height = _TOP + row_height * len(labels) + _BOTTOM
+    parts = [_open(title, height)]
+    for number, path in sorted(_heat_paths(cells, len(labels), len(columns)).items()):
+        drawn = "".join(
+            f"M{_LABEL_WIDTH + first * width:.1f} {_TOP + row * row_height:.1f}"
+            f"h{count * width:.1f}v{row_height:.1f}h-{count * width:.1f}z"
+            for row, first, count in path
+        )
+        parts.append(f'<path class="h{number}" d="{drawn}"/>')
+    every = max(1, math.ceil(_LABELED_ROW / row_height))
+    for row in range(0, len(labels), every):
+        y = _TOP + (row + 0.5) * row_height + 4
+        parts.append(_text(_LABEL_WIDTH - 6, y, _shortened(labels[row]), "end"))
+    floor = _TOP + row_height * len(labels)
+    for column, text in enumerate(columns):
+        if text:
+            parts.append(_text(_LABEL_WIDTH + (column + 0.5) * width, floor + 16, text, "middle"))
+    parts.append(_text(WIDTH - _RIGHT, floor + 34, x_title, "end"))
+    return f'<div class="wide">{"".join(parts)}</svg></div>{_heat_legend()}'
+
+
+def _heat_paths(
+    cells: Mapping[tuple[int, int], float], rows: int, columns: int
+) -> dict[int, list[tuple[int, int, int]]]:
+    """By class: row, first column and number of columns of neighbours that look alike."""
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for row in range(rows):
+        here = [(c, heat_class(cells[row, c])) for c in range(columns) if (row, c) in cells]
+        start = 0
+        for at in range(1, len(here) + 1):
+            joined = at < len(here) and here[at] == (here[at - 1][0] + 1, here[start][1])
+            if not joined:
+                found.setdefault(here[start][1], []).append((row, here[start][0], at - start))
+                start = at
+    return found
+
+
+def _heat_legend() -> str:
+    rows = [
+        f'<li><svg viewBox="0 0 36 8" class="key" aria-hidden="true">'
+        f'<path class="h{number}" d="M0 0h36v8h-36z"/></svg>{escape(words)}</li>'
+        for number, words in enumerate(HEAT_WORDS)
+    ]
+    return f'<ul class="legend">{"".join(rows)}</ul>'
+
+
+def _shortened(label: str) -> str:
+    """The end tells members apart more often than the beginning."""
+    return label if len(label) <= _LABEL_LETTERS else f"…{label[1 - _LABEL_LETTERS :]}"
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{anchor}">{escape(text)}</text>'
+
+
+# -- axes -----------------------------------------------------------------------------------------
+
+
 class _Scale:
     """From values to places on the x axis."""
 
@@ -186,8 +289,8 @@ def _y(value: float, top: float) -> float:
     return _HEIGHT - _BOTTOM - (value / top) * (_HEIGHT - _BOTTOM - _TOP)
 
 
-def _open(title: str) -> str:
+def _open(title: str, height: float = _HEIGHT) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH} {_HEIGHT}" role="img" class="plot" '
+        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" class="plot" '
         f'aria-label="{escape(title)}"><title>{escape(title)}</title>'
     )

@@ -1,0 +1,238 @@
+"""The rules of `--alerts FILE`; see docs/alerts.md."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import yaml
+
+from sharecoord.config.setting import nearest
+from sharecoord.config.values import parse_duration_ms
+from sharecoord.errors import InvalidConfigError
+
+FILE_BYTES_MAX: Final = 1 << 20
+"""Of the file: thousands of rules. More is another file that was named by mistake."""
+_NULL: Final = "tag:yaml.org,2002:null"
+
+T = TypeVar("T")
+
+
+class RuleKind(StrEnum):
+    """What a rule looks at, in each window of a group."""
+
+    STARVED = "starved"
+    """At least `limit` members starve."""
+    JAIN_BELOW = "jain_below"
+    """Jain's index is below `limit`."""
+    LAG_GROWING = "lag_growing"
+    """The lag grew by more than `limit` records/s since the window before."""
+
+
+class TargetKind(StrEnum):
+    """Where an alert goes."""
+
+    LOG = "log"
+    WEBHOOK = "webhook"
+    KAFKA = "kafka"
+
+
+class Target(NamedTuple):
+    """A target and its URL or topic; a log has neither."""
+
+    kind: TargetKind
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule.
+
+    Attributes:
+        name: Unique in the file; the state of the rule goes by it.
+        kind: What it looks at.
+        limit: See `RuleKind`.
+        group: Share groups, as a pattern with `*`, `?` and `[…]`.
+        for_ms: For how long it has to be so, in windows without a gap, before the alert begins.
+        to: Where it is said.
+    """
+
+    name: str
+    kind: RuleKind
+    limit: float
+    group: str = "*"
+    for_ms: int = 0
+    to: tuple[Target, ...] = (Target(TargetKind.LOG),)
+
+    def concerns(self, group_id: str) -> bool:
+        """Whether it looks at this group."""
+        return fnmatch.fnmatchcase(group_id, self.group)
+
+
+class _Limit(NamedTuple):
+    default: float | None
+    least: float
+    most: float
+    words: str
+
+
+_LIMITS: Final = {
+    RuleKind.STARVED: _Limit(1, 1, float("inf"), "a number of members, at least 1"),
+    RuleKind.JAIN_BELOW: _Limit(None, 0, 1, "a number above 0, at most 1"),
+    RuleKind.LAG_GROWING: _Limit(0, 0, float("inf"), "a number of records/s, at least 0"),
+}
+_REQUIRED: Final = ("name", "kind")
+_FIELDS: Final = ("name", "kind", "group", "limit", "for", "to")
+
+
+def read_rules(path: Path) -> tuple[Rule, ...]:
+    """Reads the rules of a file.
+
+    Raises:
+        InvalidConfigError: Unreadable, not YAML, or a field that is unknown, missing, set twice or
+            malformed; names file, line, field and fix.
+    """
+    try:
+        content = path.read_bytes()
+        if len(content) > FILE_BYTES_MAX:
+            raise InvalidConfigError(
+                f"{path}: it has more than {FILE_BYTES_MAX >> 20} MiB: is it the file of rules?"
+            )
+        text = content.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidConfigError(f'--alerts "{path}" can not be read: {reason}') from None
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        problem = getattr(error, "problem", None) or "it can not be read"
+        raise InvalidConfigError(f"{place}: not valid YAML: {problem}") from None
+    return _Reader(path).rules(root)
+
+
+class _Reader:
+    """Nodes of one file as rules."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def rules(self, root: yaml.Node | None) -> tuple[Rule, ...]:
+        fields = {} if root is None else self._fields(root, ("rules",), "the file")
+        if not isinstance(fields.get("rules"), yaml.SequenceNode) or not fields["rules"].value:
+            raise self._error(fields.get("rules", root), "rules", "it must be a list of rules")
+        found: dict[str, Rule] = {}
+        for node in fields["rules"].value:
+            rule = self._rule(node)
+            if rule.name in found:
+                raise self._error(node, "name", f'there are two rules "{rule.name}"')
+            found[rule.name] = rule
+        return tuple(found.values())
+
+    def _rule(self, node: yaml.Node) -> Rule:
+        fields = self._fields(node, _FIELDS, "a rule")
+        for name in _REQUIRED:
+            if name not in fields:
+                raise self._error(node, name, "it is missing")
+        kind = self._choice(fields["kind"], "kind", RuleKind)
+        group = self._text(fields["group"], "group") if "group" in fields else "*"
+        for_ms = self._read(fields["for"], "for", parse_duration_ms) if "for" in fields else 0
+        to = self._targets(fields["to"]) if "to" in fields else (Target(TargetKind.LOG),)
+        limit = self._limit(node, fields.get("limit"), kind)
+        return Rule(self._text(fields["name"], "name"), kind, limit, group, for_ms, to)
+
+    def _limit(self, rule: yaml.Node, node: yaml.Node | None, kind: RuleKind) -> float:
+        known = _LIMITS[kind]
+        if node is None:
+            if known.default is None:
+                raise self._error(rule, "limit", f"{kind} needs one: {known.words}")
+            return known.default
+
+        def read(text: str) -> float:
+            try:
+                found = float(text)
+            except ValueError:
+                found = float("nan")
+            fits = known.least <= found <= known.most and found != float("inf")
+            if not fits or (kind is RuleKind.JAIN_BELOW and found == 0):
+                raise ValueError(known.words)
+            return found
+
+        return self._read(node, "limit", read)
+
+    def _targets(self, node: yaml.Node) -> tuple[Target, ...]:
+        nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        if not nodes:
+            raise self._error(node, "to", "it names no target")
+        return tuple(self._read(each, "to", _target) for each in nodes)
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def _fields(self, node: yaml.Node, known: tuple[str, ...], what: str) -> dict[str, yaml.Node]:
+        if not isinstance(node, yaml.MappingNode):
+            raise self._error(node, "", f"{what} must have fields: {', '.join(known)}")
+        found: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            name = str(key.value)
+            if name not in known:
+                near = nearest(name, known)
+                fix = f'did you mean "{near}"?' if near else f"there are {', '.join(known)}"
+                raise self._error(key, name, f"{what} has no such field; {fix}")
+            if name in found:
+                raise self._error(key, name, "it is set twice; keep one")
+            found[name] = value
+        return found
+
+    def _text(self, node: yaml.Node, name: str) -> str:
+        if not isinstance(node, yaml.ScalarNode) or node.tag == _NULL or not node.value.strip():
+            raise self._error(node, name, "it must be a text")
+        return str(node.value).strip()
+
+    def _choice(self, node: yaml.Node, name: str, words: type[RuleKind]) -> RuleKind:
+        text = self._text(node, name)
+        try:
+            return words(text)
+        except ValueError:
+            problem = f'"{text}" must be one of {", ".join(words)}'
+            raise self._error(node, name, problem) from None
+
+    def _read(self, node: yaml.Node, name: str, reader: Callable[[str], T]) -> T:
+        text = self._text(node, name)
+        try:
+            return reader(text)
+        except ValueError as error:
+            raise self._error(node, name, f'"{text}" must be {error}') from None
+
+    def _error(self, node: yaml.Node | None, name: str, problem: str) -> InvalidConfigError:
+        line = 1 if node is None else node.start_mark.line + 1
+        shown = f"{name}: " if name else ""
+        return InvalidConfigError(
+            f"{self._path}:{line}: {shown}{problem}", metadata={"key": name} if name else None
+        )
+
+
+def _target(text: str) -> Target:
+    """Reads `log`, `webhook URL` or `kafka TOPIC`."""
+    word, _, address = text.partition(" ")
+    address = address.strip()
+    if word == TargetKind.LOG and not address:
+        return Target(TargetKind.LOG)
+    if word == TargetKind.KAFKA and address and " " not in address:
+        return Target(TargetKind.KAFKA, address)
+    if word == TargetKind.WEBHOOK and _is_url(address):
+        return Target(TargetKind.WEBHOOK, address)
+    raise ValueError("log, webhook http(s)://HOST/PATH, or kafka TOPIC")
+
+
+def _is_url(address: str) -> bool:
+    try:
+        url = urlsplit(address)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False

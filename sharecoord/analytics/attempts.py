@@ -1,0 +1,102 @@
+"""Deliveries and how they ended, added up: small enough to be looked at again and again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from sharecoord.analytics import measures
+from sharecoord.core.events import EventKind, RangeEvent
+
+ACCEPTED: Final = RangeEvent.ACCEPTED.value
+FAILED: Final = (
+    RangeEvent.RELEASED.value,
+    RangeEvent.REJECTED.value,
+    RangeEvent.EXPIRED.value,
+    RangeEvent.DEPARTED.value,
+)
+"""What ends an attempt without success. What is handed back unseen was no attempt."""
+BESIDE: Final = (
+    RangeEvent.WORN_OUT.value,
+    RangeEvent.LOG_START.value,
+    RangeEvent.ARCHIVED_BY_ADMIN.value,
+    RangeEvent.DEAD_LETTERED.value,
+)
+"""What ends a record that nobody holds."""
+GRANTED: Final = (RangeEvent.ACQUIRED.value, RangeEvent.RENEWED.value)
+GIVEN_UP: Final = ("archiving", "archived")
+"""States of records that are never delivered again."""
+NEAR_MISS: Final = 0.1
+"""Of the lock: an acknowledgement with less left is a near miss."""
+
+
+def attempts(events: DataFrame) -> DataFrame:
+    """What became of deliveries, as a histogram.
+
+    Columns: group_id, topic, member_id, client_id, event (null: samples of members), state,
+    delivery_count, lock_ms (of `GRANTED`), held_ms (of what ended an attempt; three significant
+    digits), left_ms (two digits; null when clearly more than `NEAR_MISS` was left); ranges,
+    records, work_us and worked (the application's time, and of how many records it is known),
+    samples and holding (samples of members that hold records, and how many those are in all).
+    """
+    is_granted = F.col("event").isin(*GRANTED)
+    ends = F.col("event").isin(ACCEPTED, *FAILED)
+    holds = (F.col("kind") == EventKind.MEMBER.value) & (F.col("held") > 0)
+    # Of a renewed lock it is less than this part of all the time that it was held.
+    near = F.col("lock_left_ms") < (F.col("held_ms") + F.col("lock_left_ms")) * NEAR_MISS
+    left_ms = measures.significant(F.greatest(F.col("lock_left_ms"), F.lit(0)), 2)
+    works = F.col("work_us").isNotNull()
+    return (
+        events.where(F.col("event").isin(ACCEPTED, *FAILED, *BESIDE, *GRANTED) | holds)
+        .groupBy(
+            *("group_id", "topic", "member_id", "client_id", "event"),
+            F.when(~is_granted, F.col("state")).alias("state"),
+            F.when(~is_granted, F.col("delivery_count")).alias("delivery_count"),
+            F.when(is_granted, F.col("lock_ms")).alias("lock_ms"),
+            F.when(ends, measures.significant(F.col("held_ms"))).alias("held_ms"),
+            F.when(ends & near, left_ms).alias("left_ms"),
+        )
+        .agg(
+            F.count(F.lit(1)).alias("ranges"),
+            F.coalesce(F.sum("records"), F.lit(0)).alias("records"),
+            F.coalesce(F.sum("work_us"), F.lit(0)).alias("work_us"),
+            F.coalesce(F.sum(F.when(works, F.col("records"))), F.lit(0)).alias("worked"),
+            F.sum(F.when(holds, 1).otherwise(0)).alias("samples"),
+            F.coalesce(F.sum(F.when(holds, F.col("held"))), F.lit(0)).alias("holding"),
+        )
+    )
+
+
+def with_member(counted: DataFrame) -> DataFrame:
+    """Adds what is known of the member of each row: `lock` and `at_a_time`.
+
+    `lock` is its longest lock in ms (null: none is known), `at_a_time` how many records it held at
+    a time: the mean of its samples, without samples of the ranges that it was handed; at least 1.
+
+    Args:
+        counted: From `attempts`.
+    """
+    member = Window.partitionBy("group_id", "member_id")
+    acquired = F.col("event") == RangeEvent.ACQUIRED.value
+    sampled = measures.ratio(F.sum("holding").over(member), F.sum("samples").over(member))
+    handed = measures.ratio(
+        F.sum(F.when(acquired, F.col("records"))).over(member),
+        F.sum(F.when(acquired, F.col("ranges"))).over(member),
+    )
+    return counted.where(F.col("member_id").isNotNull()).select(
+        *counted.columns,
+        F.max("lock_ms").over(member).alias("lock"),
+        F.greatest(F.coalesce(sampled, handed), F.lit(1.0)).alias("at_a_time"),
+    )
+
+
+def of_event(name: str, value: str = "records") -> Column:
+    """Aggregate over attempts: records (or ranges) of one event."""
+    return F.coalesce(F.sum(F.when(F.col("event") == name, F.col(value))), F.lit(0))
+
+
+def work_ms() -> Column:
+    """Aggregate over attempts: the application's time per record; null when it is not known."""
+    return measures.ratio(F.sum("work_us"), F.sum("worked")) / 1_000

@@ -1,0 +1,1 @@
+"""Who got what, and was it fair: definitions in docs/fairness.md."""

@@ -1,0 +1,408 @@
+"""Fairness as functions from frames to frames; docs/fairness.md has definitions and sources.
+
+    events ─┬─ samples ────┬─ windows ─┐
+            ├─ acquired ───┘           │
+            ├─ samples, timings ─ members ─ groups
+            └─ census ─────────────────┘
+
+`samples` and `timings` are used twice and small: a caller that writes more than one result keeps
+them with `persist`. Nothing here collects rows, and nothing runs in Python.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from sharecoord.analytics import measures
+from sharecoord.analytics.census import completeness
+from sharecoord.analytics.fairness.settings import LISTED_MAX, FairnessSettings
+from sharecoord.analytics.times import SLOT_MS
+from sharecoord.core.events import EventKind, RangeEvent
+
+WHOLE = -1
+"""In the place of a window's number: the whole range."""
+
+SETTLED = (
+    RangeEvent.ACCEPTED,
+    RangeEvent.RELEASED,
+    RangeEvent.REJECTED,
+    RangeEvent.RETURNED,
+    RangeEvent.EXPIRED,
+    RangeEvent.DEPARTED,
+)
+"""What ends the time for which a member held records."""
+
+_CELL = ["group_id", "topic", "partition", "window"]
+_QUANTILES = (0.5, 0.95, 0.99)
+DWELLS = ("dwell_p50_ms", "dwell_p95_ms", "dwell_p99_ms")
+
+
+# -- what is read ---------------------------------------------------------------------------------
+
+
+def samples(events: DataFrame) -> DataFrame:
+    """What each member wanted, got and held, per slot of a second, all coordinators together.
+
+    Columns: group_id, member_id, slot (seconds since the epoch in the middle of the interval),
+    demand, got, held, interval_ms, and of the whole group: group_got, wanting (members with
+    demand), window_total (records that may be acquired in all its partitions; null when unknown).
+    """
+    interval_ms = F.coalesce(F.col("interval_ms"), F.lit(SLOT_MS))
+    middle_ms = F.unix_millis("time") - F.floor(interval_ms / 2)
+    by_member = (
+        events.where(F.col("kind").isin(EventKind.MEMBER.value, EventKind.PARTITION.value))
+        .withColumn("slot", F.floor(middle_ms / SLOT_MS))
+        .groupBy("kind", "group_id", "slot", "member_id", "topic", "partition")
+        .agg(
+            F.coalesce(F.sum("demand"), F.lit(0)).alias("demand"),
+            F.coalesce(F.sum("got"), F.lit(0)).alias("got"),
+            F.sum("held").alias("held"),
+            F.greatest(F.max(interval_ms), F.lit(SLOT_MS)).alias("interval_ms"),
+            F.max("window_max").alias("window_max"),
+        )
+    )
+    together = Window.partitionBy("group_id", "slot")
+    return (
+        by_member.withColumn("group_got", F.sum("got").over(together))
+        .withColumn("wanting", F.sum((F.col("demand") > 0).cast("int")).over(together))
+        .withColumn("window_total", F.sum("window_max").over(together))
+        .where(F.col("kind") == EventKind.MEMBER.value)
+        .drop("kind", "topic", "partition", "window_max")
+    )
+
+
+def acquired(events: DataFrame, settings: FairnessSettings) -> DataFrame:
+    """Records handed out, by group_id, topic, partition, window (its number) and member_id."""
+    return (
+        events.where((F.col("event") == RangeEvent.ACQUIRED) & F.col("member_id").isNotNull())
+        .withColumn("window", F.floor(F.unix_millis("time") / settings.window_ms))
+        .groupBy(*_CELL, "member_id")
+        .agg(F.sum("records").alias("records"))
+    )
+
+
+def timings(events: DataFrame) -> DataFrame:
+    """How long records waited and were held, as a histogram per member.
+
+    Columns: group_id, member_id, client_id, dwell_ms (three significant digits; null in rows of
+    what ended, and where it is not known), acquired, settled (records), held_record_ms (sum over
+    settled records).
+    """
+    is_acquired = F.col("event") == RangeEvent.ACQUIRED
+    settled = ~is_acquired & F.col("held_ms").isNotNull()
+    return (
+        events.where(F.col("event").isin(RangeEvent.ACQUIRED.value, *(e.value for e in SETTLED)))
+        .where(F.col("member_id").isNotNull())
+        .withColumn("dwell_ms", F.when(is_acquired, measures.significant(F.col("available_ms"))))
+        .groupBy("group_id", "member_id", "client_id", "dwell_ms")
+        .agg(
+            F.sum(F.when(is_acquired, F.col("records")).otherwise(0)).alias("acquired"),
+            F.sum(F.when(settled, F.col("records")).otherwise(0)).alias("settled"),
+            F.sum(
+                F.when(settled, F.col("held_ms").cast("double") * F.col("records")).otherwise(0.0)
+            ).alias("held_record_ms"),
+        )
+    )
+
+
+# -- windows --------------------------------------------------------------------------------------
+
+
+def windows(
+    member_samples: DataFrame, handed_out: DataFrame, settings: FairnessSettings
+) -> DataFrame:
+    """How fair each window was, of each group and of each of its partitions.
+
+    Args:
+        member_samples: From `samples`.
+        handed_out: From `acquired`.
+        settings: The length of a window.
+
+    Returns:
+        group_id, topic, partition (null in rows of the whole group), window_start (null in rows of
+        the whole range), window_ms, members (that wanted or got something), wanting, demand, got,
+        level, jain (null without samples), records, records_jain, gini, top_share,
+        top_decile_share, variation.
+    """
+    rows = _group_rows(member_samples, handed_out, settings).unionByName(
+        _partition_rows(handed_out), allowMissingColumns=True
+    )
+    # Whoever counts in the group counts in each of its partitions.
+    members = F.max("members").over(Window.partitionBy("group_id", "window"))
+    start = F.timestamp_millis(F.col("window") * settings.window_ms)
+    in_window = F.col("window") != WHOLE
+    return rows.withColumn("members", members).select(
+        "group_id",
+        "topic",
+        "partition",
+        F.when(in_window, start).alias("window_start"),
+        F.when(in_window, F.lit(settings.window_ms)).alias("window_ms"),
+        *("members", "wanting", "demand", "got", "level", "jain"),
+        *measures.spread(F.col("values"), F.col("members")),
+    )
+
+
+def _group_rows(
+    member_samples: DataFrame, handed_out: DataFrame, settings: FairnessSettings
+) -> DataFrame:
+    """A row per group and window, and one of the whole range: demand, and `values` by member."""
+    slots = settings.window_ms // SLOT_MS
+    wanted = member_samples.select(
+        "group_id",
+        F.floor(F.col("slot") / slots).alias("window"),
+        "member_id",
+        F.lit(0).cast("long").alias("records"),
+        "demand",
+        "got",
+    )
+    handed = handed_out.select("group_id", "window", "member_id", "records")
+    cells = _sums(
+        wanted.unionByName(handed, allowMissingColumns=True), "group_id", "window", "member_id"
+    )
+    whole = _sums(cells, "group_id", "member_id").withColumn("window", F.lit(WHOLE).cast("long"))
+    keys = ["group_id", "window"]
+    measured = F.count("demand") > 0
+    return (
+        measures.with_fair_level(cells.unionByName(whole), keys)
+        .groupBy(*keys)
+        .agg(
+            F.count(F.lit(1)).alias("members"),
+            F.sum((F.col("demand") > 0).cast("int")).alias("wanting"),
+            F.sum("demand").alias("demand"),
+            F.sum("got").alias("got"),
+            F.when(measured, F.max("level")).alias("level"),
+            F.when(measured, measures.jain(measures.fair_part())).alias("jain"),
+            F.collect_list("records").alias("values"),
+        )
+    )
+
+
+def _sums(rows: DataFrame, *keys: str) -> DataFrame:
+    names = ("records", "demand", "got")
+    return rows.groupBy(*keys).agg(*(F.sum(name).alias(name) for name in names))
+
+
+def _partition_rows(handed_out: DataFrame) -> DataFrame:
+    """A row per partition and window, and one of the whole range: `values` by member."""
+    place = ["group_id", "topic", "partition"]
+    whole = (
+        handed_out.groupBy(*place, "member_id")
+        .agg(F.sum("records").alias("records"))
+        .withColumn("window", F.lit(WHOLE).cast("long"))
+    )
+    values = F.collect_list("records").alias("values")
+    return handed_out.unionByName(whole).groupBy(*place, "window").agg(values)
+
+
+# -- members --------------------------------------------------------------------------------------
+
+
+def stretches(member_samples: DataFrame) -> DataFrame:
+    """Times in which a member wanted something and got nothing (gaps and islands).
+
+    A stretch ends when the member gets something, or has no demand for an interval. Intervals in
+    which the whole group got nothing neither end it nor count. A stretch in which an equal part of
+    what the group got does not come up to one record is none: it was not its turn.
+
+    Columns: group_id, member_id, since_slot, starved_ms.
+    """
+    member = Window.partitionBy("group_id", "member_id").orderBy("slot")
+    quiet = F.col("got") <= 0
+    gap_ms = (F.col("slot") - F.lag("slot").over(member)) * SLOT_MS
+    # Timers are late at times: one missing slot is no gap.
+    begins = (
+        F.lag("got").over(member).isNull()
+        | (F.lag("got").over(member) > 0)
+        | (gap_ms > 2 * F.col("interval_ms"))
+    )
+    counts = F.col("group_got") > 0
+    islands = (
+        member_samples.where(F.col("demand") > 0)
+        .withColumn("_begins", (quiet & begins).cast("int"))
+        .withColumn("_island", F.sum("_begins").over(member))
+        .where(quiet)
+    )
+    return (
+        islands.groupBy("group_id", "member_id", "_island")
+        .agg(
+            F.min(F.when(counts, F.col("slot"))).alias("since_slot"),
+            F.sum(F.when(counts, F.col("interval_ms")).otherwise(0)).alias("starved_ms"),
+            F.sum(measures.ratio(F.col("group_got"), F.col("wanting"), 0.0)).alias("_part"),
+        )
+        .where(F.col("_part") >= 1)
+        .drop("_island", "_part")
+    )
+
+
+def members(
+    member_samples: DataFrame, histogram: DataFrame, settings: FairnessSettings
+) -> DataFrame:
+    """What became of each member over the whole range.
+
+    Args:
+        member_samples: From `samples`.
+        histogram: From `timings`.
+        settings: From when on a member is starved.
+
+    Returns:
+        group_id, member_id, client_id, records, share (of the group's), demand, got, fair_part (got
+        against its fair part, null without demand), starved, starved_since, starvation_ms (the
+        longest), dwell_p50_ms, dwell_p95_ms, dwell_p99_ms, held_ms (mean of a record),
+        over_share_ms (how long it held more than its share of the window), first_seen, last_seen
+        (of its samples).
+    """
+    keys = ["group_id", "member_id"]
+    found = (
+        _asked(member_samples)
+        .join(_longest(member_samples), keys, "left")
+        .join(_served(histogram), keys, "full")
+    )
+    records = F.coalesce(F.col("records"), F.lit(0))
+    never = (records == 0) & (F.coalesce("got", F.lit(0)) == 0) & (F.col("active_ms") > 0)
+    long_ago = F.col("starvation_ms") >= settings.starved_after_ms
+    # Null (no samples, no stretch) is not starved.
+    starved = F.when(long_ago | never, 1).otherwise(0) == 1
+    since = F.coalesce(F.col("since_slot"), F.col("first_slot"))
+    share = measures.ratio(records, F.sum(records).over(Window.partitionBy("group_id")))
+    ranked = measures.with_fair_level(found, ["group_id"])
+    return ranked.select(
+        *keys,
+        "client_id",
+        records.alias("records"),
+        share.alias("share"),
+        "demand",
+        "got",
+        measures.fair_part().alias("fair_part"),
+        starved.alias("starved"),
+        F.when(starved, _slot_time(since)).alias("starved_since"),
+        F.coalesce(F.col("starvation_ms"), F.lit(0)).alias("starvation_ms"),
+        *(F.col("dwell")[i].alias(name) for i, name in enumerate(DWELLS)),
+        "held_ms",
+        "over_share_ms",
+        _slot_time(F.col("first_slot")).alias("first_seen"),
+        _slot_time(F.col("last_slot")).alias("last_seen"),
+    )
+
+
+def _asked(member_samples: DataFrame) -> DataFrame:
+    """What samples say of each member."""
+    share = measures.ratio(F.col("window_total"), F.col("wanting"))
+    active = (F.col("demand") > 0) & (F.col("group_got") > 0)
+    return member_samples.groupBy("group_id", "member_id").agg(
+        F.sum("demand").alias("demand"),
+        F.sum("got").alias("got"),
+        F.sum(F.when(active, F.col("interval_ms")).otherwise(0)).alias("active_ms"),
+        F.sum(F.when(F.col("held") > share, F.col("interval_ms")).otherwise(0)).alias(
+            "over_share_ms"
+        ),
+        F.min("slot").alias("first_slot"),
+        F.max("slot").alias("last_slot"),
+    )
+
+
+def _longest(member_samples: DataFrame) -> DataFrame:
+    """The longest stretch of each member; the earliest of several."""
+    return (
+        stretches(member_samples)
+        .groupBy("group_id", "member_id")
+        .agg(
+            F.max(F.struct("starved_ms", (-F.col("since_slot")).alias("_early"))).alias("_longest"),
+        )
+        .select(
+            "group_id",
+            "member_id",
+            F.col("_longest.starved_ms").alias("starvation_ms"),
+            (-F.col("_longest._early")).alias("since_slot"),
+        )
+    )
+
+
+def _served(histogram: DataFrame) -> DataFrame:
+    """What ranges say of each member."""
+    return histogram.groupBy("group_id", "member_id").agg(
+        F.max("client_id").alias("client_id"),
+        F.sum("acquired").alias("records"),
+        _dwell().alias("dwell"),
+        measures.ratio(F.sum("held_record_ms"), F.sum("settled")).alias("held_ms"),
+    )
+
+
+def _dwell() -> Column:
+    """Aggregate over a histogram: quantiles of the time that records waited."""
+    return F.percentile("dwell_ms", list(_QUANTILES), F.col("acquired"))
+
+
+def _slot_time(slot: Column) -> Column:
+    """When a slot begins."""
+    return F.timestamp_millis(slot.cast("long") * SLOT_MS)
+
+
+# -- groups ---------------------------------------------------------------------------------------
+
+
+def groups(
+    window_rows: DataFrame, member_rows: DataFrame, histogram: DataFrame, counted: DataFrame
+) -> DataFrame:
+    """One row per group: the whole range in figures.
+
+    Args:
+        window_rows: From `windows`.
+        member_rows: From `members`.
+        histogram: From `timings`.
+        counted: From `census`.
+
+    Returns:
+        group_id, members, starved, starved_members (at most `LISTED_MAX`, the longest first), jain,
+        worst_jain, worst_window (when), gini, records_jain, top_share, top_decile_share, variation,
+        records, demand, got, over_share (members), dwell_p50_ms, dwell_p95_ms, dwell_p99_ms,
+        partitions, incomplete_partitions, changes_seen, changes_expected, complete (0 to 1), lost,
+        events, schema_version.
+    """
+    of_group = window_rows.where(F.col("topic").isNull())
+    whole = of_group.where(F.col("window_start").isNull()).drop(
+        "topic", "partition", "window_start", "window_ms", "members", "wanting", "level"
+    )
+    worst = (
+        of_group.where(F.col("window_start").isNotNull() & F.col("jain").isNotNull())
+        .groupBy("group_id")
+        .agg(F.min(F.struct("jain", "window_start")).alias("_worst"))
+        .select(
+            "group_id",
+            F.col("_worst.jain").alias("worst_jain"),
+            F.col("_worst.window_start").alias("worst_window"),
+        )
+    )
+    waits = (
+        histogram.groupBy("group_id")
+        .agg(_dwell().alias("dwell"))
+        .select("group_id", *(F.col("dwell")[i].alias(name) for i, name in enumerate(DWELLS)))
+    )
+    found = completeness(counted, ["group_id"])
+    for frame in (_people(member_rows), whole, worst, waits):
+        found = found.join(frame, "group_id", "left")
+    numbers = ("members", "starved", "records", "over_share")
+    return found.fillna(0, subset=list(numbers)).withColumn(
+        "starved_members",
+        F.coalesce(F.col("starved_members"), F.array().cast("array<string>")),
+    )
+
+
+def _people(member_rows: DataFrame) -> DataFrame:
+    """Members of each group, how many starved, and who."""
+    order = Window.partitionBy("group_id").orderBy(
+        F.desc("starved"), F.desc("starvation_ms"), "member_id"
+    )
+    named = F.col("starved") & (F.col("_place") <= LISTED_MAX)
+    return (
+        member_rows.withColumn("_place", F.row_number().over(order))
+        .groupBy("group_id")
+        .agg(
+            F.count(F.lit(1)).alias("members"),
+            F.sum(F.col("starved").cast("int")).alias("starved"),
+            F.array_sort(F.collect_list(F.when(named, F.struct("_place", "member_id"))))
+            .getField("member_id")
+            .alias("starved_members"),
+            F.sum((F.col("over_share_ms") > 0).cast("int")).alias("over_share"),
+        )
+    )

@@ -1,0 +1,53 @@
+"""What the figures of a group mean, in words; no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+FAIR: Final = 0.95
+"""From this index on a split is called fair."""
+UNEVEN: Final = 0.80
+"""Below it, it is called unfair: as if a fifth of the members had got nothing."""
+
+
+def verdict(group: Mapping[str, Any]) -> str:
+    """One line about a row of `transform.groups`."""
+    return "; ".join([_fairness(group), *_doubts(group)])
+
+
+def _fairness(group: Mapping[str, Any]) -> str:
+    members, starved, index = group["members"], group["starved"], group["jain"]
+    if not members:
+        return "no members"
+    if starved:
+        return f"unfair: {starved} of {members} members starved"
+    if index is None:
+        return "not measured: no samples of members"
+    if members == 1:
+        return "one member: nothing to share"
+    if index < UNEVEN:
+        return f"unfair: Jain {index:.2f}, one member got {_percent(group['top_share'])}"
+    if index < FAIR:
+        return f"uneven: Jain {index:.2f}, one member got {_percent(group['top_share'])}"
+    worst = group["worst_jain"]
+    if worst is not None and worst < UNEVEN:
+        return f"fair in all, unfair at times: Jain {worst:.2f} at {group['worst_window']}"
+    return "fair"
+
+
+def _doubts(group: Mapping[str, Any]) -> list[str]:
+    """What speaks against the figures."""
+    found = []
+    if group["complete"] is not None and group["complete"] < 1:
+        missing = group["changes_expected"] - group["changes_seen"]
+        found.append(f"the log lacks {missing} of {group['changes_expected']} changes")
+    if group["lost"]:
+        found.append(f"its writer lost {group['lost']} rows")
+    if group["over_share"]:
+        found.append(f"{group['over_share']} members held more than their share of the window")
+    return found
+
+
+def _percent(share: float | None) -> str:
+    return "nothing" if share is None else f"{share:.0%}"

@@ -1,0 +1,1 @@
+"""Event logs of any size with planted findings, to try jobs on."""

@@ -1,0 +1,50 @@
+"""Small files on whatever file system Spark knows, by Hadoop's own API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class HadoopFolder:
+    """A folder that may lie anywhere and need not be there yet."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        self._path, self._io = jvm.org.apache.hadoop.fs.Path, jvm.org.apache.commons.io.IOUtils
+        self._charset = jvm.java.nio.charset.StandardCharsets.UTF_8
+        self._root = self._path(path)
+        self._system = self._root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+
+    def names(self) -> list[str]:
+        """What is in it; nothing when it is not there."""
+        if not self._system.exists(self._root):
+            return []
+        return sorted(each.getPath().getName() for each in self._system.listStatus(self._root))
+
+    def read(self, name: str) -> str | None:
+        """The text of a file, or None when there is none."""
+        place = self._path(self._root, name)
+        if not self._system.exists(place):
+            return None
+        stream = self._system.open(place)
+        try:
+            text: str = self._io.toString(stream, self._charset)
+            return text
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        """Writes a file; whoever reads it sees all of it or nothing."""
+        fresh = self._path(self._root, f".{name}.new")
+        stream = self._system.create(fresh, True)  # noqa: FBT003 - Java
+        stream.write(bytearray(text.encode()))
+        stream.close()
+        self.delete(name)
+        self._system.rename(fresh, self._path(self._root, name))
+
+    def delete(self, name: str) -> None:
+        """Deletes a file, if it is there."""
+        self._system.delete(self._path(self._root, name), False)  # noqa: FBT003 - Java

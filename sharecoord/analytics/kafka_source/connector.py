@@ -1,0 +1,82 @@
+"""Spark's own Kafka connector, where it is on the class path: it reads, the values are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from sharecoord.analytics import frames
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sharecoord.analytics.kafka_source.source import Skipped
+
+PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+
+_SAME: Final = frozenset({"bootstrap.servers", "security.protocol", "client.id"})
+"""Keys that mean the same to librdkafka and to Kafka's Java client."""
+_LOGIN: Final = "org.apache.kafka.common.security"
+_MODULES: Final = {
+    "PLAIN": f"{_LOGIN}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_LOGIN}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_LOGIN}.scram.ScramLoginModule",
+}
+
+
+def is_there(spark: SparkSession) -> bool:
+    """Whether `spark-sql-kafka-0-10` is on the class path."""
+    machine: Any = spark.sparkContext._jvm
+    found: bool = machine.org.apache.spark.util.Utils.classIsLoadable(PROVIDER)
+    return found
+
+
+def java_settings(kafka: Mapping[str, str]) -> dict[str, str] | None:
+    """Settings of librdkafka as Java's client has them; None when one has no counterpart there."""
+    left = dict(kafka)
+    found = {key: left.pop(key) for key in _SAME & left.keys()}
+    if "ssl.ca.location" in left:
+        found["ssl.truststore.type"] = "PEM"
+        found["ssl.truststore.location"] = left.pop("ssl.ca.location")
+    mechanism = left.pop("sasl.mechanism", left.pop("sasl.mechanisms", None))
+    if mechanism is not None:
+        names = ("sasl.username", "sasl.password")
+        if mechanism not in _MODULES or not all(name in left for name in names):
+            return None
+        user, password = (_quoted(left.pop(name)) for name in names)
+        found["sasl.mechanism"] = mechanism
+        found["sasl.jaas.config"] = (
+            f"{_MODULES[mechanism]} required username={user} password={password};"
+        )
+    return None if left else found
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def decoded(messages: DataFrame, *, skipped: Skipped | None) -> DataFrame:
+    """The events in messages that the connector has read.
+
+    Args:
+        messages: Frame with `topic`, `partition`, `offset` and `value` (binary).
+        skipped: Where messages are noted that are no events; None: they are an error.
+    """
+    columns = ("topic", "partition", "offset", "value")
+
+    def rows(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from sharecoord.analytics.kafka_source.decode import batches
+        from sharecoord.analytics.kafka_source.source import noting
+
+        found = (
+            ((topic, partition, offset), value)
+            for batch in given
+            for topic, partition, offset, value in zip(
+                *(batch.column(name).to_pylist() for name in columns), strict=True
+            )
+        )
+        return batches(found, None if skipped is None else noting(skipped))
+
+    return messages.select(*columns).mapInArrow(rows, frames.SCHEMA)

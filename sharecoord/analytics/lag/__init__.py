@@ -1,0 +1,1 @@
+"""How far behind, since when, and why: definitions in docs/lag.md."""

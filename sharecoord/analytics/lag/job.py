@@ -1,0 +1,76 @@
+"""The lag job: reads events, writes four tables, says which share-partitions are behind and why.
+
+On a cluster as `fairness.job`; one JSON object per share-partition goes to stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from sharecoord.analytics import jobs
+from sharecoord.analytics.lag.settings import LagSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from sharecoord.analytics.progress import Steps
+
+NAME: Final = "sharecoord lag"
+WINDOWS: Final = "lag_windows"
+STRETCHES: Final = "lag_stretches"
+CAUSES: Final = "lag_causes"
+PARTITIONS: Final = "lag_partitions"
+JSON_KEYS: Final = (
+    *("group", "topic", "partition", "lag", "waiting", "behind_ms", "behind", "arrival_rate"),
+    *("service_rate", "trend", "slope", "drain_s", "forecast_error", "forecast_error_naive"),
+    *("lag_share", "topic_gini", "stretches", "last_without_lag", "since", "until", "causes"),
+    "complete",
+)
+
+
+class LagResult(jobs.JobResult):
+    """Rows of `transform.partitions`: who is behind first, by waiting records."""
+
+    json_keys: ClassVar[tuple[str, ...]] = JSON_KEYS
+
+
+def _write(events: DataFrame, out: str, settings: LagSettings, steps: Steps) -> LagResult:
+    """The tables, each from what was written before."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    from sharecoord.analytics.census import beside, census
+    from sharecoord.analytics.lag import transform
+    from sharecoord.analytics.lag.trend import trends
+
+    changes, counted = transform.happened(events, settings), census(events)
+    with jobs.kept(changes, counted):
+        steps.at(1, "windows")
+        rows = transform.windows(transform.samples(events, settings), changes, settings)
+        windows = jobs.save(rows, out, WINDOWS)
+        steps.at(2, "stretches")
+        stretches = jobs.save(transform.stretches(windows), out, STRETCHES)
+        steps.at(3, "causes")
+        causes = jobs.save(transform.causes(windows), out, CAUSES)
+        steps.at(4, "share-partitions")
+        rows = transform.partitions(windows, stretches, causes, trends(windows), counted)
+        partitions = jobs.save(rows, out, PARTITIONS)
+        order = [F.desc("behind"), F.desc("waiting"), *map(F.col, transform.PLACE)]
+        return LagResult(jobs.listed(partitions, *order), **beside(counted))
+
+
+JOB: Final = jobs.Job(
+    NAME,
+    "How far behind share groups are, and why.",
+    _write,
+    LagSettings,
+    first_step="windows",
+    steps=4,
+    options=jobs.add_window,
+    chosen=lambda given: LagSettings(window_ms=given.window),
+)
+run = JOB.run
+main = JOB.main
+
+if __name__ == "__main__":
+    sys.exit(main())

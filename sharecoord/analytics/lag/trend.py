@@ -1,0 +1,121 @@
+"""Where what waits is going: a robust line (Theil and Sen), and how far such a line was off.
+
+Per share-partition at most `TREND_WINDOWS` points are looked at, as an array in one row: no joins.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from sharecoord.analytics.lag.settings import (
+    KNOWN_PART,
+    TREND_SCORE,
+    TREND_WINDOWS,
+    TREND_WINDOWS_MIN,
+)
+from sharecoord.analytics.lag.transform import PLACE
+
+GROWS, DRAINS, STEADY = "grows", "drains", "steady"
+
+
+def trends(window_rows: DataFrame) -> DataFrame:
+    """The trend of waiting records at the end of the range, and how good such forecasts were.
+
+    Args:
+        window_rows: From `transform.windows`.
+
+    Returns:
+        group_id, topic, partition, trend (grows, drains, steady; null: fewer than
+        `TREND_WINDOWS_MIN` windows), slope (records/s), drain_s (until nothing waits; null: never,
+        or not known), forecast_error, forecast_error_naive (mean distance in records of the windows
+        after `KNOWN_PART` of the range from the line that was drawn there, and from what waited
+        there; null: nothing to compare).
+    """
+    places, ordered = Window.partitionBy(*PLACE), Window.partitionBy(*PLACE).orderBy("sampled_at")
+    at_s = F.unix_micros("sampled_at") / 1e6
+    points = (
+        window_rows.select(
+            *PLACE,
+            (at_s - F.max(at_s).over(places)).alias("x"),
+            F.col("waiting").cast("double").alias("y"),
+            F.row_number().over(ordered).alias("i"),
+            F.count(F.lit(1)).over(places).alias("n"),
+        )
+        # Seconds relative to the last window, so that rounding does no harm.
+        .withColumn("cut", F.floor(F.col("n") * KNOWN_PART))
+    )
+    now = _line(points, F.col("n"))
+    level = F.greatest(F.col("level"), F.lit(0.0))
+    clear = F.col("score") >= TREND_SCORE
+    grows, drains = F.col("slope") > 0, F.col("slope") < 0
+    trend = F.when(clear & grows, GROWS).when(clear & drains, DRAINS).otherwise(STEADY)
+    drain_s = F.when(F.col("last.y") == 0, 0.0).when(
+        F.col("trend") == DRAINS, level / -F.col("slope")
+    )
+    return (
+        now.withColumn("trend", trend)
+        .withColumn("drain_s", drain_s)
+        .select(*PLACE, "trend", "slope", "drain_s")
+        .join(_errors(points), PLACE, "left")
+    )
+
+
+def _errors(points: DataFrame) -> DataFrame:
+    """Mean distances of the windows that were held back from two forecasts."""
+    then = _line(points, F.col("cut")).select(
+        *PLACE, "slope", F.col("level").alias("_level"), F.col("last").alias("_last")
+    )
+    came = points.where(F.col("i") > F.col("cut")).join(then, PLACE)
+    ahead_s = F.col("x") - F.col("_last.x")
+    forecast = F.greatest(F.col("_level") + F.col("slope") * ahead_s, F.lit(0.0))
+    return came.groupBy(*PLACE).agg(
+        F.avg(F.abs(F.col("y") - forecast)).alias("forecast_error"),
+        F.avg(F.abs(F.col("y") - F.col("_last.y"))).alias("forecast_error_naive"),
+    )
+
+
+def _line(points: DataFrame, end: Column) -> DataFrame:
+    """The line through the last points up to number `end`, with `level` at the last of them.
+
+    The slope is the median of those between all pairs of points, the level that of what is left
+    when the slope is taken out. `score` is that of Mann and Kendall: how far more pairs rise than
+    fall, or the other way round, in standard deviations of what chance does.
+    """
+    near = (F.col("i") <= end) & (F.col("i") > end - TREND_WINDOWS)
+    lists = (
+        points.where(near)
+        .groupBy(*PLACE)
+        .agg(F.array_sort(F.collect_list(F.struct("x", "y"))).alias("points"))
+        .withColumn("size", F.size("points"))
+        .where(F.col("size") >= TREND_WINDOWS_MIN)
+        .withColumn("last", F.element_at("points", -1))
+    )
+    slopes = F.flatten(
+        F.transform(
+            "points",
+            lambda a: F.transform(
+                "points",
+                lambda b: F.when(b["x"] > a["x"], (b["y"] - a["y"]) / (b["x"] - a["x"])),
+            ),
+        )
+    )
+
+    def off(point: Column) -> Column:
+        return point["y"] - F.col("slope") * (point["x"] - F.col("last.x"))
+
+    signs = F.aggregate("slopes", F.lit(0.0), lambda total, slope: total + F.signum(slope))
+    variance = F.col("size") * (F.col("size") - 1) * (2 * F.col("size") + 5) / 18
+    return (
+        lists.withColumn("slopes", F.array_compact(slopes))
+        .withColumn("slope", _median(F.col("slopes")))
+        .withColumn("level", _median(F.transform("points", off)))
+        .withColumn("score", (F.abs(signs) - 1) / F.sqrt(variance))
+    )
+
+
+def _median(values: Column) -> Column:
+    """Of an array of numbers; null when it is empty."""
+    ordered, size = F.array_sort(values), F.size(values)
+    low = F.get(ordered, F.floor((size - 1) / 2).cast("int"))
+    return (low + F.get(ordered, F.floor(size / 2).cast("int"))) / 2

@@ -1,0 +1,91 @@
+"""What the figures of a share-partition mean, in words; no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sharecoord.analytics.times import span
+
+UNEVEN: Final = 0.5
+"""From this share of a topic's lag on a partition is named as the one that has it."""
+WORDS: Final = {
+    "arrival_rate": "more records came",
+    "service_rate": "fewer were finished",
+    "released": "records were released",
+    "rejected": "records were rejected",
+    "expired": "locks expired",
+    "departed": "holders left",
+    "owned": "the owner changed",
+    "reset": "offsets were reset",
+    "joined": "members joined",
+    "left": "members left",
+    "session_ended": "sessions of members ended",
+    "paused": "the group was paused",
+    "resumed": "the group was resumed",
+    "configured": "settings changed",
+}
+
+
+def verdict(place: Mapping[str, Any]) -> str:
+    """One line about a row of `transform.partitions`."""
+    found = [_standing(place), *_past(place), *_doubts(place)]
+    return "; ".join(found)
+
+
+def _standing(place: Mapping[str, Any]) -> str:
+    if not place["behind"]:
+        grows = place["trend"] == "grows" and place["slope"]
+        return (
+            f"keeps up, but waiting records grow by {place['slope']:.1f}/s" if grows else "keeps up"
+        )
+    age = "" if place["behind_ms"] is None else f" ({span(place['behind_ms'] / 1_000)})"
+    return f"behind by {place['waiting']} records{age}, {_going(place)}"
+
+
+def _going(place: Mapping[str, Any]) -> str:
+    if place["trend"] is None:
+        return "too few windows for a forecast"
+    if place["trend"] == "grows":
+        return f"grows by {place['slope']:.1f}/s"
+    if place["trend"] == "drains" and place["drain_s"] is not None:
+        return f"drained in {span(place['drain_s'])}"
+    return "neither grows nor drains"
+
+
+def _past(place: Mapping[str, Any]) -> list[str]:
+    """When the newest stretch of lag began, and with what."""
+    if place["since"] is None:
+        return []
+    ended = "" if place["until"] is None else f" until {place['until']}"
+    if place["last_without_lag"] is None:
+        began = f"behind from the beginning of the range{ended}"
+    else:
+        began = f"{'was behind' if ended else 'behind'} since {place['since']}{ended}"
+    causes = ", ".join(map(_cause, place["causes"]))
+    found = [f"{began}: {causes}" if causes else began]
+    share = place["lag_share"]
+    if place["behind"] and share is not None and UNEVEN <= share < 1:
+        found.append(f"it has {share:.0%} of the topic's lag")
+    return found
+
+
+def _cause(found: Mapping[str, Any]) -> str:
+    """What changed, and from what to what."""
+    name = found["cause"]
+    unit = "/s" if name.endswith("_rate") else ""
+    return f"{WORDS[name]} ({found['before']:.3g} → {found['around']:.3g}{unit})"
+
+
+def _doubts(place: Mapping[str, Any]) -> list[str]:
+    """What speaks against the figures."""
+    found = []
+    error, naive = place["forecast_error"], place["forecast_error_naive"]
+    # Of a forecast that is not shown nobody needs to know how good it is.
+    if place["behind"] and place["trend"] in ("grows", "drains") and error is not None:
+        worse = ", worse than no forecast" if error > naive else ""
+        found.append(f"an earlier forecast was off by {error:.0f} records{worse}")
+    if place["complete"] is not None and place["complete"] < 1:
+        missing = place["changes_expected"] - place["changes_seen"]
+        found.append(f"the log lacks {missing} of {place['changes_expected']} changes")
+    return found

@@ -1,0 +1,1 @@
+"""The report: what all jobs found, on one page."""

@@ -1,0 +1,164 @@
+"""Events in words, one sentence per event, in the order in which they happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from sharecoord.core.events import EventKind, GroupEvent, RangeEvent
+
+Event = Mapping[str, Any]
+"""A row of the event log; `time` in microseconds since the epoch, or with a time zone."""
+
+Teller = Callable[[Event], str]
+
+
+class Step(NamedTuple):
+    """One event of a story."""
+
+    time: datetime
+    """UTC."""
+    text: str
+    event: Event
+
+
+def story(events: Iterable[Event]) -> list[Step]:
+    """Tells events in order.
+
+    Of one share-partition by change sequence, which no clock can disturb; otherwise by time.
+    """
+    steps = [Step(time_of(event), sentence(event), event) for event in events]
+    partitions = {_place(step.event) for step in steps if step.event["kind"] == EventKind.RANGE}
+    if len(partitions) == 1 and all(step.event["kind"] == EventKind.RANGE for step in steps):
+        steps.sort(key=lambda step: (step.event["change_sequence"], step.event["first_offset"]))
+    else:
+        steps.sort(key=_order)
+    return steps
+
+
+def time_of(event: Event) -> datetime:
+    """When it happened, in UTC."""
+    time = event["time"]
+    if isinstance(time, datetime):
+        return time.astimezone(UTC)
+    return datetime.fromtimestamp(time / 1_000_000, tz=UTC)
+
+
+def sentence(event: Event) -> str:
+    """What happened."""
+    if event["kind"] == EventKind.GROUP:
+        return _group_sentence(event)
+    if event["kind"] == EventKind.LOST:
+        return f"{event['records']} events are missing from here on: the writer could not keep up"
+    return _RANGE_SENTENCES[RangeEvent(event["event"])](event)
+
+
+def _order(step: Step) -> tuple[datetime, int]:
+    return step.time, step.event.get("change_sequence") or 0
+
+
+def _place(event: Event) -> tuple[Any, ...]:
+    return tuple(event.get(name) for name in ("group_id", "topic", "topic_id", "partition"))
+
+
+def _who(event: Event) -> str:
+    member, client = event.get("member_id") or "nobody", event.get("client_id")
+    return f"{member} ({client})" if client and client != member else str(member)
+
+
+def _span(ms: float | None) -> str:
+    """A length of time as people write it."""
+    if ms is None:
+        return "a time that is not known"
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    if ms < 120_000:
+        return f"{ms / 1_000:.1f} s"
+    if ms < 7_200_000:
+        return f"{ms / 60_000:.1f} min"
+    return f"{ms / 3_600_000:.1f} h"
+
+
+def _acquired(event: Event) -> str:
+    text = f"handed to {_who(event)}, delivery {event['delivery_count']}"
+    if event.get("available_ms") is not None:
+        text += f", after it had waited for {_span(event['available_ms'])}"
+    return f"{text}; locked for {_span(event.get('lock_ms'))}{_among(event)}"
+
+
+def _among(event: Event) -> str:
+    """Of how many records the range is, where it is more than one."""
+    first, last = event["first_offset"], event["last_offset"]
+    return "" if first == last else f" (with offsets {first} to {last})"
+
+
+def _ended(what: str) -> Teller:
+    def tell(event: Event) -> str:
+        text = f"{what.format(who=_who(event))} after {_span(event.get('held_ms'))}"
+        if event.get("work_us") is not None:
+            each_ms = event["work_us"] / 1_000 / max(event.get("records") or 1, 1)
+            text += f", {_span(each_ms)} of work"
+        return text + _became(event) + _among(event)
+
+    return tell
+
+
+def _became(event: Event) -> str:
+    """What the record is after a failure."""
+    state, reason = event.get("state"), event.get("reason")
+    said = f": {reason}" if reason else ""
+    if state == "available":
+        wait = f" in {_span(event['delay_ms'])}" if event.get("delay_ms") else ""
+        return f"{said}; available again{wait}"
+    if state == "archiving":
+        return f"{said}; on its way to the dead-letter topic"
+    return f"{said}; archived, never delivered again" if state == "archived" else ""
+
+
+def _plain(text: str) -> Teller:
+    def tell(event: Event) -> str:
+        reason = event.get("reason")
+        said = f": {reason}" if reason else ""
+        return text.format(who=_who(event), first=event["first_offset"]) + said + _among(event)
+
+    return tell
+
+
+_RANGE_SENTENCES = {
+    RangeEvent.ENTERED: _plain("read, and held back until earlier records of its key are done"),
+    RangeEvent.ACQUIRED: _acquired,
+    RangeEvent.RENEWED: _ended("{who} renewed its lock"),
+    RangeEvent.ACCEPTED: _ended("{who} accepted it"),
+    RangeEvent.RELEASED: _ended("{who} released it"),
+    RangeEvent.REJECTED: _ended("{who} rejected it"),
+    RangeEvent.RETURNED: _ended("handed back unseen by {who}, the delivery does not count"),
+    RangeEvent.EXPIRED: _ended("the lock of {who} ended by itself"),
+    RangeEvent.DEPARTED: _ended("{who} left or its session ended"),
+    RangeEvent.WORN_OUT: _plain("archived: the delivery limit is below its count"),
+    RangeEvent.GAP: _plain("there is no record (compacted, aborted or a control record)"),
+    RangeEvent.LOG_START: _plain("archived: the log's start passed it"),
+    RangeEvent.TRUNCATED: _plain("the log lost everything from offset {first} on"),
+    RangeEvent.RELEASED_BY_ADMIN: _plain("released by an operator"),
+    RangeEvent.ARCHIVED_BY_ADMIN: _plain("archived by an operator"),
+    RangeEvent.RESET: _plain("the group's start offset was set to {first}"),
+    RangeEvent.DEAD_LETTERED: _plain("its dead letter is safe"),
+}
+
+_GROUP_SENTENCES = {
+    GroupEvent.JOINED: "{who} joined",
+    GroupEvent.LEFT: "{who} left",
+    GroupEvent.SESSION_ENDED: "the session of {who} ended",
+    GroupEvent.PAUSED: "the group was paused",
+    GroupEvent.RESUMED: "the group was resumed",
+    GroupEvent.CONFIGURED: "settings of the group changed",
+    GroupEvent.DELETED: "deleted, with its offsets",
+    GroupEvent.OWNED: "{coordinator} took the share-partition over",
+}
+
+
+def _group_sentence(event: Event) -> str:
+    text = _GROUP_SENTENCES[GroupEvent(event["event"])].format(
+        who=_who(event), coordinator=event.get("coordinator_id") or "a coordinator"
+    )
+    return f"{text}: {event['reason']}" if event.get("reason") else text

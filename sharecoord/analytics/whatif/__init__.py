@@ -1,0 +1,1 @@
+"""What would happen under other settings: a simulation of one group (docs/what-if.md)."""

@@ -1,0 +1,254 @@
+"""This project's dispatcher: rounds of equal parts, learnt prefetch, a window that grows.
+
+The rounds are those of `sharecoord.runtime.dispatch`; pace, prefetch and window are the very same
+code (`sharecoord.core.pace`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sharecoord.analytics.whatif.world import KEY_BLOCK, Member, Piece, Share, World
+from sharecoord.core.acquire import Run
+from sharecoord.core.decisions import AcknowledgedRange
+from sharecoord.core.pace import Pace, grown_window, prefetch_max, window_follows
+from sharecoord.core.states import AcquireMode, Ordering
+
+NETWORK_MS: Final = 0.5
+"""One way between a member and its coordinator, their loops included."""
+
+COMMIT_MS: Final = 2.0
+"""Until a group commit is durable; nobody sees a delivery before."""
+
+JOIN_SPREAD_MS: Final = 400.0
+"""Members join within so long."""
+
+MESSAGE_RECORDS: Final = 1_000
+"""Most records of one delivery."""
+
+
+@dataclass(eq=False, slots=True)
+class Seat:
+    """What the coordinator knows of a member, and what waits in the member's buffer."""
+
+    member: Member
+    pace: Pace = field(default_factory=Pace)
+    joined: bool = False
+    stalled: bool = False
+    working: bool = False
+    counted: int = 0
+    """Its part of `FairWorld._holds_total`."""
+    buffer: deque[Piece] = field(default_factory=deque)
+
+
+class FairWorld(World):
+    """See the module.
+
+    Args:
+        poll_records: Most records that a poll returns.
+        max_poll_records: What the member says that it wants to hold at least; 0 = nothing.
+        record_locks: The window; what it grows from unless `is_fixed`.
+        is_fixed: Whether the window is set by hand.
+        record_bytes: Mean size of a record.
+        common: See `World`.
+    """
+
+    def __init__(
+        self,
+        *,
+        poll_records: int,
+        max_poll_records: int,
+        record_locks: int,
+        is_fixed: bool,
+        record_bytes: int,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self._poll_records = poll_records
+        self._max_poll_records = max_poll_records
+        self._record_locks = record_locks
+        self._is_fixed = is_fixed
+        self._prefetch_max = prefetch_max(record_bytes)
+        self._seats = {member.member_id: Seat(member) for member in self.members}
+        self._waiting: OrderedDict[Seat, None] = OrderedDict()
+        self._ready: dict[Share, None] = {}
+        self._holds_total = self._joined = 0
+        self._by_key = self.shares[0].partition.settings.ordering is Ordering.KEY
+
+    def start(self, member: Member) -> None:
+        """A member joins."""
+        self.clock.after(self.random.random() * JOIN_SPREAD_MS, self._joins, member)
+
+    def _joins(self, member: Member) -> None:
+        seat = self._seats[member.member_id]
+        seat.joined = True
+        self._joined += 1
+        self._count(seat)
+        self._offer(seat)
+        self._turn()
+
+    def has_more(self, share: Share) -> None:
+        """A partition may have something, or members hold less of it than before."""
+        self._ready[share] = None
+        for member_id in share.window.take_freed():
+            self._offer(self._seats[member_id])
+        self._turn()
+
+    def timed_out(self, member: Member) -> None:
+        """It gets nothing until it gives a sign, and its pace was another one."""
+        seat = self._seats[member.member_id]
+        seat.stalled, seat.pace = True, Pace()
+        self._waiting.pop(seat, None)
+
+    # -- handing out ----------------------------------------------------------------------------
+
+    def _wants(self, seat: Seat) -> int:
+        """How many records a member may get now."""
+        if seat.stalled or not seat.joined:
+            return 0
+        ceiling = max(min(seat.pace.prefetch, self._prefetch_max), self._max_poll_records)
+        return ceiling - self.held.get(seat.member.member_id, 0)
+
+    def _offer(self, seat: Seat) -> None:
+        if self._wants(seat) > 0:
+            self._waiting.setdefault(seat, None)
+        else:
+            self._waiting.pop(seat, None)
+
+    def _available(self, share: Share) -> int:
+        return share.window.ready + min(share.fresh, share.partition.room)
+
+    def _turn(self) -> None:
+        """Hands out what the partitions have, one behind the other."""
+        for share in list(self._ready):
+            if not self._waiting:
+                return
+            del self._ready[share]
+            self._hand_out(share)
+            if self._available(share) > 0:
+                self._ready[share] = None
+
+    def _hand_out(self, share: Share) -> None:
+        """Rounds of equal parts, until nothing is there or nobody wants it."""
+        while self._waiting and (available := self._available(share)) > 0:
+            fair = max(1, available // len(self._waiting))
+            sent, later = 0, []
+            for _ in range(len(self._waiting)):
+                seat, _ = self._waiting.popitem(last=False)
+                sent += self._serve(share, seat, min(fair, self._wants(seat)))
+                if self._wants(seat) > 0:
+                    later.append(seat)
+                if sent >= available:
+                    break
+            self._waiting.update(dict.fromkeys(later))
+            if not sent:
+                return
+
+    def _serve(self, share: Share, seat: Seat, wanted: int) -> int:
+        """Up to so many records for one member, in deliveries."""
+        got = 0
+        while got < wanted:
+            pieces = self._acquire(share, seat, min(wanted - got, MESSAGE_RECORDS))
+            if not pieces:
+                break
+            got += sum(piece.records for piece in pieces)
+            way_ms = COMMIT_MS + self.delay(NETWORK_MS)
+            self.clock.after(way_ms, self._receives, seat, pieces)
+        return got
+
+    def _acquire(self, share: Share, seat: Seat, wanted: int) -> list[Piece]:
+        window = share.window
+        member_id = seat.member.member_id
+        fresh: list[Run] = []
+        first, left = window.end_offset, min(wanted, share.fresh)
+        while left > 0:
+            last = first + left - 1
+            if self._by_key:
+                last = min(last, first - first % KEY_BLOCK + KEY_BLOCK - 1)
+            fresh.append(Run(first, last, share.log.keys_of(first, last)))
+            left -= last - first + 1
+            first = last + 1
+        decision = share.partition.decide_acquire(
+            self.now_ms,
+            member_id,
+            max_records=wanted,
+            mode=AcquireMode.FAIR,
+            due=window.due_ranges(wanted, member_id),
+            fresh=fresh,
+        )
+        share.partition.apply(decision)
+        self.arm_expiry(share)
+        now_ms = self.clock.now_ms
+        return [Piece(share, acquired, now_ms) for acquired in decision.acquired]
+
+    # -- the member -----------------------------------------------------------------------------
+
+    def _receives(self, seat: Seat, pieces: Sequence[Piece]) -> None:
+        seat.buffer.extend(pieces)
+        if not seat.working:
+            self._poll(seat)
+
+    def _poll(self, seat: Seat) -> None:
+        """Takes what waits in the buffer, as far as its locks still hold."""
+        taken: list[Piece] = []
+        left = self._poll_records
+        while seat.buffer and left > 0:
+            piece = seat.buffer.popleft()
+            if not piece.is_held:
+                continue
+            if piece.records > left:
+                piece, rest = piece.split(left)
+                seat.buffer.appendleft(rest)
+            left -= piece.records
+            taken.append(piece)
+        seat.working = bool(taken)
+        if taken:
+            took_ms = self.work(seat.member, taken)
+            self.clock.after(took_ms, self._finished, seat, taken, took_ms)
+
+    def _finished(self, seat: Seat, pieces: Sequence[Piece], took_ms: float) -> None:
+        """The next poll acknowledges what the last one returned, and takes what came meanwhile."""
+        said = self.failures.acknowledge(pieces)
+        way_ms = self.delay(NETWORK_MS)
+        self.clock.after(way_ms, self._acknowledged, seat, said, took_ms)
+        self._poll(seat)
+
+    def _acknowledged(
+        self, seat: Seat, said: Mapping[Share, Sequence[AcknowledgedRange]], took_ms: float
+    ) -> None:
+        seat.stalled = False
+        records = 0
+        for share, ranges in said.items():
+            self.settle(seat.member, share, ranges)
+            records += sum(each.last - each.first + 1 for each in ranges)
+        seat.pace.worked(
+            records,
+            took_ms,
+            drained=not self.held.get(seat.member.member_id, 0),
+            lock_ms=self.shares[0].partition.settings.lock_duration_ms,
+        )
+        self._count(seat)
+        self._window_follows()
+        self._offer(seat)
+        for share in said:
+            self.has_more(share)
+
+    def _count(self, seat: Seat) -> None:
+        """Keeps the sum of what members may hold right."""
+        holds = max(seat.pace.prefetch, self._max_poll_records)
+        self._holds_total += holds - seat.counted
+        seat.counted = holds
+
+    def _window_follows(self) -> None:
+        """A window that is not set by hand follows the members' pace."""
+        if self._is_fixed:
+            return
+        wanted = grown_window(self._record_locks, self._holds_total, self._joined)
+        settings = self.shares[0].partition.settings
+        if window_follows(settings.record_locks_max, wanted):
+            for share in self.shares:
+                share.partition.settings = settings._replace(record_locks_max=wanted)
+                self._ready[share] = None

@@ -1,0 +1,272 @@
+"""The what-if job: reads events, and runs one simulation per task of Spark."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from sharecoord.analytics import frames, progress
+from sharecoord.analytics.errors import AnalyticsError, EventsNotFoundError
+from sharecoord.analytics.frames import Findings, Range
+from sharecoord.analytics.whatif.grid import gathered, throws
+from sharecoord.analytics.whatif.model import Measured, Prediction, simulate
+from sharecoord.analytics.whatif.settings import Scenario
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+NAME: Final = "sharecoord what-if"
+
+REPLAY_S_MAX: Final = 600
+"""How much is replayed unless it is said: a simulation of it takes seconds, not minutes."""
+
+LISTED_MAX: Final = 10
+"""Groups and topics that an error lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What was read from events.
+
+    Attributes:
+        group: Share group.
+        topic: Topic.
+        members: Most at a time that wanted the topic.
+        partitions: Of the topic, that were sampled.
+        seconds: Length of what is replayed.
+        measured: Arrivals and service times; without service times when nothing was settled.
+        findings: Files that were skipped.
+    """
+
+    group: str
+    topic: str
+    members: int
+    partitions: int
+    seconds: int
+    measured: Measured
+    findings: Findings
+
+
+def read(
+    spark: SparkSession,
+    events: str,
+    *,
+    wanted: Range = Range(),  # noqa: B008 - immutable
+    topic: str | None = None,
+    seconds: float | None = None,
+    skip_corrupt: bool = False,
+) -> Recorded:
+    """Reads what one group did with one topic.
+
+    Args:
+        spark: The session.
+        events: Folder of the events.
+        wanted: Time range, and the group.
+        topic: Which one, when there are several.
+        seconds: How much of it; None = all, `REPLAY_S_MAX` at most.
+        skip_corrupt: Leave out files that can not be read.
+
+    Raises:
+        AnalyticsError: Several groups or topics and none is named, or too little was recorded; see
+            its subclasses too.
+    """
+    findings = Findings()
+
+    def once(without: Collection[str]) -> Recorded:
+        frame = frames.read_events(spark, events, wanted, without=without)
+        return _read(frame, topic, seconds, findings)
+
+    with progress.shown(spark, "events"):
+        return frames.reading(once, skip_corrupt=skip_corrupt, findings=findings)
+
+
+def _read(
+    events: DataFrame, topic: str | None, seconds: float | None, findings: Findings
+) -> Recorded:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from sharecoord.analytics.whatif import transform
+
+    found = transform.subjects(events).orderBy("group_id", "topic").collect()
+    subject = chosen([row for row in found if topic in (None, row["topic"])])
+    begin: datetime = subject["begin"]
+    length_s = int((subject["end"] - begin).total_seconds())
+    length_s = min(length_s, int(seconds or REPLAY_S_MAX))
+    if length_s < 1:
+        raise AnalyticsError(
+            f"group {subject['group_id']}, topic {subject['topic']}: there is less than a second "
+            "of samples to replay; record more, or widen --since and --until"
+        )
+    # The first sample is where the replay begins: half of its second belongs to it.
+    until = begin + timedelta(seconds=length_s + 0.5)
+    own = events.where(
+        (F.col("group_id") == subject["group_id"])
+        & (F.col("topic") == subject["topic"])
+        & (F.col("time") <= F.lit(until))
+    ).persist()
+    try:
+        measured = Measured(
+            arrivals_of(transform.backlog(own).collect(), transform.arrivals(own).collect()),
+            service_of(transform.service_times(own).collect()),
+        )
+    finally:
+        own.unpersist()
+    return Recorded(
+        subject["group_id"],
+        subject["topic"],
+        max(subject["members"] or 0, len(measured.service), 1),
+        subject["partitions"],
+        length_s,
+        measured,
+        findings,
+    )
+
+
+def chosen(found: Sequence[Row]) -> Row:
+    """The only group and topic there is.
+
+    Raises:
+        EventsNotFoundError: There is none.
+        AnalyticsError: There are several.
+    """
+    if not found:
+        raise EventsNotFoundError(
+            "there are no samples of share-partitions in this range: what-if needs them to know "
+            "when records came"
+        )
+    if len(found) > 1:
+        names = [f"--group {row['group_id']} --topic {row['topic']}" for row in found]
+        more = f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else ""
+        raise AnalyticsError(
+            f"the events have several groups or topics; name one: {'; '.join(names[:LISTED_MAX])}"
+            f"{more}"
+        )
+    return found[0]
+
+
+def arrivals_of(backlog: Sequence[Row], arrivals: Sequence[Row]) -> list[dict[int, int]]:
+    """Rows of `transform.backlog` and `transform.arrivals` as `Measured` has them."""
+    begin = min((row["second"] for row in arrivals), default=0)
+    partitions: dict[int, dict[int, int]] = defaultdict(dict)
+    for row in backlog:
+        partitions[row["partition"]][-1] = row["records"]
+    for row in arrivals:
+        partitions[row["partition"]][row["second"] - begin] = row["records"]
+    return [partitions[number] for number in sorted(partitions)]
+
+
+def service_of(rows: Sequence[Row]) -> list[list[tuple[float, float]]]:
+    """Rows of `transform.service_times` as `Measured` has them: one histogram per member."""
+    members: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row["member_id"], row["ms"])):
+        members[row["member_id"]].append((row["ms"], row["records"]))
+    return list(members.values())
+
+
+# -- simulations as tasks -------------------------------------------------------------------------
+
+
+def predict(
+    spark: SparkSession, points: Sequence[Scenario], repeats: int | None, measured: Measured
+) -> list[Prediction]:
+    """As `grid.predict`, with one task of Spark per simulation."""
+    wanted = throws(points, repeats)
+    run = partial(_tasks, [each.to_json() for each in wanted], measured)
+    with progress.shown(spark, "simulations"):
+        rows = (
+            spark.range(len(wanted), numPartitions=len(wanted))
+            .mapInArrow(run, "id long, figures string")
+            .collect()
+        )
+    by_id = {row["id"]: json.loads(row["figures"]) for row in rows}
+    outcomes = [Prediction(each, **by_id[number]) for number, each in enumerate(wanted)]
+    return gathered(points, repeats, outcomes)
+
+
+def _tasks(
+    scenarios: Sequence[dict[str, Any]], measured: Measured, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Runs in Spark's workers: numbers of simulations in, figures out."""
+    import pyarrow as pa
+
+    for batch in batches:
+        numbers = batch.column("id").to_pylist()
+        figures = [
+            json.dumps(simulate(Scenario(**scenarios[number]), measured).figures())
+            for number in numbers
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(numbers, pa.int64()), pa.array(figures, pa.string())], ["id", "figures"]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where events come from, as the command line says it."""
+
+    events: str
+    group: str | None = None
+    topic: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    skip_corrupt: bool = False
+
+
+def replay(
+    spark: SparkSession,
+    source: Source,
+    points_of: Callable[[Recorded], Sequence[Scenario]],
+    *,
+    seconds: float | None,
+    repeats: int | None,
+    work_as_measured: bool,
+    tell: Callable[[str], None],
+) -> list[Prediction]:
+    """Reads events, and simulates the points of a grid with what was measured.
+
+    Args:
+        spark: The session.
+        source: What to read.
+        points_of: Makes the grid, once it is known what was recorded.
+        seconds: As in `read`.
+        repeats: As in `grid.predict`.
+        work_as_measured: Whether handlers take as long as recorded; otherwise as the points say.
+        tell: Takes lines for people.
+
+    Raises:
+        AnalyticsError: As `read`.
+    """
+    recorded = read(
+        spark,
+        source.events,
+        wanted=Range(source.since, source.until, (source.group,) if source.group else ()),
+        topic=source.topic,
+        seconds=seconds,
+        skip_corrupt=source.skip_corrupt,
+    )
+    for line in recorded.findings.warnings(None):
+        tell(f"sharecoord: warning: {line}")
+    measured = recorded.measured
+    if not work_as_measured:
+        measured = Measured(measured.arrivals)
+    elif not measured.service:
+        raise AnalyticsError(
+            f"group {recorded.group}: no record was settled in this range, so it is not known how "
+            "long handlers work: say it with --work-ms"
+        )
+    tell(
+        f"replaying {recorded.seconds} s of group {recorded.group}, topic {recorded.topic}: "
+        f"{sum(map(_total, measured.arrivals)):,} records, {recorded.partitions} partitions, "
+        f"{recorded.members} members"
+    )
+    return predict(spark, points_of(recorded), repeats, measured)
+
+
+def _total(per_second: Mapping[int, int]) -> int:
+    return sum(per_second.values())

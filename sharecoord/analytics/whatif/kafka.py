@@ -1,0 +1,222 @@
+"""Kafka's own share groups: ShareFetch, fetch lock, purgatory, and a client that polls.
+
+The rules are those of Kafka 4.2 to 4.4 and of librdkafka 2.15 (docs/what-if.md names them one by
+one, and says which of the constants were measured).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sharecoord.analytics.whatif.world import Member, Piece, Share, World
+from sharecoord.core.acquire import Run
+from sharecoord.core.decisions import AcknowledgedRange
+from sharecoord.core.states import AcquireMode
+
+MAX_WAIT_MS: Final = 500.0
+"""`fetch.max.wait.ms`: how long the broker keeps a fetch that it can not serve."""
+
+NETWORK_MS: Final = 0.5
+"""One way between client and broker, their threads included."""
+
+CLIENT_TURN_MS: Final = 1.0
+"""From an answer to the next request or to the first handler, in the client's threads."""
+
+WRITE_MS: Final = 4.0
+"""From an acknowledgement to its record in `__share_group_state`; only then the window moves."""
+
+READ_MS: Final = 1.0
+"""What a fetch holds the fetch lock for, whatever it brings: reading the log, acquiring."""
+
+READ_RECORD_MS: Final = 0.004
+"""... and for each record that it brings, in producer batches of 16."""
+
+JOIN_SPREAD_MS: Final = 400.0
+"""Members send their first fetches within so long: they start one after the other, and each waits
+for its own heartbeat to be assigned partitions. Measured: 42 of 50 within 444 ms, all in 733."""
+
+
+@dataclass(eq=False, slots=True)
+class Fetch:
+    """One ShareFetch on its way."""
+
+    member: Member
+    places: Sequence[Share]
+    """The share-partitions that it asks, in order."""
+    writing: int = 0
+    """Acknowledgements in it that are not stored yet: the answer waits for them."""
+    is_parked: bool = False
+    is_over: bool = False
+    """Whether the fetch part is done."""
+    pieces: list[Piece] = field(default_factory=list)
+
+
+class KafkaWorld(World):
+    """See the module.
+
+    Args:
+        mode: BATCH_OPTIMIZED or RECORD_LIMIT.
+        poll_records: `max.poll.records`.
+        record_locks: Offsets from the oldest unfinished record to the newest acquired one.
+        common: See `World`.
+    """
+
+    def __init__(
+        self, *, mode: AcquireMode, poll_records: int, record_locks: int, **common: Any
+    ) -> None:
+        super().__init__(**common)
+        self._mode = mode
+        self._poll_records = poll_records
+        self._record_locks = record_locks
+        self._parked: dict[Share, OrderedDict[Fetch, None]] = {
+            share: OrderedDict() for share in self.shares
+        }
+        self._locked: set[Share] = set()
+        self._fetches = [0] * len(self.members)
+
+    def start(self, member: Member) -> None:
+        """A member fetches for the first time."""
+        self.clock.after(self.random.random() * JOIN_SPREAD_MS, self._poll, member, {})
+
+    def has_more(self, share: Share) -> None:
+        """Wakes fetches that wait for this share-partition, who waits longest first."""
+        parked = self._parked[share]
+        while parked and self._may_fetch(share):
+            self._try(next(iter(parked)))
+
+    # -- the client -----------------------------------------------------------------------------
+
+    def _poll(self, member: Member, said: Mapping[Share, Sequence[AcknowledgedRange]]) -> None:
+        """Sends a fetch, with what is to be said of the records of the last one."""
+        fetch = Fetch(member, self._places(member), writing=len(said))
+        self.clock.after(self.delay(NETWORK_MS), self._arrives, fetch, said)
+
+    def _receives(self, fetch: Fetch) -> None:
+        """An answer came: records are worked on, without any the next fetch goes out at once."""
+        member, pieces = fetch.member, fetch.pieces
+        if not pieces:
+            self._poll(member, {})
+            return
+        self.clock.after(self.work(member, pieces), self._finished, member, pieces)
+
+    def _finished(self, member: Member, pieces: Sequence[Piece]) -> None:
+        """All records of a poll are handled: the next poll acknowledges them."""
+        self._poll(member, self.failures.acknowledge(pieces))
+
+    # -- the broker -----------------------------------------------------------------------------
+
+    def _arrives(self, fetch: Fetch, said: Mapping[Share, Sequence[AcknowledgedRange]]) -> None:
+        for share, ranges in said.items():
+            self.clock.after(self.delay(WRITE_MS), self._written, fetch, share, ranges)
+        if not self._try(fetch):
+            self._park(fetch)
+
+    def _written(self, fetch: Fetch, share: Share, ranges: Sequence[AcknowledgedRange]) -> None:
+        """Acknowledgements are stored: the window may move, and others may be served."""
+        self.settle(fetch.member, share, ranges)
+        fetch.writing -= 1
+        self._answer(fetch)
+        self.has_more(share)
+
+    def _places(self, member: Member) -> list[Share]:
+        """The share-partitions that the assignor gives a member, rotated from fetch to fetch.
+
+        With more members than partitions each has one; otherwise each partition has one member.
+        """
+        count, members = len(self.shares), len(self.members)
+        if members >= count:
+            return [self.shares[member.number % count]]
+        own = self.shares[member.number :: members]
+        cut = self._fetches[member.number] % len(own)
+        self._fetches[member.number] += 1
+        return own[cut:] + own[:cut]
+
+    def _may_fetch(self, share: Share) -> bool:
+        """Whether a fetch of this share-partition may begin now (KIP-932, specification 2.4)."""
+        return share not in self._locked and (
+            share.window.due > 0 or (self._room(share) > 0 and share.fresh > 0)
+        )
+
+    def _room(self, share: Share) -> int:
+        """New records that the window takes: all offsets from its start to its end count."""
+        return self._record_locks - (share.window.end_offset - share.window.start_offset)
+
+    def _try(self, fetch: Fetch) -> bool:
+        """Serves a fetch if it can be: takes the fetch locks, reads."""
+        open_now = [share for share in fetch.places if self._may_fetch(share)]
+        if not open_now:
+            return False
+        self._unpark(fetch)
+        self._locked.update(open_now)
+        likely = sum(
+            share.window.due + max(min(self._room(share), share.fresh), 0) for share in open_now
+        )
+        read_ms = READ_MS + READ_RECORD_MS * min(likely, self._poll_records)
+        self.clock.after(self.delay(read_ms), self._read, fetch, open_now)
+        return True
+
+    def _park(self, fetch: Fetch) -> None:
+        fetch.is_parked = True
+        for share in fetch.places:
+            self._parked[share][fetch] = None
+        self.clock.after(MAX_WAIT_MS, self._waited, fetch)
+
+    def _unpark(self, fetch: Fetch) -> None:
+        if fetch.is_parked:
+            fetch.is_parked = False
+            for share in fetch.places:
+                del self._parked[share][fetch]
+
+    def _waited(self, fetch: Fetch) -> None:
+        """A fetch has waited as long as it may: it is answered with nothing."""
+        if fetch.is_parked:
+            self._unpark(fetch)
+            self._over(fetch)
+
+    def _read(self, fetch: Fetch, shares: Sequence[Share]) -> None:
+        left = self._poll_records
+        for share in shares:
+            pieces = self._acquire(fetch.member, share, left) if left > 0 else []
+            left -= sum(piece.records for piece in pieces)
+            fetch.pieces += pieces
+        self._locked.difference_update(shares)
+        self._over(fetch)
+        for share in shares:
+            self.has_more(share)
+
+    def _over(self, fetch: Fetch) -> None:
+        fetch.is_over = True
+        self._answer(fetch)
+
+    def _answer(self, fetch: Fetch) -> None:
+        if fetch.is_over and not fetch.writing:
+            way_ms = self.delay(NETWORK_MS) + self.delay(CLIENT_TURN_MS)
+            self.clock.after(way_ms, self._receives, fetch)
+
+    def _acquire(self, member: Member, share: Share, budget: int) -> list[Piece]:
+        """One acquire of the real core, in Kafka's window (specification 2.5, 2.6)."""
+        window = share.window
+        due = window.due_ranges(budget)
+        new = min(budget - sum(last - first + 1 for first, last, _ in due), self._room(share))
+        fresh: list[Run] = []
+        if new > 0 and share.fresh > 0:
+            first = window.end_offset
+            last = min(first + new, share.log.end_offset) - 1
+            if self._mode is AcquireMode.BATCH_OPTIMIZED:
+                last = share.log.batch_end(last)
+            fresh.append(Run(first, last))
+        decision = share.partition.decide_acquire(
+            self.now_ms,
+            member.member_id,
+            max_records=budget,
+            mode=self._mode,
+            due=due,
+            fresh=fresh,
+        )
+        share.partition.apply(decision)
+        self.arm_expiry(share)
+        now_ms = self.clock.now_ms
+        return [Piece(share, acquired, now_ms) for acquired in decision.acquired]

@@ -1,0 +1,177 @@
+"""`sharecoord analyze fairness --follow`: what is shown while it runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from sharecoord.cli.output import cell, note
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sharecoord.analytics.alerts.delivery import Delivery
+    from sharecoord.analytics.alerts.rules import Rule
+    from sharecoord.analytics.fairness.follow import LiveRow
+    from sharecoord.analytics.fairness.settings import FairnessSettings
+    from sharecoord.analytics.places import Place
+
+GROUPS_SHOWN_MAX: Final = 40
+"""Rows of the live table: those with starved members and the least Jain index first."""
+_COLUMNS: Final = (
+    ("GROUP", "group_id"),
+    ("MEMBERS", "members"),
+    ("STARVED", "starved"),
+    ("JAIN", "jain"),
+    ("RECORDS", "records"),
+    ("DWELL P99 MS", "dwell_p99_ms"),
+    ("LAG", "lag"),
+)
+_ONLY: Final = {
+    "watermark": "--watermark",
+    "checkpoint": "--checkpoint",
+    "alerts": "--alerts",
+    "until_idle": "--until-idle",
+    "once": "--once",
+}
+
+
+def check(*, follow: bool, given: Mapping[str, Any]) -> None:
+    """Says what does not fit together before Spark starts."""
+    if not follow:
+        for name, option in _ONLY.items():
+            if given[name]:
+                raise click.UsageError(f"{option} belongs to --follow")
+        return
+    if given["once"] and given["until_idle"] is not None:
+        raise click.UsageError("--once and --until-idle say two ends: leave one out")
+    if given["skip_corrupt"] and isinstance(given["events"], str):
+        raise click.UsageError(
+            "--skip-corrupt with --follow is for topics: a file that can not be read ends the job, "
+            "so that it is seen; move it away"
+        )
+
+
+def rules_of(
+    path: Path | None, events: Place, screen: Screen
+) -> tuple[list[Rule], Delivery | None]:
+    """The rules of `--alerts`, and where they go."""
+    if path is None:
+        return [], None
+    from sharecoord.analytics.alerts.delivery import Delivery
+    from sharecoord.analytics.alerts.rules import TargetKind, read_rules
+
+    rules = list(read_rules(path))
+    kafka = None if isinstance(events, str) else events.settings
+    if kafka is None and any(t.kind is TargetKind.KAFKA for rule in rules for t in rule.to):
+        raise click.UsageError(
+            f"--alerts {path}: a rule goes to Kafka, and the cluster is that of --events "
+            "kafka:TOPIC; here events come from a folder"
+        )
+    return rules, Delivery(rules, screen.say, kafka=kafka)
+
+
+def follow_events(settings: FairnessSettings, given: Mapping[str, Any]) -> None:
+    """Follows events and shows what closes; `given` are the command's values."""
+    from sharecoord.analytics.fairness import follow, job
+    from sharecoord.analytics.frames import Range
+    from sharecoord.analytics.session import running
+
+    screen = Screen(as_json=given["as_json"], color=not given["no_color"])
+    chosen = follow.FollowSettings(
+        settings, given["watermark"], given["checkpoint"], given["once"], given["until_idle"]
+    )
+    rules, delivery = rules_of(given["alerts"], given["events"], screen)
+    with running(job.NAME, given["master"], given["driver_memory"]) as spark, screen.open():
+        result = follow.run(
+            spark,
+            given["events"],
+            given["out"],
+            settings=chosen,
+            wanted=Range(given["since"], given["until"], given["groups"]),
+            rules=rules,
+            delivery=delivery,
+            show=screen.show,
+        )
+    for line in result.warnings():
+        note(f"sharecoord: warning: {line}")
+    if result.alerts:
+        note(f"sharecoord: {result.alerts}")
+
+
+class Screen:
+    """Windows as they close: a table that stays in its place, or lines."""
+
+    def __init__(self, *, as_json: bool, color: bool) -> None:
+        self._as_json, self._color = as_json, color
+        self._newest: dict[str, LiveRow] = {}
+        self._live: Any = None
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Takes the terminal, if there is one."""
+        if self._as_json or not sys.stdout.isatty():
+            yield
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(no_color=not self._color)
+        with Live(self._table(), console=console, auto_refresh=False) as self._live:
+            yield
+        self._live = None
+
+    def say(self, text: str) -> None:
+        """A line for people, on stderr."""
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            note(f"sharecoord: {text}")
+
+    def show(self, rows: list[LiveRow]) -> None:
+        """Windows that are over, in order of time and groups."""
+        if self._live is not None:
+            newest = rows[-1]["window_start"]
+            self._newest = {r["group_id"]: r for r in rows if r["window_start"] == newest}
+            self._live.update(self._table(), refresh=True)
+            return
+        for row in rows:
+            click.echo(_json(row) if self._as_json else _line(row))
+
+    def _table(self) -> Table:
+        from rich.table import Table
+
+        from sharecoord.analytics.fairness.follow import window_text
+
+        rows = sorted(
+            self._newest.values(),
+            key=lambda row: (-row["starved"], 1.0 if row["jain"] is None else row["jain"]),
+        )
+        title = f"window until {window_text(rows[0])}" if rows else "waiting for the first window"
+        left_out = len(rows) - GROUPS_SHOWN_MAX
+        caption = f"{left_out} more groups" if left_out > 0 else None
+        table = Table(title=title, caption=caption, box=None, header_style="bold")
+        for name, _ in _COLUMNS:
+            table.add_column(name)
+        for row in rows[:GROUPS_SHOWN_MAX]:
+            table.add_row(*(cell(row[key]) for _, key in _COLUMNS))
+        return table
+
+
+def _line(row: LiveRow) -> str:
+    from sharecoord.analytics.fairness.follow import window_text
+
+    figures = " ".join(f"{name.lower()}={cell(row[key])}" for name, key in _COLUMNS[1:])
+    return f"{window_text(row)} {cell(row['group_id'])} {figures.replace(' p99 ms', '_p99_ms')}"
+
+
+def _json(row: LiveRow) -> str:
+    from sharecoord.analytics.fairness.follow import window_text
+
+    return json.dumps({**row, "window_end": window_text(row)}, ensure_ascii=False)

@@ -1,0 +1,259 @@
+"""Options that the jobs on events share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+
+import click
+
+from sharecoord.analytics.errors import AnalyticsError
+from sharecoord.analytics.session import DEFAULT_DRIVER_MEMORY, LOCAL_MASTER, running
+from sharecoord.cli.options import FILE, ParamType
+from sharecoord.cli.output import Column, Output, note
+
+if TYPE_CHECKING:
+    from sharecoord.analytics.jobs import JobResult
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+TABLE_ROWS_MAX: Final = 100
+"""Of a table on the screen: more nobody reads. JSON and Parquet have all."""
+
+
+class UtcTime(ParamType):
+    """An ISO 8601 time; without a zone it is UTC."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Reads it."""
+        from sharecoord.analytics.frames import parse_time
+
+        if isinstance(value, datetime):
+            return value
+        try:
+            return parse_time(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is no time; write 2026-01-31 or 2026-01-31T12:00+02:00",
+                param,
+                ctx,
+            )
+
+
+class Duration(ParamType):
+    """A time with a unit, as milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Reads it."""
+        from sharecoord.analytics.times import parse_duration_ms
+
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration_ms(value)
+        except ValueError as error:
+            self.fail(f"{value!r}: it must be {error}", param, ctx)
+
+
+window_option = click.option(
+    "--window",
+    type=Duration(),
+    default="10s",
+    show_default=True,
+    metavar="TIME",
+    help="Length of a window, whole seconds.",
+)
+
+
+def result_options(tables: str) -> Callable[[F], F]:
+    """--out, --json and --no-color of a job that writes these tables."""
+
+    def add(function: F) -> F:
+        for option in (
+            click.option("--no-color", is_flag=True, help="Print without colours (as NO_COLOR)"),
+            click.option("--json", "as_json", is_flag=True, help="One JSON object per line."),
+            click.option(
+                "--out",
+                required=True,
+                metavar="DIR",
+                help=f"Folder of the tables {tables} (Parquet); tables of an earlier run are "
+                "replaced.",
+            ),
+        ):
+            function = option(function)
+        return function
+
+    return add
+
+
+def spark_options(function: F) -> F:
+    """--master and --driver-memory."""
+    for option in (
+        click.option(
+            "--driver-memory",
+            default=DEFAULT_DRIVER_MEMORY,
+            show_default=True,
+            metavar="SIZE",
+            help="Memory of Spark on this machine.",
+        ),
+        click.option(
+            "--master",
+            metavar="URL",
+            help="local[N], spark://HOST:PORT, yarn or k8s://…; without it all cores of this "
+            f"machine ({LOCAL_MASTER}).",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def events_options(function: F) -> F:
+    """--events, --kafka, --kafka-config, --group, --since, --until and --skip-corrupt.
+
+    The command gets the place that the first three mean as `events`.
+    """
+
+    @functools.wraps(function)
+    def command(
+        *, events: str, kafka: str | None, kafka_config: Path | None, **given: Any
+    ) -> object:
+        from sharecoord.analytics.places import place_of
+
+        skip_corrupt = given["skip_corrupt"]
+        try:
+            place = place_of(
+                events, kafka=kafka, kafka_config=kafka_config, skip_corrupt=skip_corrupt
+            )
+        except AnalyticsError as error:
+            raise click.UsageError(error.message) from None
+        return function(events=place, **given)
+
+    decorated = cast("F", command)
+    for option in (
+        click.option(
+            "--skip-corrupt", is_flag=True, help="Leave out files that can not be read, and say so."
+        ),
+        click.option("--until", type=UtcTime(), metavar="TIME", help="Up to this time, exclusive."),
+        click.option(
+            "--since", type=UtcTime(), metavar="TIME", help="From this time on (ISO 8601, UTC)."
+        ),
+        click.option(
+            "--group", "groups", multiple=True, metavar="GROUP", help="Share group (repeatable)."
+        ),
+        click.option(
+            "--kafka-config",
+            type=FILE,
+            help="Kafka's settings for --events kafka:TOPIC (librdkafka's or Java's properties).",
+        ),
+        click.option(
+            "--kafka",
+            metavar="HOST:PORT",
+            help="The cluster of --events kafka:TOPIC: host:port[,host:port].",
+        ),
+        click.option(
+            "--events",
+            required=True,
+            metavar="DIR|kafka:TOPIC",
+            help="Folder of the events; a path, or a URI that Spark knows (hdfs://…, s3a://…); or "
+            "a topic.",
+        ),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
+def check_order(since: datetime | None, until: datetime | None) -> None:
+    """Says before Spark starts that a range is empty."""
+    from sharecoord.analytics.frames import Range, check_range
+
+    try:
+        check_range(Range(since, until))
+    except AnalyticsError as error:
+        raise click.UsageError(error.message) from None
+
+
+class Job(Protocol):
+    """What the commands use of a module `job`."""
+
+    @property
+    def NAME(self) -> str:  # noqa: N802 - a constant of the modules
+        """Of the application."""
+
+    @property
+    def run(self) -> Callable[..., JobResult]:
+        """Does it."""
+
+
+def run_and_show(
+    job: Job,
+    settings: object,
+    columns: Sequence[Column],
+    verdict: Callable[[Mapping[str, Any]], str],
+    given: Mapping[str, Any],
+) -> None:
+    """Runs a job with the options that all have, and prints what it found.
+
+    Args:
+        job: Its module.
+        settings: Its own.
+        columns: Of the table on the screen.
+        verdict: Words for a row.
+        given: Values of `events_options`, `result_options` and `spark_options`.
+    """
+    from sharecoord.analytics.frames import Range
+    from sharecoord.analytics.jobs import check_out
+
+    check_order(given["since"], given["until"])
+    check_out(given["events"], given["out"])
+    with running(job.NAME, given["master"], given["driver_memory"]) as spark:
+        result = job.run(
+            spark,
+            given["events"],
+            given["out"],
+            wanted=Range(given["since"], given["until"], given["groups"]),
+            settings=settings,
+            skip_corrupt=given["skip_corrupt"],
+        )
+    show(result, columns, verdict, as_json=given["as_json"], no_color=given["no_color"])
+
+
+def show(
+    result: JobResult,
+    columns: Sequence[Column],
+    verdict: Callable[[Mapping[str, Any]], str] | None,
+    *,
+    as_json: bool,
+    no_color: bool,
+) -> None:
+    """Prints what a job found: all rows as JSON, or the first as a table.
+
+    Args:
+        result: Of the job.
+        columns: Of the table on the screen.
+        verdict: Words for a row; None: the rows have what there is to say.
+        as_json: One object per row.
+        no_color: Of the table.
+    """
+    for line in result.warnings():
+        note(f"sharecoord: warning: {line}")
+    if as_json:
+        for line in result.lines():
+            click.echo(line)
+        return
+    rows = result.rows[:TABLE_ROWS_MAX]
+    if verdict is not None:
+        rows = [{**row, "verdict": verdict(row)} for row in rows]
+    Output(color=not no_color).show(columns, rows)
+    if not rows:
+        note("there are no events in this range")
+    elif len(result.rows) > len(rows):
+        note(f"{len(result.rows) - len(rows)} more rows: --json prints them all")

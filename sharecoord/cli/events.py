@@ -1,0 +1,230 @@
+"""`sharecoord events`: the files of the event log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from sharecoord.cli.failures import EXIT_ERROR
+from sharecoord.cli.options import debug_option, output_options
+from sharecoord.cli.output import Column, Output, note
+
+if TYPE_CHECKING:
+    from sharecoord.app import EventTools
+
+_LISTED: Final = (
+    Column("DATE", "date"),
+    Column("GROUP", "group"),
+    Column("FILES", "files"),
+    Column("ROWS", "rows"),
+    Column("BYTES", "bytes"),
+    Column("FIRST", "first"),
+    Column("LAST", "last"),
+    Column("SCHEMA", "schema_versions"),
+)
+_JOINED: Final = (
+    Column("DATE", "date"),
+    Column("GROUP", "group"),
+    Column("FILES", "files"),
+    Column("ROWS", "rows"),
+    Column("BYTES", "bytes"),
+    Column("BYTES AFTER", "bytes_after"),
+)
+_DELETED: Final = (Column("DATE", "date"), Column("FILES", "files"), Column("BYTES", "bytes"))
+_FINDINGS: Final = (Column("FILE", "file"), Column("FINDING", "finding"), Column("FIX", "fix"))
+
+_FOLDER: Final = click.argument(
+    "folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+_DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+
+
+def _parsed(parser: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, str], int]:
+    """The callback of an option whose text a parser of the settings reads."""
+
+    def parse(ctx: click.Context, param: click.Parameter, text: str) -> int:
+        try:
+            return parser(text)
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r}: it must be {error}", ctx, param) from None
+
+    return parse
+
+
+def _size(text: str) -> int:
+    from sharecoord.config.values import parse_size_bytes
+
+    size = parse_size_bytes(text)
+    if size < 1 << 20:
+        raise ValueError("1MiB or more")
+    return size
+
+
+def _keep(text: str) -> int:
+    from sharecoord.config.values import parse_duration_ms
+
+    keep_ms = parse_duration_ms(text)
+    if keep_ms < 24 * 3_600_000:
+        raise ValueError("1d or more: whole dates are deleted")
+    return keep_ms
+
+
+def _tools(folder: Path) -> EventTools:
+    from sharecoord.app import event_tools
+
+    return event_tools(folder)
+
+
+@click.group()
+def events() -> None:
+    """Look after the files of the event log (events.sink=parquet:DIR).
+
+    \b
+    sharecoord events list DIR
+    sharecoord events compact DIR [--before DATE] [--file-max-bytes SIZE] [--dry-run]
+    sharecoord events retain DIR --keep 30d [--dry-run]
+    sharecoord events check DIR
+    """  # noqa: D301 - Click's mark for lines that stay as they are
+
+
+@events.command("list")
+@_FOLDER
+@output_options
+@debug_option
+def list_files(
+    folder: Path,
+    output: str,
+    no_color: bool,  # noqa: FBT001 - Click calls by name
+) -> None:
+    """List files, rows, bytes, times (UTC) and schema versions by date and group."""
+    listed, bad = _tools(folder).listed()
+    rows = [
+        {
+            "date": str(each.date),
+            "group": each.group_id,
+            "files": each.files,
+            "rows": each.rows,
+            "bytes": each.bytes,
+            "first": each.first.isoformat(),
+            "last": each.last.isoformat(),
+            "schema_versions": ",".join(map(str, each.schema_versions)),
+        }
+        for each in listed
+    ]
+    Output(output, not no_color).show(_LISTED, rows)
+    if bad:
+        note(f"{bad} more can not be read: sharecoord events check {folder}")
+
+
+@events.command()
+@_FOLDER
+@click.option(
+    "--before",
+    type=click.DateTime(["%Y-%m-%d"]),
+    metavar="DATE",
+    help="Only dates before this one; without it those before today (UTC).",
+)
+@click.option(
+    "--file-max-bytes",
+    callback=_parsed(_size),
+    default="128MiB",
+    show_default=True,
+    metavar="SIZE",
+    help="About the size of the files that come out.",
+)
+@_DRY_RUN
+@output_options
+@debug_option
+def compact(
+    folder: Path,
+    before: datetime | None,
+    file_max_bytes: int,
+    dry_run: bool,  # noqa: FBT001 - Click calls by name
+    output: str,
+    no_color: bool,  # noqa: FBT001
+) -> None:
+    """Join the small files of a date and group; coordinators may write meanwhile.
+
+    A job that listed the files before may not find them any more and is to be run again.
+    """
+    joined = list(
+        _tools(folder).compact(
+            before=before.date() if before else None, file_max_bytes=file_max_bytes, dry_run=dry_run
+        )
+    )
+    rows = [
+        {
+            "date": str(each.date),
+            "group": each.group_id,
+            "files": each.files,
+            "rows": each.rows,
+            "bytes": each.bytes_before,
+            "bytes_after": each.bytes_after,
+        }
+        for each in joined
+    ]
+    Output(output, not no_color).show(_JOINED, rows)
+    count = sum(each.files for each in joined)
+    note(f"{count} files {_done(dry_run, 'joined')} into {len(joined)}")
+
+
+@events.command()
+@_FOLDER
+@click.option(
+    "--keep",
+    "keep_ms",
+    callback=_parsed(_keep),
+    required=True,
+    metavar="DURATION",
+    help="What is younger stays, such as 30d.",
+)
+@_DRY_RUN
+@output_options
+@debug_option
+def retain(
+    folder: Path,
+    keep_ms: int,
+    dry_run: bool,  # noqa: FBT001 - Click calls by name
+    output: str,
+    no_color: bool,  # noqa: FBT001
+) -> None:
+    """Delete the dates (UTC) that ended longer ago than --keep."""
+    rows = [
+        {"date": str(each.date), "files": each.files, "bytes": each.bytes}
+        for each in _tools(folder).retain(keep_ms, dry_run=dry_run)
+    ]
+    Output(output, not no_color).show(_DELETED, rows)
+    note(f"{len(rows)} dates {_done(dry_run, 'deleted')}")
+
+
+@events.command()
+@_FOLDER
+@output_options
+@debug_option
+@click.pass_context
+def check(
+    ctx: click.Context,
+    folder: Path,
+    output: str,
+    no_color: bool,  # noqa: FBT001 - Click calls by name
+) -> None:
+    """Read every file and name what is corrupt, half-written, unknown or left behind.
+
+    Exit codes: 0 sound, 1 there are findings.
+    """
+    rows = [
+        {"file": found.path, "finding": found.finding, "fix": found.fix}
+        for found in _tools(folder).check()
+    ]
+    Output(output, not no_color).show(_FINDINGS, rows)
+    note(f"{folder}: {len(rows)} findings" if rows else f"{folder}: sound")
+    if rows:
+        ctx.exit(EXIT_ERROR)
+
+
+def _done(dry_run: bool, what: str) -> str:  # noqa: FBT001
+    return f"would be {what}" if dry_run else what

@@ -1,0 +1,198 @@
+"""`sharecoord records`: what is in flight, and the life of one record."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sharecoord.cli.connection import Services
+from sharecoord.cli.options import connection_options, debug_option, output_options, timeout_option
+from sharecoord.cli.output import Column, Output, note
+
+if TYPE_CHECKING:
+    from sharecoord_sdk.admin import AdminClient, InFlightRange
+
+FOLDER = click.Path(path_type=Path)
+
+_IN_FLIGHT = (
+    Column("FIRST-OFFSET", "first_offset"),
+    Column("LAST-OFFSET", "last_offset"),
+    Column("STATE", "state"),
+    Column("DELIVERY-COUNT", "delivery_count"),
+    Column("MEMBER", "member"),
+    Column("LOCK-REMAINING-MS", "lock_remaining_ms"),
+    Column("AVAILABLE-AT", "available_at"),
+    Column("REASON", "reason"),
+)
+_STORY = (
+    Column("TIME", "time"),
+    Column("EVENT", "event"),
+    Column("WHAT HAPPENED", "text"),
+)
+
+
+@click.group()
+def records() -> None:
+    """Records in flight, and the life of one record."""
+
+
+@records.command("list")
+@connection_options
+@timeout_option
+@click.option("--group", required=True, help="The share group.")
+@click.option("--topic", required=True, help="The topic.")
+@click.option(
+    "--partition", type=click.IntRange(0), default=0, show_default=True, help="The partition."
+)
+@click.option("--from-offset", type=click.IntRange(0), default=0, help="Where to begin.")
+@click.option(
+    "--max-ranges", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Most."
+)
+@output_options
+@debug_option
+@click.pass_context
+def list_(
+    ctx: click.Context,
+    bootstrap_server: str,
+    command_config: Path | None,
+    timeout_ms: int,
+    group: str,
+    topic: str,
+    partition: int,
+    from_offset: int,
+    max_ranges: int,
+    output: str,
+    no_color: bool,  # noqa: FBT001 - Click calls by name
+) -> None:
+    """List what is in flight: acquired, waiting, or archived before the window's end.
+
+    Records between that stand in no line are finished.
+    """
+    services = ctx.ensure_object(Services)
+    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+        found = admin.list_in_flight(
+            group, topic, partition, from_offset=from_offset, max_ranges=max_ranges
+        )
+    Output(output, not no_color).show(_IN_FLIGHT, [_range_row(each) for each in found])
+    if len(found) == max_ranges:
+        note(f"There may be more: go on with --from-offset {found[-1].last_offset + 1}.")
+
+
+@records.command()
+@connection_options
+@timeout_option
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.argument("offset", type=click.IntRange(0))
+@click.option("--group", required=True, help="The share group.")
+@click.option(
+    "--events",
+    type=FOLDER,
+    help="Folder of the event log (serve --events parquet:DIR): adds what happened before.",
+)
+@output_options
+@debug_option
+@click.pass_context
+def explain(
+    ctx: click.Context,
+    bootstrap_server: str,
+    command_config: Path | None,
+    timeout_ms: int,
+    topic: str,
+    partition: int,
+    offset: int,
+    group: str,
+    events: Path | None,
+    output: str,
+    no_color: bool,  # noqa: FBT001 - Click calls by name
+) -> None:
+    """Tell the life of one record: what happened to it, and what it is now.
+
+    \b
+    sharecoord records explain orders 0 4711 --group billing --events /var/lib/sharecoord/events
+    """  # noqa: D301 - Click's mark for lines that stay as they are
+    steps = [] if events is None else _steps(events, group, topic, partition, offset)
+    services = ctx.ensure_object(Services)
+    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+        now = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "event": "now",
+            "text": state_now(admin, group, topic, partition, offset),
+        }
+    Output(output, not no_color).show(_STORY, [*steps, now])
+    if events is None:
+        note("With --events DIR (the folder of the event log) what happened before is told, too.")
+
+
+def _steps(
+    folder: Path, group: str, topic: str, partition: int, offset: int
+) -> list[dict[str, Any]]:
+    from sharecoord.analytics.timeline.files import Wanted, read_events
+    from sharecoord.analytics.timeline.story import story
+
+    found = read_events(folder, Wanted(group, topic, partition, offset))
+    return [
+        {
+            "time": step.time.isoformat(timespec="milliseconds"),
+            "event": step.event["event"],
+            "text": step.text,
+        }
+        for step in story(found)
+    ]
+
+
+def state_now(admin: AdminClient, group: str, topic: str, partition: int, offset: int) -> str:
+    """What a record is at this moment, in words."""
+    ranges = admin.list_in_flight(group, topic, partition, from_offset=offset, max_ranges=1)
+    if ranges and ranges[0].first_offset <= offset:
+        return _in_flight_text(ranges[0])
+    (description,) = admin.describe_groups([group])
+    for found in description.offsets:
+        if (found.topic, found.partition) == (topic, partition):
+            break
+    else:
+        return "nothing is known of its share-partition yet"
+    if found.start_offset is None or found.end_offset is None:
+        return "its share-partition has no start offset yet: no member has wanted it"
+    if offset < found.start_offset:
+        return f"finished: it is below the group's start offset {found.start_offset}"
+    if offset < found.end_offset:
+        return "finished: accepted, or a gap"
+    if found.log_end_offset is not None and offset >= found.log_end_offset:
+        return f"there is no such record yet: the log ends at {found.log_end_offset}"
+    return f"it waits behind the window, which ends at {found.end_offset}; lag is {found.lag}"
+
+
+def _in_flight_text(found: InFlightRange) -> str:
+    count, reason = found.delivery_count, f" ({found.reason})" if found.reason else ""
+    state = found.state.name
+    if state == "ACQUIRED":
+        left_s = (found.lock_remaining_ms or 0) / 1000
+        return f"{found.member_id} holds it, delivery {count}; its lock ends in {left_s:.1f} s"
+    if state == "AVAILABLE" and found.available_at_ms:
+        return f"it waits until {_iso(found.available_at_ms)}, after {count} deliveries{reason}"
+    if state == "AVAILABLE":
+        return f"it is due, after {count} deliveries{reason}"
+    if state == "ARCHIVING":
+        return f"on its way to the dead-letter topic, after {count} deliveries{reason}"
+    return f"archived after {count} deliveries{reason}: never delivered again"
+
+
+def _range_row(found: InFlightRange) -> dict[str, Any]:
+    return {
+        "first_offset": found.first_offset,
+        "last_offset": found.last_offset,
+        "state": found.state.name.lower(),
+        "delivery_count": found.delivery_count,
+        "member": found.member_id,
+        "lock_remaining_ms": found.lock_remaining_ms,
+        "available_at": _iso(found.available_at_ms) if found.available_at_ms else None,
+        "reason": found.reason,
+    }
+
+
+def _iso(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")

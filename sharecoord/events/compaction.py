@@ -1,0 +1,217 @@
+"""Few large files in the place of many small ones.
+
+The files of a date and group are joined so:
+
+1. The new file is written under a name that readers skip, and is durable.
+2. A journal beside it names it and the files that it stands for, and is durable.
+3. Those files are deleted, 4. the new one gets its name, 5. the journal is deleted.
+
+A process that is killed before 2 leaves everything as it was; after 2 the next run goes on at 3. So
+no row is ever lost. Nor is one ever there twice: a reader that lists the folder between 3 and 4, in
+the moment of the change or after a kill until the next run, misses the rows of these files, which
+shows in `change_sequence`. Twice would show nowhere.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+from sharecoord.core.events import SCHEMA_VERSION
+from sharecoord.events.folder import (
+    JOURNAL,
+    BadFileError,
+    EventFolder,
+    FileFacts,
+    facts_of,
+)
+from sharecoord.events.parquet_files import BATCH_ROWS, PART_SUFFIX, ParquetFile, finish_left
+from sharecoord.events.places import events_file, segment_of, sync
+from sharecoord.events.schema import SCHEMA, schema_of
+from sharecoord.events.spool import segment_name, spool_files
+
+log = structlog.get_logger(__name__)
+
+_NAME: Final = "compacted"
+"""Stands for the coordinator in the name of a file that is made of several."""
+
+
+class Joined(NamedTuple):
+    """Files that became one, or would."""
+
+    date: date
+    group_id: str
+    files: int
+    rows: int
+    bytes_before: int
+    bytes_after: int | None
+    """None when nothing was done."""
+
+
+def compact(
+    folder: EventFolder, *, before: date, file_max_bytes: int, dry_run: bool = False
+) -> Iterator[Joined]:
+    """Joins the small files of each date and group.
+
+    First it ends what a killed run has left, and makes Parquet files of the spool of writers that
+    have died. Left alone are files that can not be read, those of a newer release, and those of a
+    segment that a writer may write again.
+
+    Args:
+        folder: Where.
+        before: Only dates before this one.
+        file_max_bytes: About the size of the files that come out, and the smallest that is left
+            alone.
+        dry_run: Only say what would be joined.
+
+    Raises:
+        EventsFolderInUseError: Another command changes the folder.
+        OSError: No room; what was not joined is as before.
+    """
+    if dry_run:
+        for files in _plan(folder, before, file_max_bytes):
+            yield _joined(files, None)
+        return
+    with folder.locked():
+        for path in spool_files(folder.root):
+            finish_left(path, folder.root, file_max_bytes)
+        for _, directory in folder.group_directories():
+            recover(directory)
+        for files in _plan(folder, before, file_max_bytes):
+            try:
+                yield _joined(files, join(files))
+            except BadFileError as error:
+                log.error("event log: files are left as they are", reason=str(error))
+
+
+def _joined(files: list[FileFacts], bytes_after: int | None) -> Joined:
+    rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+    return Joined(files[0].date, files[0].group_id, len(files), rows, size, bytes_after)
+
+
+def _plan(folder: EventFolder, before: date, file_max_bytes: int) -> Iterator[list[FileFacts]]:
+    """Files to be joined into one each, in order of time."""
+    for day, directory in folder.group_directories():
+        if day >= before:
+            continue
+        by_group: dict[str, list[FileFacts]] = {}
+        for facts in _candidates(folder, directory, day, file_max_bytes):
+            by_group.setdefault(facts.group_id, []).append(facts)
+        for files in by_group.values():
+            yield from _runs(sorted(files, key=lambda f: (f.first, f.path.name)), file_max_bytes)
+
+
+def _candidates(
+    folder: EventFolder, directory: Path, day: date, file_max_bytes: int
+) -> list[FileFacts]:
+    """The files of a directory that may be joined."""
+    found = []
+    for path in sorted(directory.glob("[!_.]*.parquet")):
+        try:
+            facts = facts_of(path, day)
+        except BadFileError as error:
+            log.warning("event log: a file is left alone", file=str(path), reason=str(error))
+            continue
+        if facts.bytes < file_max_bytes and facts.schema_version <= SCHEMA_VERSION:
+            found.append(facts)
+    # Looked up afterwards: the segment of a file that was there by then is gone, or is one that a
+    # writer makes the same files of once more when it was killed.
+    under_way = {segment_name(path) for path in spool_files(folder.root)}
+    return [facts for facts in found if segment_of(facts.path.name) not in under_way]
+
+
+def _runs(files: list[FileFacts], bytes_max: int) -> Iterator[list[FileFacts]]:
+    """Neighbours that are together not larger than the limit, two at least."""
+    run: list[FileFacts] = []
+    size = 0
+    for file in files:
+        if run and size + file.bytes > bytes_max:
+            if len(run) > 1:
+                yield run
+            run, size = [], 0
+        run.append(file)
+        size += file.bytes
+    if len(run) > 1:
+        yield run
+
+
+def join(files: list[FileFacts]) -> int:
+    """Puts one file into the place of several of one directory; returns its size in bytes.
+
+    Raises:
+        BadFileError: One of them is corrupt; all are as before.
+        OSError: No room, or no access.
+    """
+    directory, group_id = files[0].path.parent, files[0].group_id
+    first_us = int(files[0].first.timestamp()) * 1_000_000
+    name = events_file(_NAME, first_us, secrets.token_hex(6), 0)
+    part = _part(directory, name)
+    with ParquetFile(part, schema_of(group_id)) as new:
+        for file in files:
+            for batch in _batches(file):
+                new.add(batch)
+        new.keep()
+    rows = sum(file.rows for file in files)
+    if new.rows != rows:
+        part.unlink()
+        raise BadFileError(f"{directory}: {new.rows} rows were read of {rows}")
+    size = part.stat().st_size
+    _write_journal(directory, {"output": name, "inputs": [file.path.name for file in files]})
+    recover(directory)
+    return size
+
+
+def _batches(file: FileFacts) -> Iterator[pa.RecordBatch]:
+    try:
+        with pq.ParquetFile(file.path, page_checksum_verification=True) as old:
+            for batch in old.iter_batches(batch_size=BATCH_ROWS):
+                yield _today(batch)
+    except (OSError, pa.ArrowException) as error:
+        raise BadFileError(f"{file.path} can not be read: {error}") from error
+
+
+def _today(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with all columns of this release."""
+    known = set(batch.schema.names)
+    columns = [
+        batch.column(field.name) if field.name in known else pa.nulls(len(batch), field.type)
+        for field in SCHEMA
+    ]
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+def _write_journal(directory: Path, journal: dict[str, object]) -> None:
+    part = directory / f"{JOURNAL}{PART_SUFFIX}"
+    part.write_text(json.dumps(journal), encoding="utf-8")
+    sync(part)
+    part.replace(directory / JOURNAL)
+    sync(directory)
+
+
+def recover(directory: Path) -> None:
+    """Ends a change that the journal of a directory names, and tidies up after one without."""
+    path = directory / JOURNAL
+    if path.exists():
+        journal = json.loads(path.read_text(encoding="utf-8"))
+        for name in journal["inputs"]:
+            (directory / name).unlink(missing_ok=True)
+        part = _part(directory, journal["output"])
+        if part.exists():
+            part.replace(directory / journal["output"])
+        sync(directory)
+        path.unlink()
+        sync(directory)
+    for left in directory.glob(f"_*{PART_SUFFIX}"):
+        left.unlink()
+
+
+def _part(directory: Path, name: str) -> Path:
+    return directory / f"_{name}{PART_SUFFIX}"

@@ -1,0 +1,99 @@
+"""Writes the tables of docs/events.md from the event log's schema.
+
+`python -m sharecoord.events.docs` writes the part between the two marks, `--check` says whether it
+is current.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from sharecoord.core import events
+from sharecoord.core.events import COLUMNS, SCHEMA_VERSION, EventKind, GroupEvent, RangeEvent
+
+DEFAULT_OUTPUT: Final = Path(__file__).resolve().parents[2] / "docs" / "events.md"
+BEGIN: Final = "<!-- from sharecoord/core/events.py by `python -m sharecoord.events.docs` -->"
+END: Final = "<!-- end -->"
+
+_ALL: Final = tuple(EventKind)
+
+
+def render() -> str:
+    """The tables, without the marks."""
+    parts = [f"Schema version {SCHEMA_VERSION}.\n"]
+    parts.append(_table("Column | Type | Rows | Meaning", map(_column_row, COLUMNS)))
+    for title, kind in (
+        ("`kind`", EventKind),
+        ("`event` of a range", RangeEvent),
+        ("`event` of a group", GroupEvent),
+    ):
+        parts.append(f"{title}:\n")
+        parts.append(_table("Value | Meaning", (list(pair) for pair in _meanings(kind))))
+    return "\n".join(parts)
+
+
+def _column_row(column: events.Column) -> list[str]:
+    kinds = "all" if column.kinds == _ALL else ", ".join(column.kinds)
+    return [f"`{column.name}`", column.type.value, kinds, column.meaning]
+
+
+def _meanings(kind: type[StrEnum]) -> Iterator[tuple[str, str]]:
+    """Values, and the texts that stand below them in the source."""
+    (tree,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(tree, ast.ClassDef)
+    for node, below in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.Assign):
+            text = ""
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                text = str(below.value.value)
+            yield f"`{ast.literal_eval(node.value)}`", " ".join(text.split())
+
+
+def _table(header: str, rows: Iterator[list[str]]) -> str:
+    lines = [f"| {header} |", "|" + " --- |" * len(header.split(" | "))]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def filled(text: str) -> str:
+    """The document with current tables.
+
+    Raises:
+        ValueError: The marks are not in it.
+    """
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the marks {BEGIN} and {END} are missing")
+    return f"{head}{BEGIN}\n\n{render()}\n{END}{tail}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes or checks the file.
+
+    Returns:
+        Exit code: 0, or 1 when `--check` finds the file out of date.
+    """
+    parser = argparse.ArgumentParser(prog="python -m sharecoord.events.docs", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only say whether it is current")
+    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="the file")
+    options = parser.parse_args(arguments)
+    current = options.output.read_text(encoding="utf-8")
+    wanted = filled(current)
+    if not options.check:
+        options.output.write_text(wanted, encoding="utf-8")
+    elif current != wanted:
+        sys.stderr.write(f"{options.output} is out of date: run python -m sharecoord.events.docs\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""Parquet files: how one is written whole, and how a spool file becomes many."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+from sharecoord.events.frames import Block
+from sharecoord.events.places import (
+    SPOOL,
+    date_directory,
+    events_file,
+    group_directory,
+    make_directories,
+    segment_of,
+    sync,
+)
+from sharecoord.events.schema import BAD_ROWS, TEXT_COLUMNS, Rows, schema_of
+from sharecoord.events.spool import Key, Segment, time_of
+
+log = structlog.get_logger(__name__)
+
+BATCH_ROWS: Final = 8_192
+"""So many rows are Python objects at a time: some 10 MB."""
+
+ROW_GROUP_ROWS: Final = 131_072
+"""Spark reads a file by row groups, so they are not to be small; each is in memory while it is
+written, with a few hundred bytes a row."""
+
+PART_SUFFIX: Final = ".part"
+"""Of files that are not whole yet, in the spool's directory."""
+
+
+class ParquetFile:
+    """A new Parquet file that is there, whole and durable, after `finish`; else nothing is.
+
+    Row groups of `ROW_GROUP_ROWS` rows, texts by dictionary, zstd, checksums of pages.
+    """
+
+    def __init__(self, part: Path, schema: pa.Schema) -> None:
+        """Opens it.
+
+        Args:
+            part: Its name while it is written, in a directory on the same file system.
+            schema: With metadata.
+
+        Raises:
+            OSError: The file can not be made.
+        """
+        self.rows = 0
+        self._is_whole = False
+        self._part = part
+        self._schema = schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._file = pa.OSFile(str(part), "wb")
+        self._writer = pq.ParquetWriter(
+            self._file,
+            schema,
+            compression="zstd",
+            use_dictionary=TEXT_COLUMNS,
+            write_page_checksum=True,
+            # Arrow's own schema would be larger than the rest of a small file; the metadata, which
+            # go with it, are written without.
+            store_schema=False,
+        )
+        self._writer.add_key_value_metadata(schema.metadata)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        # On a full disk the end can not be written either.
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._writer.close()
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._file.close()
+        if not self._is_whole:
+            self._part.unlink(missing_ok=True)
+
+    @property
+    def bytes(self) -> int:
+        """How long it is so far."""
+        return int(self._file.tell())
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Takes rows."""
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        if self._waiting_rows >= ROW_GROUP_ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        table = pa.Table.from_batches(self._waiting, schema=self._schema)
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self.rows += table.num_rows
+        self._waiting, self._waiting_rows = [], 0
+
+    def finish(self, path: Path) -> None:
+        """Closes it and gives it its name; a file of that name is replaced."""
+        self._close()
+        self._part.replace(path)
+        sync(path.parent)
+
+    def keep(self) -> None:
+        """Closes it, durably, under the name that it has."""
+        self._close()
+        self._is_whole = True
+
+    def _close(self) -> None:
+        if self._waiting:
+            self._write()
+        self._writer.close()
+        self._file.close()
+        sync(self._part)
+
+
+def convert(segment: Segment, root: Path, file_max_bytes: int) -> int:
+    """Makes the Parquet files of a segment; the segment stays.
+
+    Can be done again after it was broken off: files get the same names, and those that another run
+    has left are replaced or deleted. Keys that are done leave the segment's index.
+
+    Args:
+        segment: The rows.
+        root: The folder of the event log.
+        file_max_bytes: A file is closed with the row group with which it reaches this size.
+
+    Returns:
+        How many rows do not fit the schema, and are nowhere.
+
+    Raises:
+        OSError: No room, or no access; nothing is lost.
+    """
+    segment.sync()
+    bad_rows = 0
+    for key in list(segment.index):
+        bad_rows += _Conversion(segment, root, key, file_max_bytes).run()
+        del segment.index[key]
+    return bad_rows
+
+
+class _Conversion:
+    """The rows of one key: their files, one after the other."""
+
+    def __init__(self, segment: Segment, root: Path, key: Key, file_max_bytes: int) -> None:
+        day, self._group_id = key
+        self._segment = segment
+        self._offsets = segment.index[key]
+        self._root = root
+        self._directory = root / date_directory(day) / group_directory(self._group_id)
+        self._part = root / SPOOL / f"{segment.path.stem}{PART_SUFFIX}"
+        self._file_max_bytes = file_max_bytes
+        self._bad_rows = 0
+        self._names: set[str] = set()
+
+    def run(self) -> int:
+        """Writes them all; returns how many rows do not fit."""
+        make_directories(self._directory, self._root)
+        batches = self._batches()
+        for first_us, batch in batches:
+            with ParquetFile(self._part, schema_of(self._group_id)) as file:
+                file.add(batch)
+                while file.bytes < self._file_max_bytes:
+                    _, more = next(batches, (0, None))
+                    if more is None:
+                        break
+                    file.add(more)
+                file.finish(self._directory / self._name(first_us))
+        self._remove_others()
+        return self._bad_rows
+
+    def _name(self, first_us: int) -> str:
+        segment = self._segment
+        name = events_file(segment.coordinator_id, first_us, segment.name, len(self._names))
+        self._names.add(name)
+        return name
+
+    def _remove_others(self) -> None:
+        """Another release may have cut the same rows into other files before it was killed."""
+        for path in self._directory.iterdir():
+            if segment_of(path.name) == self._segment.name and path.name not in self._names:
+                path.unlink()
+
+    def _batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Batches, and the time of the first row of each."""
+        waiting: list[list[Block]] = []
+        count = 0
+        for offset in self._offsets:
+            waiting.append(self._segment.read(offset))
+            count += sum(len(rows) for _, _, rows in waiting[-1])
+            if count >= BATCH_ROWS:
+                yield from self._good(waiting)
+                waiting, count = [], 0
+        yield from self._good(waiting)
+
+    def _good(self, records: list[list[Block]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The records as one batch; when some do not fit, each that does as one."""
+        if not records:
+            return
+        try:
+            yield time_of(records[0][0]), self._batch(records)
+        except BAD_ROWS as error:
+            if len(records) > 1:
+                for record in records:
+                    yield from self._good([record])
+                return
+            lost = sum(len(rows) for _, _, rows in records[0])
+            self._bad_rows += lost
+            log.error("event log: rows do not fit the schema", rows=lost, error=str(error))
+
+    def _batch(self, records: list[list[Block]]) -> Any:
+        rows = Rows(self._segment.coordinator_id, self._segment.schema_version)
+        for blocks in records:
+            rows.add(blocks)
+        return rows.take()
+
+
+def finish(segment: Segment, root: Path, file_max_bytes: int) -> int:
+    """Turns a segment into Parquet files, and deletes it.
+
+    Returns:
+        How many rows of it are in none of them.
+
+    Raises:
+        OSError: As `convert`; the segment stays.
+    """
+    try:
+        bad_rows = convert(segment, root, file_max_bytes)
+    except OSError:
+        raise
+    except Exception:
+        # It would fail again and again, and nothing behind it would ever be written.
+        log.exception("event log: a spool file is put aside", file=str(segment.path))
+        segment.put_aside()
+        return segment.rows
+    finally:
+        pa.default_memory_pool().release_unused()
+    segment.remove()
+    return bad_rows
+
+
+def finish_left(path: Path, root: Path, file_max_bytes: int) -> int:
+    """As `finish`, for a spool file that a process left that died; does nothing if it lives."""
+    segment = Segment.adopt(path)
+    if segment is None:
+        return 0
+    log.info("event log: finishing what a writer has left", file=str(path), rows=segment.rows)
+    try:
+        (root / SPOOL / f"{path.stem}{PART_SUFFIX}").unlink(missing_ok=True)
+        return finish(segment, root, file_max_bytes)
+    finally:
+        segment.close()

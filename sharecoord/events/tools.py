@@ -1,0 +1,41 @@
+"""What `sharecoord events` does with a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+from sharecoord.events.compaction import Joined, compact
+from sharecoord.events.folder import Deleted, EventFolder, Finding, Listed
+
+
+class EventTools:
+    """A folder of the event log.
+
+    Raises:
+        InvalidRequestError: It is not one.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._folder = EventFolder(root)
+
+    def listed(self) -> tuple[list[Listed], int]:
+        """Files by date and group, and how many others can not be read."""
+        return self._folder.listed()
+
+    def compact(
+        self, *, before: date | None, file_max_bytes: int, dry_run: bool
+    ) -> Iterator[Joined]:
+        """Joins small files, by default of the dates that are over; see `compaction.compact`."""
+        last = before or datetime.now(UTC).date()
+        return compact(self._folder, before=last, file_max_bytes=file_max_bytes, dry_run=dry_run)
+
+    def retain(self, keep_ms: int, *, dry_run: bool) -> list[Deleted]:
+        """Deletes old dates; see `EventFolder.retain`."""
+        keep = timedelta(milliseconds=keep_ms)
+        return self._folder.retain(keep, now=datetime.now(UTC), dry_run=dry_run)
+
+    def check(self) -> list[Finding]:
+        """Everything that is wrong."""
+        return self._folder.check()

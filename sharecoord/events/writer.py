@@ -1,0 +1,161 @@
+"""The process that writes events: `python -m sharecoord.events.writer`, started by a coordinator.
+
+It ends when its standard input ends, and only then: signals to the process group are for the
+coordinator, which closes the pipe when it has said its last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from sharecoord.config.endpoints import EventsSinkKind
+from sharecoord.errors import InvalidConfigError, SharecoordError
+from sharecoord.events.counts import WriterSink
+from sharecoord.events.frames import FrameReader, WriterSettings
+
+READ_BYTES: Final = 1 << 20
+"""What is taken from the pipe at a time: all that fits into it."""
+
+_IGNORED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def main() -> int:
+    """Serves until the pipe is closed; returns the exit code."""
+    for signum in _IGNORED:
+        signal.signal(signum, signal.SIG_IGN)
+    # The coordinator blocks them until we are here.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
+    answers = os.dup(sys.stdout.fileno())
+    # Whatever else is printed is no answer.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    frames = FrameReader()
+    first = _first_frame(frames)
+    if first is None:
+        return 0
+    payload, rest = first
+    settings = WriterSettings.read(payload)
+    _configure_logging(settings)
+    try:
+        sink = open_sink(settings)
+    except SharecoordError as error:
+        _say(answers, {"error": error.reason, "text": error.message})
+        return 1
+    _say(answers, {"ready": True})
+    serve(sink, frames, rest, lambda counts: _say(answers, counts))
+    return 0
+
+
+def open_sink(settings: WriterSettings) -> WriterSink:
+    """Where rows go.
+
+    Raises:
+        InvalidConfigError: pyarrow is missing, or the place can not be used.
+        KafkaUnavailableError: Kafka does not answer.
+    """
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise InvalidConfigError(
+            f"events.sink={settings.kind}:{settings.target} needs pyarrow, which can not be "
+            f"loaded ({error}): pip install 'sharecoord[events]'"
+        ) from error
+    if settings.kind == EventsSinkKind.KAFKA:
+        from sharecoord.events.kafka_topic import KafkaSink, open_topic
+
+        return KafkaSink(
+            open_topic(settings.kafka, settings.target),
+            name=f"kafka:{settings.target}",
+            coordinator_id=settings.coordinator_id,
+        )
+    from sharecoord.events.parquet_sink import ParquetSink
+
+    return ParquetSink(
+        Path(settings.target).expanduser().absolute(),
+        coordinator_id=settings.coordinator_id,
+        file_max_bytes=settings.file_max_bytes,
+        file_max_age_ms=settings.file_max_age_ms,
+    )
+
+
+def serve(
+    sink: WriterSink, frames: FrameReader, payloads: list[bytes], say: Callable[[object], None]
+) -> None:
+    """Writes what comes until the pipe ends.
+
+    Args:
+        sink: Where rows go.
+        frames: What was read of the pipe so far.
+        payloads: Frames that have come with the first one.
+        say: Tells the coordinator.
+    """
+    said: tuple[int, int, int] | None = None
+    source, is_open = sys.stdin.fileno(), True
+    while True:
+        for payload in payloads:
+            sink.take(payload)
+        if is_open:
+            sink.work()
+        else:
+            sink.close()
+        counts = (sink.counts.settled, sink.counts.written, sink.counts.lost)
+        if counts != said:
+            say(counts)
+            said = counts
+        if not is_open:
+            return
+        payloads = []
+        if select.select((source,), (), (), sink.wait_s())[0]:
+            data = os.read(source, READ_BYTES)
+            is_open = bool(data)
+            payloads = frames.feed(data)
+
+
+def _first_frame(frames: FrameReader) -> tuple[bytes, list[bytes]] | None:
+    """The first frame, and those that have come with it; None when the pipe ends before."""
+    while True:
+        data = os.read(sys.stdin.fileno(), READ_BYTES)
+        if not data:
+            return None
+        found = frames.feed(data)
+        if found:
+            return found[0], found[1:]
+
+
+def _say(descriptor: int, answer: object) -> None:
+    """Tells the coordinator; if it has died, nobody needs to know."""
+    try:
+        os.write(descriptor, json.dumps(answer).encode() + b"\n")
+    except BrokenPipeError:
+        pass
+
+
+def _configure_logging(settings: WriterSettings) -> None:
+    """Log lines like the coordinator's, on standard error."""
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if settings.log_json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

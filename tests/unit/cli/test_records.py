@@ -1,0 +1,141 @@
+"""`sharecoord records`: in flight, and the life of one record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sharecoord_sdk.admin import GroupDescription, InFlightRange, PartitionOffsets, RecordState
+
+from tests.unit.analytics.test_timeline import LIFE, write
+from tests.unit.cli.support import FakeAdmin, run
+
+HELD = InFlightRange(5, 9, RecordState.ACQUIRED, 2, "ann", 7, 12_300)
+
+
+def admin_with(
+    *ranges: InFlightRange, start: int | None = 3, end: int | None = 20, log_end: int = 100
+) -> FakeAdmin:
+    """A coordinator with one share-partition."""
+    offsets = PartitionOffsets(
+        "orders", 0, start_offset=start, end_offset=end, log_end_offset=log_end, lag=80
+    )
+    return FakeAdmin(
+        list_in_flight=list(ranges),
+        describe_groups=[GroupDescription("billing", offsets=[offsets])],
+    )
+
+
+def explained(offset: int, admin: FakeAdmin) -> str:
+    """What the record is now."""
+    result = run(
+        "records", "explain", "orders", "0", str(offset), "--group", "billing", "-o", "json",
+        admin=admin,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    text: str = json.loads(result.stdout)[-1]["text"]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("admin", "offset", "text"),
+    [
+        (admin_with(HELD), 6, "ann holds it, delivery 2; its lock ends in 12.3 s"),
+        (admin_with(HELD), 2, "finished: it is below the group's start offset 3"),
+        (admin_with(HELD), 4, "finished: accepted, or a gap"),
+        (admin_with(), 30, "it waits behind the window, which ends at 20; lag is 80"),
+        (admin_with(), 100, "there is no such record yet: the log ends at 100"),
+        (
+            admin_with(start=None, end=None),
+            0,
+            "its share-partition has no start offset yet: no member has wanted it",
+        ),
+        (
+            admin_with(InFlightRange(5, 5, RecordState.AVAILABLE, 1, reason="no stock")),
+            5,
+            "it is due, after 1 deliveries (no stock)",
+        ),
+        (
+            admin_with(InFlightRange(5, 5, RecordState.AVAILABLE, 1, available_at_ms=1_000)),
+            5,
+            "it waits until 1970-01-01T00:00:01.000+00:00, after 1 deliveries",
+        ),
+        (
+            admin_with(InFlightRange(5, 5, RecordState.ARCHIVED, 5, reason="DELIVERY_LIMIT")),
+            5,
+            "archived after 5 deliveries (DELIVERY_LIMIT): never delivered again",
+        ),
+        (
+            admin_with(InFlightRange(5, 5, RecordState.ARCHIVING, 5)),
+            5,
+            "on its way to the dead-letter topic, after 5 deliveries",
+        ),
+    ],
+)
+def test_what_a_record_is_now(admin: FakeAdmin, offset: int, text: str) -> None:
+    assert explained(offset, admin) == text
+
+
+def test_the_event_log_tells_what_happened_before(tmp_path: Path) -> None:
+    write(tmp_path, LIFE)
+    result = run(
+        "records", "explain", "orders", "0", "5", "--group", "billing",
+        "--events", str(tmp_path), "-o", "json", admin=admin_with(HELD),
+    )  # fmt: skip
+    steps = json.loads(result.stdout)
+    assert [step["event"] for step in steps] == [
+        "acquired",
+        "released",
+        "acquired",
+        "rejected",
+        "now",
+    ]
+    assert steps[0]["time"] == "2026-11-22T12:00:01.000+00:00"
+    assert "--events" not in result.stderr
+
+
+def test_without_the_event_log_it_says_how_to_learn_more() -> None:
+    result = run("records", "explain", "orders", "0", "6", "--group", "b", admin=admin_with(HELD))
+    assert result.exit_code == 0
+    assert "ann holds it" in result.stdout
+    assert "--events DIR" in result.stderr
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    result = run(
+        "records", "explain", "orders", "0", "6", "--group", "b",
+        "--events", str(tmp_path / "nowhere"), admin=admin_with(HELD),
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert "nowhere is not a folder" in result.stderr
+
+
+def test_what_is_in_flight_is_listed() -> None:
+    admin = admin_with(HELD)
+    arguments = ("records", "list", "--group", "billing", "--topic", "orders", "-o", "json")
+    rows: list[dict[str, Any]] = json.loads(run(*arguments, admin=admin).stdout)
+    assert rows == [
+        {
+            "first_offset": 5,
+            "last_offset": 9,
+            "state": "acquired",
+            "delivery_count": 2,
+            "member": "ann",
+            "lock_remaining_ms": 12_300,
+            "available_at": None,
+            "reason": "",
+        }
+    ]
+    assert admin.calls == [
+        ("list_in_flight", ("billing", "orders", 0), {"from_offset": 0, "max_ranges": 1_000})
+    ]
+
+
+def test_a_full_page_says_how_to_go_on() -> None:
+    result = run(
+        "records", "list", "--group", "g", "--topic", "t", "--max-ranges", "1",
+        admin=admin_with(HELD),
+    )  # fmt: skip
+    assert "--from-offset 10" in result.stderr
