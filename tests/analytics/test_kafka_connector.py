@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-import pyspark
 import pytest
 
 from sharecoord.devenv import maven
@@ -23,7 +22,8 @@ from .topics import HEADERS, message
 
 pytestmark = [pytest.mark.long, pytest.mark.kafka]
 
-VERSION: Final = pyspark.__version__
+VERSION: Final = "4.2.0"
+"""The newest that Maven has; it serves sessions of 4.3 too."""
 POM: Final = f"""<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>sharecoord.tests</groupId><artifactId>connector</artifactId><version>1</version>

@@ -17,8 +17,6 @@ from .support import Row, at, by, change, dicts, event, frame, handed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.long
-
 
 SETTINGS = LagSettings()
 

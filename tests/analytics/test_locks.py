@@ -16,8 +16,6 @@ from .support import Row, by, change, event, frame, handed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.long
-
 
 LOCK_MS = 30_000
 

@@ -15,8 +15,6 @@ from .support import Row, by, change, dicts, event, frame, handed, sample
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.long
-
 
 def failed(seconds: float, offset: int, count: int, **values: Any) -> Row:
     """One record that is released again."""

@@ -18,8 +18,6 @@ from .support import ARROW_SCHEMA, at, event, handed, sample, write
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.long
-
 
 DAY_S = 86_400.0
 

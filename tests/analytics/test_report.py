@@ -133,7 +133,6 @@ def test_a_folder_of_events_becomes_a_page(spark: SparkSession, tmp_path: Path) 
     assert {"fairness_groups", "lag_partitions", "poison_groups", "locks_groups"} <= tables
 
 
-@pytest.mark.long
 def test_kafkas_own_group_stands_beside_ours(spark: SparkSession, tmp_path: Path) -> None:
     seconds, members = 8, 10
     folder = EventFolder(tmp_path, float(seconds))

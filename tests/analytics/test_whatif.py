@@ -20,8 +20,6 @@ from tests.unit.cli.support import run
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.long
-
 
 def log(seconds: float, log_end: int, partition: int = 0, **values: Any) -> Row:
     given = {"topic": "t", "topic_id": "0" * 32, "lag": 0, "members": 2}
@@ -184,7 +182,7 @@ def test_a_folder_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path
 @pytest.mark.usefixtures("spark")
 def test_the_command_replays_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The session is shared by all tests: the command does not end it here.
-    monkeypatch.setattr("sharecoord.cli.analyze_options.stop", lambda _: None)
+    monkeypatch.setattr("sharecoord.analytics.session.stop", lambda _: None)
     write(tmp_path, recording())
     arguments = f"--events {tmp_path} --consumers 2,4 --repeats 1 --json"
     done = run("analyze", "what-if", *arguments.split())
