@@ -12,8 +12,10 @@ from typing import NamedTuple, Protocol
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
+    DelayedPlace,
     FleetView,
     GroupRow,
+    InFlight,
     InFlightRow,
     LoadedPartition,
     MemberRow,
@@ -111,6 +113,9 @@ class Store(Protocol):
         Returns:
             The states after the claims; None where the claim failed (fenced: stand down).
         """
+
+    def read_delayed(self, partition_id: int, *, after: DelayedPlace, max_rows: int) -> InFlight:
+        """Delayed ranges that are due behind a place, in that order: by time, then by offset."""
 
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
         """Writes the resolved start offsets of uninitialised share-partitions (design 5.7).

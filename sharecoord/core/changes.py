@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, overload
 
+from sharecoord.core.parked import ParkedOffsets
+
 
 class InFlightRow(NamedTuple):
     """One range of records in one state; the row of table `in_flight` without its partition id.
@@ -163,6 +165,8 @@ class PartitionCommit:
     """Offsets whose outbox rows go."""
     raises_state_epoch: bool = False
     """Whether the row's state epoch becomes `state_epoch` + 1 (a truncated log, design 5.12)."""
+    truncated_at: int | None = None
+    """Before all else every row loses its offsets from here on (rows that are not in memory)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +260,16 @@ class PartitionClaim(NamedTuple):
     partition_id: int
     incarnation: int
     previous_incarnation: int | None = None
+    delayed_max: int | None = None
+    """At most so many delayed ranges are read, those that are due first; None = all."""
+
+
+class DelayedPlace(NamedTuple):
+    """A place in the order in which delayed ranges are due."""
+
+    available_at_ms: int
+    """The store's clock."""
+    first_offset: int
 
 
 class PartitionRelease(NamedTuple):
@@ -273,6 +287,14 @@ class PartitionStart(NamedTuple):
     head: PartitionHead
 
 
+class Parked(NamedTuple):
+    """Delayed ranges of a share-partition that were not read."""
+
+    offsets: ParkedOffsets
+    after: DelayedPlace = DelayedPlace(0, -1)
+    """All of them come behind it."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedPartition:
     """What a claim returns: the row after the claim, with its ranges in order of offset."""
@@ -282,6 +304,8 @@ class LoadedPartition:
     dead_letters: tuple[DeadLetter, ...]
     store_now_ms: int
     """The store's clock inside the claim's transaction."""
+    parked: Parked = field(default_factory=lambda: Parked(ParkedOffsets()))
+    """What `delayed_max` left in the store."""
 
 
 class CoordinatorRow(NamedTuple):

@@ -22,6 +22,7 @@ from sharecoord.core.decisions import (
     TakenBack,
 )
 from sharecoord.core.ordering import KeyOrder
+from sharecoord.core.parked import ParkedOffsets
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import (
     AcknowledgeOutcome,
@@ -32,7 +33,7 @@ from sharecoord.core.states import (
     Ordering,
     RecordState,
 )
-from sharecoord.core.window import Edit, RangeState, Window
+from sharecoord.core.window import NEVER_MS, Edit, RangeState, Window
 
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 REJECT, RENEW, RETURN = AcknowledgeType.REJECT, AcknowledgeType.RENEW, AcknowledgeType.RETURN
@@ -73,10 +74,15 @@ class SharePartition:
         self._token_sequence = 0
 
     def load(
-        self, firsts: Sequence[int], lasts: Sequence[int], values: Sequence[RangeState]
+        self,
+        firsts: Sequence[int],
+        lasts: Sequence[int],
+        values: Sequence[RangeState],
+        parked: ParkedOffsets | None = None,
+        parked_from_ms: int = NEVER_MS,
     ) -> None:
         """Takes over stored ranges after a claim, as columns (times already monotonic)."""
-        self.window.load(firsts, lasts, values)
+        self.window.load(firsts, lasts, values, parked, parked_from_ms)
         self._follow_order()
 
     @property
@@ -120,7 +126,7 @@ class SharePartition:
     def room(self) -> int:
         """How many new records may enter the window (design 5.4)."""
         window, settings = self.window, self._settings
-        if len(window.ranges) >= settings.window_ranges_max:
+        if len(window.ranges) + window.parked.segments >= settings.window_ranges_max:
             return 0
         if window.order is None:
             return max(0, settings.record_locks_max - window.acquired - window.due)
@@ -301,13 +307,10 @@ class SharePartition:
             decision.exceptions.append(RangeOutcome(first, below, outcome.UNKNOWN_OUTCOME))
         beyond = max(first, window.end_offset)
         position, end = max(first, window.start_offset), min(last, window.end_offset - 1)
-        finished = RecordState.ACKNOWLEDGED
         for range_first, range_last, value in window.ranges.overlapping(position, end):
             left, right = max(range_first, position), min(range_last, end)
             if left > position:
-                decision.exceptions.append(
-                    RangeOutcome(position, left - 1, outcome.ALREADY_FINISHED, finished)
-                )
+                decision.exceptions += self._uncovered(position, left - 1, kind)
             if self._settles(value, member_id, token, kind):
                 new = outcomes.settled(value, self._settings, now_ms, kind, delay_ms, reason)
                 decision.edits.append(Edit(left, right, new))
@@ -317,11 +320,25 @@ class SharePartition:
                     decision.exceptions.append(refusal)
             position = right + 1
         if position <= end:
-            decision.exceptions.append(
-                RangeOutcome(position, end, outcome.ALREADY_FINISHED, finished)
-            )
+            decision.exceptions += self._uncovered(position, end, kind)
         if beyond <= last:
             decision.exceptions.append(RangeOutcome(beyond, last, outcome.INVALID_REQUEST))
+
+    def _uncovered(self, first: int, last: int, kind: AcknowledgeType) -> list[RangeOutcome]:
+        """Answers where no range is: what is not parked is finished, what is has no lock.
+
+        A RELEASE that comes again may find its records parked: they are as it asks for.
+        """
+        outcome = AcknowledgeOutcome
+        found: list[RangeOutcome] = []
+        for start, end in [*self.window.parked.runs(first, last), (last + 1, last)]:
+            if start > first:
+                finished = RecordState.ACKNOWLEDGED
+                found.append(RangeOutcome(first, start - 1, outcome.ALREADY_FINISHED, finished))
+            if start <= end and kind not in (RELEASE, RETURN):
+                found.append(RangeOutcome(start, end, outcome.LOCK_LOST))
+            first = end + 1
+        return found
 
     def _refusal(
         self,

@@ -1,8 +1,8 @@
 """The in-flight window of one share-partition, in memory: ranges, counts, and what must be stored.
 
 `Window.apply` is the only code that changes a window; live work and recovery both use it. An
-offset inside [start_offset, end_offset) that no range covers is finished: ACKNOWLEDGED, or a
-proven gap. Times are milliseconds of this process's monotonic clock.
+offset inside [start_offset, end_offset) that no range covers, and that is not parked, is finished:
+ACKNOWLEDGED, or a proven gap. Times are milliseconds of this process's monotonic clock.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sharecoord.core.ordering import KeyOrder
+from sharecoord.core.parked import ParkedOffsets
 from sharecoord.core.range_map import RangeMap
 from sharecoord.core.states import LEGAL_MOVES, RecordState
 
@@ -77,6 +78,9 @@ class Grant:
         self.remaining = 0
 
 
+NEVER_MS = 1 << 62
+"""A time that does not come."""
+
 INDEX_ENTRIES_MIN = 4_096
 """The heaps are rid of what is out of date only beyond so many entries."""
 
@@ -91,6 +95,7 @@ class Window:
         self.acquired = 0
         self.due = 0
         self.delayed = 0
+        """Those that are parked included."""
         self.archiving = 0
         self.archived = 0
         self.grants: dict[int, Grant] = {}
@@ -100,6 +105,11 @@ class Window:
         """The same over all windows that count together."""
         self._freed: dict[str, None] = {}
         self.dirty: dict[int, tuple[int, RangeState] | None] = {}
+        self.parked = ParkedOffsets()
+        """Delayed records that are in the store alone; none of them in groups with order."""
+        self.parked_from_ms = NEVER_MS
+        """None of them is due earlier."""
+        self._truncated_at: int | None = None
         self._due_until_ms = 0
         self._due_heap: list[int] = []
         self._delayed_heap: list[tuple[int, int]] = []
@@ -198,6 +208,11 @@ class Window:
 
     # -- changing -------------------------------------------------------------------------------
 
+    def take_truncation(self) -> int | None:
+        """From where on stored ranges that were parked go, since the last call."""
+        offset, self._truncated_at = self._truncated_at, None
+        return offset
+
     def take_freed(self) -> Iterable[str]:
         """The members that have come to hold fewer records since the last call, in order."""
         freed, self._freed = self._freed, {}
@@ -212,17 +227,10 @@ class Window:
             entry, before_it = (-1, -1), (-1, -1)
             while heap and heap[0][0] <= now_ms:
                 entry, before_it = heapq.heappop(heap), entry
-                at_ms, first = entry
+                first = entry[1]
                 found = self.ranges.get(first)
-                if (
-                    # Twice when the log was truncated and the offset was delayed again.
-                    entry != before_it
-                    and found
-                    and found[0] == first
-                    and found[2].state is AVAILABLE
-                    and found[2].available_at_ms == at_ms
-                    and self.is_delayed(found[2])
-                ):
+                # Twice when the log was truncated and the offset was delayed again.
+                if entry != before_it and found and self._is_waiting(found, entry):
                     size = found[1] - first + 1
                     self.delayed -= size
                     self.due += size
@@ -397,16 +405,85 @@ class Window:
 
     def _advance_start(self) -> None:
         """Moves the start offset over everything final (KIP-932; specification 1.4)."""
+        end = self.parked.lowest if self.parked.records else None
+        if end is None:
+            end = self.end_offset
         front = self.ranges.front()
-        while front is not None and front[2].state is ARCHIVED:
+        while front is not None and front[2].state is ARCHIVED and front[0] < end:
             first, last, _ = front
             self.archived -= last - first + 1
             self.ranges.replace(first, ())
             self.dirty[first] = None
             front = self.ranges.front()
-        start = self.end_offset if front is None else front[0]
+        start = end if front is None or front[0] > end else front[0]
         assert start >= self.start_offset, "the start offset moved back"
         self.start_offset = start
+
+    # -- what the store keeps ---------------------------------------------------------------------
+
+    @property
+    def delayed_ranges(self) -> int:
+        """How many ranges wait for their time in memory; what is out of date may be among them."""
+        return len(self._delayed_heap)
+
+    def park(self, kept: int) -> None:
+        """Leaves the ranges that are due last to the store; not in groups with order.
+
+        What was taken from `dirty` must be stored: then what is not dirty is as the store has it.
+
+        Args:
+            kept: How many delayed ranges stay, those that are due first. What is dirty stays too.
+        """
+        assert self.order is None, "order is kept by keys that are in memory"
+        entries = sorted(set(self._delayed_heap))
+        stay: list[tuple[int, int]] = []
+        for entry in entries:
+            at_ms, first = entry
+            found = self.ranges.get(first)
+            if found is None or not self._is_waiting(found, entry):
+                continue
+            if len(stay) < kept or first in self.dirty:
+                stay.append(entry)
+                continue
+            self.ranges.replace(first, ())
+            self.parked.add(first, found[1])
+            self.parked_from_ms = min(self.parked_from_ms, at_ms)
+        self._delayed_heap = stay
+
+    def unpark(
+        self,
+        firsts: Sequence[int],
+        lasts: Sequence[int],
+        values: Sequence[RangeState],
+        from_ms: int,
+    ) -> None:
+        """Takes back stored ranges, given as columns; those that are not parked are passed over.
+
+        Args:
+            firsts: First offsets.
+            lasts: Last offsets.
+            values: What is stored.
+            from_ms: None that is still parked is due earlier.
+        """
+        for first, last, value in zip(firsts, lasts, values, strict=True):
+            if not self.parked.covers(first, last):
+                continue
+            size = self.parked.discard(first, last)
+            self.ranges.insert(first, last, value)
+            self._index_available(first, value)
+            if not self.is_delayed(value):
+                self.delayed -= size
+                self.due += size
+        self.parked_from_ms = from_ms if self.parked.records else NEVER_MS
+
+    def _is_waiting(self, found: tuple[int, int, RangeState], entry: tuple[int, int]) -> bool:
+        """Whether an entry of the heap of delayed ranges is up to date."""
+        first, _, value = found
+        return (
+            (value.available_at_ms, first) == entry
+            and value.state is AVAILABLE
+            and self.is_delayed(value)
+        )
 
     def truncate(self, offset: int) -> None:
         """Drops everything from `offset` on, locks included; the end moves back to it.
@@ -425,6 +502,11 @@ class Window:
             else:
                 self.ranges.replace(first, ((first, offset - 1, value),))
                 self.dirty[first] = (offset - 1, value)
+        parked = self.parked.discard(offset, self.end_offset)
+        if parked:
+            # Their rows can not be named one by one.
+            self.delayed -= parked
+            self._truncated_at = min(offset, self._truncated_at or offset)
         self.end_offset = min(self.end_offset, offset)
         self.start_offset = min(self.start_offset, offset)
         self._advance_start()
@@ -470,13 +552,22 @@ class Window:
         return self._due_heap, self._delayed_heap, self._deadline_heap
 
     def load(
-        self, firsts: Sequence[int], lasts: Sequence[int], values: Sequence[RangeState]
+        self,
+        firsts: Sequence[int],
+        lasts: Sequence[int],
+        values: Sequence[RangeState],
+        parked: ParkedOffsets | None = None,
+        parked_from_ms: int = NEVER_MS,
     ) -> None:
         """Fills an empty window with stored ranges, given as columns, in order of offset.
 
         Nothing of it is dirty, except ARCHIVED rows at the front: no live window has those, so
-        they are deleted with the next commit.
+        they are deleted with the next commit. Delayed ranges that stay in the store alone are
+        `parked`, none of them due before `parked_from_ms`.
         """
+        if parked is not None and parked.records:
+            self.parked, self.parked_from_ms = parked, parked_from_ms
+            self.delayed += parked.records
         self.ranges.fill(firsts, lasts, values)
         # Ranges that were cut from one batch share their value: counted together, and under one
         # deadline, which finds them among their neighbours.

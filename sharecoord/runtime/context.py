@@ -30,6 +30,7 @@ from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.effects import CallbackEffect
 from sharecoord.runtime.gatherer import Gatherer
 from sharecoord.runtime.memory_budget import MemoryBudget, MemoryLimits
+from sharecoord.runtime.parking import ParkingLimits
 from sharecoord.runtime.store_thread import StoreCaller
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Context:
     new_incarnation: Callable[[], int]
     """A number that no other claim has; chance is an argument."""
     memory: MemoryLimits = field(default_factory=MemoryLimits)
+    parking: ParkingLimits = field(default_factory=ParkingLimits)
     groups_max: int = 10_000
     """`limits.groups.max`"""
     lock_grace_ms: int = 10_000

@@ -32,7 +32,7 @@ from sharecoord.errors import (
     StoreFatalError,
 )
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
-from sharecoord.runtime import log_changes
+from sharecoord.runtime import log_changes, parking
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.partition_actor import PartitionActor
@@ -134,7 +134,12 @@ async def _load_once(
     incarnation: int,
     previous_incarnation: int | None,
 ) -> None:
-    claim = PartitionClaim(actor.partition_id, incarnation, previous_incarnation)
+    claim = PartitionClaim(
+        actor.partition_id,
+        incarnation,
+        previous_incarnation,
+        parking.delayed_max(context, group.settings),
+    )
     asked_ms = context.clock.now_ms()
     loaded = await context.claims.ask(claim)
     if loaded is None:
@@ -195,8 +200,14 @@ def _activate(
     head: PartitionHead,
     incarnation: int,
 ) -> None:
+    parking.check_parked(loaded, group.settings)
     partition = SharePartition(head, owner_epoch=loaded.row.owner_epoch, settings=group.settings)
-    partition.load(*ranges_of(loaded, context.clock, lock_grace_ms=context.lock_grace_ms))
+    partition.load(
+        *ranges_of(loaded.in_flight, context.clock, lock_grace_ms=context.lock_grace_ms),
+        loaded.parked.offsets,
+        parking.parked_from_ms(context, loaded),
+    )
+    actor.parking.begin(loaded)
     actor.activate(partition, incarnation=incarnation, state_epoch=loaded.row.state_epoch)
     actor.life = TopicLife(context, group, actor)
     log.info(

@@ -76,7 +76,8 @@ class MemoryFigures:
 
 def range_bytes(window: Window) -> int:
     """What the ranges of a window take, with those changes that are not taken for a commit yet."""
-    return RANGE_BYTES * len(window.ranges) + CHANGED_RANGE_BYTES * len(window.dirty)
+    ranges = len(window.ranges) + window.parked.segments
+    return RANGE_BYTES * ranges + CHANGED_RANGE_BYTES * len(window.dirty)
 
 
 def key_bytes(window: Window) -> int:

@@ -35,6 +35,7 @@ from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect, HandBackEffect
 from sharecoord.runtime.event_tap import EventTap
 from sharecoord.runtime.memory_budget import GroupBudget
+from sharecoord.runtime.parking import Parking
 from sharecoord.runtime.read_ahead import ReadAhead
 from sharecoord.runtime.record_cache import RecordCache
 from sharecoord.runtime.recovery import commit_of, lock_left_max_ms
@@ -77,6 +78,7 @@ class PartitionActor:
         on_dropped: Callable[[PartitionActor, SharecoordError], None],
         on_missing: Callable[[PartitionActor, int, int], None],
         on_timed_out: Callable[[Collection[str]], None],
+        parking: Callable[[PartitionActor], Parking],
         tap: Callable[[PartitionKey, RecordCache], EventTap] | None = None,
     ) -> None:
         self.key = key
@@ -125,8 +127,9 @@ class PartitionActor:
         self._on_dropped = on_dropped
         self._on_missing = on_missing
         self._on_timed_out = on_timed_out
-        self._alarm = Alarm(clock, self._on_time)
+        self._alarm = Alarm(clock, self.on_time)
         """For the earliest lock end or due time."""
+        self.parking = parking(self)
         self._events = None if tap is None else tap(key, self.cache)
 
     # -- life -----------------------------------------------------------------------------------
@@ -173,6 +176,7 @@ class PartitionActor:
             self.reading.close()
             self.reading = None
         self._alarm.cancel()
+        self.parking.end()
         if self._events is not None:
             self._events.begin()
         self.cache.clear()
@@ -204,6 +208,7 @@ class PartitionActor:
             return None
         if self._events is not None:
             self._events.taken()
+        self.parking.park(self.partition.window)
         commit = commit_of(self.partition, self.partition_id, self.state_epoch, self.clock)
         if self._raises_state_epoch:
             self._raises_state_epoch = False
@@ -214,6 +219,9 @@ class PartitionActor:
     def apply_settings(self, settings: PartitionSettings) -> None:
         """New settings act on the next acquire, release or timer."""
         if self.partition is not None:
+            if self.parking.holds_back(self.partition, settings):
+                self.drop(SharecoordError("order needs all delayed records"))
+                return
             self.partition.settings = self._settings = settings
 
     # -- the log (ports.LogSink) ----------------------------------------------------------------
@@ -569,10 +577,13 @@ class PartitionActor:
         assert self.partition is not None, "active"
         window = self.partition.window
         times = [t for t in (window.next_deadline_ms(), window.next_due_ms()) if t is not None]
+        if window.parked.records:
+            times += self.parking.look(self.partition, self.clock.now_ms())
         if times:
             self._alarm.ask(min(times))
 
-    def _on_time(self) -> None:
+    def on_time(self) -> None:
+        """Ends locks and waits whose time has come, and has what is due dispatched."""
         if self.partition is None:
             return
         now_ms = self.clock.now_ms()

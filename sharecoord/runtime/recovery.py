@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sharecoord.core.changes import InFlightRow, LoadedPartition, PartitionCommit
+from sharecoord.core.changes import InFlight, InFlightRow, PartitionCommit
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.states import RecordState
@@ -21,7 +21,7 @@ def lock_left_max_ms(settings: PartitionSettings) -> int:
 
 
 def ranges_of(
-    loaded: LoadedPartition, clock: RuntimeClock, *, lock_grace_ms: int
+    rows: InFlight, clock: RuntimeClock, *, lock_grace_ms: int
 ) -> tuple[Sequence[int], Sequence[int], list[RangeState]]:
     """Stored ranges with times of this process: first offsets, last offsets, states.
 
@@ -30,7 +30,6 @@ def ranges_of(
     stored with the new deadline when the range changes. No row is rewritten.
     """
     grace_until_ms = clock.to_store(clock.now_ms()) + lock_grace_ms
-    rows = loaded.in_flight
     # What ranges have in common is one object: millions of them are made of a few.
     known = {
         number: _state_of(InFlightRow(0, 0, *stored), clock, grace_until_ms)
@@ -107,6 +106,7 @@ def commit_of(
         owner_epoch=partition.owner_epoch,
         state_epoch=state_epoch,
         head=partition.head,
+        truncated_at=window.take_truncation(),
         deleted=deleted,
         upserted=upserted,
     )

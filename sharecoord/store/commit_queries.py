@@ -58,6 +58,9 @@ def _write_partitions(
 ) -> None:
     if not parts:
         return
+    for part in parts:
+        if part.truncated_at is not None:
+            statements.truncate_ranges(connection, part.partition_id, part.truncated_at)
     statements.write_ranges(
         connection,
         [(*encode_head(part.head), part.partition_id) for part in parts],

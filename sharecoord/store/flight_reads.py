@@ -6,19 +6,23 @@ equal, and gives lists of offsets. SQLite, which would have to sort for that, ma
 whole share-partition: lists of first and last offsets, and a list of texts, each of which has all
 other columns of one range; equal texts are decoded once. PyMySQL, itself in Python, gains nothing
 from either: it reads rows.
+
+Of many delayed ranges only those are read that are due first: a cut says up to which place. Of the
+others the offsets are enough (`core.parked`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, func, or_, select
 
-from sharecoord.core.changes import InFlight, InFlightRow
+from sharecoord.core.changes import DelayedPlace, InFlight, InFlightRow, Parked
+from sharecoord.core.parked import ParkedOffsets
 from sharecoord.store.tables import IN_FLIGHT
 
 State = tuple[Any, ...]
@@ -28,28 +32,102 @@ _STATE_NAMES = InFlightRow._fields[2:]
 _BYTES = "key_hashes"
 
 
-def read_ranges(connection: Connection, ids: Sequence[int]) -> dict[int, InFlight]:
+_NO_CUT = DelayedPlace(2**62, 2**62)
+_C = IN_FLIGHT.c
+
+
+def read_ranges(
+    connection: Connection, ids: Sequence[int], cuts: Mapping[int, DelayedPlace]
+) -> dict[int, InFlight]:
     """The ranges of share-partitions, by id; one without ranges may be missing.
 
     Args:
         connection: In a transaction.
         ids: Share-partitions.
+        cuts: From `find_cuts`.
     """
     if not ids:
         return {}
+    places = [(id_, cuts.get(id_, _NO_CUT)) for id_ in ids]
     readers = {"sqlite": _read_sqlite, "postgresql": _read_postgres}
-    return readers.get(connection.dialect.name, _read_rows)(connection, ids)
+    return readers.get(connection.dialect.name, _read_rows)(connection, places)
 
 
-def _read_rows(connection: Connection, ids: Sequence[int]) -> dict[int, InFlight]:
-    columns = IN_FLIGHT.c
-    query = (
-        select(IN_FLIGHT)
-        .where(columns.partition_id.in_(ids))
-        .order_by(columns.partition_id, columns.first_offset)
+_Places = Sequence[tuple[int, DelayedPlace]]
+"""Share-partitions, and up to where their delayed ranges are read."""
+
+
+def _read_rows(connection: Connection, places: _Places) -> dict[int, InFlight]:
+    whole = [id_ for id_, cut in places if cut is _NO_CUT]
+    query = select(IN_FLIGHT).order_by(_C.partition_id, _C.first_offset)
+    by_partition = groupby(
+        connection.execute(query.where(_C.partition_id.in_(whole))), itemgetter(0)
     )
-    by_partition = groupby(connection.execute(query), itemgetter(0))
-    return {id_: InFlight.of(row[1:] for row in rows) for id_, rows in by_partition}
+    found = {id_: InFlight.of(row[1:] for row in rows) for id_, rows in by_partition}
+    for id_, cut in places:
+        if cut is not _NO_CUT:
+            some = query.where(_C.partition_id == id_, ~_is_behind(cut))
+            found[id_] = InFlight.of(row[1:] for row in connection.execute(some))
+    return found
+
+
+# -- delayed ranges that are not read -------------------------------------------------------------
+
+
+def find_cuts(connection: Connection, delayed_max: Mapping[int, int]) -> dict[int, DelayedPlace]:
+    """The last delayed range that is read, of share-partitions that have more.
+
+    Args:
+        connection: In a transaction.
+        delayed_max: How many are read, by share-partition; all of those that are not in it.
+    """
+    if not delayed_max:
+        return {}
+    delayed = _C.available_at_ms > 0
+    count = (
+        select(_C.partition_id, func.count())
+        .where(_C.partition_id.in_(delayed_max), delayed)
+        .group_by(_C.partition_id)
+    )
+    cuts: dict[int, DelayedPlace] = {}
+    for id_, ranges in connection.execute(count).all():
+        if ranges > (wanted := delayed_max[id_]):
+            place = select(_C.available_at_ms, _C.first_offset).where(
+                _C.partition_id == id_, delayed
+            )
+            last = place.order_by(_C.available_at_ms, _C.first_offset).offset(wanted - 1).limit(1)
+            cuts[id_] = DelayedPlace(*connection.execute(last).one())
+    return cuts
+
+
+def read_parked(connection: Connection, id_: int, cut: DelayedPlace) -> Parked:
+    """The offsets of the delayed ranges behind a cut."""
+    offsets = ParkedOffsets()
+    query = select(_C.first_offset, _C.last_offset).where(
+        _C.partition_id == id_, _C.available_at_ms > 0, _is_behind(cut)
+    )
+    for first, last in connection.execute(query):
+        offsets.add(first, last)
+    return Parked(offsets, cut)
+
+
+def read_delayed(
+    connection: Connection, id_: int, *, after: DelayedPlace, max_rows: int
+) -> InFlight:
+    """See `ports.Store.read_delayed`."""
+    query = (
+        select(*list(IN_FLIGHT.columns)[1:])
+        .where(_C.partition_id == id_, _C.available_at_ms > 0, _is_behind(after))
+        .order_by(_C.available_at_ms, _C.first_offset)
+        .limit(max_rows)
+    )
+    return InFlight.of(connection.execute(query).all())
+
+
+def _is_behind(place: DelayedPlace) -> ColumnElement[bool]:
+    at_ms, first = place
+    # The first term is what an index is used for; databases do not take it from the second.
+    return (_C.available_at_ms >= at_ms) & or_(_C.available_at_ms > at_ms, _C.first_offset > first)
 
 
 # -- SQLite ---------------------------------------------------------------------------------------
@@ -62,15 +140,16 @@ _SQLITE_STATE = ", ".join(
 _SQLITE = (
     "SELECT json_group_array(first_offset), json_group_array(last_offset), "
     f"group_concat(json_array({_SQLITE_STATE}), char(10)) FROM "
-    "(SELECT * FROM in_flight WHERE partition_id = ? ORDER BY first_offset)"
+    "(SELECT * FROM in_flight WHERE partition_id = ? "
+    "AND (available_at_ms, first_offset) <= (?, ?) ORDER BY first_offset)"
 )
 
 
-def _read_sqlite(connection: Connection, ids: Sequence[int]) -> dict[int, InFlight]:
+def _read_sqlite(connection: Connection, places: _Places) -> dict[int, InFlight]:
     driver: Any = connection.connection.driver_connection
     found: dict[int, InFlight] = {}
-    for id_ in ids:
-        firsts, lasts, states = driver.execute(_SQLITE, (id_,)).fetchone()
+    for id_, cut in places:
+        firsts, lasts, states = driver.execute(_SQLITE, (id_, *cut)).fetchone()
         if states is not None:
             texts = states.split("\n")
             decoded = {text: _of_json(text) for text in set(texts)}
@@ -88,16 +167,19 @@ def _of_json(text: str) -> State:
 
 _STATES = ", ".join(_STATE_NAMES)
 _POSTGRES = (
-    "SELECT v.id, f.* FROM unnest(%s::bigint[]) AS v(id) CROSS JOIN LATERAL (SELECT "
-    f"array_agg(first_offset), array_agg(last_offset), {_STATES} FROM in_flight "
-    f"WHERE partition_id = v.id GROUP BY {_STATES}) f"
+    "SELECT v.id, f.* FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) AS v(id, at, first) "
+    f"CROSS JOIN LATERAL (SELECT array_agg(first_offset), array_agg(last_offset), {_STATES} "
+    "FROM in_flight WHERE partition_id = v.id AND (available_at_ms, first_offset) <= "
+    f"(v.at, v.first) GROUP BY {_STATES}) f"
 )
 
 
-def _read_postgres(connection: Connection, ids: Sequence[int]) -> dict[int, InFlight]:
+def _read_postgres(connection: Connection, places: _Places) -> dict[int, InFlight]:
     driver: Any = connection.connection.driver_connection
     found: dict[int, tuple[list[int], list[int], list[State]]] = {}
-    for id_, firsts, lasts, *state in driver.cursor().execute(_POSTGRES, (list(ids),)):
+    ids, times, offsets = zip(*((id_, *cut) for id_, cut in places), strict=True)
+    values = [list(ids), list(times), list(offsets)]
+    for id_, firsts, lasts, *state in driver.cursor().execute(_POSTGRES, values):
         columns = found.setdefault(id_, ([], [], []))
         columns[0].extend(firsts)
         columns[1].extend(lasts)

@@ -20,6 +20,7 @@ from sharecoord.core.changes import (
     CommitResult,
     CoordinatorRow,
     DeadLetter,
+    DelayedPlace,
     FleetView,
     GroupRow,
     InFlight,
@@ -41,6 +42,7 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreInUseError,
 )
+from sharecoord.store import memory_delayed
 from sharecoord.store.clock import wall_clock_ms
 
 FIRST_LEASE_MS = 4000
@@ -301,6 +303,8 @@ class MemoryStore:
         partition.set_head(part.head)
         if part.raises_state_epoch:
             partition.row = replace(partition.row, state_epoch=partition.row.state_epoch + 1)
+        if part.truncated_at is not None:
+            memory_delayed.truncate(partition.in_flight, part.truncated_at)
         for first_offset in part.deleted:
             partition.in_flight.pop(first_offset, None)
         for row in part.upserted:
@@ -343,14 +347,22 @@ class MemoryStore:
         partition.row = replace(
             row, owner=self._me(), owner_epoch=row.owner_epoch + 1, incarnation=claim.incarnation
         )
+        rows, parked = memory_delayed.cut(partition.in_flight, claim.delayed_max)
         return LoadedPartition(
             row=partition.row,
-            in_flight=InFlight.of(_sorted_ranges(partition)),
+            in_flight=InFlight.of(rows),
+            parked=parked,
             dead_letters=tuple(
                 sorted(partition.dead_letters.values(), key=lambda letter: letter.offset)
             ),
             store_now_ms=now_ms,
         )
+
+    def read_delayed(self, partition_id: int, *, after: DelayedPlace, max_rows: int) -> InFlight:
+        with self._transaction("read_delayed") as database:
+            partition = database.partitions.get(partition_id)
+            rows = partition.in_flight if partition is not None else {}
+            return memory_delayed.read(rows, after, max_rows)
 
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
         with self._transaction("initialize_partitions") as database:

@@ -12,6 +12,7 @@ from sharecoord.core.changes import (
     InFlight,
     InFlightRow,
     LoadedPartition,
+    Parked,
     PartitionClaim,
     PartitionHead,
     PartitionKey,
@@ -19,10 +20,11 @@ from sharecoord.core.changes import (
     PartitionRow,
     PartitionStart,
 )
+from sharecoord.core.parked import ParkedOffsets
 from sharecoord.core.states import RecordState
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError
-from sharecoord.store.flight_reads import read_ranges
+from sharecoord.store.flight_reads import find_cuts, read_parked, read_ranges
 from sharecoord.store.row_codec import (
     PARTITION_COLUMNS,
     decode_dead_letter,
@@ -182,12 +184,15 @@ def _may_claim(
 
 
 def load_partitions(
-    connection: Connection, *, partition_ids: Collection[int], now_ms: int
+    connection: Connection, *, claims: Sequence[PartitionClaim], now_ms: int
 ) -> dict[int, LoadedPartition]:
-    """Reads everything that an owner needs, by id; the rows must exist."""
-    ids = list(partition_ids)
+    """Reads everything that owners need after their claims, by id; the rows must exist."""
+    ids = [claim.partition_id for claim in claims]
     rows = connection.execute(_PARTITION.where(_C.id.in_(ids)))
-    ranges = read_ranges(connection, ids)
+    limits = {c.partition_id: c.delayed_max for c in claims if c.delayed_max is not None}
+    cuts = find_cuts(connection, limits)
+    ranges = read_ranges(connection, ids, cuts)
+    parked = {id_: read_parked(connection, id_, cut) for id_, cut in cuts.items()}
     nothing = InFlight.of(())
     letter = DEAD_LETTER.c
     letters: dict[int, list[DeadLetter]] = {id_: [] for id_ in ids}
@@ -202,6 +207,7 @@ def load_partitions(
             in_flight=ranges.get(row.partition_id, nothing),
             dead_letters=tuple(letters[row.partition_id]),
             store_now_ms=now_ms,
+            parked=parked.get(row.partition_id) or Parked(ParkedOffsets()),
         )
         for row in map(decode_partition, rows)
     }

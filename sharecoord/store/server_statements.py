@@ -121,6 +121,10 @@ class PostgresStatements(Statements):
         arrays = (self._heads.of(heads), self._flight_keys.of(deleted), self._flight.of(upserted))
         _send(connection, self._ranges_sql, [value for each in arrays for value in each])
 
+    def truncate_ranges(self, connection: Connection, partition_id: int, offset: int) -> None:
+        for sql, values in self._truncations(partition_id, offset):
+            _send_many(connection, sql, [values])
+
     def raise_state_epochs(self, connection: Connection, rows: Rows) -> None:
         _send_many(connection, self._raise_state_epoch, rows)
 

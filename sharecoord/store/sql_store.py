@@ -16,8 +16,10 @@ from sqlalchemy import Connection, delete, select, update
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
+    DelayedPlace,
     FleetView,
     GroupRow,
+    InFlight,
     InFlightRow,
     LoadedPartition,
     MemberRow,
@@ -33,7 +35,13 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreInUseError,
 )
-from sharecoord.store import commit_queries, fleet_queries, group_queries, partition_queries
+from sharecoord.store import (
+    commit_queries,
+    fleet_queries,
+    flight_reads,
+    group_queries,
+    partition_queries,
+)
 from sharecoord.store.dialects import ALONE, Dialect
 from sharecoord.store.errors_servers import StoreConflictError, StoreRefusedError
 from sharecoord.store.schema import SCRIPTS, prepare_schema
@@ -284,8 +292,15 @@ class SqlStore:
         claimed, now_ms = partition_queries.claim(
             connection, self._dialect, coordinator_id=self._coordinator_id, claims=claims
         )
-        loaded = partition_queries.load_partitions(connection, partition_ids=claimed, now_ms=now_ms)
+        granted = [claim for claim in claims if claim.partition_id in claimed]
+        loaded = partition_queries.load_partitions(connection, claims=granted, now_ms=now_ms)
         return [loaded.get(claim.partition_id) for claim in claims]
+
+    def read_delayed(self, partition_id: int, *, after: DelayedPlace, max_rows: int) -> InFlight:
+        with self._read() as connection:
+            return flight_reads.read_delayed(
+                connection, partition_id, after=after, max_rows=max_rows
+            )
 
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
         return self._change(lambda c: partition_queries.initialize_partitions(c, starts))

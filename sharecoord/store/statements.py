@@ -63,6 +63,17 @@ class Statements:
         self._upsert_in_flight = self._compile(
             dialect.upsert(flight, keys=FLIGHT_KEYS), flight.columns.keys()
         )
+        begins_at = flight.c.first_offset >= bindparam("offset")
+        of_one = flight.c.partition_id == bindparam("the_id")
+        self._delete_from = self._compile(
+            delete(flight).where(of_one, begins_at), ("the_id", "offset")
+        )
+        self._shorten = self._compile(
+            update(flight)
+            .where(of_one, flight.c.last_offset > bindparam("last"))
+            .values(last_offset=bindparam("new_last")),
+            ("new_last", "the_id", "last"),
+        )
         letter_keys = ("partition_id", "record_offset")
         self._delete_dead_letter = self._compile(
             delete(letter).where(*(letter.c[key] == bindparam(key) for key in letter_keys)),
@@ -102,6 +113,15 @@ class Statements:
             connection.exec_driver_sql(self._delete_in_flight, deleted)
         if upserted:
             connection.exec_driver_sql(self._upsert_in_flight, upserted)
+
+    def truncate_ranges(self, connection: Connection, partition_id: int, offset: int) -> None:
+        """Takes [offset, …) out of all ranges of a share-partition."""
+        for sql, values in self._truncations(partition_id, offset):
+            connection.exec_driver_sql(sql, values)
+
+    def _truncations(self, id_: int, offset: int) -> list[tuple[str, tuple[int, ...]]]:
+        last = offset - 1
+        return [(self._delete_from, (id_, offset)), (self._shorten, (last, id_, last))]
 
     def raise_state_epochs(self, connection: Connection, rows: Rows) -> None:
         """Rows: partition id."""

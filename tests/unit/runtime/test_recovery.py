@@ -55,7 +55,7 @@ def recovered(row: InFlightRow, at_ms: int, *, touched: bool) -> InFlightRow:
     loaded = LoadedPartition(place, InFlight.of([row]), (), at_ms)
     clock = _At(at_ms)
     partition = SharePartition(head, owner_epoch=1, settings=PartitionSettings())
-    partition.load(*ranges_of(loaded, clock, lock_grace_ms=GRACE_MS))
+    partition.load(*ranges_of(loaded.in_flight, clock, lock_grace_ms=GRACE_MS))
     if not touched:
         return row
     (first, last, value) = next(iter(partition.window.ranges))
@@ -98,7 +98,7 @@ def test_ranges_with_the_same_hashes_have_keys_of_their_own() -> None:
         stored = InFlight.of(row._replace(key_hashes=hashes) for row in rows)
         assert stored.states[0] is stored.states[1]
         loaded = LoadedPartition(place, stored, (), 0)
-        _, _, found = ranges_of(loaded, _At(0), lock_grace_ms=GRACE_MS)
+        _, _, found = ranges_of(loaded.in_flight, _At(0), lock_grace_ms=GRACE_MS)
         if hashes is None:
             assert found[0] is found[1]
         else:

@@ -1,0 +1,126 @@
+"""Delayed records that are left to the store: which offsets they are, a bit for each.
+
+A group may delay a million records (design 5.4), each a range with a time of its own. The ranges
+that are due first are in the window; of the others memory keeps only what it can not ask for: that
+they are not finished. An offset of a window that neither a range nor a bit covers is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+SEGMENT_BITS = 10
+SEGMENT_OFFSETS = 1 << SEGMENT_BITS
+"""Offsets of one number: 130 bytes for what would be 1,024 ranges of 450 bytes."""
+
+
+class ParkedOffsets:
+    """A set of offsets, given and asked for as ranges."""
+
+    __slots__ = ("_lowest", "_segments", "records")
+
+    def __init__(self) -> None:
+        self._segments: dict[int, int] = {}
+        """Bits by offset >> SEGMENT_BITS; never 0."""
+        self._lowest: list[int] = []
+        """A heap of segments, those that have gone included."""
+        self.records = 0
+        """How many offsets there are."""
+
+    @property
+    def segments(self) -> int:
+        """How much memory they take, in segments."""
+        return len(self._segments)
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest offset, or None."""
+        heap = self._lowest
+        while heap and heap[0] not in self._segments:
+            heapq.heappop(heap)
+        if not heap:
+            return None
+        bits = self._segments[heap[0]]
+        return (heap[0] << SEGMENT_BITS) + _trailing_zeros(bits)
+
+    def add(self, first: int, last: int) -> None:
+        """Adds [first, last], none of which is there."""
+        for segment, mask in _masks(first, last):
+            bits = self._segments.get(segment)
+            if bits is None:
+                heapq.heappush(self._lowest, segment)
+                bits = 0
+            assert not bits & mask, f"some of [{first}, {last}] is parked already"
+            self._segments[segment] = bits | mask
+        self.records += last - first + 1
+
+    def discard(self, first: int, last: int) -> int:
+        """Takes out what is there of [first, last]; returns how many offsets that were."""
+        gone = 0
+        for segment, mask in self._present(first, last):
+            bits = self._segments[segment]
+            gone += (bits & mask).bit_count()
+            if left := bits & ~mask:
+                self._segments[segment] = left
+            else:
+                del self._segments[segment]
+        self.records -= gone
+        return gone
+
+    def covers(self, first: int, last: int) -> bool:
+        """Whether all of [first, last] is there."""
+        get = self._segments.get
+        return all(get(segment, 0) & mask == mask for segment, mask in _masks(first, last))
+
+    def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """What is there of [first, last], as ranges in order."""
+        start = end = -2
+        for segment, mask in self._present(first, last):
+            bits = self._segments[segment] & mask
+            at = segment << SEGMENT_BITS
+            while bits:
+                zeros = _trailing_zeros(bits)
+                bits >>= zeros
+                ones = _trailing_zeros(~bits)
+                bits >>= ones
+                at += zeros
+                if at != end + 1:
+                    if end >= 0:
+                        yield start, end
+                    start = at
+                at += ones
+                end = at - 1
+        if end >= 0:
+            yield start, end
+
+    def _present(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Segments that are there and share an offset with [first, last], with those offsets."""
+        if first > last:
+            return []
+        low, high = first >> SEGMENT_BITS, last >> SEGMENT_BITS
+        if high - low > len(self._segments):
+            found = sorted(s for s in self._segments if low <= s <= high)
+        else:
+            found = [s for s in range(low, high + 1) if s in self._segments]
+        whole = (1 << SEGMENT_OFFSETS) - 1
+        masks = [whole] * len(found)
+        if found and found[0] == low:
+            masks[0] &= whole << (first - (low << SEGMENT_BITS))
+        if found and found[-1] == high:
+            masks[-1] &= whole >> (((high + 1) << SEGMENT_BITS) - 1 - last)
+        return list(zip(found, masks, strict=True))
+
+
+def _masks(first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The segments of [first, last], each with a bit for every offset."""
+    while first <= last:
+        segment = first >> SEGMENT_BITS
+        base = segment << SEGMENT_BITS
+        end = min(last, base + SEGMENT_OFFSETS - 1)
+        yield segment, ((1 << (end - first + 1)) - 1) << (first - base)
+        first = end + 1
+
+
+def _trailing_zeros(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1

@@ -1,0 +1,209 @@
+"""Delayed records that a share-partition leaves to the store until their time comes (design 5.4).
+
+Of many delayed ranges those that are due first are in memory; of the others the window keeps the
+offsets alone (`core.parked`). They are read again, a page at a time, shortly before they are due,
+and no faster than members work them off. Groups with order leave nothing: keys that are not known
+would hold back all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from sharecoord.core.changes import DelayedPlace, InFlight, LoadedPartition
+from sharecoord.core.settings import PartitionSettings
+from sharecoord.core.share_partition import SharePartition
+from sharecoord.core.states import Ordering
+from sharecoord.core.window import NEVER_MS, Window
+from sharecoord.errors import InternalError, SharecoordError
+from sharecoord.runtime.recovery import ranges_of
+
+if TYPE_CHECKING:
+    from sharecoord.runtime.context import Context
+    from sharecoord.runtime.partition_actor import PartitionActor
+
+log = structlog.get_logger(__name__)
+
+CLOCK_SPARE_MS: Final = 1_000
+"""The store's clock may have been measured anew since a range was stored: by so much earlier than
+its time it is looked for. What is read again is passed over."""
+
+AGAIN_S: Final = 0.5
+"""Wait after the store did not answer."""
+
+_BEGIN: Final = DelayedPlace(0, -1)
+
+
+class ParkingLimits(NamedTuple):
+    """How many delayed ranges of a share-partition are in memory; the simulator has fewer."""
+
+    kept: int = 1_000
+    """So many stay when some go, and after a claim."""
+    most: int = 2_000
+    """More than that: some go."""
+    page: int = 1_000
+    """So many are read at a time: a few milliseconds of the store's thread."""
+    low: int = 500
+    """With more than that in memory, none are read."""
+    ahead_ms: int = 5_000
+    """So long before they are due they are read."""
+
+
+class Parking:
+    """What one share-partition has left to the store."""
+
+    def __init__(self, context: Context, actor: PartitionActor) -> None:
+        self._context = context
+        self._actor = actor
+        self._after = _BEGIN
+        """All that is parked comes behind it."""
+        self._parks = 0
+        """How often ranges went: what was read meanwhile may be without them."""
+        self._reading: asyncio.Task[None] | None = None
+
+    def begin(self, loaded: LoadedPartition) -> None:
+        """A new incarnation is about to be served."""
+        self.end()
+        self._after = loaded.parked.after
+
+    def end(self) -> None:
+        """The incarnation is over."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+
+    @staticmethod
+    def holds_back(partition: SharePartition, settings: PartitionSettings) -> bool:
+        """Whether these settings need what is parked: order is kept by keys in memory."""
+        ordered = settings.ordering is not Ordering.UNORDERED
+        return ordered and partition.window.parked.records > 0
+
+    def park(self, window: Window) -> None:
+        """Leaves what is due last to the store. What was taken for commits must be stored."""
+        limits = self._context.parking
+        if window.order is None and window.delayed_ranges > limits.most:
+            window.park(limits.kept)
+            if window.parked.records:
+                self._parks += 1
+                at_ms = self._context.clock.to_store(window.parked_from_ms) - CLOCK_SPARE_MS
+                self._after = min(self._after, DelayedPlace(max(at_ms, 0), -1))
+
+    def look(self, partition: SharePartition, now_ms: int) -> list[int]:
+        """Reads the next ranges when it is time for it and they have room.
+
+        Returns:
+            When it must be called again at the latest, if nothing else happens before.
+        """
+        if self._reading is None and self._is_wanted(partition, now_ms):
+            name = f"delayed-{self._actor.key.topic}"
+            self._reading = self._context.spawn(self._read(partition), name)
+        at_ms = partition.window.parked_from_ms - self._context.parking.ahead_ms
+        return [at_ms] if at_ms > now_ms else []
+
+    def _is_wanted(self, partition: SharePartition, now_ms: int) -> bool:
+        if not partition.window.parked.records:
+            return False
+        return self._is_below_log_start(partition) or self._is_time(partition, now_ms)
+
+    @staticmethod
+    def _is_below_log_start(partition: SharePartition) -> bool:
+        """Whether records are parked that are no longer in the log: they are not waited for."""
+        lowest = partition.window.parked.lowest
+        return lowest is not None and lowest < partition.log_start_offset
+
+    def _is_time(self, partition: SharePartition, now_ms: int) -> bool:
+        window, limits = partition.window, self._context.parking
+        if now_ms < window.parked_from_ms - limits.ahead_ms:
+            return False
+        next_ms = window.next_due_ms()
+        enough = window.delayed_ranges >= limits.low and (next_ms or 0) < window.parked_from_ms
+        return not enough and window.due < partition.settings.record_locks_max
+
+    async def _read(self, partition: SharePartition) -> None:
+        """Reads until nothing more is to be read now."""
+        try:
+            while self._is_wanted(partition, self._context.clock.now_ms()):
+                await self._read_page(partition)
+        finally:
+            if self._reading is asyncio.current_task():
+                self._reading = None
+
+    async def _read_page(self, partition: SharePartition) -> None:
+        below = self._is_below_log_start(partition)
+        try:
+            await (self._read_lowest(partition) if below else self._read_next(partition))
+        except SharecoordError as error:
+            log.warning("delayed records not read", partition=self._actor.key, why=str(error))
+            await asyncio.sleep(AGAIN_S)
+
+    async def _read_next(self, partition: SharePartition) -> None:
+        """The page that is due next."""
+        context, window, parks, after = self._context, partition.window, self._parks, self._after
+        page = context.parking.page
+        rows = await context.caller.call(
+            partial(context.store.read_delayed, max_rows=page),
+            self._actor.partition_id,
+            after=after,
+        )
+        if self._actor.partition is not partition:
+            return
+        is_last = len(rows) < page
+        from_ms = context.clock.now_ms()
+        if not is_last:
+            last = rows[len(rows) - 1]
+            self._after = DelayedPlace(last.available_at_ms, last.first_offset)
+            from_ms = context.clock.from_store(last.available_at_ms)
+        if parks != self._parks:
+            # The page may be without what was parked meanwhile.
+            self._after, from_ms = min(self._after, after), window.parked_from_ms
+        self._unpark(partition, rows, from_ms)
+        if is_last and parks == self._parks:
+            self._begin_anew(window, after)
+
+    def _begin_anew(self, window: Window, after: DelayedPlace) -> None:
+        """Nothing comes behind the last page: what is parked all the same was stored earlier."""
+        self._after = _BEGIN
+        if window.parked.records and after == _BEGIN:
+            self._actor.drop(InternalError("delayed records are not in the store"))
+
+    async def _read_lowest(self, partition: SharePartition) -> None:
+        """The page with the lowest offsets."""
+        context, window = self._context, partition.window
+        lowest = window.parked.lowest
+        assert lowest is not None, "below the log's start"
+        rows = await context.caller.call(
+            partial(context.store.read_in_flight, max_rows=context.parking.page),
+            self._actor.partition_id,
+            from_offset=lowest,
+        )
+        if self._actor.partition is partition:
+            self._unpark(partition, InFlight.of(rows), window.parked_from_ms)
+
+    def _unpark(self, partition: SharePartition, rows: InFlight, from_ms: int) -> None:
+        found = ranges_of(rows, self._context.clock, lock_grace_ms=0)
+        partition.window.unpark(*found, from_ms)
+        if any(first < partition.log_start_offset for first in found[0]):
+            self._actor.log_start_moved(partition.log_start_offset)
+        self._actor.on_time()
+
+
+def delayed_max(context: Context, settings: PartitionSettings) -> int | None:
+    """How many delayed ranges a claim reads; None = all."""
+    return context.parking.kept if settings.ordering is Ordering.UNORDERED else None
+
+
+def check_parked(loaded: LoadedPartition, settings: PartitionSettings) -> None:
+    """Raises SharecoordError when a group has come to keep order since the claim."""
+    if loaded.parked.offsets.records and settings.ordering is not Ordering.UNORDERED:
+        raise SharecoordError("order is kept from now on: all delayed records are needed")
+
+
+def parked_from_ms(context: Context, loaded: LoadedPartition) -> int:
+    """No range that a claim has left is due earlier, by this process's clock."""
+    if not loaded.parked.offsets.records:
+        return NEVER_MS
+    return context.clock.from_store(loaded.parked.after.available_at_ms)
