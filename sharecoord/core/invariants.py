@@ -106,17 +106,18 @@ def _check_shape(window: Window) -> None:
         _require(position <= first <= last, f"range [{first}, {last}] is out of order")
         _require(value.state in _STORED, f"range at {first} is {value.state.name}")
         _require(value.delivery_count >= 0, f"range at {first} has a negative delivery count")
+        _require(not [*window.parked.runs(first, last)], f"range at {first} is parked too")
         position = last + 1
     _require(position <= window.end_offset, f"a range ends beyond {window.end_offset}")
-    front = window.ranges.front()
-    start = window.end_offset if front is None else front[0]
+    front, parked = window.ranges.front(), window.parked.lowest
+    start = min(window.end_offset if n is None else n for n in (front and front[0], parked))
     _require(window.start_offset == start, f"the start is {window.start_offset}, not {start}")
-    if front is not None:
+    if front is not None and front[0] == start:
         _require(front[2].state is not RecordState.ARCHIVED, "the start offset is finished")
 
 
 def _check_counts(window: Window) -> None:
-    counts: dict[str, int] = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int, delayed=window.parked.records)
     for first, last, value in window.ranges:
         name = value.state.name.lower()
         if value.state is RecordState.AVAILABLE:

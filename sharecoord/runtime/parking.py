@@ -9,7 +9,6 @@ would hold back all others.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -82,15 +81,22 @@ class Parking:
         ordered = settings.ordering is not Ordering.UNORDERED
         return ordered and partition.window.parked.records > 0
 
-    def park(self, window: Window) -> None:
-        """Leaves what is due last to the store. What was taken for commits must be stored."""
+    def park(self, window: Window) -> bool:
+        """Leaves what is due last to the store. What was taken for commits must be stored.
+
+        Returns:
+            Whether more is to go once this commit is stored.
+        """
         limits = self._context.parking
-        if window.order is None and window.delayed_ranges > limits.most:
-            window.park(limits.kept)
-            if window.parked.records:
-                self._parks += 1
-                at_ms = self._context.clock.to_store(window.parked_from_ms) - CLOCK_SPARE_MS
-                self._after = min(self._after, DelayedPlace(max(at_ms, 0), -1))
+        if window.order is not None or window.delayed_ranges <= limits.most:
+            return False
+        before = window.parked.records
+        window.park(limits.kept)
+        if window.parked.records > before:
+            self._parks += 1
+            at_ms = self._context.clock.to_store(window.parked_from_ms) - CLOCK_SPARE_MS
+            self._after = min(self._after, DelayedPlace(max(at_ms, 0), -1))
+        return window.delayed_ranges > limits.most
 
     def look(self, partition: SharePartition, now_ms: int) -> list[int]:
         """Reads the next ranges when it is time for it and they have room.
@@ -145,9 +151,7 @@ class Parking:
         context, window, parks, after = self._context, partition.window, self._parks, self._after
         page = context.parking.page
         rows = await context.caller.call(
-            partial(context.store.read_delayed, max_rows=page),
-            self._actor.partition_id,
-            after=after,
+            context.store.read_delayed, self._actor.partition_id, after=after, max_rows=page
         )
         if self._actor.partition is not partition:
             return
@@ -176,9 +180,10 @@ class Parking:
         lowest = window.parked.lowest
         assert lowest is not None, "below the log's start"
         rows = await context.caller.call(
-            partial(context.store.read_in_flight, max_rows=context.parking.page),
+            context.store.read_in_flight,
             self._actor.partition_id,
             from_offset=lowest,
+            max_rows=context.parking.page,
         )
         if self._actor.partition is partition:
             self._unpark(partition, InFlight.of(rows), window.parked_from_ms)

@@ -208,7 +208,8 @@ class PartitionActor:
             return None
         if self._events is not None:
             self._events.taken()
-        self.parking.park(self.partition.window)
+        if self.parking.park(self.partition.window):
+            self._committer.add(self)
         commit = commit_of(self.partition, self.partition_id, self.state_epoch, self.clock)
         if self._raises_state_epoch:
             self._raises_state_epoch = False

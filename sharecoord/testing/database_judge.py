@@ -12,6 +12,7 @@ from sharecoord.core.changes import (
     PartitionRow,
 )
 from sharecoord.core.states import AcknowledgeType, RecordState
+from sharecoord.store import memory_delayed
 from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow
 
 __all__ = ["DatabaseJudge"]
@@ -241,6 +242,8 @@ class DatabaseJudge:
 
     def _changed_rows(self, shadow: Shadow, part: PartitionCommit) -> dict[int, InFlightRow]:
         """Takes what a commit changes out of the shadow: the former row of each offset."""
+        if part.truncated_at is not None:
+            memory_delayed.truncate(shadow.rows, part.truncated_at)
         firsts = [*part.deleted, *(row[0] for row in part.upserted)]
         rows = [row for first in firsts if (row := shadow.rows.pop(first, None)) is not None]
         return {o: row for row in rows for o in range(row[0], row[1] + 1)}

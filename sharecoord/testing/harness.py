@@ -30,6 +30,7 @@ from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.fleet import Fleet
 from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.memory_budget import MemoryBudget
+from sharecoord.runtime.parking import ParkingLimits
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import JoinCommand, Session
 from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
@@ -375,6 +376,8 @@ class World:
         limit = int(self.defaults.get("share.delivery.count.limit", "5"))
         self.ledger = Ledger(delivery_limit=limit)
         self.memory_bytes = memory_bytes
+        self.parking = ParkingLimits()
+        """Of coordinators that are built from now on."""
         self.fatal: list[SharecoordError] = []
         self.store = MemoryStore(self.database, check_ranges=True)
         """Handle of the coordinator that was started last."""
@@ -435,6 +438,7 @@ class World:
             committer=committer,
             budget=MemoryBudget(self.memory_bytes),
             new_incarnation=lambda: next(self._incarnations),
+            parking=self.parking,
             group_defaults=self.defaults,
             fleet=Fleet(coordinator_id, clock) if fleet else None,
             events=self.events,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sharecoord.core.decisions import Decision
 from sharecoord.core.events import RangeEvent
 from sharecoord.core.range_events import changes_of
 from sharecoord.core.states import ForceAction, RecordState
 from sharecoord.core.window import Window
+from tests.property.conversions import Found
 
 ACQUIRED, AVAILABLE = RecordState.ACQUIRED, RecordState.AVAILABLE
 ARCHIVED_STATES = frozenset({RecordState.ARCHIVING, RecordState.ARCHIVED})
@@ -80,14 +83,14 @@ class Told:
                 self._told[offset] = (state, new.delivery_count if new else 0)
         return {change.event for change in changes}
 
-    def check(self, window: Window, base: int) -> None:
-        """Compares all of it, from offset `base` on, with the window."""
+    def check(self, ranges: Sequence[Found], base: int, end: int) -> None:
+        """Compares all of it, of [base, end), with all ranges."""
         unfinished = {
             offset: (value.state, value.delivery_count)
-            for first, last, value in window.ranges
+            for first, last, value in ranges
             for offset in range(first, last + 1)
         }
-        for offset in range(base, window.end_offset):
+        for offset in range(base, end):
             told = self._told[offset]
             if offset in unfinished:
                 assert told == unfinished[offset]

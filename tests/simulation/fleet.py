@@ -17,6 +17,7 @@ from sharecoord.runtime.committer import Committer
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.memory_budget import MemoryBudget
+from sharecoord.runtime.parking import ParkingLimits
 from sharecoord.store.memory_store import MemoryDatabase
 from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.judge import Judge
@@ -78,6 +79,7 @@ class Node:
             committer=committer,
             budget=MemoryBudget(fleet.memory_bytes),
             new_incarnation=fleet.new_incarnation,
+            parking=fleet.parking,
             group_defaults=fleet.defaults,
             fleet=None if fleet.lone else peers.Fleet(self.name, self.clock),
             events=fleet.events,
@@ -143,6 +145,7 @@ class Fleet:
         lone: bool,
         defaults: dict[str, str],
         memory_bytes: int,
+        parking: ParkingLimits,
     ) -> None:
         self.log = log
         self.database = database
@@ -151,6 +154,7 @@ class Fleet:
         self.lone = lone
         self.defaults = defaults
         self.memory_bytes = memory_bytes
+        self.parking = parking
         self.events = EventBook()
         self.outside = contextvars.copy_context()
         self.network = Network(judge, chance, self.outside)

@@ -17,6 +17,7 @@ from sharecoord.core.decisions import Decision
 from sharecoord.core.invariants import check_decision
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.states import AcquireMode
+from sharecoord.runtime.parking import ParkingLimits
 from sharecoord.store.memory_store import MemoryDatabase
 from sharecoord.testing.harness import STORE_EPOCH_MS, check_coordinator
 from sharecoord.testing.judge import Judge
@@ -37,6 +38,10 @@ LIFE_S = 2_000.0
 """No script takes longer, unless it hangs."""
 
 LOOK_S = 1.0
+
+
+FEW_DELAYED = ParkingLimits(kept=2, most=3, page=2, low=1, ahead_ms=200)
+"""Lives in which most delayed ranges are left to the store."""
 
 
 class World:
@@ -96,6 +101,7 @@ class World:
             lone=lone,
             defaults=defaults,
             memory_bytes=choice((1, 20_000, 64 << 20)),
+            parking=FEW_DELAYED if seed % 2 else ParkingLimits(),
         )
         self.fleet.on_death = self._node_died
         self.members: list[SimMember] = []
