@@ -27,6 +27,8 @@ class Run(NamedTuple):
     first: int
     last: int
     keys: Keys | None = None
+    available_at_ms: int = 0
+    """Not to be handed out before (monotonic); 0 = at once."""
 
 
 class Take(NamedTuple):
@@ -42,8 +44,8 @@ class AcquirePlan:
     """What an acquire does."""
 
     takes: list[Take] = field(default_factory=list)
-    blocked: Sequence[Take] = ()
-    """New records that order holds back: they enter the window and wait."""
+    blocked: list[Take] = field(default_factory=list)
+    """New records that order holds back, or their schedule: they enter the window and wait."""
     records: int = 0
     worn_out: list[DueRange] = field(default_factory=list)
     """Due ranges whose count has reached a limit that was lowered since: archived."""
@@ -172,6 +174,10 @@ def _take_fresh(
         if records >= budget:
             break
         assert run.first >= (plan.end_offset or window.end_offset), "new data inside the window"
+        if run.available_at_ms:
+            plan.blocked.append(_scheduled(run))
+            plan.end_offset = run.last + 1
+            continue
         last = run.last if soft else min(run.last, run.first + budget - records - 1)
         taken.append((run, last))
         records += last - run.first + 1
@@ -185,6 +191,19 @@ def _take_fresh(
             last,
             RangeState(RecordState.AVAILABLE, batch_base=base, batch_size=records, keys=run.keys),
         )
+
+
+def _scheduled(run: Run) -> Take:
+    """New records that wait for their time, together as one batch when it has come."""
+    first, last, keys, at_ms = run
+    value = RangeState(
+        RecordState.AVAILABLE,
+        available_at_ms=at_ms,
+        batch_base=first,
+        batch_size=last - first + 1,
+        keys=keys,
+    )
+    return Take(first, last, value)
 
 
 def _ready_parts(
@@ -233,10 +252,17 @@ def _take_fresh_in_order(
     entered: list[tuple[int, int, Keys | None, bool]] = []
     space = limits.WINDOW_RECORDS_MAX - window.acquired - window.due - window.delayed
     records = total = 0
-    for first, last, keys in fresh:
+    for run in fresh:
+        first, last, keys, at_ms = run
         if records >= budget or total >= space:
             break
         assert first >= (plan.end_offset or window.end_offset), "new data inside the window"
+        if at_ms:
+            admission.stop(first, last, keys)
+            plan.blocked.append(_scheduled(run))
+            plan.end_offset = last + 1
+            total += last - first + 1
+            continue
         for left, right, admitted in admission.split(first, last, keys, new=True):
             room = space - total
             if not soft and (admitted or records >= budget):
@@ -252,7 +278,6 @@ def _take_fresh_in_order(
         return
     base = entered[0][0]
     values: dict[int, RangeState] = {}
-    blocked: list[Take] = []
     for first, last, keys, admitted in entered:
         value = values.get(id(keys))
         if value is None:
@@ -262,5 +287,4 @@ def _take_fresh_in_order(
         if admitted:
             plan.take(first, last, value)
         else:
-            blocked.append(Take(first, last, value))
-    plan.blocked = blocked
+            plan.blocked.append(Take(first, last, value))

@@ -388,6 +388,14 @@ class Admission:
             if key:
                 self._take_next(at, key)
 
+    def stop(self, first: int, last: int, keys: Keys | None) -> None:
+        """Takes in that new records [first, last] wait: nothing of their keys follows."""
+        for at, key in enumerate(self._order.keys_of(first, last, keys), first):
+            if key is not None:
+                self._stopped.add(key)
+            elif self._barrier is None:
+                self._barrier = at
+
     def _admits_waiting(self, offset: int, key: int | None) -> bool:
         """A record of the window."""
         barrier = self._barrier

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 _NO_KEY = bytes(8)
 _SEED = b"sharecoord key order"
@@ -42,6 +43,8 @@ class RecordChunk:
     """By index in the chunk; sparse."""
     size_bytes: int
     leader_epoch: int = -1
+    due_times: Mapping[int, int] = field(default_factory=dict)
+    """When records are due that ask for it (`core.schedule`): ms since the epoch, by index."""
     _hashes: bytes | None = None
 
     def key_hashes(self) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import structlog
 
 from sharecoord.core.records import Headers, RecordChunk
+from sharecoord.core.schedule import due_times
 from sharecoord.kafka.client import Message
 
 log = structlog.get_logger(__name__)
@@ -24,6 +26,18 @@ def _note_unreadable_headers(message: Message) -> None:
         topic=message.topic(),
         partition=message.partition(),
         offset=message.offset(),
+    )
+
+
+def _note_unusable_schedule(message: Message, problem: str, records: int) -> None:
+    """Says why records are delivered at once that wanted to wait: of the first, and how many."""
+    log.warning(
+        "schedule not used, delivered at once",
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        problem=problem,
+        records=records,
     )
 
 
@@ -68,6 +82,11 @@ def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
             _note_unreadable_headers(message)
         if found:
             headers[i] = found
+    due: dict[int, int] = {}
+    if headers:
+        due, unusable = due_times(headers, [t[1] for t in timestamps], time.time_ns() // 1_000_000)
+        for index, problem in unusable[:1]:
+            _note_unusable_schedule(messages[index], problem, len(unusable))
     contiguous = last - first + 1 == len(messages)
     epoch = messages[-1].leader_epoch()
     return RecordChunk(
@@ -82,4 +101,5 @@ def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
         headers=headers,
         size_bytes=size + RECORD_OVERHEAD_BYTES * len(values),
         leader_epoch=-1 if epoch is None else epoch,
+        due_times=due,
     )

@@ -6,13 +6,16 @@ first one in 32 bits, and it has one type of timestamps. So a call ends where ei
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from sharecoord.core.acquire import Run
+from sharecoord.core.limits import ACQUIRE_RECORDS_MAX
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.states import Ordering
 from sharecoord.core.window import Keys, RangeState
+from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.record_cache import RecordCache, runs_in
 
 BATCH_SPAN_MAX = 2**32
@@ -50,6 +53,7 @@ class Candidates(NamedTuple):
 def candidates(
     partition: SharePartition,
     cache: RecordCache,
+    clock: RuntimeClock,
     *,
     member_id: str,
     max_records: int,
@@ -61,6 +65,7 @@ def candidates(
     Args:
         partition: The state.
         cache: The payloads.
+        clock: For records that are to wait.
         member_id: Who will get them.
         max_records: How many are wanted; the last range may exceed it.
         lookahead: With how many due records one re-read may deal.
@@ -74,7 +79,7 @@ def candidates(
         due, gaps, missing = _readable_due(partition, cache, batch, member_id, max_records)
         if missing is not None:
             missing = _coalesced(partition, cache, member_id, missing[0], lookahead)
-    fresh = _fresh_runs(partition, cache, batch, max_records) if with_fresh else []
+    fresh = _fresh_runs(partition, cache, clock, batch, max_records) if with_fresh else []
     return Candidates(due, fresh, gaps, missing)
 
 
@@ -125,22 +130,50 @@ def _coalesced(
 
 
 def _fresh_runs(
-    partition: SharePartition, cache: RecordCache, batch: _Batch, max_records: int
+    partition: SharePartition,
+    cache: RecordCache,
+    clock: RuntimeClock,
+    batch: _Batch,
+    max_records: int,
 ) -> list[Run]:
-    """Runs of new records from the window's end on."""
+    """Runs of new records from the window's end on; those that wait are not among `max_records`."""
     end_offset = partition.window.end_offset
     by_key = partition.settings.ordering == Ordering.KEY
     runs: list[Run] = []
-    records = 0
+    records = waiting = 0
     for chunk in cache.after(end_offset):
-        for first, last in chunk.runs(end_offset):
+        for first, last, at_ms in _by_time(chunk, chunk.runs(end_offset), clock):
             if not batch.takes(chunk, first, last):
                 return runs
-            runs.append(Run(first, last, _keys_of(chunk, first, last) if by_key else None))
-            records += last - first + 1
-            if records >= max_records:
+            keys = _keys_of(chunk, first, last) if by_key else None
+            runs.append(Run(first, last, keys, at_ms))
+            if at_ms:
+                waiting += last - first + 1
+            else:
+                records += last - first + 1
+            if records >= max_records or waiting >= ACQUIRE_RECORDS_MAX:
                 return runs
     return runs
+
+
+def _by_time(
+    chunk: RecordChunk, runs: list[tuple[int, int]], clock: RuntimeClock
+) -> Iterable[tuple[int, int, int]]:
+    """Runs cut where the time changes before which records are not to be handed out (0: none)."""
+    if not chunk.due_times:
+        return ((first, last, 0) for first, last in runs)
+    now_ms = clock.to_store(clock.now_ms())
+    pieces: list[tuple[int, int, int]] = []
+    for first, last in runs:
+        start = chunk.span(first, first)[0] - first
+        for offset in range(first, last + 1):
+            due_ms = chunk.due_times.get(start + offset, 0)
+            at_ms = clock.from_store(due_ms) if due_ms > now_ms else 0
+            if pieces and offset > first and pieces[-1][2] == at_ms:
+                pieces[-1] = (pieces[-1][0], offset, at_ms)
+            else:
+                pieces.append((offset, offset, at_ms))
+    return pieces
 
 
 def _keys_of(chunk: RecordChunk, first: int, last: int) -> Keys:

@@ -347,7 +347,7 @@ class PartitionActor:
         now_ms = self.clock.now_ms()
         window = partition.window
         found = self._candidates(session.member_id, max_records, short=short)
-        end_before = window.end_offset
+        end_before, delayed = window.end_offset, window.delayed
         decision = partition.decide_acquire(
             now_ms,
             session.member_id,
@@ -364,7 +364,8 @@ class PartitionActor:
         self._set_alarm()
         if not delivery.records:
             self._committer.add(self)
-            return 0
+            # Whoever asks must not wait for those that are to be delivered later.
+            return self.acquire(session, max_records) if window.delayed > delayed else 0
         session.sent(delivery.records, delivery.size_bytes, now_ms)
         self.budget.delivers(delivery.size_bytes)
         effect = DeliveryEffect(self, session, delivery)
@@ -401,6 +402,7 @@ class PartitionActor:
         found = candidates(
             self.partition,
             self.cache,
+            self.clock,
             member_id=member_id,
             max_records=max_records,
             lookahead=LIFELINE_RECORDS if short else DUE_LOOKAHEAD_RECORDS,
@@ -462,8 +464,7 @@ class PartitionActor:
             AcknowledgedRange(r.first, r.last, AcknowledgeType.RETURN, r.lock_token)
             for r in sorted(ranges)
         ]
-        now_ms = self.clock.now_ms()
-        decision = self.partition.decide_acknowledge(now_ms, member_id, returned)
+        decision = self.partition.decide_acknowledge(self.clock.now_ms(), member_id, returned)
         if decision.changes_anything:
             self._commit(decision)
             self._committer.add(self, HandBackEffect(self, member_id, ranges))
@@ -522,8 +523,7 @@ class PartitionActor:
         for effect in [e for e in self.sending if e.session.member_id == member_id]:
             effect.hand_back()
         if self.partition is not None:
-            now_ms = self.clock.now_ms()
-            gone = self.partition.decide_release_member(now_ms, member_id)
+            gone = self.partition.decide_release_member(self.clock.now_ms(), member_id)
             self._commit(gone, RangeEvent.DEPARTED)
 
     def compare_lock_book(self, member_id: str, book: Sequence[HeldRange]) -> list[HeldRange]:

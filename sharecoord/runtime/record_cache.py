@@ -148,4 +148,5 @@ def part_of(chunk: RecordChunk, first: int, last: int) -> RecordChunk | None:
         headers={i - start: h for i, h in chunk.headers.items() if start <= i < stop},
         size_bytes=chunk.size_bytes * (stop - start) // chunk.count,
         leader_epoch=chunk.leader_epoch,
+        due_times={i - start: at for i, at in chunk.due_times.items() if start <= i < stop},
     )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sharecoord.core.records import Headers, RecordChunk
+from sharecoord.core.schedule import due_times
 from sharecoord.errors import (
     KafkaUnavailableError,
     OffsetOutOfRangeError,
@@ -27,6 +28,9 @@ __all__ = [
     "FakeRecord",
     "build_chunk",
 ]
+
+EPOCH_MS = 1_700_000_000_000
+"""What clocks on the wall show when virtual time begins."""
 
 CHUNK_RECORDS_MAX = 500
 
@@ -142,16 +146,19 @@ def build_chunk(records: Sequence[FakeRecord], covers_from: int) -> RecordChunk:
     offsets = [r.offset for r in records]
     contiguous = offsets[-1] - offsets[0] + 1 == len(offsets)
     keys = [r.key for r in records]
+    headers = {i: r.headers for i, r in enumerate(records) if r.headers}
+    timestamps = [r.timestamp_ms for r in records]
     return RecordChunk(
         covers_from=covers_from,
         first=offsets[0],
         last=offsets[-1],
         offsets=None if contiguous else offsets,
-        timestamps=[r.timestamp_ms for r in records],
+        timestamps=timestamps,
         timestamp_type=1,
         keys=keys if any(k is not None for k in keys) else None,
         values=[r.value for r in records],
-        headers={i: r.headers for i, r in enumerate(records) if r.headers},
+        headers=headers,
+        due_times=due_times(headers, timestamps, now_ms=EPOCH_MS)[0],
         size_bytes=sum(100 + len(r.value or b"") for r in records),
         leader_epoch=0,
     )

@@ -35,7 +35,7 @@ from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import JoinCommand, Session
 from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
 from sharecoord.testing.event_book import EventBook
-from sharecoord.testing.fake_log import FakeLog
+from sharecoord.testing.fake_log import EPOCH_MS, FakeLog
 from sharecoord.testing.ledger import BookEntry, Ledger
 from sharecoord.testing.peers import PeerHub
 
@@ -55,7 +55,7 @@ T = TypeVar("T")
 COMMIT_S = 0.001
 """Virtual duration of a store call."""
 
-STORE_EPOCH_MS = 1_700_000_000_000
+STORE_EPOCH_MS = EPOCH_MS
 """What the store's clock shows at virtual time 0."""
 
 Acknowledgements = list[tuple[str, str, int, list[AcknowledgedRange]]]

@@ -14,6 +14,7 @@ from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.runtime.candidates import BATCH_SPAN_MAX, Candidates, candidates
 from sharecoord.runtime.memory_budget import GroupBudget, MemoryBudget
 from sharecoord.runtime.record_cache import RecordCache
+from tests.unit.runtime.worlds import At
 
 FAR = BATCH_SPAN_MAX
 
@@ -44,7 +45,13 @@ def made(*chunks: RecordChunk) -> tuple[SharePartition, RecordCache]:
 
 def look(partition: SharePartition, cache: RecordCache, count: int = 100) -> Candidates:
     return candidates(
-        partition, cache, member_id="m", max_records=count, lookahead=2_000, with_fresh=True
+        partition,
+        cache,
+        At(0),
+        member_id="m",
+        max_records=count,
+        lookahead=2_000,
+        with_fresh=True,
     )
 
 

@@ -18,26 +18,10 @@ from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.states import RecordState
 from sharecoord.core.window import Edit
-from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.recovery import commit_of, ranges_of
+from tests.unit.runtime.worlds import At
 
 GRACE_MS = 10_000
-
-
-class _At(RuntimeClock):
-    """A clock that shows one time, the same as the store's."""
-
-    def __init__(self, at_ms: int) -> None:
-        self.at_ms = at_ms
-
-    def now_ms(self) -> int:
-        return self.at_ms
-
-    def to_store(self, ms: int) -> int:
-        return ms
-
-    def from_store(self, ms: int) -> int:
-        return ms
 
 
 def acquired(deadline_ms: int, granted_ms: int) -> InFlightRow:
@@ -53,7 +37,7 @@ def recovered(row: InFlightRow, at_ms: int, *, touched: bool) -> InFlightRow:
     key = PartitionKey("g", "t", "", 0)
     place = PartitionRow(1, key, head, "c", owner_epoch=1, incarnation=1, state_epoch=0)
     loaded = LoadedPartition(place, InFlight.of([row]), (), at_ms)
-    clock = _At(at_ms)
+    clock = At(at_ms)
     partition = SharePartition(head, owner_epoch=1, settings=PartitionSettings())
     partition.load(*ranges_of(loaded.in_flight, clock, lock_grace_ms=GRACE_MS))
     if not touched:
@@ -98,7 +82,7 @@ def test_ranges_with_the_same_hashes_have_keys_of_their_own() -> None:
         stored = InFlight.of(row._replace(key_hashes=hashes) for row in rows)
         assert stored.states[0] is stored.states[1]
         loaded = LoadedPartition(place, stored, (), 0)
-        _, _, found = ranges_of(loaded.in_flight, _At(0), lock_grace_ms=GRACE_MS)
+        _, _, found = ranges_of(loaded.in_flight, At(0), lock_grace_ms=GRACE_MS)
         if hashes is None:
             assert found[0] is found[1]
         else:

@@ -6,8 +6,25 @@ import asyncio
 from collections.abc import Callable
 
 from sharecoord.core.delivery import Delivery
+from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.harness import World
+
+
+class At(RuntimeClock):
+    """A clock that shows one time, the same as the store's."""
+
+    def __init__(self, at_ms: int) -> None:
+        self.at_ms = at_ms
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+    def to_store(self, ms: int) -> int:
+        return ms
+
+    def from_store(self, ms: int) -> int:
+        return ms
 
 
 def world_with(
