@@ -28,6 +28,15 @@ class ParkedOffsets:
         self.records = 0
         """How many offsets there are."""
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ParkedOffsets) and self._segments == other._segments
+
+    def __hash__(self) -> int:
+        return hash((self.records, self.lowest))
+
+    def __repr__(self) -> str:
+        return f"ParkedOffsets({[*self.runs(0, 2**63 - 1)]})"
+
     @property
     def segments(self) -> int:
         """How much memory they take, in segments."""

@@ -32,7 +32,7 @@ _STATE_NAMES = InFlightRow._fields[2:]
 _BYTES = "key_hashes"
 
 
-_NO_CUT = DelayedPlace(2**62, 2**62)
+_NO_CUT = DelayedPlace(2**63 - 1, 2**63 - 1)
 _C = IN_FLIGHT.c
 
 

@@ -38,7 +38,7 @@ def cut(
 
 def _in_order(rows: Iterable[InFlightRow]) -> list[InFlightRow]:
     """Those with a time, in the order in which they are due."""
-    return sorted((row for row in rows if row.available_at_ms), key=_place)
+    return sorted((row for row in rows if row.available_at_ms > 0), key=_place)
 
 
 def _place(row: InFlightRow) -> DelayedPlace:

@@ -302,12 +302,16 @@ def open_partition(store: AnyStore, key: PartitionKey) -> PartitionRow:
 
 
 def claim_partition(
-    store: AnyStore, partition_id: int, *, incarnation: int, previous_incarnation: int | None
+    store: AnyStore,
+    partition_id: int,
+    *,
+    incarnation: int,
+    previous_incarnation: int | None,
+    delayed_max: int | None = None,
 ) -> LoadedPartition | None:
     """One claim."""
-    (loaded,) = store.claim_partitions(
-        [PartitionClaim(partition_id, incarnation, previous_incarnation)]
-    )
+    claim = PartitionClaim(partition_id, incarnation, previous_incarnation, delayed_max)
+    (loaded,) = store.claim_partitions([claim])
     return loaded
 
 

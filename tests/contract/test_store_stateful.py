@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 from sharecoord.core.changes import (
     CommitBatch,
     DeadLetter,
+    DelayedPlace,
     InFlightRow,
     LoadedPartition,
     MemberRow,
@@ -181,8 +182,13 @@ class StoresAgree(RuleBasedStateMachine):
         self.sql.break_next_commit(sql, after=after)
         self.both(name, lambda store: store.join_members([MemberRow("g", "m", 0, "", "", "", ())]))
 
-    @rule(name=coordinators, key=keys, reload=st.booleans())
-    def claim(self, name: str, key: PartitionKey, reload: bool) -> None:
+    @rule(
+        name=coordinators,
+        key=keys,
+        reload=st.booleans(),
+        delayed_max=st.sampled_from([None, 1, 2, 10]),
+    )
+    def claim(self, name: str, key: PartitionKey, reload: bool, delayed_max: int | None) -> None:
         row = self.both(name, lambda store: open_partition(store, key))
         assert row is not None
         old = self.claims.get((name, key))
@@ -192,11 +198,28 @@ class StoresAgree(RuleBasedStateMachine):
         loaded = self.both(
             name,
             lambda store: claim_partition(
-                store, row.partition_id, incarnation=number, previous_incarnation=previous
+                store,
+                row.partition_id,
+                incarnation=number,
+                previous_incarnation=previous,
+                delayed_max=delayed_max,
             ),
         )
         if loaded is not None:
             self.claims[name, key] = loaded
+
+    @rule(name=coordinators, key=keys, at_ms=int64, first=small, most=st.integers(1, 3))
+    def page(self, name: str, key: PartitionKey, at_ms: int, first: int, most: int) -> None:
+        """Delayed ranges behind some place, or behind that of one of them."""
+        claim = self.claims.get((name, key))
+        if claim is None:
+            return
+        part, places = claim.row.partition_id, [DelayedPlace(0, -1), DelayedPlace(at_ms, first)]
+        memory = self.pairs[name][0]
+        rows = memory.read_in_flight(part, from_offset=0, max_rows=100)
+        places += [DelayedPlace(row.available_at_ms, row.first_offset) for row in rows[:2]]
+        for place in places:
+            self.both(name, lambda s: s.read_delayed(part, after=place, max_rows=most))  # noqa: B023
 
     @rule(name=coordinators, key=keys, head=heads)
     def initialise(self, name: str, key: PartitionKey, head: PartitionHead) -> None:
@@ -262,6 +285,7 @@ class StoresAgree(RuleBasedStateMachine):
             upserted=[one for first, one in wanted.items() if stored.get(first) != one],
             dead_letters=data.draw(st.lists(letters, max_size=2)),
             dead_letters_done=data.draw(st.lists(small, max_size=2)),
+            truncated_at=data.draw(st.none() | small),
         )
 
     @rule(
