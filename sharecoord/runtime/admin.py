@@ -348,11 +348,13 @@ class Admin:
             with told_when_done(self._context, group_id, topics):
                 await self._context.caller.call(self._context.store.delete_topics, group_id, topics)
         finally:
-            if not group.closed:
-                await self._refresh(group_id)
             for session in group.sessions.values():
                 if not session.topics.isdisjoint(topics):
                     self._coordinator.subscription_changed(group, session)
+            # Last: where the store does not answer, members that came meanwhile are served all the
+            # same.
+            if not group.closed:
+                await self._refresh(group_id)
         log.info("offsets deleted", group=group_id, topics=list(topics))
 
     # -- groups ---------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class GroupActor:
         """In a fleet: the owners of what is not to be served here."""
         self._partition_ids: dict[str, tuple[int, ...]] = {}
         self.paused = row.paused
-        self.group_epoch = row.group_epoch
+        self.group_epoch = self.seen_epoch = row.group_epoch
         self.config = GroupConfig()
         self.settings = PartitionSettings()
         self._opening: dict[str, asyncio.Task[None]] = {}

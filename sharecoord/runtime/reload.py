@@ -70,8 +70,8 @@ async def see_changes(coordinator: ReloadingCoordinator, group_epochs: Mapping[s
         stored = group_epochs.get(group.group_id)
         if stored is None:
             await _see_deleted(coordinator, group)
-        elif stored > group.group_epoch:
-            await _see_group(coordinator, group)
+        elif stored > group.seen_epoch:
+            await _see_group(coordinator, group, stored)
 
 
 async def _see_deleted(coordinator: ReloadingCoordinator, group: GroupActor) -> None:
@@ -87,7 +87,7 @@ async def _see_deleted(coordinator: ReloadingCoordinator, group: GroupActor) -> 
             log.info("group was deleted elsewhere", group=group.group_id)
 
 
-async def _see_group(coordinator: ReloadingCoordinator, group: GroupActor) -> None:
+async def _see_group(coordinator: ReloadingCoordinator, group: GroupActor, epoch: int) -> None:
     context = coordinator.context
     served = list(group.partitions.items())
     listed = await context.caller.call(context.store.list_partitions, group.group_id)
@@ -103,9 +103,11 @@ async def _see_group(coordinator: ReloadingCoordinator, group: GroupActor) -> No
     for (topic, _), actor in served:
         if topic not in deleted and rows[actor.partition_id].state_epoch != actor.state_epoch:
             see_row(context, group, actor)
-    # Last: until now the epoch says that this is to be done.
     groups = await context.caller.call(context.store.load_groups)
     row = next((row for row in groups if row.group_id == group.group_id), None)
     if row is not None and row.group_epoch > group.group_epoch and not group.closed:
         group.apply_config(row)
         log.info("group was changed elsewhere", group=group.group_id, epoch=row.group_epoch)
+    # Last: until now it says that this is to be done. Not the epoch of the settings, which a
+    # change made here moves on past deletions elsewhere that nobody here has seen.
+    group.seen_epoch = epoch

@@ -132,6 +132,21 @@ async def test_offsets_deleted_at_one_are_gone_at_all() -> None:
 
 
 @virtual
+async def test_a_change_made_here_hides_no_deletion_elsewhere() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        await work_off(world, fleet, "a")
+        setting = {"share.record.lock.duration.ms": "12000"}
+        # Whoever deleted them was gone before it told anybody.
+        store = fleet.all["a"].context.store
+        await caller_of(fleet.all["a"]).call(store.delete_topics, "g", TOPIC)
+        await admin_of(fleet.all["b"]).alter_configs("g", setting, [])
+        assert fleet.all["b"].groups["g"].group_epoch == 2, "settings newer than the deletion"
+        await asyncio.sleep(3)
+        assert not any(c.groups["g"].partitions for c in fleet.all.values())
+
+
+@virtual
 async def test_members_of_other_gateways_keep_a_group_from_deletion() -> None:
     world = world_with(3, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
