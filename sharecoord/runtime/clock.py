@@ -32,16 +32,21 @@ class RuntimeClock:
         return int(self._loop.time() * 1000)
 
     def measured(self, store_now_ms: int, *, asked_ms: int | None = None) -> None:
-        """Notes what the store's clock showed a moment ago.
+        """Notes what the store's clock showed between the question and now.
+
+        An offset that fits is kept: of an answer that was long under way, as over a standstill,
+        nobody knows when it was true. Going by its end would store deadlines that are early.
 
         Args:
             store_now_ms: Its answer.
-            asked_ms: When it was asked; an answer that took too long ends no doubt. It is noted all
-                the same: it makes locks end late, and the clock may have been set.
+            asked_ms: When it was asked; None = just now. An answer that took too long ends no
+                doubt.
         """
         now_ms = self.now_ms()
-        self.store_offset_ms = store_now_ms - now_ms
-        if asked_ms is None or now_ms - asked_ms <= MEASURED_WITHIN_MS:
+        asked_ms = now_ms if asked_ms is None else asked_ms
+        least, most = store_now_ms - now_ms, store_now_ms - asked_ms
+        self.store_offset_ms = min(max(self.store_offset_ms, least), most)
+        if now_ms - asked_ms <= MEASURED_WITHIN_MS:
             self._doubt_until_ms = 0
 
     def beat(self) -> None:

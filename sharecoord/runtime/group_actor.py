@@ -591,6 +591,7 @@ class GroupActor:
             return
         log.warning("share-partition dropped", partition=actor.key, why=str(error))
         actor.deactivate(ActorState.LOADING)
+        moves.compare_anew(self, actor)
         loading.start_loading(self.context, self, actor)
 
     def _missing(self, actor: PartitionActor, first: int, last: int) -> None:

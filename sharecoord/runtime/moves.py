@@ -148,6 +148,16 @@ def compare_all(fleet: Fleet | None, group: GroupActor, actor: PartitionActor) -
             link.ask_books(actor.key, actor.partition.owner_epoch)
 
 
+def compare_anew(group: GroupActor, actor: PartitionActor) -> None:
+    """A commit failed: what gateways handed back unseen may not have been stored.
+
+    Their books show it as soon as the share-partition is loaded again.
+    """
+    for session in group.sessions.values():
+        if session.is_lent:
+            session.compared.discard((actor.key.topic, actor.key.partition))
+
+
 def compare_book(
     group: GroupActor,
     session: Session,

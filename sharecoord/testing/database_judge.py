@@ -106,7 +106,7 @@ class DatabaseJudge:
         """An owner hears a gateway again: what ended meanwhile stays ended."""
         for shadow in self.by_key.values():
             if shadow.owner == owner:
-                holders = {m for m, (_, at) in self._stream_of.items() if at == gateway}
+                holders = {m for m, at in self._gateway_of.items() if at == gateway}
                 self._forget_ended(shadow, holders)
 
     def _forget_ended(self, shadow: Shadow, holders: Container[str] | None = None) -> None:
@@ -158,8 +158,11 @@ class DatabaseJudge:
         now_ms = self._now_ms()
         for life in shadow.lives.values():
             if life.deadline_ms > now_ms:
-                since_ms = life.granted_ms - JUMP_MEMORY_MS
-                life.deadline_ms -= sum(by for at, by in self._jumps if at >= since_ms)
+                life.deadline_ms -= self.jumped_ms(life.granted_ms)
+
+    def jumped_ms(self, granted_ms: int) -> int:
+        """How much older a lock seems to who loads it: its owner did not know the time set yet."""
+        return sum(by for at, by in self._jumps if at >= granted_ms - JUMP_MEMORY_MS)
 
     def initialised(self, partition_id: int, head: PartitionHead) -> None:
         """The start offset was resolved."""

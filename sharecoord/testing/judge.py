@@ -215,6 +215,9 @@ class Judge(DatabaseJudge):
             self.broken(f"{where}: twice under token {token}")
         life.arrived.add(token)
         life.holder, life.token = member_id, token
+        if token >> 32 < shadow.owner_epoch:
+            # It was loaded elsewhere while this was under way.
+            deadline_ms -= self.jumped_ms(now_ms)
         life.deadline_ms, life.granted_ms = deadline_ms, now_ms
 
     def _check_payload(self, delivery: Delivery) -> None:

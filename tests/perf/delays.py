@@ -22,7 +22,6 @@ from sharecoord.core.schedule import DELIVER_AT_HEADER
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
-from tests.support import eventually
 
 TOPIC = "delays"
 
@@ -80,12 +79,10 @@ def measure(coordinator: CoordinatorProcess, records: int, *, kill: bool) -> Non
     ) as consumer:
         consumer.subscribe([TOPIC])
 
-        def poll() -> bool:
+        while delayed(coordinator.store_path) + len(late_ms) < records:
+            messages = consumer.poll(0.1)
             now_ms = time.time_ns() // 1_000_000
-            late_ms.extend(now_ms - int(m.value() or 0) for m in consumer.poll(0.1))
-            return delayed(coordinator.store_path) + len(late_ms) >= records
-
-        eventually(poll, 300, what="all of them wait")
+            late_ms.extend(now_ms - int(m.value() or 0) for m in messages)
         print(f"all wait after {time.monotonic() - begun:.1f} s, {len(late_ms)} came already")
         print(f"coordinator: {rss_mb(coordinator.pid):.0f} MB")
         if kill:

@@ -160,8 +160,9 @@ class Wire:
         fleet = coordinator.context.fleet
         assert fleet is not None, "of a fleet"
         self.down.send(self._welcomed)
-        self.link = GatewayLink(coordinator, self.gateway.name, _WayBack(self))
+        # First what had ended until now.
         self._network.came(self)
+        self.link = GatewayLink(coordinator, self.gateway.name, _WayBack(self))
         fleet.gateway_came(self.link)
         self._heard_s = asyncio.get_running_loop().time()
         self._listen()
