@@ -86,7 +86,7 @@ class Dispatcher:
         """A member came, or came back with another stream."""
         former = self._group.sessions.get(session.member_id)
         if former is not None:
-            self._withdraw(former)
+            self._waits_no_more(former)
             self.topics -= Counter(former.topics)
             self.holds_total -= former.counted
         self._group.sessions[session.member_id] = session
@@ -96,13 +96,13 @@ class Dispatcher:
     def left(self, session: Session) -> None:
         """A member went."""
         del self._group.sessions[session.member_id]
-        self._withdraw(session)
+        self._waits_no_more(session)
         self.topics -= Counter(session.topics)
         self.holds_total -= session.counted
 
     def subscribed(self, session: Session, topics: Iterable[str]) -> None:
         """A member wants other topics from now on."""
-        self._withdraw(session)
+        self._waits_no_more(session)
         self.topics -= Counter(session.topics)
         session.topics = frozenset(topics)
         self.topics.update(session.topics)
@@ -140,7 +140,7 @@ class Dispatcher:
         wanted = session.wants(self._held(session))
         session.share.wants(wanted)
         if wanted <= 0:
-            self._withdraw(session)
+            self._waits_no_more(session)
             if session.is_lent:
                 # Its gateway may not know yet that there is something to lend for.
                 self._schedule()
@@ -202,9 +202,16 @@ class Dispatcher:
         self.holds_total += session.holds_max - session.counted
         session.counted = session.holds_max
 
-    def _withdraw(self, session: Session) -> None:
-        for waiting in self._waiting.values():
-            waiting.pop(session, None)
+    def _waits_no_more(self, session: Session) -> None:
+        """Who could not be served may have been the last to wait: gateways are told so."""
+        if self._withdraw(session):
+            self._schedule()
+
+    def _withdraw(self, session: Session) -> bool:
+        found = [waiting for waiting in self._waiting.values() if session in waiting]
+        for waiting in found:
+            del waiting[session]
+        return bool(found)
 
     # -- handing out ----------------------------------------------------------------------------
 

@@ -101,6 +101,7 @@ class DatabaseJudge:
         """The store's clock was set: forward, locks that are loaded later seem that much older."""
         if by_ms > 0:
             self._jumps.append((self._now_ms(), by_ms))
+            self._troubles += 1
 
     def heard(self, gateway: str, owner: str) -> None:
         """An owner hears a gateway again: what ended meanwhile stays ended."""
