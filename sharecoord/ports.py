@@ -29,6 +29,7 @@ from sharecoord.core.delivery import Delivery
 from sharecoord.core.events import EventBlock
 from sharecoord.core.peering import GatewayItem, OwnerItem
 from sharecoord.core.records import RecordChunk
+from sharecoord.errors import SharecoordError
 
 
 class Store(Protocol):
@@ -340,6 +341,42 @@ class OffsetsExport(Protocol):
 
     async def close(self) -> None:
         """Ends the client."""
+
+
+class DeadLetterSink(Protocol):
+    """The topics of dead letters; its calls do not wait, except those that say so."""
+
+    def send(
+        self, topic: str, message: OutgoingMessage, done: Callable[[SharecoordError | None], None]
+    ) -> None:
+        """Hands a message over: acks=all, no time limit, the order of one key kept.
+
+        Args:
+            topic: Where to.
+            message: What.
+            done: Hears in a later turn of the loop that all replicas have it, or why not:
+                LimitExceededError (the topic takes no message of that size), or another error.
+        """
+
+    async def ensure(self, topic: str) -> None:
+        """Sees to it that a topic is there.
+
+        Raises:
+            UnknownTopicOrPartitionError: It is not, and must not be made.
+            UnauthorizedError: Kafka does not let us make it.
+            KafkaUnavailableError: No answer in time.
+        """
+
+    async def close(self) -> None:
+        """Ends the client; what is under way may or may not arrive."""
+
+
+class OutgoingMessage(NamedTuple):
+    """A record to be."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
 
 
 class OwnerWay(Protocol):

@@ -141,6 +141,14 @@ class DeadLetter:
     timestamp_ms: int
     payload_known: bool = True
     """False when the payload could not be read any more (PAYLOAD_GONE)."""
+    member_id: str | None = None
+    """Who had it last; None = not known any more."""
+    failed_at_ms: int = 0
+    """When its last delivery failed, by the store's clock; 0 = not known any more."""
+    state_epoch: int = 0
+    """Of the share-partition at that time: a reset delivers an offset anew, as another letter."""
+    kept: bool = False
+    """The dead-letter topic does not take it whole: its payload stays here."""
 
 
 @dataclass(slots=True)

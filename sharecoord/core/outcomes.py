@@ -82,7 +82,7 @@ def archived(
     old: RangeState, settings: PartitionSettings, cause: ArchiveReason, message: str | None
 ) -> RangeState:
     """Never delivered again; by way of the dead-letter outbox where that is on (T5, T6, T18)."""
-    state = RecordState.ARCHIVING if settings.dead_letters else RecordState.ARCHIVED
+    state = RecordState.ARCHIVING if settings.dead_letter_topic else RecordState.ARCHIVED
     reason = f"{cause}: {clip_reason(message)}" if message else str(cause)
     return RangeState(
         state,

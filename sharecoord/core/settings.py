@@ -21,7 +21,12 @@ class PartitionSettings(NamedTuple):
     record_locks_max: int = 2_000
     window_ranges_max: int = 100_000
     renew_enabled: bool = True
-    dead_letters: bool = False
+    dead_letter_topic: str = ""
+    """"" = what is never delivered again has no dead letter."""
+    dead_letter_copies: bool = True
+    """Whether dead letters have key, value and headers of their records."""
+    outbox_max_bytes: int = 64 << 20
+    """Of the group's dead letters that wait; then it acquires nothing more."""
     ordering: Ordering = Ordering.UNORDERED
     retry_backoff_ms: int = 0
     retry_backoff_max_ms: int = 0

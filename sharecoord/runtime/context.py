@@ -18,6 +18,7 @@ from sharecoord.errors import (
     StoreInUseError,
 )
 from sharecoord.ports import (
+    DeadLetterSink,
     EventSink,
     LogReader,
     OffsetQuery,
@@ -73,6 +74,8 @@ class Context:
     """The other coordinators; None for a lone one."""
     offsets_export: OffsetsExport | None = None
     """None where no tools of Kafka's look on: in the simulator, and in tests."""
+    dead_letters: DeadLetterSink | None = None
+    """None where nothing is produced: in tests."""
     events: EventSink | None = None
     """None = nobody wants to know."""
     joins: Gatherer[MemberRow, int | None] = field(init=False)

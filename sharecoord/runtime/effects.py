@@ -38,11 +38,25 @@ class DeliveryEffect:
         self.actor.sending.pop(self, None)
         if channel is None or channel is not self.session.channel:
             self.hand_back()
-        elif not self.actor.still_granted(self.delivery, now_ms):
+        elif not self._is_granted(now_ms):
             self.session.refund(self.delivery.records, self.delivery.size_bytes)
             self.hand_back()
         else:
             self._deliver(channel, now_ms)
+
+    def _is_granted(self, now_ms: int) -> bool:
+        """Whether it is worth sending: tokens current, half the lock left."""
+        partition = self.actor.partition
+        if partition is None:
+            return False
+        half_ms = partition.settings.lock_duration_ms // 2
+        for acquired in self.delivery.ranges:
+            grant = partition.window.grants.get(acquired.lock_token)
+            if grant is None or grant.remaining != acquired.last - acquired.first + 1:
+                return False
+            if acquired.deadline_ms - now_ms < half_ms:
+                return False
+        return True
 
     def _deliver(self, channel: MemberChannel, now_ms: int) -> None:
         away = self.session.away

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
 import structlog
 
@@ -37,7 +36,6 @@ from sharecoord.runtime.event_tap import tap_maker, work_us_each
 from sharecoord.runtime.group_events import tell
 from sharecoord.runtime.group_settings import settings_of
 from sharecoord.runtime.memory_budget import GroupBudget
-from sharecoord.runtime.parking import Parking
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.rereads import reread
 from sharecoord.runtime.sessions import Away, JoinCommand, Session, session_of_row
@@ -555,15 +553,13 @@ class GroupActor:
         actor = PartitionActor(
             key,
             partition_id,
-            clock=self.context.clock,
-            committer=self.context.committer,
+            context=self.context,
             budget=self.budget,
             totals=self.totals,
             pump=self.dispatcher.wake,
             on_dropped=self.dropped,
             on_missing=self._missing,
             on_timed_out=self.dispatcher.timed_out,
-            parking=partial(Parking, self.context),
             tap=tap_maker(self.context, self.sessions),
         )
         self.partitions[key.topic, key.partition] = actor

@@ -89,6 +89,10 @@ class GroupBudget:
         """It was refused since then and must be asked again."""
         self.read_refused = False
         """The same for reading."""
+        self.outbox_bytes = self.outbox_records = 0
+        """Its dead letters that wait for Kafka; they are among `used_bytes`, too."""
+        self.on_outbox_room: Callable[[], None] = _nobody
+        """Hears that dead letters have gone while the outbox was full."""
 
     def grew(self, size_bytes: int) -> None:
         """A cache took something in."""
@@ -99,6 +103,21 @@ class GroupBudget:
         """A cache gave something up."""
         self.used_bytes -= size_bytes
         self._whole.used_bytes -= size_bytes
+
+    def outbox_grew(self, size_bytes: int) -> None:
+        """A dead letter waits."""
+        self.outbox_bytes += size_bytes
+        self.outbox_records += 1
+        self.grew(size_bytes)
+
+    def outbox_shrank(self, size_bytes: int, max_bytes: int) -> None:
+        """A dead letter waits no more."""
+        was_full = self.outbox_bytes >= max_bytes
+        self.outbox_bytes -= size_bytes
+        self.outbox_records -= 1
+        self.shrank(size_bytes)
+        if was_full and self.outbox_bytes < max_bytes:
+            self.on_outbox_room()
 
     def delivers(self, size_bytes: int) -> None:
         """Something was acquired for a member."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -30,8 +30,7 @@ from sharecoord.ports import LogReading
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.alarm import Alarm
 from sharecoord.runtime.candidates import Candidates, candidates
-from sharecoord.runtime.clock import RuntimeClock
-from sharecoord.runtime.committer import Committer
+from sharecoord.runtime.dead_letters import DeadLetters
 from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect, HandBackEffect
 from sharecoord.runtime.event_tap import EventTap
 from sharecoord.runtime.memory_budget import GroupBudget
@@ -41,6 +40,9 @@ from sharecoord.runtime.record_cache import RecordCache
 from sharecoord.runtime.recovery import commit_of, lock_left_max_ms
 from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import TopicLife
+
+if TYPE_CHECKING:
+    from sharecoord.runtime.context import Context
 
 log = structlog.get_logger(__name__)
 
@@ -70,20 +72,18 @@ class PartitionActor:
         key: PartitionKey,
         partition_id: int,
         *,
-        clock: RuntimeClock,
-        committer: Committer,
+        context: Context,
         budget: GroupBudget,
         totals: dict[str, int],
         pump: Pump,
         on_dropped: Callable[[PartitionActor, SharecoordError], None],
         on_missing: Callable[[PartitionActor, int, int], None],
         on_timed_out: Callable[[Collection[str]], None],
-        parking: Callable[[PartitionActor], Parking],
         tap: Callable[[PartitionKey, RecordCache], EventTap] | None = None,
     ) -> None:
         self.key = key
         self.partition_id = partition_id
-        self.clock = clock
+        self.clock = context.clock
         self.state = ActorState.LOADING
         self.stopped_reason = ""
         self.incarnation = self.state_epoch = 0
@@ -122,14 +122,16 @@ class PartitionActor:
         self.budget = budget
         self._totals = totals
         """What members hold in all partitions of the group."""
-        self._committer = committer
+        self._committer = context.committer
         self._pump = pump
         self._on_dropped = on_dropped
         self._on_missing = on_missing
         self._on_timed_out = on_timed_out
-        self._alarm = Alarm(clock, self.on_time)
+        self._alarm = Alarm(self.clock, self.on_time)
         """For the earliest lock end or due time."""
-        self.parking = parking(self)
+        self.parking = Parking(context, self)
+        self._context = context
+        self.letters = DeadLetters(context, self)
         self._events = None if tap is None else tap(key, self.cache)
 
     # -- life -----------------------------------------------------------------------------------
@@ -177,6 +179,8 @@ class PartitionActor:
             self.reading = None
         self._alarm.cancel()
         self.parking.end()
+        self.letters.end()
+        self.letters = DeadLetters(self._context, self)
         if self._events is not None:
             self._events.begin()
         self.cache.clear()
@@ -211,6 +215,7 @@ class PartitionActor:
         if self.parking.park(self.partition.window):
             self._committer.add(self)
         commit = commit_of(self.partition, self.partition_id, self.state_epoch, self.clock)
+        self.letters.into(commit)
         if self._raises_state_epoch:
             self._raises_state_epoch = False
             commit.raises_state_epoch = True
@@ -224,6 +229,7 @@ class PartitionActor:
                 self.drop(SharecoordError("order needs all delayed records"))
                 return
             self.partition.settings = self._settings = settings
+            self.letters.apply_settings(settings)
 
     # -- the log (ports.LogSink) ----------------------------------------------------------------
 
@@ -319,7 +325,7 @@ class PartitionActor:
     def available(self) -> int:
         """How many records could be handed out now, payloads permitting."""
         partition = self.partition
-        if partition is None:
+        if partition is None or self.letters.is_full:
             return 0
         partition.window.advance(self.clock.now_ms())
         if not self.budget.may_acquire():
@@ -440,20 +446,6 @@ class PartitionActor:
 
     # -- sending --------------------------------------------------------------------------------
 
-    def still_granted(self, delivery: Delivery, now_ms: int) -> bool:
-        """Whether a committed delivery is worth sending: tokens current, half the lock left."""
-        partition = self.partition
-        if partition is None:
-            return False
-        half_ms = partition.settings.lock_duration_ms // 2
-        for acquired in delivery.ranges:
-            grant = partition.window.grants.get(acquired.lock_token)
-            if grant is None or grant.remaining != acquired.last - acquired.first + 1:
-                return False
-            if acquired.deadline_ms - now_ms < half_ms:
-                return False
-        return True
-
     def hand_back(self, member_id: str, ranges: Sequence[AcquiredRange]) -> None:
         """Takes back unseen what never reached the member; while loading, once that is done."""
         if self.partition is None:
@@ -545,6 +537,11 @@ class PartitionActor:
         self._commit(decision)
         self._recount_fresh()
 
+    def dead_letters_safe(self, first: int, last: int) -> None:
+        """Kafka has the dead letters of [first, last]."""
+        assert self.partition is not None, "its outbox ends with it"
+        self._commit(self.partition.decide_dead_letter_done(first, last))
+
     def log_start_moved(self, log_start_offset: int) -> None:
         """Records below the log start are gone."""
         if self.partition is not None:
@@ -563,6 +560,8 @@ class PartitionActor:
         assert self.partition is not None, "decided by it"
         if self._events is not None:
             self._events.note(self, self.partition, decision, ended_by=ended_by, work_us=work_us)
+        if self._settings.dead_letter_topic:
+            self.letters.note(decision.edits, self.partition.window, self.clock.now_ms())
         self.partition.apply(decision)
 
     def _commit(self, decision: Decision, ended_by: RangeEvent = RangeEvent.RELEASED) -> None:

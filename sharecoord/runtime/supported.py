@@ -12,7 +12,6 @@ from sharecoord.config.group import GROUP_SETTINGS
 from sharecoord.errors import InvalidConfigError
 
 NOT_YET: Final = (
-    "errors.deadletterqueue.topic.name",
     "errors.deadletterqueue.exactly.once",
     "share.retry.keep.payload",
 )

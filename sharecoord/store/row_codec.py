@@ -184,6 +184,10 @@ def encode_dead_letter(partition_id: int, letter: DeadLetter) -> tuple[object, .
         encode_headers(letter.headers),
         letter.timestamp_ms,
         letter.payload_known,
+        letter.member_id,
+        letter.failed_at_ms,
+        letter.state_epoch,
+        letter.kept,
     )
 
 
@@ -199,4 +203,8 @@ def decode_dead_letter(row: Sequence[Any]) -> DeadLetter:
         headers=decode_headers(row[6]),
         timestamp_ms=row[7],
         payload_known=bool(row[8]),
+        member_id=row[9],
+        failed_at_ms=row[10],
+        state_epoch=row[11],
+        kept=bool(row[12]),
     )

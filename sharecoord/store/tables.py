@@ -175,6 +175,10 @@ DEAD_LETTER = Table(
     Column("headers", LONG_TEXT, nullable=False),  # JSON, see row_codec
     Column("timestamp_ms", BigInteger, nullable=False),
     Column("payload_known", Boolean, nullable=False),
+    Column("member_id", String(255)),
+    Column("failed_at_ms", BigInteger, nullable=False),
+    Column("state_epoch", BigInteger, nullable=False),
+    Column("kept", Boolean, nullable=False),
     _of_share_partition(),
 )
 

@@ -232,6 +232,10 @@ def test_dead_letters_are_byte_exact(world: World) -> None:
                 ("nul", b"\0"),
             ),
             timestamp_ms=START_MS,
+            member_id="größe😀",
+            failed_at_ms=START_MS + 1,
+            state_epoch=BIG,
+            kept=True,
         ),
     )
     commit(store, change_of(loaded, dead_letters=list(reversed(letters))))

@@ -107,6 +107,10 @@ letters = st.builds(
     headers=headers.map(tuple),
     timestamp_ms=int64,
     payload_known=st.booleans(),
+    member_id=st.none() | texts,
+    failed_at_ms=int64,
+    state_epoch=int64,
+    kept=st.booleans(),
 )
 members = st.builds(
     MemberRow,

@@ -65,7 +65,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
             delivery_limit=data.draw(st.sampled_from([1, 2, 3, 5, 7]), label="limit"),
             record_locks_max=data.draw(st.sampled_from([1, 8, 25, 2_000]), label="locks"),
             renew_enabled=data.draw(st.booleans(), label="renew"),
-            dead_letters=data.draw(st.booleans(), label="dead letters"),
+            dead_letter_topic=data.draw(st.sampled_from(["", "dead"]), label="dead letters"),
             retry_backoff_ms=data.draw(st.sampled_from([0, 0, 300]), label="back-off"),
             retry_backoff_max_ms=2_000,
             retry_backoff_jitter=data.draw(st.sampled_from([0.0, 0.5]), label="jitter"),
@@ -420,7 +420,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
     def policies_change(self, backoff_ms: int, renew: bool, letters: bool) -> None:
         """Back-off, renewal and dead letters are switched at run time."""
         changed = self.real.settings._replace(
-            retry_backoff_ms=backoff_ms, renew_enabled=renew, dead_letters=letters
+            retry_backoff_ms=backoff_ms, renew_enabled=renew, dead_letter_topic="dead" * letters
         )
         self.real.settings = self.twin.settings = changed
 

@@ -142,7 +142,7 @@ def test_3_3_already_archived(scene: Scene, kind: AcknowledgeType) -> None:
 
 
 def test_3_3_waiting_for_its_dead_letter_counts_as_archived(scene: Scene) -> None:
-    scene.set(dead_letters=True)
+    scene.set(dead_letter_topic="dead")
     token = scene.tokens()[0]
     scene.acknowledge(REJECT, 2)
     found = scene.send(AcknowledgedRange(2, 2, REJECT, token))

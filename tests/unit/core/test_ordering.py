@@ -79,7 +79,7 @@ def test_a_finished_record_lets_the_key_go_on(kind: object) -> None:
 
 
 def test_archiving_does_not_block_a_key() -> None:
-    scene = key_order(dead_letters=True)
+    scene = key_order(dead_letter_topic="dead")
     scene.acquire("ann", new=[(0, 0)], keys=[A])
     scene.acquire("bob", new=[(1, 1)], keys=[A])
     scene.acknowledge(REJECT, 0)

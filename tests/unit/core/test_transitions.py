@@ -167,7 +167,7 @@ def test_t11_a_departed_member_releases_and_the_count_stays() -> None:
 
 
 def test_t12_log_start_archives_what_is_due_and_counts_it() -> None:
-    scene = Scene(dead_letters=True)
+    scene = Scene(dead_letter_topic="dead")
     scene.acquire(new=[(0, 9)])
     scene.acknowledge(RELEASE, 2, 3)
     scene.acknowledge(RELEASE, 4, 5, delay_ms=60_000)
@@ -223,7 +223,7 @@ def test_t16_a_new_owner_keeps_holder_token_deadline_and_count() -> None:
 
 
 def test_t18_with_dead_letters_on_a_reject_and_a_worn_out_record_wait_for_the_outbox() -> None:
-    scene = Scene(dead_letters=True, delivery_limit=1)
+    scene = Scene(dead_letter_topic="dead", delivery_limit=1)
     scene.acquire(new=[(0, 9)])
     scene.acknowledge(REJECT, 0, 1, reason="poison")
     assert [(a, b, v.reason) for a, b, v in scene.last.archiving] == [(0, 1, "REJECTED: poison")]
@@ -239,7 +239,7 @@ def test_t18_with_dead_letters_on_a_reject_and_a_worn_out_record_wait_for_the_ou
 
 
 def test_a_confirmed_dead_letter_keeps_reason_and_count() -> None:
-    scene = Scene(dead_letters=True)
+    scene = Scene(dead_letter_topic="dead")
     scene.acquire(new=[(0, 1)])
     scene.acknowledge(REJECT, 1, reason="poison")
     scene.apply(scene.partition.decide_dead_letter_done(1, 1))
@@ -250,7 +250,7 @@ def test_a_confirmed_dead_letter_keeps_reason_and_count() -> None:
 
 
 def test_archiving_does_not_use_up_the_window() -> None:
-    scene = Scene(dead_letters=True, record_locks_max=5)
+    scene = Scene(dead_letter_topic="dead", record_locks_max=5)
     scene.acquire(new=[(0, 4)])
     assert scene.partition.room == 0
     scene.acknowledge(REJECT, 0, 2)
@@ -378,7 +378,7 @@ def test_an_operator_releases_locks_and_waits() -> None:
 
 
 def test_an_operator_archives_without_a_dead_letter() -> None:
-    scene = Scene(dead_letters=True)
+    scene = Scene(dead_letter_topic="dead")
     scene.acquire(new=[(0, 9)])
     token = scene.tokens()[2]
     scene.acknowledge(REJECT, 4)

@@ -138,6 +138,10 @@ def _make_dead_letter() -> None:
         sa.Column("headers", _LONG_TEXT, nullable=False),
         sa.Column("timestamp_ms", sa.BigInteger, nullable=False),
         sa.Column("payload_known", sa.Boolean, nullable=False),
+        sa.Column("member_id", sa.String(255)),
+        sa.Column("failed_at_ms", sa.BigInteger, nullable=False),
+        sa.Column("state_epoch", sa.BigInteger, nullable=False),
+        sa.Column("kept", sa.Boolean, nullable=False),
         sa.PrimaryKeyConstraint("partition_id", "record_offset", name="pk_dead_letter"),
         *_of_share_partition("fk_dead_letter_partition_id"),
     )

@@ -1,0 +1,72 @@
+"""What a dead letter looks like in its topic (KIP-1191, design 10)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sharecoord.core.changes import DeadLetter, PartitionKey
+from sharecoord.core.states import ArchiveReason
+
+KAFKA_PREFIX: Final = "__dlq.errors."
+"""Of Kafka's own headers; all of them are text."""
+
+PREFIX: Final = "sharecoord-dead-letter-"
+"""Of ours, behind Kafka's. The record's own headers come before both, byte for byte."""
+
+ID_HEADER: Final = PREFIX + "id"
+PAYLOAD_HEADER: Final = PREFIX + "payload"
+
+_MESSAGES: Final = {
+    ArchiveReason.REJECTED: "The record was rejected by a member of the group.",
+    ArchiveReason.DELIVERY_LIMIT: "The record was delivered as often as the group allows.",
+}
+
+_OVERHEAD_BYTES: Final = 512
+"""What headers of ours and the message around them take, about."""
+
+
+def letter_id(key: PartitionKey, letter: DeadLetter) -> str:
+    """The same for each copy of one dead letter, and no other's."""
+    place = f"{key.topic_id or key.topic}:{key.partition}:{letter.offset}"
+    return f"{key.group_id}:{place}:{letter.state_epoch}"
+
+
+def size_of(letter: DeadLetter) -> int:
+    """About how many bytes it takes, in memory as on the wire."""
+    named = sum(len(name) + len(value or b"") for name, value in letter.headers)
+    return len(letter.key or b"") + len(letter.value or b"") + named + _OVERHEAD_BYTES
+
+
+def headers_of(
+    key: PartitionKey, letter: DeadLetter, *, payload: str
+) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers of the message: the record's own, then Kafka's, then ours.
+
+    Args:
+        key: Where the record comes from.
+        letter: The record.
+        payload: `whole`, or why key, value and headers are not in the message: `off` (the group
+            copies none), `gone` (the log had it no more), `kept` (too large; the store has it).
+    """
+    ours: list[tuple[str, str]] = [
+        (KAFKA_PREFIX + "topic", key.topic),
+        (KAFKA_PREFIX + "partition", str(key.partition)),
+        (KAFKA_PREFIX + "offset", str(letter.offset)),
+        (KAFKA_PREFIX + "group", key.group_id),
+        (KAFKA_PREFIX + "delivery.count", str(letter.delivery_count)),
+        (KAFKA_PREFIX + "message", letter.message or _message(letter.reason)),
+        (ID_HEADER, letter_id(key, letter)),
+        (PREFIX + "reason", letter.reason),
+        (PAYLOAD_HEADER, payload),
+        (PREFIX + "timestamp-ms", str(letter.timestamp_ms)),
+    ]
+    if letter.member_id is not None:
+        ours.append((PREFIX + "member", letter.member_id))
+    if letter.failed_at_ms:
+        ours.append((PREFIX + "failed-at-ms", str(letter.failed_at_ms)))
+    own = letter.headers if payload == "whole" else ()
+    return (*own, *((name, text.encode()) for name, text in ours))
+
+
+def _message(reason: str) -> str:
+    return _MESSAGES.get(ArchiveReason(reason), reason)

@@ -1,0 +1,414 @@
+"""Dead letters of one share-partition: from ARCHIVING to their topic (design 10).
+
+What is rejected, or fails for the last time, becomes ARCHIVING in one commit with a row in the
+outbox that has its payload. Once that is durable it goes to the dead-letter topic; when Kafka has
+it, the range becomes ARCHIVED and the row goes. So a letter is lost nowhere between the two: what a
+coordinator leaves undone its successor finds in the store and sends, twice at worst, under one id.
+
+A payload that is not in the cache is read again first; until then the range is ARCHIVING without a
+row, and who loads it reads on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from sharecoord.core.changes import DeadLetter, LoadedPartition, PartitionCommit
+from sharecoord.core.dead_letters import headers_of, size_of
+from sharecoord.core.outcomes import archive_cause, archive_message
+from sharecoord.core.records import RecordChunk
+from sharecoord.core.settings import PartitionSettings
+from sharecoord.core.states import RecordState
+from sharecoord.core.window import Edit, Window
+from sharecoord.errors import LimitExceededError, OffsetOutOfRangeError, SharecoordError
+from sharecoord.ports import EARLIEST, OffsetQuery, OutgoingMessage
+from sharecoord.runtime.effects import CallbackEffect
+
+if TYPE_CHECKING:
+    from sharecoord.runtime.context import Context
+    from sharecoord.runtime.partition_actor import PartitionActor
+
+log = structlog.get_logger(__name__)
+
+UNDER_WAY_RECORDS_MAX: Final = 1_000
+"""Of one share-partition: enough for a full batch to each of some partitions."""
+
+UNDER_WAY_BYTES_MAX: Final = 4 << 20
+"""Of one share-partition; librdkafka has them a second time."""
+
+AGAIN_S: Final = 1.0
+"""First wait after a failure, as Kafka's own; doubles."""
+
+AGAIN_MAX_S: Final = 30.0
+
+ALONE_TRIES: Final = 3
+"""A batch that is too large fails with all its messages: so often a letter goes without others of
+its share-partition before it counts as too large itself."""
+
+READ_RECORDS_MAX: Final = 500
+"""Payloads that are read again together."""
+
+READ_AGAIN_S: Final = 0.5
+"""Wait after payloads could not be read."""
+
+
+@dataclass(eq=False, slots=True)
+class _Entry:
+    """A letter that waits."""
+
+    letter: DeadLetter
+    size_bytes: int
+    number: int
+    """Letters go in this order."""
+    too_large: int = 0
+    """How often Kafka said so."""
+
+    @property
+    def is_alone(self) -> bool:
+        return 0 < self.too_large < ALONE_TRIES
+
+    @property
+    def is_headers_only(self) -> bool:
+        """Whether its payload stays in the store."""
+        return self.too_large >= ALONE_TRIES
+
+
+class DeadLetters:
+    """The outbox of one share-partition, in one incarnation of it."""
+
+    def __init__(self, context: Context, actor: PartitionActor) -> None:
+        self._context = context
+        self._actor = actor
+        self._settings = PartitionSettings()
+        self._number = 0
+        self._entries: dict[int, _Entry] = {}
+        """By offset: what waits, stored or about to be."""
+        self._queue: deque[_Entry] = deque()
+        """Stored, and not under way."""
+        self._under_way: dict[_Entry, None] = {}
+        self._under_way_bytes = 0
+        self._new: list[DeadLetter] = []
+        """Rows for the next commit."""
+        self._gone: list[int] = []
+        """Offsets whose rows go with the next commit."""
+        self._safe: list[int] = []
+        """Offsets that Kafka has, in this turn of the loop."""
+        self._lacking: dict[int, DeadLetter] = {}
+        """Without their payload, which is being read."""
+        self._reading: asyncio.Task[None] | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._delay_s = AGAIN_S
+        self.problem = ""
+        """What keeps letters from their topic; "" = nothing does."""
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def begin(self, loaded: LoadedPartition, window: Window, settings: PartitionSettings) -> None:
+        """Goes on with what the former incarnation left; once."""
+        self._settings = settings
+        for letter in loaded.dead_letters:
+            if not letter.kept:
+                self._queue.append(self._enter(letter))
+        if window.archiving:
+            self._miss(window)
+        if self._entries or self._lacking:
+            asyncio.get_running_loop().call_soon(self._go)
+
+    def _miss(self, window: Window) -> None:
+        """Ranges that are ARCHIVING without a row: their payloads were not read yet."""
+        for first, last, value in window.ranges.overlapping(window.start_offset, window.end_offset):
+            if value.state is RecordState.ARCHIVING:
+                for offset in range(first, last + 1):
+                    if offset not in self._entries:
+                        cause, said = archive_cause(value), archive_message(value)
+                        self._lacking[offset] = _without_payload(
+                            offset, cause, value.delivery_count, said
+                        )
+
+    def end(self) -> None:
+        """The incarnation is over; what is under way may still arrive, and be sent again."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+        if self._again is not None:
+            self._again.cancel()
+        for entry in self._entries.values():
+            self._leave(entry)
+        for kept in (self._entries, self._queue, self._under_way, self._lacking, self._safe):
+            kept.clear()
+
+    def apply_settings(self, settings: PartitionSettings) -> None:
+        """Another topic, or the first one, is tried at once."""
+        before, self._settings = self._settings, settings
+        if before != settings and (self._entries or self._lacking):
+            self._try_again()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the group's letters take as much as they may: nothing more is acquired."""
+        return self._actor.budget.outbox_bytes >= self._settings.outbox_max_bytes
+
+    # -- into the outbox ------------------------------------------------------------------------
+
+    def note(self, edits: Iterable[Edit], window: Window, now_ms: int) -> None:
+        """Takes in what becomes ARCHIVING by a decision that is about to be applied."""
+        made: list[DeadLetter] = []
+        for first, last, value in edits:
+            if value is None or value.state is not RecordState.ARCHIVING:
+                continue
+            cause, said = archive_cause(value), archive_message(value)
+            for start, end, old in window.ranges.overlapping(first, last):
+                for offset in range(max(start, first), min(end, last) + 1):
+                    letter = _without_payload(
+                        offset,
+                        cause,
+                        value.delivery_count,
+                        said,
+                        member_id=old.member_id,
+                        failed_at_ms=self._context.clock.to_store(now_ms),
+                        state_epoch=self._actor.state_epoch,
+                    )
+                    whole = self._with_payload(letter, self._actor.cache.find(offset))
+                    if whole is None:
+                        self._lacking[offset] = letter
+                    else:
+                        made.append(whole)
+        self._store(made)
+        if self._lacking:
+            asyncio.get_running_loop().call_soon(self._go)
+
+    def _with_payload(self, letter: DeadLetter, chunk: RecordChunk | None) -> DeadLetter | None:
+        """A letter with what its record holds; None = that is not known."""
+        if not self._settings.dead_letter_copies:
+            return letter
+        if chunk is None:
+            return None
+        at, stop = chunk.span(letter.offset, letter.offset)
+        if at >= stop:
+            return None
+        return replace(
+            letter,
+            key=None if chunk.keys is None else chunk.keys[at],
+            value=chunk.values[at],
+            headers=tuple(chunk.headers.get(at, ())),
+            timestamp_ms=chunk.timestamps[at],
+        )
+
+    def _enter(self, letter: DeadLetter) -> _Entry:
+        former = self._entries.pop(letter.offset, None)
+        if former is not None:
+            # A reset delivered it anew; its row is replaced.
+            self._leave(former)
+        self._number += 1
+        entry = self._entries[letter.offset] = _Entry(letter, size_of(letter), self._number)
+        self._actor.budget.outbox_grew(entry.size_bytes)
+        return entry
+
+    def _leave(self, entry: _Entry) -> None:
+        self._actor.budget.outbox_shrank(entry.size_bytes, self._settings.outbox_max_bytes)
+
+    def _store(self, letters: Sequence[DeadLetter]) -> None:
+        """The next commit stores them; then they go."""
+        if not letters:
+            return
+        entries = [self._enter(letter) for letter in letters]
+        self._new += letters
+        effect = CallbackEffect(partial(self._stored, entries))
+        self._context.committer.add(self._actor, effect)
+
+    def _stored(self, entries: Sequence[_Entry], error: SharecoordError | None) -> None:
+        if error is None:
+            self._queue += [each for each in entries if self._waits(each)]
+            self._go()
+
+    def _waits(self, entry: _Entry) -> bool:
+        return self._entries.get(entry.letter.offset) is entry
+
+    def into(self, commit: PartitionCommit) -> None:
+        """What the next commit stores."""
+        if self._new or self._gone:
+            commit.dead_letters, self._new = self._new, []
+            commit.dead_letters_done, self._gone = self._gone, []
+
+    # -- payloads that are not in memory --------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Reads until every letter has its payload, or it is known that there is none."""
+        try:
+            while self._lacking:
+                first = last = next(iter(self._lacking))
+                while last + 1 in self._lacking and last - first < READ_RECORDS_MAX - 1:
+                    last += 1
+                await self._read_range(first, last)
+        except SharecoordError as error:
+            log.warning("dead letters wait for payloads", partition=self._actor.key, why=str(error))
+            asyncio.get_running_loop().call_later(READ_AGAIN_S, self._go)
+        finally:
+            if self._reading is asyncio.current_task():
+                self._reading = None
+
+    async def _read_range(self, first: int, last: int) -> None:
+        context, key = self._context, self._actor.key
+        try:
+            # Uncommitted as well: whoever looks for these offsets has had them before.
+            chunks = await context.reader.reread(
+                key.topic, key.partition, first, last, committed=False
+            )
+        except OffsetOutOfRangeError:
+            start = await context.offset(OffsetQuery(key.topic, key.partition, EARLIEST))
+            last = min(last, start - 1) if start > first else last
+            chunks = []
+        if self._actor.life is not None:
+            known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._actor.life.confirm(lambda: None if known.done() else known.set_result(None))
+            await known
+        self._found(first, last, chunks)
+
+    def _found(self, first: int, last: int, chunks: Sequence[RecordChunk]) -> None:
+        made: list[DeadLetter] = []
+        for offset in range(first, last + 1):
+            letter = self._lacking.pop(offset, None)
+            if letter is None:
+                continue
+            chunk = next((each for each in chunks if each.first <= offset <= each.last), None)
+            whole = self._with_payload(letter, chunk)
+            made.append(replace(letter, payload_known=False) if whole is None else whole)
+        self._store(made)
+
+    # -- out of the outbox ----------------------------------------------------------------------
+
+    def _go(self) -> None:
+        """Sends what may be sent, and has read what is to be read."""
+        if self._actor.partition is None:
+            return
+        if self._lacking and self._reading is None:
+            name = f"dead-letters-{self._actor.key.topic}"
+            self._reading = self._context.spawn(self._read(), name)
+        sink, topic = self._context.dead_letters, self._settings.dead_letter_topic
+        if self._queue and not topic:
+            self.problem = "errors.deadletterqueue.topic.name is empty"
+        if sink is None or not topic or self._again is not None:
+            return
+        while self._queue and self._has_room(self._queue[0]):
+            entry = self._queue.popleft()
+            if not self._waits(entry):
+                continue
+            self._under_way[entry] = None
+            self._under_way_bytes += entry.size_bytes
+            sink.send(topic, self._message(entry), partial(self._heard, entry))
+            if entry.is_alone:
+                return
+
+    def _has_room(self, entry: _Entry) -> bool:
+        if not self._under_way:
+            return True
+        if entry.is_alone or any(each.is_alone for each in self._under_way):
+            return False
+        room = self._under_way_bytes + entry.size_bytes <= UNDER_WAY_BYTES_MAX
+        return room and len(self._under_way) < UNDER_WAY_RECORDS_MAX
+
+    def _message(self, entry: _Entry) -> OutgoingMessage:
+        letter, key = entry.letter, self._actor.key
+        payload = "whole"
+        if not self._settings.dead_letter_copies:
+            payload = "off"
+        elif not letter.payload_known:
+            payload = "gone"
+        elif entry.is_headers_only:
+            payload = "kept"
+        headers = headers_of(key, letter, payload=payload)
+        if payload != "whole":
+            return OutgoingMessage(None, None, headers)
+        return OutgoingMessage(letter.key, letter.value, headers)
+
+    def _heard(self, entry: _Entry, error: SharecoordError | None) -> None:
+        """Kafka has a letter, or says why not."""
+        if entry not in self._under_way:
+            # Of an incarnation that is over.
+            return
+        del self._under_way[entry]
+        self._under_way_bytes -= entry.size_bytes
+        if not self._waits(entry):
+            pass
+        elif error is None:
+            self._has_arrived(entry)
+        else:
+            self._failed(entry, error)
+        if self._again is None:
+            self._go()
+
+    def _has_arrived(self, entry: _Entry) -> None:
+        self.problem, self._delay_s = "", AGAIN_S
+        if not self._safe:
+            asyncio.get_running_loop().call_soon(self._settle)
+        self._safe.append(entry.letter.offset)
+
+    def _failed(self, entry: _Entry, error: SharecoordError) -> None:
+        self._queue = deque(sorted([entry, *self._queue], key=lambda each: each.number))
+        if isinstance(error, LimitExceededError):
+            entry.too_large += 1
+            return
+        if error.message != self.problem:
+            log.warning("dead letters wait", partition=self._actor.key, why=error.message)
+            self.problem = error.message
+        if self._again is None:
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(self._delay_s, self._try_again)
+            self._delay_s = min(2 * self._delay_s, AGAIN_MAX_S)
+
+    def _try_again(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        self._go()
+
+    def _settle(self) -> None:
+        """What Kafka has is ARCHIVED, and its rows go, in one commit."""
+        safe, self._safe = sorted(self._safe), []
+        partition = self._actor.partition
+        if partition is None or not safe:
+            return
+        first = safe[0]
+        for offset, after in zip(safe, [*safe[1:], None], strict=True):
+            entry = self._entries.pop(offset)
+            self._leave(entry)
+            if entry.is_headers_only:
+                self._new.append(replace(entry.letter, kept=True))
+            else:
+                self._gone.append(offset)
+            if after != offset + 1:
+                self._actor.dead_letters_safe(first, offset)
+                first = after or 0
+        self._context.committer.add(self._actor)
+
+
+def _without_payload(
+    offset: int,
+    cause: str,
+    delivery_count: int,
+    said: str | None,
+    *,
+    member_id: str | None = None,
+    failed_at_ms: int = 0,
+    state_epoch: int = 0,
+) -> DeadLetter:
+    return DeadLetter(
+        offset=offset,
+        reason=str(cause),
+        delivery_count=delivery_count,
+        message=said,
+        key=None,
+        value=None,
+        headers=(),
+        timestamp_ms=-1,
+        member_id=member_id,
+        failed_at_ms=failed_at_ms,
+        state_epoch=state_epoch,
+    )
