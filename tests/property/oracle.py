@@ -367,7 +367,7 @@ class Oracle:
 
     def _archived(self, record: Record, cause: ArchiveReason, message: str | None) -> Record:
         text = f"{cause}: {message}" if message else str(cause)
-        state = ARCHIVING if self.settings.dead_letters else ARCHIVED
+        state = ARCHIVING if self.settings.dead_letter_topic else ARCHIVED
         return Record(
             state, record.count, record.hand_outs, base=record.base, size=record.size, reason=text
         )
