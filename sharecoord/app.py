@@ -30,6 +30,7 @@ from sharecoord.config.process_settings import LogFormat, Mode
 from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.ingest.log_reader import KafkaLogReader
 from sharecoord.kafka.catalog import KafkaCatalog
+from sharecoord.kafka.dead_letter_producer import KafkaDeadLetters
 from sharecoord.kafka.offsets_export import KafkaOffsetsExport
 from sharecoord.management.server import ManagementServer
 from sharecoord.observability.logs import configure_logging
@@ -243,6 +244,7 @@ class Application:
             lease_renewal_s=config.coordinator.lease_renew_interval_ms / 1000,
             fleet=Fleet(coordinator_id, clock) if is_fleet else None,
             offsets_export=KafkaOffsetsExport(config.kafka),
+            dead_letters=KafkaDeadLetters(config.kafka),
             events=await self._event_sink(coordinator_id, clock),
         )
 

@@ -358,11 +358,15 @@ class DeadLetterSink(Protocol):
                 LimitExceededError (the topic takes no message of that size), or another error.
         """
 
-    async def ensure(self, topic: str) -> None:
+    async def ensure(self, topic: str, *, create: bool) -> None:
         """Sees to it that a topic is there.
 
+        Args:
+            topic: Which.
+            create: Whether it may be made, with the broker's defaults.
+
         Raises:
-            UnknownTopicOrPartitionError: It is not, and must not be made.
+            UnknownTopicOrPartitionError: It is not there, and must not be made.
             UnauthorizedError: Kafka does not let us make it.
             KafkaUnavailableError: No answer in time.
         """

@@ -282,6 +282,13 @@ class GroupConfig:
         "false.",
         default=True,
     )
+    dlq_auto_create: bool = bool_setting(
+        "errors.deadletterqueue.auto.create.topics.enable",
+        "Whether the dead-letter topic is made when it is missing, with the broker's number of "
+        "partitions and replicas. Kafka has this for the whole cluster: set it for all groups with "
+        "the coordinator's `group.` settings.",
+        default=False,
+    )
     dlq_exactly_once: bool = bool_setting(
         "errors.deadletterqueue.exactly.once",
         "Whether dead letters are produced in transactions, so that there are no duplicates; false "

@@ -25,6 +25,8 @@ class PartitionSettings(NamedTuple):
     """"" = what is never delivered again has no dead letter."""
     dead_letter_copies: bool = True
     """Whether dead letters have key, value and headers of their records."""
+    dead_letter_auto_create: bool = False
+    """Whether their topic may be made."""
     outbox_max_bytes: int = 64 << 20
     """Of the group's dead letters that wait; then it acquires nothing more."""
     ordering: Ordering = Ordering.UNORDERED

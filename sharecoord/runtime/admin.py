@@ -25,6 +25,7 @@ from sharecoord.core.peering import Look
 from sharecoord.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
+    InvalidConfigError,
     InvalidRequestError,
     SharecoordError,
     StoreOutcomeUnknownError,
@@ -214,6 +215,8 @@ class Admin:
                 config | dict(set_values), self._context.group_defaults
             )
             refuse_unsupported(checked)
+            if "errors.deadletterqueue.topic.name" in set_values:
+                await self._check_dead_letters(group_id, checked)
             self._coordinator.check_room(group_id)
             if validate_only:
                 return
@@ -356,6 +359,21 @@ class Admin:
             if not group.closed:
                 await self._refresh(group_id)
         log.info("offsets deleted", group=group_id, topics=list(topics))
+
+    async def _check_dead_letters(self, group_id: str, checked: Mapping[str, str]) -> None:
+        """Whether dead letters could go to their topic, as far as can be seen now."""
+        config = resolve(checked, self._context.group_defaults)
+        topic, sink = config.dlq_topic_name, self._context.dead_letters
+        if not topic:
+            return
+        if any(row.key.topic == topic for row in await self._rows(group_id)):
+            raise InvalidConfigError(
+                f"errors.deadletterqueue.topic.name={topic}: the group reads this topic itself, "
+                "its dead letters would come back for ever; name another topic",
+                metadata={"key": "errors.deadletterqueue.topic.name", "value": topic},
+            )
+        if sink is not None:
+            await sink.ensure(topic, create=config.dlq_auto_create)
 
     # -- groups ---------------------------------------------------------------------------------
 

@@ -140,6 +140,8 @@ class Coordinator:
         await self.context.catalog.close()
         if self.context.offsets_export is not None:
             await self.context.offsets_export.close()
+        if self.context.dead_letters is not None:
+            await self.context.dead_letters.close()
         await self.context.caller.call(self.context.store.close)
         self.context.caller.close()
 

@@ -27,7 +27,12 @@ from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import RecordState
 from sharecoord.core.window import Edit, Window
-from sharecoord.errors import LimitExceededError, OffsetOutOfRangeError, SharecoordError
+from sharecoord.errors import (
+    LimitExceededError,
+    OffsetOutOfRangeError,
+    SharecoordError,
+    UnknownTopicOrPartitionError,
+)
 from sharecoord.ports import EARLIEST, OffsetQuery, OutgoingMessage
 from sharecoord.runtime.effects import CallbackEffect
 
@@ -358,10 +363,25 @@ class DeadLetters:
         if error.message != self.problem:
             log.warning("dead letters wait", partition=self._actor.key, why=error.message)
             self.problem = error.message
+        if (
+            isinstance(error, UnknownTopicOrPartitionError)
+            and self._settings.dead_letter_auto_create
+        ):
+            self._context.spawn(self._make_topic(), "dead-letter-topic")
         if self._again is None:
             loop = asyncio.get_running_loop()
             self._again = loop.call_later(self._delay_s, self._try_again)
             self._delay_s = min(2 * self._delay_s, AGAIN_MAX_S)
+
+    async def _make_topic(self) -> None:
+        sink = self._context.dead_letters
+        assert sink is not None, "it refused a letter"
+        try:
+            await sink.ensure(self._settings.dead_letter_topic, create=True)
+        except SharecoordError as error:
+            self.problem = error.message
+        else:
+            self._try_again()
 
     def _try_again(self) -> None:
         if self._again is not None:

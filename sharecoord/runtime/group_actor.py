@@ -34,7 +34,7 @@ from sharecoord.runtime.dispatch import Dispatcher
 from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.event_tap import tap_maker, work_us_each
 from sharecoord.runtime.group_events import tell
-from sharecoord.runtime.group_settings import settings_of
+from sharecoord.runtime.group_settings import check_subscription, settings_of
 from sharecoord.runtime.memory_budget import GroupBudget
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.rereads import reread
@@ -70,6 +70,7 @@ class GroupActor:
         self.settings = PartitionSettings()
         self._opening: dict[str, asyncio.Task[None]] = {}
         self.dispatcher = Dispatcher(self)
+        self.budget.on_outbox_room = self.dispatcher.wake_all
         self.closed = False
         """The group was deleted: nobody comes in any more, the next use makes a new actor."""
         self.apply_config(row)
@@ -103,6 +104,7 @@ class GroupActor:
             StoreFencedError: The group was deleted meanwhile: join again, a new one.
         """
         self._check_open()
+        check_subscription(self.config, command.topics)
         members = len(self.sessions) + self._joining
         if command.member_id not in self.sessions and members >= self.config.group_max_size:
             raise GroupMaxSizeReachedError(

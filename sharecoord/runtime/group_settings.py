@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sharecoord.config.group import GroupConfig
 from sharecoord.core.pace import grown_window
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import Ordering
+from sharecoord.errors import InvalidRequestError
 
 
 def settings_of(config: GroupConfig) -> PartitionSettings:
@@ -18,6 +21,7 @@ def settings_of(config: GroupConfig) -> PartitionSettings:
         renew_enabled=config.renew_acknowledge_enable,
         dead_letter_topic=config.dlq_topic_name,
         dead_letter_copies=config.dlq_copy_record_enable,
+        dead_letter_auto_create=config.dlq_auto_create,
         outbox_max_bytes=config.dlq_outbox_max_bytes,
         ordering=Ordering(config.ordering),
         retry_backoff_ms=config.retry_backoff_ms,
@@ -25,6 +29,19 @@ def settings_of(config: GroupConfig) -> PartitionSettings:
         retry_backoff_multiplier=config.retry_backoff_multiplier,
         retry_backoff_jitter=config.retry_backoff_jitter,
     )
+
+
+def check_subscription(config: GroupConfig, topics: Iterable[str]) -> None:
+    """Refuses a subscription to the group's own dead letters, which would come back for ever.
+
+    Raises:
+        InvalidRequestError: It is one.
+    """
+    if config.dlq_topic_name and config.dlq_topic_name in topics:
+        raise InvalidRequestError(
+            f"topic {config.dlq_topic_name!r} takes this group's own dead letters "
+            "(errors.deadletterqueue.topic.name); read it with another group"
+        )
 
 
 def window_records(config: GroupConfig, holds_total: int, members: int) -> int:

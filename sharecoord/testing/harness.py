@@ -35,6 +35,7 @@ from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import JoinCommand, Session
 from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
 from sharecoord.testing.event_book import EventBook
+from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.fake_log import EPOCH_MS, FakeLog
 from sharecoord.testing.ledger import BookEntry, Ledger
 from sharecoord.testing.peers import PeerHub
@@ -385,6 +386,7 @@ class World:
         """The way of that coordinator to its store."""
         self.members: dict[str, FakeMember] = {}
         self.events = EventBook()
+        self.dead_letters = FakeDeadLetters()
         self.peers = PeerHub()
         self._incarnations = itertools.count(1)
 
@@ -441,6 +443,7 @@ class World:
             parking=self.parking,
             group_defaults=self.defaults,
             fleet=Fleet(coordinator_id, clock) if fleet else None,
+            dead_letters=self.dead_letters,
             events=self.events,
         )
         coordinator = Coordinator(context, self.peers.network(coordinator_id) if fleet else None)

@@ -17,6 +17,7 @@ from sharecoord.errors import InvalidRequestError, SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.group_settings import check_subscription
 from sharecoord.runtime.sessions import Session
 from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
@@ -151,6 +152,7 @@ class ConsumeStream(StreamChannel):
             group.polled(session)
         if request.HasField("subscription"):
             topics = check_topics(list(request.subscription.topics))
+            check_subscription(group.config, topics)
             group.subscribe(session, topics)
             self._coordinator.subscription_changed(group, session)
         if request.HasField("paused"):

@@ -1,0 +1,188 @@
+"""Dead letters to their topics, over librdkafka's producer: every delivery told, none given up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from sharecoord.errors import (
+    KafkaUnavailableError,
+    LimitExceededError,
+    SharecoordError,
+    UnauthorizedError,
+    UnknownTopicOrPartitionError,
+)
+from sharecoord.kafka.client import (
+    REQUEST_TIMEOUT_S,
+    KafkaError,
+    all_done,
+    make_admin,
+    make_producer,
+)
+from sharecoord.ports import OutgoingMessage
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    "compression.type": "lz4",
+    "linger.ms": 5,
+    # As Java's clients choose: the letters of one key stay in one partition, in order.
+    "partitioner": "murmur2_random",
+    # A topic that is missing is said soon; it is asked for again as long as letters wait.
+    "topic.metadata.propagation.max.ms": 5_000,
+}
+_FIXED: Final[dict[str, Any]] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "message.timeout.ms": 0,
+    # The broker alone says what is too large.
+    "message.max.bytes": 1_000_000_000,
+    "allow.auto.create.topics": False,
+}
+
+POLL_S: Final = 0.1
+"""A producer that is closed is noticed after so long."""
+
+CLOSE_S: Final = 2.0
+"""What is under way has so long to arrive; what does not is sent again by whoever comes next."""
+
+_UNKNOWN: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+_REFUSED: Final = frozenset(
+    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+)
+_TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+
+Done = Callable[[SharecoordError | None], None]
+
+
+class KafkaDeadLetters:
+    """The `DeadLetterSink` of a real cluster; connects at the first call."""
+
+    def __init__(self, settings: Mapping[str, str | int | float | bool]) -> None:
+        self._settings = dict(settings)
+        self._producer: Producer | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._admin: AdminClient | None = None
+
+    def send(self, topic: str, message: OutgoingMessage, done: Done) -> None:
+        """Hands a message over."""
+        loop = asyncio.get_running_loop()
+        tell = partial(self._tell, loop, done)
+
+        def delivered(error: KafkaError | None, _: object) -> None:
+            if error is not None and error.fatal():
+                self._producer = None
+            tell(None if error is None else _problem(topic, error))
+
+        try:
+            self._started().produce(
+                topic,
+                value=message.value,
+                key=message.key,
+                headers=list(message.headers),
+                on_delivery=delivered,
+            )
+        except BufferError:
+            tell(KafkaUnavailableError("more dead letters wait for Kafka than the producer holds"))
+        except KafkaException as error:
+            tell(_problem(topic, error.args[0]))
+
+    @staticmethod
+    def _tell(loop: asyncio.AbstractEventLoop, done: Done, error: SharecoordError | None) -> None:
+        try:
+            loop.call_soon_threadsafe(done, error)
+        except RuntimeError:
+            # The loop is closed: whoever comes next sends it again.
+            pass
+
+    def _started(self) -> Producer:
+        """The producer; one with a fatal error has been given up."""
+        if self._producer is None:
+            self._producer = make_producer({**_DEFAULTS, **self._settings, **_FIXED})
+            self._thread = threading.Thread(
+                target=self._poll,
+                args=(self._producer,),
+                name="sharecoord-dead-letters",
+                daemon=True,
+            )
+            self._thread.start()
+        return self._producer
+
+    def _poll(self, producer: Producer) -> None:
+        while not self._closing and self._producer is producer:
+            producer.poll(POLL_S)
+        if self._closing:
+            producer.flush(CLOSE_S)
+        # What is still under way is told that it failed, and is sent again.
+        producer.purge()
+        producer.poll(0)
+
+    async def ensure(self, topic: str, *, create: bool) -> None:
+        """Sees to it that a topic is there."""
+        if self._admin is None:
+            self._admin = make_admin(self._settings)
+        known = await asyncio.to_thread(self._find, self._admin, topic)
+        if known:
+            return
+        if not create:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} does not exist; create it, or set "
+                "errors.deadletterqueue.auto.create.topics.enable=true to have it made"
+            )
+        # -1: the broker's defaults.
+        new = NewTopic(
+            topic,
+            num_partitions=-1,
+            replication_factor=-1,
+            config={"message.timestamp.type": "CreateTime"},
+        )
+        made = self._admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_S)
+        await all_done(made.values())
+        try:
+            made[topic].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise _problem(topic, error.args[0]) from error
+
+    @staticmethod
+    def _find(admin: AdminClient, topic: str) -> bool:
+        try:
+            # Of all topics: a question about this one would make it, as the broker likes.
+            return topic in admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        except KafkaException as error:
+            raise _problem(topic, error.args[0]) from error
+
+    async def close(self) -> None:
+        """Ends the producer."""
+        self._closing = True
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+        self._producer = self._admin = None
+
+
+def _problem(topic: str, error: KafkaError) -> SharecoordError:
+    """Kafka's error as one that names the fix."""
+    code, what = error.code(), f"{error.name()} {error.str()}".rstrip()
+    if code in _UNKNOWN:
+        return UnknownTopicOrPartitionError(f"dead-letter topic {topic!r} does not exist ({what})")
+    if code in _REFUSED:
+        return UnauthorizedError(
+            f"Kafka refuses dead-letter topic {topic!r} to the coordinator ({what}); allow WRITE "
+            "and DESCRIBE on it, and IDEMPOTENT_WRITE on the cluster before Kafka 3.0"
+        )
+    if code in _TOO_LARGE:
+        return LimitExceededError(
+            f"dead-letter topic {topic!r} takes no message of this size ({what})"
+        )
+    return KafkaUnavailableError(f"dead-letter topic {topic!r}: {what}")
