@@ -187,6 +187,9 @@ class Store(Protocol):
 
     # -- reads for people: committed state ------------------------------------------------------
 
+    def list_outboxes(self) -> list[PartitionKey]:
+        """Share-partitions, not closed, with dead letters that wait for their topic."""
+
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
         """The share-partitions of a group, closed ones included, by topic and partition."""
 

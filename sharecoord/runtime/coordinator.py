@@ -35,6 +35,9 @@ from sharecoord.runtime.sessions import JoinCommand, Session
 
 log = structlog.get_logger(__name__)
 
+OUTBOX_INTERVAL_S = 10.0
+"""How often it is looked whose dead letters wait while nobody serves them."""
+
 UNKNOWN_TOPIC_INTERVAL_S = 0.5
 """How often topics are looked for that members want and the cluster does not have."""
 
@@ -105,6 +108,7 @@ class Coordinator:
         self.context.spawn(IdleWatch(self.groups).run(), "idle")
         self.context.spawn(self._watch_topics(), "topics")
         self.context.spawn(self._follow_log_starts(), "log-starts")
+        self.context.spawn(self._follow_outboxes(), "outboxes")
         self.context.spawn(self.offsets_exporter.run(), "offsets-export")
 
     async def drain(self, grace_ms: int = 2_000) -> None:
@@ -294,7 +298,7 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         looked_s = looked_at_all_s = loop.time()
         while True:
-            unknown = any(g.topics - g.topic_ids.keys() for g in self.groups.values())
+            unknown = any(_wanted(g) - g.topic_ids.keys() for g in self.groups.values())
             next_s = looked_at_all_s + KNOWN_TOPIC_INTERVAL_S
             if unknown or not self.kafka_ok:
                 next_s = min(next_s, looked_s + UNKNOWN_TOPIC_INTERVAL_S)
@@ -316,6 +320,22 @@ class Coordinator:
                 log.exception("topics not read")
             if everything:
                 looked_at_all_s = looked_s
+
+    async def _follow_outboxes(self) -> None:
+        """Topics with dead letters that wait are served without members, too."""
+        while True:
+            try:
+                keys = await self.context.caller.call(self.context.store.list_outboxes)
+            except SharecoordError as error:
+                log.warning("outboxes not read", why=error.message)
+            else:
+                for group in self.groups.values():
+                    group.owed_topics = frozenset(
+                        key.topic for key in keys if key.group_id == group.group_id
+                    )
+                if keys:
+                    self._watch_now.set()
+            await asyncio.sleep(OUTBOX_INTERVAL_S)
 
     async def _follow_log_starts(self) -> None:
         """Archives and counts what retention took away under the groups."""
@@ -343,16 +363,21 @@ class Coordinator:
         wanted: set[str] = set()
         for group in self.groups.values():
             if everything:
-                wanted |= group.topics | group.topic_ids.keys()
+                wanted |= _wanted(group) | group.topic_ids.keys()
             else:
-                wanted |= group.topics - group.topic_ids.keys()
+                wanted |= _wanted(group) - group.topic_ids.keys()
         found = await self.context.catalog.describe(sorted(wanted))
         if everything:
             await self._retire_gone(wanted - found.keys())
         for group in self.groups.values():
-            for topic in sorted((group.topics | group.topic_ids.keys()) & found.keys()):
+            for topic in sorted((_wanted(group) | group.topic_ids.keys()) & found.keys()):
                 info = found[topic]
                 places = group.partitions.keys() | group.elsewhere.keys()
                 have = {partition for name, partition in places if name == topic}
                 if have != set(info.partitions) or group.topic_ids.get(topic) != info.topic_id:
                     group.topic_found(topic, info)
+
+
+def _wanted(group: GroupActor) -> set[str]:
+    """Topics that members or dead letters want."""
+    return group.topics | group.owed_topics

@@ -5,8 +5,8 @@ outbox that has its payload. Once that is durable it goes to the dead-letter top
 it, the range becomes ARCHIVED and the row goes. So a letter is lost nowhere between the two: what a
 coordinator leaves undone its successor finds in the store and sends, twice at worst, under one id.
 
-A payload that is not in the cache is read again first; until then the range is ARCHIVING without a
-row, and who loads it reads on.
+A payload that is not in the cache is read again first; until then its row is without it, and who
+loads the row reads on.
 """
 
 from __future__ import annotations
@@ -115,27 +115,17 @@ class DeadLetters:
 
     # -- life -----------------------------------------------------------------------------------
 
-    def begin(self, loaded: LoadedPartition, window: Window, settings: PartitionSettings) -> None:
+    def begin(self, loaded: LoadedPartition, settings: PartitionSettings) -> None:
         """Goes on with what the former incarnation left; once."""
         self._settings = settings
         for letter in loaded.dead_letters:
-            if not letter.kept:
-                self._queue.append(self._enter(letter))
-        if window.archiving:
-            self._miss(window)
+            if letter.payload_known or not settings.dead_letter_copies:
+                if not letter.kept:
+                    self._queue.append(self._enter(letter))
+            else:
+                self._lacking[letter.offset] = replace(letter, payload_known=True)
         if self._entries or self._lacking:
             asyncio.get_running_loop().call_soon(self._go)
-
-    def _miss(self, window: Window) -> None:
-        """Ranges that are ARCHIVING without a row: their payloads were not read yet."""
-        for first, last, value in window.ranges.overlapping(window.start_offset, window.end_offset):
-            if value.state is RecordState.ARCHIVING:
-                for offset in range(first, last + 1):
-                    if offset not in self._entries:
-                        cause, said = archive_cause(value), archive_message(value)
-                        self._lacking[offset] = _without_payload(
-                            offset, cause, value.delivery_count, said
-                        )
 
     def end(self) -> None:
         """The incarnation is over; what is under way may still arrive, and be sent again."""
@@ -183,6 +173,7 @@ class DeadLetters:
                     whole = self._with_payload(letter, self._actor.cache.find(offset))
                     if whole is None:
                         self._lacking[offset] = letter
+                        self._new.append(replace(letter, payload_known=False))
                     else:
                         made.append(whole)
         self._store(made)

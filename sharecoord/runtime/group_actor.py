@@ -59,6 +59,8 @@ class GroupActor:
         self.totals: dict[str, int] = {}
         """Records that members hold in all partitions; kept by their windows."""
         self.topic_ids: dict[str, str] = {}
+        self.owed_topics: frozenset[str] = frozenset()
+        """With dead letters that wait: served without members, too."""
         self.owners: dict[str, frozenset[str]] = {}
         """In a fleet, by topic: the owners of its share-partitions, `HERE` included."""
         self.elsewhere: dict[Place, str] = {}

@@ -208,7 +208,7 @@ def _activate(
         parking.parked_from_ms(context, loaded),
     )
     actor.parking.begin(loaded)
-    actor.letters.begin(loaded, partition.window, group.settings)
+    actor.letters.begin(loaded, group.settings)
     actor.activate(partition, incarnation=incarnation, state_epoch=loaded.row.state_epoch)
     actor.life = TopicLife(context, group, actor)
     log.info(

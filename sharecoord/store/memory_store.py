@@ -482,6 +482,15 @@ class MemoryStore:
 
     # -- reads for people -----------------------------------------------------------------------
 
+    def list_outboxes(self) -> list[PartitionKey]:
+        with self._transaction("list_outboxes") as database:
+            return [
+                part.row.key
+                for part in database.partitions.values()
+                if not part.row.closed
+                and any(not letter.kept for letter in part.dead_letters.values())
+            ]
+
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
         with self._transaction("list_partitions") as database:
             rows = [part.row for part in database.partitions.values()]

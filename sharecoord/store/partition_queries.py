@@ -273,6 +273,14 @@ def change_as_owner(
     )
 
 
+def list_outboxes(connection: Connection) -> list[PartitionKey]:
+    """Share-partitions with dead letters that wait."""
+    letter = DEAD_LETTER.c
+    waiting = select(letter.partition_id).where(letter.kept.is_(False))
+    rows = connection.execute(_PARTITION.where(_C.id.in_(waiting), _C.closed.is_(False)))
+    return [row.key for row in map(decode_partition, rows)]
+
+
 def list_partitions(connection: Connection, group_id: str) -> list[PartitionRow]:
     """By topic, partition and age; sorted here, because collations of databases differ."""
     rows = connection.execute(_PARTITION.where(_C.group_id == group_id))

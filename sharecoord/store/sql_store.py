@@ -386,6 +386,10 @@ class SqlStore:
 
     # -- reads for people -----------------------------------------------------------------------
 
+    def list_outboxes(self) -> list[PartitionKey]:
+        with self._read() as connection:
+            return partition_queries.list_outboxes(connection)
+
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
         with self._read() as connection:
             return partition_queries.list_partitions(connection, group_id)

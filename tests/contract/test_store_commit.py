@@ -246,6 +246,20 @@ def test_dead_letters_are_byte_exact(world: World) -> None:
     assert again.dead_letters == letters
 
 
+def test_outboxes_are_listed_while_something_waits_in_them(world: World) -> None:
+    store = world.open()
+    first, second, third = (claimed(store, key_of(n)) for n in range(3))
+    kept = replace(letter_of(7), kept=True)
+    commit(store, change_of(first, dead_letters=[letter_of(1), letter_of(2), kept]))
+    commit(store, change_of(second, dead_letters=[kept]))
+    assert store.list_outboxes() == [first.row.key]
+    commit(store, change_of(third, dead_letters=[letter_of(5)]))
+    assert set(store.list_outboxes()) == {first.row.key, third.row.key}
+    commit(store, change_of(first, dead_letters_done=[1, 2]))
+    store.close_partition(third.row.partition_id, owner_epoch=third.row.owner_epoch)
+    assert store.list_outboxes() == []
+
+
 def test_a_dead_letter_at_the_same_offset_is_replaced(world: World) -> None:
     store = world.open()
     loaded = claimed(store)

@@ -226,6 +226,27 @@ async def test_what_the_topic_does_not_take_stays_in_the_store() -> None:
 
 
 @virtual
+async def test_what_waits_is_sent_without_members() -> None:
+    world = letters_world(10)
+    world.dead_letters.down = True
+    async with running(world) as coordinator:
+        member = await joined(world, coordinator)
+        (delivery,) = await member.take(10)
+        actor_of(coordinator, "orders").cache.clear()
+        world.log.set_down(down=True)
+        await reject(member, delivery)
+        member.leave()
+        await asyncio.sleep(1)
+        assert outbox(world) == list(range(10)), "stored before their payloads are known"
+    world.dead_letters.down = False
+    world.log.set_down(down=False)
+    async with running(world):
+        await until(lambda: world.start_offset("g", "orders") == 10, step_s=0.1)
+        assert {text(message, PAYLOAD_HEADER) for message in arrived(world)} == {"whole"}
+        assert {text(message, PREFIX + "member") for message in arrived(world)} == {"m"}
+
+
+@virtual
 async def test_headers_alone_go_where_the_group_says_so() -> None:
     world = letters_world(2, copy_record_enable="false")
     async with running(world) as coordinator:
