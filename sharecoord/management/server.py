@@ -53,6 +53,16 @@ class BoardCollector(Collector):
             "Jain's index of the last second over what members got against their fair part.",
             snapshot.fairness,
         )
+        yield _by_group(
+            "sharecoord_dead_letters_waiting_bytes",
+            "Dead letters that are not in their topic yet.",
+            {group: size for group, (size, _) in snapshot.outboxes.items()},
+        )
+        yield _by_group(
+            "sharecoord_dead_letters_full",
+            "1 = so many dead letters wait that the group acquires nothing more.",
+            {group: is_full for group, (_, is_full) in snapshot.outboxes.items()},
+        )
         exports = GaugeMetricFamily(
             "sharecoord_offsets_export_ok",
             "1 = share.offsets.export.group is written, 0 = not, for this reason.",
@@ -73,6 +83,19 @@ class BoardCollector(Collector):
             "settled": CounterMetricFamily(
                 "sharecoord_settled_records",
                 "Records whose lock a member's acknowledgement ended.",
+                labels=places,
+            ),
+            "dead_letters": CounterMetricFamily(
+                "sharecoord_dead_letters", "Records sent to the dead-letter topic.", labels=places
+            ),
+            "dead_letters_waiting": GaugeMetricFamily(
+                "sharecoord_dead_letters_waiting_records",
+                "Dead letters that are not in their topic yet.",
+                labels=places,
+            ),
+            "dead_letters_failing": GaugeMetricFamily(
+                "sharecoord_dead_letters_failing",
+                "1 = the dead-letter topic takes none at the moment.",
                 labels=places,
             ),
             "held_back": GaugeMetricFamily(

@@ -150,6 +150,11 @@ class DeadLetters:
         """Whether the group's letters take as much as they may: nothing more is acquired."""
         return self._actor.budget.outbox_bytes >= self._settings.outbox_max_bytes
 
+    @property
+    def waiting(self) -> int:
+        """Letters that are not in their topic yet."""
+        return len(self._entries) + len(self._lacking)
+
     # -- into the outbox ------------------------------------------------------------------------
 
     def note(self, edits: Iterable[Edit], window: Window, now_ms: int) -> None:
@@ -342,6 +347,7 @@ class DeadLetters:
 
     def _has_arrived(self, entry: _Entry) -> None:
         self.problem, self._delay_s = "", AGAIN_S
+        self._actor.dead_letters += 1
         if not self._safe:
             asyncio.get_running_loop().call_soon(self._settle)
         self._safe.append(entry.letter.offset)

@@ -39,6 +39,11 @@ class PartitionFigures:
     """Payloads, ranges and keys."""
     held_back: bool = False
     """Nothing new is read because of `memory.limit`."""
+    dead_letters: int = 0
+    """Records that went to the dead-letter topic since the process started."""
+    dead_letters_waiting: int = 0
+    dead_letters_failing: bool = False
+    """The topic does not take them at the moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,8 @@ class Snapshot:
     memory: MemoryFigures | None = None
     fairness: dict[str, float] = field(default_factory=dict)
     """Jain's index of the last second, of the groups in which something was handed out."""
+    outboxes: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """Bytes of dead letters that wait, by group, and whether they stop it."""
     exports: tuple[ExportFigures, ...] = ()
     events: EventFigures | None = None
     """None where there is no event log."""
@@ -98,6 +105,14 @@ class StatusBoard:
                 for g in groups
                 if g.dispatcher.fairness is not None
             },
+            outboxes={
+                g.group_id: (
+                    g.budget.outbox_bytes,
+                    g.budget.outbox_bytes >= g.settings.outbox_max_bytes,
+                )
+                for g in groups
+                if g.settings.dead_letter_topic or g.budget.outbox_bytes
+            },
             exports=coordinator.offsets_exporter.figures(),
             events=None if sink is None else sink.figures,
         )
@@ -126,6 +141,9 @@ def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
                     settled=actor.settled_records,
                     memory_bytes=partition_bytes(actor),
                     held_back=actor.held_back,
+                    dead_letters=actor.dead_letters,
+                    dead_letters_waiting=actor.letters.waiting,
+                    dead_letters_failing=bool(actor.letters.problem),
                 )
             )
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from sharecoord.core.changes import (
     InFlightRow,
@@ -11,7 +11,9 @@ from sharecoord.core.changes import (
     PartitionKey,
     PartitionRow,
 )
+from sharecoord.core.dead_letters import ID_HEADER, PAYLOAD_HEADER
 from sharecoord.core.states import AcknowledgeType, RecordState
+from sharecoord.ports import OutgoingMessage
 from sharecoord.store import memory_delayed
 from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow
 
@@ -19,7 +21,8 @@ __all__ = ["DatabaseJudge"]
 
 ACCEPT, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.REJECT
 AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
-ARCHIVED = RecordState.ARCHIVED
+ARCHIVING, ARCHIVED = RecordState.ARCHIVING, RecordState.ARCHIVED
+DEAD = (ARCHIVING, ARCHIVED)
 
 LIMIT_MEMORY_MS = 60_000
 """A change of the delivery limit is known to every coordinator, frozen ones too, after so long."""
@@ -70,6 +73,10 @@ class DatabaseJudge:
         self._gateway_of: dict[str, str] = {}
         """Where members' last streams ended."""
         self._troubles = 0
+        self._owed: dict[tuple[PartitionKey, int], None] = {}
+        """Dead letters that were stored, by place of their records."""
+        self._letters: set[tuple[str, int, int]] = set()
+        """Dead letters that arrived: topic id, partition, offset."""
         self._member_epochs: dict[str, int] = {}
         self.way: Callable[[str, str], int | None] = lambda gateway, owner: None
         """From an owner to a gateway: the same as long as nothing on it is lost; None = it is."""
@@ -115,6 +122,25 @@ class DatabaseJudge:
         for life in shadow.lives.values():
             if (holders is None or life.holder in holders) and not self._is_valid(shadow, life):
                 life.deadline_ms = 0
+
+    def letter_arrived(self, message: OutgoingMessage) -> None:
+        """A dead letter is in its topic."""
+        headers = {name: (value or b"").decode() for name, value in message.headers}
+        _, topic_id, partition, offset, _ = headers[ID_HEADER].rsplit(":", 4)
+        place = topic_id, int(partition)
+        self._letters.add((*place, int(offset)))
+        known = self.log.written.get(place, {}).get(int(offset), ())
+        if headers[PAYLOAD_HEADER] == "whole" and message.value not in known:
+            self.broken(f"dead letter {headers[ID_HEADER]}: {message.value!r} is another's value")
+
+    def missing_letters(self) -> Iterator[str]:
+        """What is owed to the dead-letter topic, in words; but for topics that were deleted."""
+        for key, offset in self._owed:
+            if key.topic_id not in self.log.ended and not self._has_letter(key, offset):
+                yield f"dead letter of {key.topic}[{key.partition}]@{offset}"
+
+    def _has_letter(self, key: PartitionKey, offset: int) -> bool:
+        return (key.topic_id, key.partition, offset) in self._letters
 
     # -- what the database does -----------------------------------------------------------------
 
@@ -232,10 +258,17 @@ class DatabaseJudge:
                 f"{name}: window [{shadow.start}, {shadow.end}) moved back to "
                 f"[{head.start_offset}, {head.end_offset})"
             )
+        letters = {letter.offset for letter in part.dead_letters}
+        self._owed.update(dict.fromkeys((shadow.key, offset) for offset in letters))
         before = self._changed_rows(shadow, part)
         after = {o: row for row in part.upserted for o in range(row[0], row[1] + 1)}
         truncated_at = head.end_offset if part.raises_state_epoch else None
         self._check_moves(shadow, before, after, head, truncated_at)
+        for offset, row in after.items():
+            if row.state != ARCHIVING or offset in letters:
+                continue
+            if offset not in before or before[offset].state != ARCHIVING:
+                self.broken(f"{name}@{offset}: {text_of(row)} without a stored letter")
         self._check_skipped(shadow, after, head)
         shadow.start, shadow.end = head.start_offset, head.end_offset
         for row in part.upserted:
@@ -292,6 +325,9 @@ class DatabaseJudge:
         """
         if old.state == ARCHIVED and passed:
             return
+        if old.state == ARCHIVING and passed:
+            self._check_letter(shadow, offset)
+            return
         if not self.log.holds(shadow.key, offset):
             return
         life, token = shadow.life(offset), old.lock_token
@@ -336,8 +372,15 @@ class DatabaseJudge:
             self._check_was_sent(shadow, offset, life, old)
         if new.state == ACQUIRED:
             self._check_grant(shadow, offset, old, new)
-        elif new.state == ARCHIVED and (old is None or old.state != ARCHIVED):
+        elif new.state in DEAD and (old is None or old.state not in DEAD):
             self._check_archived(shadow, offset, life, old, new)
+        elif old is not None and (old.state, new.state) == (ARCHIVING, ARCHIVED):
+            self._check_letter(shadow, offset)
+
+    def _check_letter(self, shadow: Shadow, offset: int) -> None:
+        """Nothing is ARCHIVED before its dead letter has arrived, but what is gone from the log."""
+        if self.log.holds(shadow.key, offset) and not self._has_letter(shadow.key, offset):
+            self.broken(f"{name_of(shadow)}@{offset}: ARCHIVED before its dead letter arrived")
 
     def _check_was_sent(
         self, shadow: Shadow, offset: int, life: RecordLife, old: InFlightRow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 from sharecoord.errors import (
@@ -14,11 +13,12 @@ from sharecoord.errors import (
 )
 from sharecoord.ports import OutgoingMessage
 
+__all__ = ["FakeDeadLetters"]
+
 ROUND_TRIP_S = 0.002
 """Virtual duration of a produce request."""
 
-
-_Sent = tuple[str, OutgoingMessage, Callable[[SharecoordError | None], None]]
+STEP_S = 1e-6
 
 
 class FakeDeadLetters:
@@ -34,7 +34,8 @@ class FakeDeadLetters:
         self.most_bytes = 1 << 20
         """Of one message: key and value."""
         self.made: list[str] = []
-        self._under_way: deque[_Sent] = deque()
+        self.on_arrival: Callable[[OutgoingMessage], None] = lambda _: None
+        self._last_s = 0.0
 
     def send(
         self,
@@ -43,11 +44,17 @@ class FakeDeadLetters:
         done: Callable[[SharecoordError | None], None],
     ) -> None:
         """Arrives after a while."""
-        self._under_way.append((topic, message, done))
-        asyncio.get_running_loop().call_later(ROUND_TRIP_S, self._arrive)
+        loop = asyncio.get_running_loop()
+        # One after the other: a loop does not keep the order of what falls due together.
+        self._last_s = max(loop.time() + ROUND_TRIP_S, self._last_s + STEP_S)
+        loop.call_at(self._last_s, self._arrive, topic, message, done)
 
-    def _arrive(self) -> None:
-        topic, message, done = self._under_way.popleft()
+    def _arrive(
+        self,
+        topic: str,
+        message: OutgoingMessage,
+        done: Callable[[SharecoordError | None], None],
+    ) -> None:
         if self.down:
             done(KafkaUnavailableError("the fake cluster is down"))
         elif topic not in self.topics:
@@ -56,6 +63,7 @@ class FakeDeadLetters:
             done(LimitExceededError("too large"))
         else:
             self.topics[topic].append(message)
+            self.on_arrival(message)
             if not self.forgets:
                 done(None)
 

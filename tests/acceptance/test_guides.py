@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.processes import GuardedProcess
-from tests.support import KafkaUnderTest, eventually
+from tests.support import KafkaUnderTest, eventually, unique_name
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -21,17 +21,22 @@ def example_of(guide: str) -> str:
     return str(program)
 
 
-def test_delay(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
-    program, said = example_of("delay.md"), (DOCS / "delay.md").read_text(encoding="utf-8")
-    with CoordinatorProcess(kafka_broker.bootstrap_servers, tmp_path) as coordinator:
-        for old, new in {
-            "localhost:7070": coordinator.address,
-            "localhost:9092": kafka_broker.bootstrap_servers,
-            '"reminders"': f'"{topic()}"',
-        }.items():
+def run_example(guide: str, servers: str, folder: Path, names: dict[str, str]) -> list[str]:
+    """Runs the program of a guide; returns what it printed.
+
+    Args:
+        guide: Its file.
+        servers: Of Kafka.
+        folder: For the coordinator and the program.
+        names: Topics and groups of the guide, and what they are called here.
+    """
+    program = example_of(guide)
+    with CoordinatorProcess(servers, folder) as coordinator:
+        told = {"localhost:7070": coordinator.address, "localhost:9092": servers}
+        for old, new in {**told, **{f'"{k}"': f'"{v}"' for k, v in names.items()}}.items():
             assert old in program
             program = program.replace(old, new)
-        path, log = tmp_path / "example.py", tmp_path / "example.log"
+        path, log = folder / "example.py", folder / "example.log"
         path.write_text(program, encoding="utf-8")
         process = GuardedProcess("example", [sys.executable, "-u", str(path)], log_path=log)
         process.start()
@@ -40,10 +45,31 @@ def test_delay(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path
             assert process.exit_code == 0, process.log_tail()
         finally:
             process.stop(5)
-    printed = [line for line in log.read_text(encoding="utf-8").splitlines() if "delivery" in line]
-    assert len(printed) == 4
-    plain = " ".join(said.split())
+    return log.read_text(encoding="utf-8").splitlines()
+
+
+def check_said(guide: str, printed: list[str]) -> None:
+    """The guide says what its program prints."""
+    said = " ".join((DOCS / guide).read_text(encoding="utf-8").split())
     for line in printed:
-        assert f"`{line}`" in plain, "the guide does not say so"
+        assert f"`{line}`" in said, "the guide does not say so"
+
+
+def test_delay(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+    names = {"reminders": topic()}
+    lines = run_example("delay.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    printed = [line for line in lines if "delivery" in line]
+    assert len(printed) == 4
+    check_said("delay.md", printed)
     assert printed[0] == "say hello - delivery 1"
     assert printed[-1] == "pay the bill - delivery 1"
+
+
+def test_dead_letters(
+    kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    names = {"payments": topic(), "billing-dead": unique_name("dead"), "look": unique_name("look")}
+    lines = run_example("dead-letters.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    printed = [line for line in lines if line.startswith(("dead letter:", "trace:"))]
+    assert len(printed) == 2
+    check_said("dead-letters.md", printed)

@@ -20,6 +20,7 @@ from sharecoord.runtime.memory_budget import MemoryBudget
 from sharecoord.runtime.parking import ParkingLimits
 from sharecoord.store.memory_store import MemoryDatabase
 from sharecoord.testing.event_book import EventBook
+from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.judge import Judge
 from sharecoord.testing.processes import Process
 from tests.simulation.environment import (
@@ -32,7 +33,7 @@ from tests.simulation.environment import (
 )
 from tests.simulation.network import Links, Network
 
-GROUP = "g"
+GROUP, DEAD_LETTERS = "g", "dead-letters"
 
 
 class Node:
@@ -82,6 +83,7 @@ class Node:
             parking=fleet.parking,
             group_defaults=fleet.defaults,
             fleet=None if fleet.lone else peers.Fleet(self.name, self.clock),
+            dead_letters=fleet.dead_letters,
             events=fleet.events,
         )
         links = None if fleet.lone else Links(fleet.network, self)
@@ -156,6 +158,9 @@ class Fleet:
         self.memory_bytes = memory_bytes
         self.parking = parking
         self.events = EventBook()
+        self.dead_letters = FakeDeadLetters()
+        self.dead_letters.topics[DEAD_LETTERS] = []
+        self.dead_letters.on_arrival = judge.letter_arrived
         self.outside = contextvars.copy_context()
         self.network = Network(judge, chance, self.outside)
         self.nodes: list[Node] = []

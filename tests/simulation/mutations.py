@@ -19,6 +19,7 @@ from sharecoord.core.changes import (
     InFlight,
     LoadedPartition,
     PartitionClaim,
+    PartitionCommit,
 )
 from sharecoord.core.decisions import Decision, HeldRange
 from sharecoord.core.settings import PartitionSettings
@@ -26,6 +27,7 @@ from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.window import RangeState, Window
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime import group_actor, loading, partition_actor, recovery
+from sharecoord.runtime.dead_letters import DeadLetters
 from sharecoord.runtime.dispatch import Dispatcher
 from sharecoord.runtime.effects import AcknowledgeEffect, DeliveryEffect
 from sharecoord.runtime.group_actor import GroupActor
@@ -97,6 +99,20 @@ def _send_before_commit(effect: DeliveryEffect, *args: Any) -> None:
 
 
 _delivery_effect = DeliveryEffect.__init__
+
+
+def _heard_ok(letters: DeadLetters, entry: Any, error: SharecoordError | None) -> None:
+    """Takes a dead letter that Kafka refused for one that arrived."""
+    _heard(letters, entry, None)
+
+
+def _no_outbox(letters: DeadLetters, commit: PartitionCommit) -> None:
+    """Stores no dead letter."""
+    _into(letters, commit)
+    commit.dead_letters = []
+
+
+_heard, _into = DeadLetters._heard, DeadLetters.into
 
 
 def _any_token(
@@ -296,6 +312,8 @@ MUTATIONS = FLEET_MUTATIONS | {
     "the start offset passes a due record": on(Window, "_advance_start", _start_passes_due),
     "a gap is concluded one offset too far": on(SharePartition, "decide_skip", _gap_assumed),
     "what could not be sent is not handed back": on(PartitionActor, "hand_back", _no_hand_back),
+    "a dead letter that Kafka refused counts as arrived": on(DeadLetters, "_heard", _heard_ok),
+    "a dead letter is not stored": on(DeadLetters, "into", _no_outbox),
     "members get more than their credit": on(Session, "wants", _no_credit),
     "records of a topic's next life pass for the old one's": on(TopicLife, "admit", _no_life),
     "the window has no limit": on(SharePartition, "room", property(_no_room)),

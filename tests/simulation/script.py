@@ -281,8 +281,10 @@ class Script:
 
     async def kafka_goes(self) -> None:
         self.world.log.set_down(down=True)
+        self.world.fleet.dead_letters.down = True
         await asyncio.sleep(self.chance.choice((0.1, 2, 8)))
         self.world.log.set_down(down=False)
+        self.world.fleet.dead_letters.down = False
 
     async def kafka_fails(self) -> None:
         self.world.log.describe_failures += self.chance.randint(1, 5)
@@ -466,6 +468,7 @@ class Script:
         """No more faults."""
         self.world.log.describe_failures = 0
         self.world.log.set_down(down=False)
+        self.world.fleet.dead_letters.down = False
         for topic in TOPICS:
             if not self.world.log.exists(topic):
                 self.world.log.create(topic, self.world.partitions)

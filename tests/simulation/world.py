@@ -23,7 +23,7 @@ from sharecoord.testing.harness import STORE_EPOCH_MS, check_coordinator
 from sharecoord.testing.judge import Judge
 from sharecoord.testing.processes import bury_all, run_processes
 from tests.simulation.environment import SimLog
-from tests.simulation.fleet import GROUP, Fleet, Node, finished
+from tests.simulation.fleet import DEAD_LETTERS, GROUP, Fleet, Node, finished
 from tests.simulation.members import ANSWER_TIMEOUT_S, SimMember, Wishes
 
 TOPICS = ("orders", "payments")
@@ -91,6 +91,9 @@ class World:
             "share.retry.backoff.ms": choice(("0", "0", "500")),
             "share.isolation.level": choice(("read_committed", "read_uncommitted")),
         }
+        if seed % 3 == 2:
+            # No draw: the other lives stay as they are.
+            defaults["errors.deadletterqueue.topic.name"] = DEAD_LETTERS
         if window:
             defaults["share.partition.max.record.locks"] = str(window)
         self.fleet = Fleet(
@@ -244,7 +247,7 @@ class World:
             self.lives[member.name] = asyncio.create_task(self._finisher(member, node))
         loop = asyncio.get_running_loop()
         end_s = loop.time() + FINISH_S
-        while left := list(self.judge.unfinished(self.log_ends())):
+        while left := [*self.judge.unfinished(self.log_ends()), *self.judge.missing_letters()]:
             self.check()
             if loop.time() > end_s:
                 raise AssertionError("no progress: " + "; ".join(left))
