@@ -20,7 +20,7 @@ from sharecoord import __version__
 from sharecoord.errors import InvalidConfigError
 from sharecoord.ports import EventFigures
 from sharecoord.runtime.memory_use import MemoryFigures, MemoryLevel
-from sharecoord.runtime.status import StatusBoard
+from sharecoord.runtime.status import PartitionFigures, StatusBoard
 
 STOP_TIMEOUT_S = 5.0
 
@@ -75,55 +75,49 @@ class BoardCollector(Collector):
             yield from _memory(snapshot.memory)
         if snapshot.events is not None:
             yield from _events(snapshot.events)
-        places = ["group", "topic", "partition"]
-        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
-            "delivered": CounterMetricFamily(
-                "sharecoord_delivered_records", "Records sent to members.", labels=places
-            ),
-            "settled": CounterMetricFamily(
-                "sharecoord_settled_records",
-                "Records whose lock a member's acknowledgement ended.",
-                labels=places,
-            ),
-            "dead_letters": CounterMetricFamily(
-                "sharecoord_dead_letters", "Records sent to the dead-letter topic.", labels=places
-            ),
-            "dead_letters_waiting": GaugeMetricFamily(
-                "sharecoord_dead_letters_waiting_records",
-                "Dead letters that are not in their topic yet.",
-                labels=places,
-            ),
-            "dead_letters_failing": GaugeMetricFamily(
-                "sharecoord_dead_letters_failing",
-                "1 = the dead-letter topic takes none at the moment.",
-                labels=places,
-            ),
-            "held_back": GaugeMetricFamily(
-                "sharecoord_held_back", "1 = not read because of memory.limit.", labels=places
-            ),
-            "acquired": GaugeMetricFamily(
-                "sharecoord_acquired_records", "Records under a lock.", labels=places
-            ),
-            "due": GaugeMetricFamily(
-                "sharecoord_due_records", "Records to be delivered again.", labels=places
-            ),
-            "delayed": GaugeMetricFamily(
-                "sharecoord_delayed_records", "Records that wait for their time.", labels=places
-            ),
-            "lag": GaugeMetricFamily(
-                "sharecoord_lag_records", "Records behind the log end.", labels=places
-            ),
-            "window_ranges": GaugeMetricFamily(
-                "sharecoord_window_ranges", "Ranges in memory.", labels=places
-            ),
-        }
-        for figures in snapshot.partitions:
-            labels = [figures.group, figures.topic, str(figures.partition)]
-            for name, family in families.items():
-                value = getattr(figures, name)
-                if value is not None:
-                    family.add_metric(labels, value)
-        yield from families.values()
+        yield from _by_place(snapshot.partitions)
+
+
+_PLACE_GAUGES = {
+    "acquired": ("sharecoord_acquired_records", "Records under a lock."),
+    "due": ("sharecoord_due_records", "Records to be delivered again."),
+    "delayed": ("sharecoord_delayed_records", "Records that wait for their time."),
+    "lag": ("sharecoord_lag_records", "Records behind the log end."),
+    "window_ranges": ("sharecoord_window_ranges", "Ranges in memory."),
+    "held_back": ("sharecoord_held_back", "1 = not read because of memory.limit."),
+    "dead_letters_waiting": (
+        "sharecoord_dead_letters_waiting_records",
+        "Dead letters that are not in their topic yet.",
+    ),
+    "dead_letters_failing": (
+        "sharecoord_dead_letters_failing",
+        "1 = the dead-letter topic takes none at the moment.",
+    ),
+}
+_PLACE_COUNTERS = {
+    "delivered": ("sharecoord_delivered_records", "Records sent to members."),
+    "settled": (
+        "sharecoord_settled_records",
+        "Records whose lock a member's acknowledgement ended.",
+    ),
+    "dead_letters": ("sharecoord_dead_letters", "Records sent to the dead-letter topic."),
+}
+
+
+def _by_place(partitions: Iterable[PartitionFigures]) -> Iterable[Metric]:
+    """One metric of each kind per share-partition; none where a figure is not known."""
+    labels = ["group", "topic", "partition"]
+    families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
+        **{name: GaugeMetricFamily(*said, labels=labels) for name, said in _PLACE_GAUGES.items()},
+        **{n: CounterMetricFamily(*said, labels=labels) for n, said in _PLACE_COUNTERS.items()},
+    }
+    for figures in partitions:
+        place = [figures.group, figures.topic, str(figures.partition)]
+        for name, family in families.items():
+            value = getattr(figures, name)
+            if value is not None:
+                family.add_metric(place, value)
+    return families.values()
 
 
 def _memory(figures: MemoryFigures) -> Iterable[Metric]:
