@@ -7,7 +7,8 @@ as they notice another coordinator's: their next commit is fenced, and they load
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import structlog
 
@@ -55,6 +56,8 @@ log = structlog.get_logger(__name__)
 
 IN_FLIGHT_DEFAULT = 1_000
 """Ranges of one answer when the caller names no number."""
+
+T = TypeVar("T")
 
 
 class Admin:
@@ -206,6 +209,18 @@ class Admin:
             raise InvalidRequestError(f"{both[0]} is set and deleted at once; do one of both")
         for name in deleted:
             GROUP_SETTINGS.find(name)
+        await self._to_the_end(
+            self._alter(group_id, set_values, deleted, validate_only=validate_only)
+        )
+
+    async def _alter(
+        self,
+        group_id: str,
+        set_values: Mapping[str, str],
+        deleted: Sequence[str],
+        *,
+        validate_only: bool,
+    ) -> None:
         async with self._altering:
             groups, _ = await self._load()
             row = groups.get(group_id)
@@ -266,7 +281,7 @@ class Admin:
         committed = config.isolation_level is IsolationLevel.READ_COMMITTED
         results = await plan_reset(self._context.catalog, command, rows, committed=committed)
         if not command.dry_run:
-            await self._execute_reset(group_id, results)
+            await self._to_the_end(self._execute_reset(group_id, results))
         return results
 
     async def _execute_reset(self, group_id: str, results: Sequence[ResetResult]) -> None:
@@ -337,7 +352,7 @@ class Admin:
         known = {row.key.topic for row in await self._rows(group_id)}
         wanted = [topic for topic in dict.fromkeys(topics) if topic in known]
         if wanted:
-            await self._delete_topics(group_id, wanted)
+            await self._to_the_end(self._delete_topics(group_id, wanted))
         return {topic: None if topic in known else _no_state(group_id, topic) for topic in topics}
 
     async def _delete_topics(self, group_id: str, topics: Sequence[str]) -> None:
@@ -391,7 +406,7 @@ class Admin:
         results: dict[str, SharecoordError | None] = {}
         for group_id in dict.fromkeys(group_ids):
             try:
-                await self._delete_group(group_id)
+                await self._to_the_end(self._delete_group(group_id))
             except SharecoordError as error:
                 results[group_id] = error
             else:
@@ -425,6 +440,30 @@ class Admin:
         log.info("group deleted", group=group_id)
 
     # -- inside ---------------------------------------------------------------------------------
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does what changes the store, and lets the live groups see it.
+
+        A caller that goes away meanwhile is not waited for, nor does its call end half-way: what
+        is stored and never seen here would not be in force until the next start.
+        """
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def run() -> None:
+            try:
+                result = await work
+            except Exception as error:
+                if answer.done():
+                    raise
+                answer.set_exception(error)
+            else:
+                if not answer.done():
+                    answer.set_result(result)
+            finally:
+                answer.cancel()
+
+        self._context.spawn(run(), "operator")
+        return await answer
 
     async def _load(self) -> tuple[dict[str, GroupRow], dict[str, list[MemberRow]]]:
         """Groups by name, and the members of each."""

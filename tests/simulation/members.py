@@ -208,7 +208,8 @@ class SimMember:
         if stream is not self.stream:
             return
         stream.joined = True
-        self.judge.joined(self.name, stream, stream.node.name)
+        if not self._left:
+            self.judge.joined(self.name, stream, stream.node.name)
         self._trace(f"{self.name} joined {stream.node.name}, lost {len(lost)} ranges")
         for entry in lost:
             self.judge.lost(self.name, entry.key, entry.held)

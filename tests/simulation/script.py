@@ -337,9 +337,10 @@ class Script:
         if not quiet:
             await asyncio.sleep(self.chance.choice((0.3, 1, 5)))
         self.world.log.create(topic, self.world.partitions)
-        self.world.young.add(topic)
+        topic_id = self.world.log.topic_id(topic)
+        self.world.young.add(topic_id)
         await asyncio.sleep(0.3)
-        self.world.young.discard(topic)
+        self.world.young.discard(topic_id)
         for partition in range(self.world.partitions):
             self.world.append(topic, partition, self.chance.randint(0, 200 * quiet + 30))
 

@@ -7,10 +7,9 @@ import pytest
 from tests.simulation.mutations import MUTATIONS, seeds_until_found
 
 SEEDS_LONG = 1_000
-SEEDS_QUICK = 60
+SEEDS_QUICK = 200
 SEEDS_MORE = {
     "a restart keeps what its former process owned": 400,
-    "an own share-partition does not ask lent credit back": 150,
 }
 """Of mistakes that take longer to show."""
 

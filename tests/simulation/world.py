@@ -198,7 +198,7 @@ class World:
         A log that is longer again before anybody looks is told by its leader epochs, which this
         release does not read. No record of a new topic is read within the silence of decision 0006.
         """
-        if topic in self.young or self.log.find(topic, partition) is None:
+        if self.log.find(topic, partition) is None or self.log.topic_id(topic) in self.young:
             return False
         self.truncating = {key for key in self.truncating if self._still_truncating(key)}
         return self.key(topic, partition) not in self.truncating

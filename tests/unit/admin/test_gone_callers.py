@@ -1,0 +1,98 @@
+"""A caller that goes away in the middle of a change: all of it is in force, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from sharecoord.runtime.admin_types import ResetCommand, ResetKind, ResetTo
+
+from .support import Bench, virtual
+
+STEP_S = 0.0005
+"""Half of a store call, the shortest thing that a change waits for."""
+
+LAST = 40
+"""Steps after which each of the changes has ended by itself."""
+
+
+async def left_after(steps: int, work: Coroutine[Any, Any, Any]) -> bool:
+    """Goes away after so many steps; whether that was before the answer."""
+    task = asyncio.create_task(work)
+    await asyncio.sleep(steps * STEP_S)
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(1)
+    return task.cancelled()
+
+
+@virtual
+async def test_a_reset_is_seen_by_the_live_group(bench: Bench) -> None:
+    member = await bench.member()
+    await member.acknowledge(await member.next_delivery())
+    was_left = []
+    for steps in range(LAST):
+        command = ResetCommand("g", ResetTo(ResetKind.OFFSET, 90), {"orders": (0,)}, force=True)
+        was_left.append(await left_after(steps, bench.admin.reset_offsets(command)))
+        if (await bench.partition()).start_offset == 90:
+            delivery = await member.next_delivery()
+            assert delivery.ranges[0].first == 90
+            await member.acknowledge(delivery)
+            await asyncio.sleep(1)
+        assert (await bench.partition()).start_offset == 100
+    assert was_left[0]
+    assert not was_left[-1]
+
+
+@virtual
+async def test_settings_are_in_force_where_they_are_stored(bench: Bench) -> None:
+    member = await bench.member()
+    group = member.group
+    assert group is not None
+    was_left = []
+    for steps in range(LAST):
+        change = {"share.delivery.count.limit": str(steps % 8 + 2)}
+        was_left.append(await left_after(steps, bench.admin.alter_configs("g", change, [])))
+        (stored,) = (row for row in bench.world.store.load_groups() if row.group_id == "g")
+        limit = stored.config.get("share.delivery.count.limit", "5")
+        assert group.settings.delivery_limit == int(limit)
+    assert was_left[0]
+    assert not was_left[-1]
+
+
+@virtual
+async def test_offsets_and_groups_are_deleted_whole(bench: Bench) -> None:
+    was_left = []
+    for steps in range(LAST):
+        member = await bench.member()
+        await member.acknowledge(await member.next_delivery())
+        await bench.leave(member)
+        if steps % 2:
+            was_left.append(await left_after(steps, bench.admin.delete_groups(["g"])))
+        else:
+            delete = bench.admin.delete_offsets("g", ["orders"])
+            was_left.append(await left_after(steps, delete))
+        (group,) = await bench.admin.describe_groups(["g"])
+        if group.error is None and group.partitions:
+            assert group.partitions[0].start_offset == 100
+            await bench.admin.delete_groups(["g"])
+    assert was_left[0]
+    assert not was_left[-1]
+
+
+def test_a_failure_that_nobody_hears_of_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    @virtual
+    async def go_away(bench: Bench) -> None:
+        change = {"share.delivery.count.limit": "4"}
+        task = asyncio.create_task(bench.admin.alter_configs("g", change, []))
+        await asyncio.sleep(STEP_S)
+        bench.world.caller.down = True
+        task.cancel()
+        await asyncio.sleep(1)
+        bench.world.caller.down = False
+
+    go_away()
+    assert "the store is away" in capsys.readouterr().out
