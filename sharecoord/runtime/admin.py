@@ -452,10 +452,11 @@ class Admin:
         async def run() -> None:
             try:
                 result = await work
-            except Exception as error:
+            except SharecoordError as error:
                 if answer.done():
-                    raise
-                answer.set_exception(error)
+                    log.warning("failed after its caller had gone", why=error.message)
+                else:
+                    answer.set_exception(error)
             else:
                 if not answer.done():
                     answer.set_result(result)
