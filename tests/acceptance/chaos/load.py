@@ -63,7 +63,7 @@ class Load:
         return max(
             (
                 got_s.get(place, now_s) - at_s
-                for place, at_s in list(self.produced_s.items())
+                for place, at_s in self.produced_s.copy().items()
                 if at_s >= since_s and (partitions is None or partition_of(place) in partitions)
             ),
             default=0.0,
