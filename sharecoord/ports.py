@@ -24,9 +24,11 @@ from sharecoord.core.changes import (
     PartitionRelease,
     PartitionRow,
     PartitionStart,
+    PausesChanged,
 )
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.events import EventBlock
+from sharecoord.core.pauses import Pause, PauseScope
 from sharecoord.core.peering import GatewayItem, OwnerItem
 from sharecoord.core.records import RecordChunk
 from sharecoord.errors import SharecoordError
@@ -143,6 +145,14 @@ class Store(Protocol):
         self, group_id: str, *, set_values: Mapping[str, str], deleted: Sequence[str]
     ) -> GroupRow:
         """Changes overrides and raises the group epoch; makes the group when it is new."""
+
+    def change_pauses(
+        self, group_id: str, *, pause: Sequence[Pause] = (), resume: Sequence[PauseScope] = ()
+    ) -> PausesChanged | None:
+        """Pauses and resumes (`pauses.changed`); raises the group epoch if that changes anything.
+
+        None = there is no such group.
+        """
 
     def ensure_group(self, group_id: str) -> GroupRow:
         """The row of a group, made on first use."""

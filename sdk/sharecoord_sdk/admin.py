@@ -57,6 +57,9 @@ from ._admin.types import (
     InFlightRange,
     MemberDescription,
     PartitionOffsets,
+    Pause,
+    PauseAnswer,
+    PauseResult,
     RecordState,
     ResetResult,
     ResetTo,
@@ -84,6 +87,9 @@ __all__ = [
     "MemberDescription",
     "NotACoordinatorError",
     "PartitionOffsets",
+    "Pause",
+    "PauseAnswer",
+    "PauseResult",
     "RecordState",
     "ResetResult",
     "ResetTo",
@@ -251,6 +257,36 @@ class AdminClient:
         """
         return self._run(calls.reset_offsets(group_id, to, topics, dry_run=dry_run, force=force))
 
+    def pause_group(
+        self, group_id: str, topics: Topics = (), members: Iterable[str] = (), *, reason: str = ""
+    ) -> PauseAnswer:
+        """Pauses a group, topics, partitions or members: they give, or get, nothing new.
+
+        All or nothing; what is paused already stays as it is, and its result says so.
+
+        Args:
+            group_id: The group.
+            topics: Names, or name to partitions. Without topics and members the group itself.
+            members: Member ids.
+            reason: Why, in words.
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+            UnknownTopicOrPartitionError: There is no such topic or partition.
+            AdminError: There is no such member (UNKNOWN_MEMBER).
+        """
+        return self._run(calls.pause_group(group_id, topics, members, reason))
+
+    def resume_group(
+        self, group_id: str, topics: Topics = (), members: Iterable[str] = ()
+    ) -> PauseAnswer:
+        """Ends pauses, exactly those that are named; arguments as of `pause_group`.
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+        """
+        return self._run(calls.resume_group(group_id, topics, members))
+
     def delete_offsets(self, group_id: str, topics: Iterable[str]) -> dict[str, AdminError | None]:
         """Forgets the state of whole topics; the reset policy decides where they start again.
 
@@ -407,6 +443,18 @@ class AsyncAdminClient:
         """As `AdminClient.reset_offsets`."""
         call = calls.reset_offsets(group_id, to, topics, dry_run=dry_run, force=force)
         return await self._run(call)
+
+    async def pause_group(
+        self, group_id: str, topics: Topics = (), members: Iterable[str] = (), *, reason: str = ""
+    ) -> PauseAnswer:
+        """As `AdminClient.pause_group`."""
+        return await self._run(calls.pause_group(group_id, topics, members, reason))
+
+    async def resume_group(
+        self, group_id: str, topics: Topics = (), members: Iterable[str] = ()
+    ) -> PauseAnswer:
+        """As `AdminClient.resume_group`."""
+        return await self._run(calls.resume_group(group_id, topics, members))
 
     async def delete_offsets(
         self, group_id: str, topics: Iterable[str]

@@ -43,11 +43,17 @@ NO_GROUPS: Final = (
     help="Print start offsets as CSV for --from-file, here or of Kafka's own tools; with "
     "--reset-offsets the planned ones.",
 )
+@click.option("--pause", is_flag=True, help="Hand out nothing new of a group, or of what is named.")
+@click.option("--resume", is_flag=True, help="End pauses, exactly those that are named.")
 @click.option("--group", "groups_", multiple=True, metavar="GROUP", help="The group (repeatable).")
 @click.option("--all-groups", is_flag=True, help="All groups.")
 @click.option(
     "--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="The topic (repeatable)."
 )
+@click.option(
+    "--member", "member_ids", multiple=True, metavar="ID", help="The member to pause (repeatable)."
+)
+@click.option("--reason", default="", metavar="TEXT", help="With --pause: why; it is shown.")
 @click.option("--all-topics", is_flag=True, help="All topics for which the group has offsets.")
 @click.option("--members", is_flag=True, help="With --describe: members.")
 @click.option("--offsets", is_flag=True, help="With --describe: offsets and lag (the default).")
@@ -84,7 +90,7 @@ def groups(
     no_color: bool,  # noqa: FBT001 - Click calls by name
     **given: Any,
 ) -> None:
-    """List, describe, reset and delete share groups.
+    """List, describe, pause, reset and delete share groups.
 
     The flags are those of Kafka's kafka-share-groups.sh; --bootstrap-server is the coordinator.
 
@@ -92,6 +98,7 @@ def groups(
     sharecoord groups --list --state
     sharecoord groups --describe --group G [--members | --state] [--verbose]
     sharecoord groups --reset-offsets --group G --topic T --to-earliest --dry-run
+    sharecoord groups --pause --group G [--topic T:0,1 | --member ID] --reason TEXT
     sharecoord groups --delete --group G
     sharecoord groups --export --group G > offsets.csv
     """  # noqa: D301 - Click's mark for lines that stay as they are
@@ -107,6 +114,8 @@ def groups(
         "reset-offsets": _reset,
         "delete-offsets": _delete_offsets,
         "export": _export,
+        "pause": _pause,
+        "resume": _resume,
     }[action]
     with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
         is_done = run(admin, request, shown)
@@ -169,6 +178,21 @@ def _delete_offsets(admin: AdminClient, request: GroupsRequest, output: Output) 
     results = admin.delete_offsets(request.groups_[0], request.topics)
     groups_show.show_deleted_offsets(results, output)
     return all(error is None for error in results.values())
+
+
+def _pause(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
+    topics = parse_topics(request.topics)
+    group_id = request.groups_[0]
+    answer = admin.pause_group(group_id, topics, request.member_ids, reason=request.reason)
+    groups_show.show_pauses(group_id, answer, output, done="paused")
+    return True
+
+
+def _resume(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
+    topics = parse_topics(request.topics)
+    answer = admin.resume_group(request.groups_[0], topics, request.member_ids)
+    groups_show.show_pauses(request.groups_[0], answer, output, done="resumed")
+    return True
 
 
 def _reset(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:

@@ -43,6 +43,10 @@ class GroupsRequest:
     dry_run: bool = False
     execute: bool = False
     force: bool = False
+    pause: bool = False
+    resume: bool = False
+    member_ids: tuple[str, ...] = ()
+    reason: str = ""
 
     def states(self) -> list[GroupState]:
         """The states that --list is limited to.
@@ -106,6 +110,8 @@ def actions_of(request: GroupsRequest) -> list[str]:
         "reset-offsets": request.reset_offsets,
         "delete-offsets": request.delete_offsets,
         "export": request.export and not request.reset_offsets,
+        "pause": request.pause,
+        "resume": request.resume,
     }
     return [name for name, is_chosen in chosen.items() if is_chosen]
 
@@ -120,7 +126,7 @@ def check(request: GroupsRequest) -> None:
     if len(actions) != 1:
         raise click.UsageError(
             "give exactly one action: --list, --describe, --delete, --reset-offsets, "
-            "--delete-offsets, --export."
+            "--delete-offsets, --export, --pause, --resume."
         )
     if request.groups_ and request.all_groups:
         raise click.UsageError("--group and --all-groups exclude each other.")
@@ -132,6 +138,8 @@ def check(request: GroupsRequest) -> None:
         "reset-offsets": _check_reset,
         "delete-offsets": _check_delete_offsets,
         "export": _check_scope,
+        "pause": _check_pause,
+        "resume": _check_pause,
     }[action](request)
     _check_leftovers(request, action)
 
@@ -171,6 +179,12 @@ def _check_delete_offsets(request: GroupsRequest) -> None:
         )
 
 
+def _check_pause(request: GroupsRequest) -> None:
+    if len(request.groups_) != 1:
+        raise click.UsageError("--pause and --resume take one --group.")
+    parse_topics(request.topics)
+
+
 def _check_reset(request: GroupsRequest) -> None:
     if request.dry_run == request.execute:
         raise click.UsageError("--reset-offsets takes one of --dry-run and --execute.")
@@ -208,8 +222,12 @@ def _check_leftovers(request: GroupsRequest, action: str) -> None:
         refused["--state"] = request.state is not None
     if action != "reset-offsets":
         refused |= reset_only
-    if action not in ("reset-offsets", "delete-offsets"):
+    if action not in ("reset-offsets", "delete-offsets", "pause", "resume"):
         refused["--topic"] = bool(request.topics)
+    if action not in ("pause", "resume"):
+        refused["--member"] = bool(request.member_ids)
+    if action != "pause":
+        refused["--reason"] = bool(request.reason)
     for name, is_given in refused.items():
         if is_given:
             raise click.UsageError(f"--{action} does not take {name}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
         GroupDescription,
         GroupListing,
         PartitionOffsets,
+        Pause,
+        PauseAnswer,
         ResetResult,
     )
 
@@ -83,6 +86,8 @@ def _offsets_row(group_id: str, offsets: PartitionOffsets) -> dict[str, Any]:
 def _status(offsets: PartitionOffsets) -> str:
     if offsets.stopped_reason:
         return f"stopped: {offsets.stopped_reason}"
+    if offsets.pause is not None:
+        return f"paused by {_whom(offsets.pause)}"
     if offsets.window_full_at is not None:
         return f"window full at {offsets.window_full_at}"
     if offsets.start_offset is None:
@@ -104,6 +109,7 @@ def show_members(groups: Sequence[GroupDescription], output: Output, *, verbose:
         Column("DELIVERED", "delivered"),
         Column("ACKNOWLEDGED", "acknowledged"),
         Column("FAIR-SHARE", "fair_share"),
+        Column("PAUSED", "paused"),
     ]
     rows = [
         {
@@ -118,6 +124,7 @@ def show_members(groups: Sequence[GroupDescription], output: Output, *, verbose:
             "delivered": member.delivered_total,
             "acknowledged": member.acknowledged_total,
             "fair_share": member.fair_share_ratio,
+            "paused": _whom(member.pause) if member.pause else None,
         }
         for group in groups
         for member in group.members
@@ -139,6 +146,7 @@ def show_states(groups: Sequence[GroupDescription], output: Output, *, verbose: 
         *(epochs if verbose else []),
         Column("#MEMBERS", "members"),
         Column("FAIRNESS", "fairness"),
+        Column("PAUSED", "paused"),
     ]
     rows = [
         {
@@ -150,6 +158,7 @@ def show_states(groups: Sequence[GroupDescription], output: Output, *, verbose: 
             "assignment_epoch": None,
             "members": group.member_count,
             "fairness": group.fairness_jain_ratio,
+            "paused": "; ".join(map(_pause_text, group.pauses)) or None,
         }
         for group in groups
     ]
@@ -161,6 +170,42 @@ def _tell_empty(groups: Iterable[GroupDescription]) -> None:
     for group in groups:
         if group.member_count == 0:
             note(f"share group '{group.group_id}' has no active members")
+
+
+def _whom(pause: Pause) -> str:
+    """By whom something was paused, why, and since when."""
+    since = datetime.fromtimestamp(pause.since_ms / 1000, tz=UTC).isoformat(timespec="seconds")
+    why = f": {pause.reason}" if pause.reason else ""
+    return f"{pause.paused_by}{why} (since {since})"
+
+
+def _paused_what(pause: Pause) -> str:
+    if pause.member_id:
+        return f"member {pause.member_id}"
+    if not pause.topic:
+        return "the group"
+    return pause.topic if pause.partition is None else f"{pause.topic}[{pause.partition}]"
+
+
+def _pause_text(pause: Pause) -> str:
+    return f"{_paused_what(pause)} by {_whom(pause)}"
+
+
+def show_pauses(group_id: str, answer: PauseAnswer, output: Output, *, done: str) -> None:
+    """What a pause or a resume did."""
+    columns = [_GROUP, Column("WHAT", "what"), Column("STATUS", "status"), Column("NOTE", "note")]
+    rows = [
+        {
+            "group": group_id,
+            "what": _paused_what(result.pause),
+            "status": done if result.changed else "unchanged",
+            "note": result.note,
+        }
+        for result in answer.results
+    ]
+    output.show(columns, rows)
+    for pause in answer.pauses:
+        note(f"paused: {_pause_text(pause)}")
 
 
 def show_reset(group_id: str, results: Sequence[ResetResult], output: Output) -> None:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, overload
 
 from sharecoord.core.parked import ParkedOffsets
+from sharecoord.core.pauses import Pause, Pauses
 
 
 class InFlightRow(NamedTuple):
@@ -222,7 +223,21 @@ class GroupRow:
     """Overrides of settings, by Kafka's names."""
     group_epoch: int
     """Grows with each change of configuration, pause and reset."""
-    paused: bool = False
+    pauses: tuple[Pause, ...] = ()
+    """What of it is paused; by member, topic and partition."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the whole group is paused."""
+        return Pauses(self.pauses).group is not None
+
+
+class PausesChanged(NamedTuple):
+    """What `ports.Store.change_pauses` did."""
+
+    before: tuple[Pause, ...]
+    row: GroupRow
+    """As it is afterwards."""
 
 
 @dataclass(frozen=True)

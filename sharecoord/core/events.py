@@ -69,6 +69,7 @@ class GroupEvent(StrEnum):
     LEFT = "left"
     SESSION_ENDED = "session_ended"
     PAUSED = "paused"
+    """The group, or the topic, partition or member that the row names; `reason` says by whom."""
     RESUMED = "resumed"
     CONFIGURED = "configured"
     """`reason` names the settings, as key=value."""

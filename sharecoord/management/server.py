@@ -63,6 +63,16 @@ class BoardCollector(Collector):
             "1 = so many dead letters wait that the group acquires nothing more.",
             {group: is_full for group, (_, is_full) in snapshot.outboxes.items()},
         )
+        yield _by_group(
+            "sharecoord_group_paused",
+            "1 = the whole group is paused, by an operator or by its flood breaker.",
+            snapshot.groups_paused,
+        )
+        yield _by_group(
+            "sharecoord_members_paused",
+            "Members that get nothing new because they are paused.",
+            snapshot.members_paused,
+        )
         exports = GaugeMetricFamily(
             "sharecoord_offsets_export_ok",
             "1 = share.offsets.export.group is written, 0 = not, for this reason.",
@@ -92,6 +102,10 @@ _PLACE_GAUGES = {
     "dead_letters_failing": (
         "sharecoord_dead_letters_failing",
         "1 = the dead-letter topic takes none at the moment.",
+    ),
+    "paused": (
+        "sharecoord_paused",
+        "1 = nothing is handed out of it, by a pause.",
     ),
 }
 _PLACE_COUNTERS = {

@@ -7,31 +7,29 @@ as they notice another coordinator's: their next commit is fenced, and they load
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import structlog
 
 from sharecoord.config.group import (
     GROUP_SETTINGS,
-    GroupConfig,
     GroupConfigEntry,
     IsolationLevel,
     resolve,
     validate_group_overrides,
 )
-from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey, PartitionRow
+from sharecoord.core.changes import MemberRow, PartitionKey
 from sharecoord.core.events import GroupEvent
-from sharecoord.core.peering import Look
 from sharecoord.errors import (
     GroupNotEmptyError,
-    GroupNotFoundError,
     InvalidConfigError,
     InvalidRequestError,
     SharecoordError,
     StoreOutcomeUnknownError,
     UnknownTopicOrPartitionError,
 )
+from sharecoord.runtime.admin_base import counted, not_found
 from sharecoord.runtime.admin_reset import plan_reset
 from sharecoord.runtime.admin_types import (
     CoordinatorInfo,
@@ -46,9 +44,8 @@ from sharecoord.runtime.admin_types import (
 )
 from sharecoord.runtime.admin_views import IN_FLIGHT_PAGE, Views
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.group_events import tell, tell_reset, told_when_done
-from sharecoord.runtime.reload import see_row
+from sharecoord.runtime.interventions import Interventions
 from sharecoord.runtime.store_thread import StoreCaller
 from sharecoord.runtime.supported import refuse_unsupported
 
@@ -60,7 +57,7 @@ IN_FLIGHT_DEFAULT = 1_000
 T = TypeVar("T")
 
 
-class Admin:
+class Admin(Interventions):
     """The operations of one coordinator.
 
     Args:
@@ -73,10 +70,8 @@ class Admin:
     def __init__(
         self, coordinator: Coordinator, info: CoordinatorInfo, *, reads: StoreCaller | None = None
     ) -> None:
-        self._coordinator = coordinator
-        self._context = coordinator.context
+        super().__init__(coordinator, reads)
         self._info = info
-        self._reads = reads or coordinator.context.caller
         self._started_ms = coordinator.context.clock.now_ms()
         self._altering = asyncio.Lock()
 
@@ -105,14 +100,14 @@ class Admin:
         groups, members_by_group = await self._load()
         ids = list(dict.fromkeys(group_ids)) or sorted(groups)
         rows = {name: await self._rows(name) for name in ids if name in groups}
-        views = Views(self._coordinator, self._reads)
+        views = Views(self._coordinator, self._reads, groups)
         configs = {name: self._config(groups[name]) for name in rows}
         ends = await views.log_ends(configs, rows) if offsets else {}
         described: list[GroupView] = []
         for name in ids:
             row = groups.get(name)
             if row is None:
-                described.append(GroupView(name, error=_not_found(name)))
+                described.append(GroupView(name, error=not_found(name)))
                 continue
             found = members_by_group.get(name, [])
             described.append(
@@ -125,6 +120,7 @@ class Admin:
                     members=await views.members(name, found, rows[name]) if members else (),
                     partitions=await views.partitions(rows[name], ends) if offsets else (),
                     fairness_jain_ratio=views.fairness(name),
+                    pauses=row.pauses,
                 )
             )
         return described
@@ -168,7 +164,7 @@ class Admin:
             )
         groups, _ = await self._load()
         if group_id not in groups:
-            raise _not_found(group_id)
+            raise not_found(group_id)
         for row in await self._rows(group_id):
             place = (row.key.topic, row.key.partition)
             if place == (topic, partition) and topic_id in ("", row.key.topic_id):
@@ -269,12 +265,12 @@ class Admin:
         found = members.get(group_id, [])
         if found and not command.force:
             raise GroupNotEmptyError(
-                f"group {group_id!r} has {_count(len(found), 'member')}; stop them, or reset with "
+                f"group {group_id!r} has {counted(len(found), 'member')}; stop them, or reset with "
                 "force: then their locks on these partitions are void"
             )
         named = command.topics or command.to.kind is ResetKind.OFFSETS
         if group_id not in groups and not named:
-            raise _not_found(group_id)
+            raise not_found(group_id)
         rows = await self._rows(group_id)
         self._coordinator.check_room(group_id)
         config = self._config(groups.get(group_id))
@@ -315,15 +311,6 @@ class Admin:
         ]
         await self._context.caller.call(self._context.store.open_partitions, keys)
 
-    async def _reload(self, group_id: str, keys: Iterable[PartitionKey]) -> None:
-        """Makes the live actors of these share-partitions see what the store has now."""
-        group = await self._refresh(group_id)
-        for key in keys:
-            actor = group.partitions.get((key.topic, key.partition))
-            if actor is not None and actor.key == key:
-                see_row(self._context, group, actor)
-        await self._context.committed()
-
     async def delete_offsets(
         self, group_id: str, topics: Sequence[str]
     ) -> dict[str, SharecoordError | None]:
@@ -341,12 +328,12 @@ class Admin:
             raise InvalidRequestError("topics is empty; name one topic at least")
         groups, members = await self._load()
         if group_id not in groups:
-            raise _not_found(group_id)
+            raise not_found(group_id)
         for topic in topics:
             count = sum(topic in member.topics for member in members.get(group_id, []))
             if count:
                 raise GroupNotEmptyError(
-                    f"group {group_id!r} has {_count(count, 'member')} subscribed to {topic!r}; "
+                    f"group {group_id!r} has {counted(count, 'member')} subscribed to {topic!r}; "
                     "stop them first, or use a reset with force"
                 )
         known = {row.key.topic for row in await self._rows(group_id)}
@@ -359,7 +346,7 @@ class Admin:
         group = await self._coordinator.group(group_id)
         await self._context.committed()
         if group.closed:
-            raise _not_found(group_id)
+            raise not_found(group_id)
         group.forget(topics, "its offsets were deleted")
         try:
             # In the same step as `forget`: whoever opens the topics from now on comes after it.
@@ -424,12 +411,12 @@ class Admin:
             await self._context.committed()
             groups, members = await self._load()
             if group_id not in groups:
-                raise _not_found(group_id)
+                raise not_found(group_id)
             group = self._coordinator.groups.get(group_id)
             count = max(len(members.get(group_id, [])), len(group.sessions) if group else 0)
             if count:
                 raise GroupNotEmptyError(
-                    f"group {group_id!r} has {_count(count, 'member')}; stop them first"
+                    f"group {group_id!r} has {counted(count, 'member')}; stop them first"
                 )
             if group is not None:
                 del self._coordinator.groups[group_id]
@@ -439,79 +426,9 @@ class Admin:
         self._tell_fleet()
         log.info("group deleted", group=group_id)
 
-    # -- inside ---------------------------------------------------------------------------------
-
-    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does what changes the store, and lets the live groups see it.
-
-        A caller that goes away meanwhile is not waited for, nor does its call end half-way: what
-        is stored and never seen here would not be in force until the next start.
-        """
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        async def run() -> None:
-            try:
-                result = await work
-            except SharecoordError as error:
-                if answer.done():
-                    log.warning("failed after its caller had gone", why=error.message)
-                else:
-                    answer.set_exception(error)
-            else:
-                if not answer.done():
-                    answer.set_result(result)
-            finally:
-                answer.cancel()
-
-        self._context.spawn(run(), "operator")
-        return await answer
-
-    async def _load(self) -> tuple[dict[str, GroupRow], dict[str, list[MemberRow]]]:
-        """Groups by name, and the members of each."""
-        store, caller = self._context.store, self._context.caller
-        groups = {row.group_id: row for row in await caller.call(store.load_groups)}
-        members: dict[str, list[MemberRow]] = {}
-        for member in await caller.call(store.load_members):
-            members.setdefault(member.group_id, []).append(member)
-        return groups, members
-
-    async def _rows(self, group_id: str) -> list[PartitionRow]:
-        """The share-partitions of a group, without those of former topics."""
-        rows = await self._reads.call(self._context.store.list_partitions, group_id)
-        return [row for row in rows if not row.closed]
-
-    def _config(self, row: GroupRow | None) -> GroupConfig:
-        return resolve({} if row is None else row.config, self._context.group_defaults)
-
-    async def _refresh(self, group_id: str) -> GroupActor:
-        """Gives the live group what the store has; an older answer never undoes a newer one.
-
-        The other coordinators of a fleet look as well.
-        """
-        group = await self._coordinator.group(group_id)
-        row = await self._context.caller.call(self._context.store.ensure_group, group_id)
-        if row.group_epoch > group.group_epoch:
-            group.apply_config(row)
-        self._tell_fleet()
-        return group
-
-    def _tell_fleet(self) -> None:
-        if self._context.fleet is not None:
-            self._context.fleet.gateway.say_all(Look())
-
 
 def _state(members: Sequence[MemberRow] | None) -> GroupState:
     return GroupState.STABLE if members else GroupState.EMPTY
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
-
-
-def _not_found(group_id: str) -> GroupNotFoundError:
-    return GroupNotFoundError(
-        f"share group {group_id!r} does not exist; the first join, reset or setting makes it"
-    )
 
 
 def _no_state(group_id: str, topic: str) -> UnknownTopicOrPartitionError:

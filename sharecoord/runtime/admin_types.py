@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sharecoord.core.changes import InFlightRow
+from sharecoord.core.pauses import Pause, PauseScope
 from sharecoord.errors import SharecoordError
 
 Place = tuple[str, int]
@@ -66,6 +67,7 @@ class MemberView:
         acknowledged_total: Records acknowledged since then.
         fair_share_ratio: What it got in the last second against its fair part; None = it wanted
             nothing, or nothing was handed out.
+        pause: Why it gets nothing new; None = it does.
     """
 
     member_id: str
@@ -77,6 +79,7 @@ class MemberView:
     delivered_total: int
     acknowledged_total: int
     fair_share_ratio: float | None = None
+    pause: Pause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class PartitionView:
         window_full_at: Nothing new is read until this offset is finished; None = not full.
         stopped_reason: Why it is not served; "" = it is.
         memory_short: What `memory.limit` has stopped here, "" = nothing.
+        pause: Why nothing of it is handed out: its own pause, its topic's or its group's.
     """
 
     topic: str
@@ -110,6 +114,7 @@ class PartitionView:
     window_full_at: int | None = None
     stopped_reason: str = ""
     memory_short: str = ""
+    pause: Pause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,33 @@ class GroupView:
     partitions: tuple[PartitionView, ...] = ()
     fairness_jain_ratio: float | None = None
     """Jain's index of the last second; None as in `MemberView`."""
+    pauses: tuple[Pause, ...] = ()
+    """All that is paused of it."""
     error: SharecoordError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PauseResult:
+    """What a pause or a resume did with one thing.
+
+    Attributes:
+        changed: False = it was so before.
+        pause: The pause in force; of what was resumed the one that ended; None = there was none.
+        note: What else there is to know, in words.
+    """
+
+    scope: PauseScope
+    changed: bool
+    pause: Pause | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseAnswer:
+    """What became of a pause or a resume, and all that is paused of the group now."""
+
+    results: tuple[PauseResult, ...]
+    pauses: tuple[Pause, ...]
 
 
 class ResetKind(enum.Enum):

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import structlog
 
 from sharecoord.config.group import GroupConfig, IsolationLevel
-from sharecoord.core.changes import MemberRow, PartitionKey, PartitionRow
+from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey, PartitionRow
 from sharecoord.core.lag import lag as lag_of
+from sharecoord.core.pauses import Pauses
 from sharecoord.core.states import RecordState
 from sharecoord.errors import KafkaUnavailableError
 from sharecoord.ports import LATEST, OffsetQuery
@@ -34,8 +35,11 @@ DELAYED = -1
 class Views:
     """Reads of one description. `reads` runs the store's reads for people."""
 
-    def __init__(self, coordinator: Coordinator, reads: StoreCaller) -> None:
+    def __init__(
+        self, coordinator: Coordinator, reads: StoreCaller, groups: Mapping[str, GroupRow]
+    ) -> None:
         self._coordinator = coordinator
+        self._pauses = {name: Pauses(row.pauses) for name, row in groups.items()}
         self._context = coordinator.context
         self._reads = reads
 
@@ -99,6 +103,7 @@ class Views:
             full = len(core.window.ranges) >= core.settings.window_ranges_max
             full_at = head.start_offset if full else None
         epoch = -1 if head is None else head.end_leader_epoch
+        pauses = self._pauses[row.key.group_id]
         return PartitionView(
             topic=row.key.topic,
             partition=row.key.partition,
@@ -115,6 +120,7 @@ class Views:
             window_full_at=full_at,
             memory_short=self._memory_short(actor),
             stopped_reason=row.stopped_reason or ("" if actor is None else actor.stopped_reason),
+            pause=pauses.group or pauses.of_place(row.key.topic, row.key.partition),
         )
 
     def fairness(self, group_id: str) -> float | None:
@@ -137,6 +143,7 @@ class Views:
         group = self._coordinator.groups.get(group_id)
         held = await self._held(rows) if members else Counter()
         views: list[MemberView] = []
+        pauses = self._pauses[group_id]
         for member in sorted(members, key=lambda m: m.member_id):
             session = None if group is None else group.sessions.get(member.member_id)
             views.append(
@@ -150,6 +157,7 @@ class Views:
                     delivered_total=0 if session is None else session.delivered_total,
                     acknowledged_total=0 if session is None else session.acknowledged_total,
                     fair_share_ratio=None if session is None else session.share.ratio,
+                    pause=pauses.group or pauses.of_member(member.member_id),
                 )
             )
         return tuple(views)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sharecoord.config.group import GroupConfig
 from sharecoord.core.fair_share import fair_parts, jain_index
+from sharecoord.core.pauses import Pauses
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.group_settings import window_records
@@ -46,7 +47,7 @@ class DispatchedGroup(Protocol):
     context: Context
     config: GroupConfig
     owners: dict[str, frozenset[str]]
-    paused: bool
+    pauses: Pauses
     sessions: dict[str, Session]
     partitions: dict[Place, PartitionActor]
 
@@ -90,6 +91,7 @@ class Dispatcher:
             self.topics -= Counter(former.topics)
             self.holds_total -= former.counted
         self._group.sessions[session.member_id] = session
+        session.held_up = self._group.pauses.of_member(session.member_id) is not None
         self.topics.update(session.topics)
         self._count(session)
 
@@ -224,7 +226,7 @@ class Dispatcher:
     def _turn(self) -> None:
         self._scheduled = False
         group = self._group
-        if group.paused or self._stopped or not group.sessions:
+        if group.pauses.group or self._stopped or not group.sessions:
             return
         committer = group.context.committer
         if committer.behind:

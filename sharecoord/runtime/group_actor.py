@@ -13,20 +13,27 @@ from sharecoord.core.decisions import AcquiredRange, HeldRange
 from sharecoord.core.delivery import Assignment, LostRange, PartitionResult
 from sharecoord.core.events import GroupEvent
 from sharecoord.core.pace import window_follows
+from sharecoord.core.pauses import Pauses
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import AcknowledgedRange
 from sharecoord.errors import (
     GroupMaxSizeReachedError,
-    KafkaUnavailableError,
     MemberFencedError,
     SharecoordError,
     StoreFencedError,
-    StoreUnavailableError,
     UnknownMemberError,
-    UnknownTopicOrPartitionError,
 )
 from sharecoord.ports import TopicInfo
-from sharecoord.runtime import idle, loading, lock_books, log_changes, moves, opening, poll_timer
+from sharecoord.runtime import (
+    idle,
+    loading,
+    lock_books,
+    log_changes,
+    moves,
+    opening,
+    pausing,
+    poll_timer,
+)
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
@@ -36,6 +43,7 @@ from sharecoord.runtime.event_tap import tap_maker, work_us_each
 from sharecoord.runtime.group_events import tell
 from sharecoord.runtime.group_settings import check_subscription, settings_of
 from sharecoord.runtime.memory_budget import GroupBudget
+from sharecoord.runtime.not_served import why_not_served
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.rereads import reread
 from sharecoord.runtime.sessions import Away, JoinCommand, Session, session_of_row
@@ -66,7 +74,7 @@ class GroupActor:
         self.elsewhere: dict[Place, str] = {}
         """In a fleet: the owners of what is not to be served here."""
         self._partition_ids: dict[str, tuple[int, ...]] = {}
-        self.paused = row.paused
+        self.pauses = Pauses(row.pauses)
         self.group_epoch = self.seen_epoch = row.group_epoch
         self.config = GroupConfig()
         self.settings = PartitionSettings()
@@ -80,7 +88,8 @@ class GroupActor:
     def apply_config(self, row: GroupRow) -> None:
         """New overrides act at once."""
         self.group_epoch = row.group_epoch
-        self.paused = row.paused
+        self.pauses = Pauses(row.pauses)
+        pausing.follow(self)
         before, self.config = self.config, resolve(row.config, self.context.group_defaults)
         self.settings = settings_of(self.config)
         for actor in list(self.partitions.values()):
@@ -395,7 +404,10 @@ class GroupActor:
                 gateway = self.context.fleet.gateway
                 on_way += gateway.settle(owner, session, key, ranges, collector, may_wait=may_wait)
                 continue
-            error = self._not_served(actor, topic, topic_id, partition)
+            opening = actor is None and not self.is_open(topic) and topic in self.topics
+            error = why_not_served(
+                actor, self.group_id, topic, topic_id, partition, is_opening=opening
+            )
             if error is not None or actor is None:
                 collector.expect()
                 key = PartitionKey(self.group_id, topic, topic_id, partition)
@@ -408,24 +420,6 @@ class GroupActor:
             session.acknowledged_total += settled + on_way
             self.dispatcher.settled(session, settled, now_ms, busy_us, on_way=on_way)
         collector.seal()
-
-    def _not_served(
-        self, actor: PartitionActor | None, topic: str, topic_id: str, partition: int
-    ) -> SharecoordError | None:
-        """Why acknowledgements for a partition can not be taken now."""
-        if actor is None and not self.is_open(topic) and topic in self.topics:
-            return KafkaUnavailableError(f"{topic} is not opened yet", retry_after_ms=500)
-        if actor is None or (topic_id and topic_id != actor.key.topic_id):
-            return UnknownTopicOrPartitionError(
-                f"group {self.group_id!r} has no share-partition {topic}[{partition}]"
-                + (f" with topic id {topic_id}" if topic_id else "")
-            )
-        if actor.state is not ActorState.ACTIVE:
-            return StoreUnavailableError(
-                f"{topic}[{partition}] is {actor.state.value} {actor.stopped_reason}".rstrip(),
-                retry_after_ms=200,
-            )
-        return None
 
     def held(self, session: Session) -> int:
         """Records that a member holds, of all owners."""
@@ -566,6 +560,7 @@ class GroupActor:
             on_timed_out=self.dispatcher.timed_out,
             tap=tap_maker(self.context, self.sessions),
         )
+        actor.paused = self.pauses.of_place(key.topic, key.partition) is not None
         self.partitions[key.topic, key.partition] = actor
         return actor
 

@@ -32,6 +32,7 @@ def tell(
     event: GroupEvent,
     *,
     session: Session | None = None,
+    member_id: str | None = None,
     place: tuple[str | None, int | None] = (None, None),
     reason: str | None = None,
 ) -> None:
@@ -42,12 +43,13 @@ def tell(
         group_id: Which group.
         event: What happened.
         session: To whom; a member whose stream is elsewhere is told of there.
+        member_id: To whom, where there may be no session.
         place: To which topic and partition.
         reason: Why, or what.
     """
     if context.events is None or (session is not None and session.is_lent):
         return
-    member = (session.member_id, session.client_id) if session else (None, None)
+    member = (session.member_id, session.client_id) if session else (member_id, None)
     row = (store_us(context), event.value, *place, *member, reason)
     common = {"kind": EventKind.GROUP.value, "group_id": group_id}
     context.events.put(EventBlock(common, GROUP_COLUMNS, [row]))

@@ -168,6 +168,8 @@ class Session:
     stalled: bool = False
     """A lock of it ended by time-out: it gets nothing more until its application gives a sign
     (docs/decisions/0012)."""
+    held_up: bool = False
+    """An operator paused this member: it gets nothing new."""
     away: Away | None = None
     """In a fleet, for a member with its stream here."""
 
@@ -188,7 +190,9 @@ class Session:
 
     def room(self, held: int) -> int:
         """How many records it can take from all owners together, given what it holds."""
-        if self.channel is None or self.comparing or self.broken or self.stalled:
+        if self.channel is None or self.comparing or self.broken:
+            return 0
+        if self.stalled or self.held_up:
             return 0
         if self.channel.unsent_bytes > self.unsent_max_bytes:
             return 0

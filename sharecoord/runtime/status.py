@@ -44,6 +44,8 @@ class PartitionFigures:
     dead_letters_waiting: int = 0
     dead_letters_failing: bool = False
     """The topic does not take them at the moment."""
+    paused: bool = False
+    """Nothing of it is handed out: it is paused, its topic or its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,9 @@ class Snapshot:
     """Jain's index of the last second, of the groups in which something was handed out."""
     outboxes: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """Bytes of dead letters that wait, by group, and whether they stop it."""
+    groups_paused: dict[str, bool] = field(default_factory=dict)
+    members_paused: dict[str, int] = field(default_factory=dict)
+    """By group, of those that are here."""
     exports: tuple[ExportFigures, ...] = ()
     events: EventFigures | None = None
     """None where there is no event log."""
@@ -113,6 +118,10 @@ class StatusBoard:
                 for g in groups
                 if g.settings.dead_letter_topic or g.budget.outbox_bytes
             },
+            groups_paused={g.group_id: g.pauses.group is not None for g in groups},
+            members_paused={
+                g.group_id: sum(session.held_up for session in g.sessions.values()) for g in groups
+            },
             exports=coordinator.offsets_exporter.figures(),
             events=None if sink is None else sink.figures,
         )
@@ -144,6 +153,7 @@ def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
                     dead_letters=actor.dead_letters,
                     dead_letters_waiting=actor.letters.waiting,
                     dead_letters_failing=bool(actor.letters.problem),
+                    paused=actor.paused or group.pauses.group is not None,
                 )
             )
     return found

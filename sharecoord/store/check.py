@@ -16,7 +16,7 @@ from sharecoord.errors import InvalidConfigError
 from sharecoord.store.access import StoreAccess, StoreFacts
 from sharecoord.store.partition_queries import EPOCH_FLOOR, MEMBER_EPOCH_FLOOR
 from sharecoord.store.raw_rows import Row, name_of, problems_of, stored_rows
-from sharecoord.store.row_codec import decode_headers
+from sharecoord.store.row_codec import decode_headers, decode_pauses
 from sharecoord.store.tables import (
     ALEMBIC_VERSION,
     COORDINATOR,
@@ -215,6 +215,10 @@ class _Check:
                     GROUP_SETTINGS.find(name).parse(value)
                 except InvalidConfigError as error:
                     yield error.message, fix
+        try:
+            decode_pauses(row["paused"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            yield "paused is not as the coordinator writes it", "set paused to [] with UPDATE"
         if row["group_epoch"] < 0:
             yield f"group_epoch is {row['group_epoch']}", ""
 

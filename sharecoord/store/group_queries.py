@@ -17,7 +17,9 @@ from sharecoord.core.changes import (
     PartitionHead,
     PartitionKey,
     PartitionRow,
+    PausesChanged,
 )
+from sharecoord.core.pauses import Pause, PauseScope, changed
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError
 from sharecoord.store.partition_queries import (
@@ -35,6 +37,7 @@ from sharecoord.store.row_codec import (
     decode_partition,
     encode_config,
     encode_member,
+    encode_pauses,
 )
 from sharecoord.store.tables import DEAD_LETTER, IN_FLIGHT, MEMBER, SHARE_GROUP, SHARE_PARTITION
 
@@ -59,7 +62,7 @@ def ensure_group(connection: Connection, dialect: Dialect, group_id: str) -> Gro
             "group_id": group_id,
             "config": encode_config({}),
             "group_epoch": read_floor(connection),
-            "paused": False,
+            "paused": encode_pauses(()),
         }
         connection.execute(dialect.insert_or_ignore(SHARE_GROUP), values)
         row = connection.execute(query).one_or_none()
@@ -94,12 +97,19 @@ def save_group_config(
     return _change_group(connection, group_id, {"config": encode_config(config)})
 
 
-def set_group_paused(
-    connection: Connection, dialect: Dialect, *, group_id: str, paused: bool
-) -> GroupRow:
-    """Pauses or resumes; raises the group epoch."""
-    ensure_group(connection, dialect, group_id)
-    return _change_group(connection, group_id, {"paused": paused})
+def change_pauses(
+    connection: Connection, group_id: str, pause: Sequence[Pause], resume: Sequence[PauseScope]
+) -> PausesChanged | None:
+    """Pauses and resumes; raises the group epoch if that changes anything."""
+    query = select(SHARE_GROUP).where(_G.group_id == group_id).with_for_update()
+    found = connection.execute(query).one_or_none()
+    if found is None:
+        return None
+    row = decode_group(found)
+    before, after = row.pauses, changed(row.pauses, pause, resume)
+    if after != before:
+        row = _change_group(connection, group_id, {"paused": encode_pauses(after)})
+    return PausesChanged(before, row)
 
 
 def _change_group(connection: Connection, group_id: str, values: dict[str, Any]) -> GroupRow:

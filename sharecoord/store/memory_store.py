@@ -34,7 +34,9 @@ from sharecoord.core.changes import (
     PartitionRelease,
     PartitionRow,
     PartitionStart,
+    PausesChanged,
 )
+from sharecoord.core.pauses import Pause, PauseScope, changed
 from sharecoord.core.states import RecordState
 from sharecoord.errors import (
     InternalError,
@@ -402,10 +404,17 @@ class MemoryStore:
             config.update(set_values)
             return _change_group(database, replace(old, config=config))
 
-    def set_group_paused(self, group_id: str, *, paused: bool) -> GroupRow:
-        """Pauses or resumes a group and raises its epoch; makes the group when it is new."""
-        with self._transaction("set_group_paused") as database:
-            return _change_group(database, replace(_ensure(database, group_id), paused=paused))
+    def change_pauses(
+        self, group_id: str, *, pause: Sequence[Pause] = (), resume: Sequence[PauseScope] = ()
+    ) -> PausesChanged | None:
+        with self._transaction("change_pauses") as database:
+            old = database.groups.get(group_id)
+            if old is None:
+                return None
+            after = changed(old.pauses, pause, resume)
+            if after == old.pauses:
+                return PausesChanged(after, _copied(old))
+            return PausesChanged(old.pauses, _change_group(database, replace(old, pauses=after)))
 
     def ensure_group(self, group_id: str) -> GroupRow:
         with self._transaction("ensure_group") as database:

@@ -20,6 +20,7 @@ from sharecoord.core.changes import (
     PartitionKey,
     PartitionRow,
 )
+from sharecoord.core.pauses import Pause, PauseScope
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -104,7 +105,38 @@ def encode_config(config: Mapping[str, str]) -> str:
 def decode_group(row: Sequence[Any]) -> GroupRow:
     """A row of `share_group`, in the order of its columns."""
     return GroupRow(
-        group_id=row[0], config=json.loads(row[1]), group_epoch=row[2], paused=bool(row[3])
+        group_id=row[0], config=json.loads(row[1]), group_epoch=row[2], pauses=decode_pauses(row[3])
+    )
+
+
+def encode_pauses(pauses: Iterable[Pause]) -> str:
+    """JSON array of objects; what a pause is not about is left out.
+
+    `[{"topic":"orders","partition":1,"since_ms":1700000000000,"by":"operator","reason":"why"}]`
+    """
+    return _to_json([_pause_object(pause) for pause in pauses])
+
+
+def _pause_object(pause: Pause) -> dict[str, str | int]:
+    scope = pause.scope
+    named: dict[str, str | int] = {"topic": scope.topic} if scope.topic else {}
+    if scope.partition is not None:
+        named["partition"] = scope.partition
+    if scope.member_id:
+        named["member"] = scope.member_id
+    return named | {"since_ms": pause.since_ms, "by": pause.by, "reason": pause.reason}
+
+
+def decode_pauses(text: str) -> tuple[Pause, ...]:
+    """The inverse of `encode_pauses`."""
+    return tuple(
+        Pause(
+            PauseScope(each.get("topic", ""), each.get("partition"), each.get("member", "")),
+            each["since_ms"],
+            each["by"],
+            each["reason"],
+        )
+        for each in json.loads(text)
     )
 
 

@@ -28,7 +28,9 @@ from sharecoord.core.changes import (
     PartitionRelease,
     PartitionRow,
     PartitionStart,
+    PausesChanged,
 )
+from sharecoord.core.pauses import Pause, PauseScope
 from sharecoord.errors import (
     InternalError,
     InvalidConfigError,
@@ -341,13 +343,10 @@ class SqlStore:
             )
         )
 
-    def set_group_paused(self, group_id: str, *, paused: bool) -> GroupRow:
-        """Pauses or resumes a group and raises its epoch; makes the group when it is new."""
-        return self._change(
-            lambda c: group_queries.set_group_paused(
-                c, self._dialect, group_id=group_id, paused=paused
-            )
-        )
+    def change_pauses(
+        self, group_id: str, *, pause: Sequence[Pause] = (), resume: Sequence[PauseScope] = ()
+    ) -> PausesChanged | None:
+        return self._change(lambda c: group_queries.change_pauses(c, group_id, pause, resume))
 
     def ensure_group(self, group_id: str) -> GroupRow:
         return self._change(lambda c: group_queries.ensure_group(c, self._dialect, group_id))

@@ -66,7 +66,7 @@ SHARE_GROUP = Table(
     Column("group_id", String(255), primary_key=True),
     Column("config", LONG_TEXT, nullable=False),  # JSON object of overrides
     Column("group_epoch", BigInteger, nullable=False),
-    Column("paused", Boolean, nullable=False),
+    Column("paused", LONG_TEXT, nullable=False),  # JSON array of what is paused, see row_codec
 )
 
 COORDINATOR = Table(

@@ -16,6 +16,7 @@ from sharecoord.core.changes import (
     PartitionKey,
     PartitionRelease,
 )
+from sharecoord.core.pauses import WHOLE_GROUP, Pause
 from sharecoord.errors import InternalError, StoreInUseError, StoreOutcomeUnknownError
 from sharecoord.store.memory_store import MemoryStore
 from tests.contract.store_worlds import (
@@ -271,12 +272,13 @@ def test_the_fleet_knows_the_epochs_of_all_groups(world: World) -> None:
     one.ensure_group("quiet")
     group = two.save_group_config("group", set_values={"a": "1"}, deleted=[])
     assert one.read_fleet().group_epochs == {"quiet": 0, "group": group.group_epoch}
-    paused = two.set_group_paused("group", paused=True)
+    paused = two.change_pauses("group", pause=[Pause(WHOLE_GROUP, 1, "operator")])
+    assert paused is not None
     one.reset_partitions({key_of(0, group="new"): 3})
     assert one.read_fleet().group_epochs == {
         row.group_id: row.group_epoch for row in two.load_groups()
     }
-    assert one.read_fleet().group_epochs["group"] == paused.group_epoch
+    assert one.read_fleet().group_epochs["group"] == paused.row.group_epoch
     two.delete_group("group")
     assert one.read_fleet().group_epochs.keys() == {"quiet", "new"}
 

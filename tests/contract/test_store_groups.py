@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sharecoord.core.changes import CommitBatch
+import pytest
+
+from sharecoord.core.changes import CommitBatch, PausesChanged
+from sharecoord.core.pauses import PAUSES_MAX, WHOLE_GROUP, Pause, PauseScope
+from sharecoord.errors import LimitExceededError
 from tests.contract.store_worlds import (
     START_MS,
     World,
@@ -29,7 +33,7 @@ def test_a_group_is_made_on_first_use(world: World) -> None:
     store = world.open()
     assert store.load_groups() == []
     group = store.ensure_group("group")
-    assert (group.group_id, group.config, group.paused) == ("group", {}, False)
+    assert (group.group_id, group.config, group.pauses) == ("group", {}, ())
     assert store.ensure_group("group") == group
     assert store.load_groups() == [group]
 
@@ -65,11 +69,44 @@ def test_groups_come_in_order_of_id(world: World) -> None:
 def test_pause_and_resume(world: World) -> None:
     store = world.open()
     epoch = store.save_group_config("group", set_values={"a": "1"}, deleted=[]).group_epoch
-    paused = store.set_group_paused("group", paused=True)
-    assert (paused.paused, paused.group_epoch, paused.config) == (True, epoch + 1, {"a": "1"})
+    topic = Pause(PauseScope("orders"), START_MS, "operator", "ü 'why'")
+    place = Pause(PauseScope("orders", 0), START_MS, "operator")
+    member = Pause(PauseScope(member_id="m 1"), START_MS, "flood breaker", "words")
+    change = store.change_pauses("group", pause=[place, member, topic])
+    assert change is not None
+    paused = change.row
+    assert (change.before, paused.pauses) == ((), (topic, place, member))
+    assert (paused.paused, paused.group_epoch, paused.config) == (False, epoch + 1, {"a": "1"})
     assert store.load_groups() == [paused]
-    assert not store.set_group_paused("group", paused=False).paused
-    assert store.set_group_paused("new", paused=True).paused
+    # Again: the older one stays, and nothing is to be seen by anybody.
+    again = store.change_pauses("group", pause=[topic._replace(since_ms=9)])
+    assert again == PausesChanged(paused.pauses, paused)
+    whole = store.change_pauses("group", pause=[Pause(WHOLE_GROUP, 1, "operator")])
+    assert whole is not None
+    assert whole.row.paused
+    resumed = store.change_pauses("group", resume=[WHOLE_GROUP, PauseScope("orders"), WHOLE_GROUP])
+    assert resumed is not None
+    assert (resumed.row.pauses, resumed.row.group_epoch) == ((place, member), epoch + 3)
+    assert store.change_pauses("group", resume=[WHOLE_GROUP]) == PausesChanged(
+        resumed.row.pauses, resumed.row
+    )
+
+
+def test_a_group_that_is_not_there_is_not_paused(world: World) -> None:
+    store = world.open()
+    assert store.change_pauses("new", pause=[Pause(WHOLE_GROUP, 1, "operator")]) is None
+    assert store.load_groups() == []
+
+
+def test_a_group_has_so_many_pauses_and_no_more(world: World) -> None:
+    store = world.open()
+    store.ensure_group("group")
+    most = [Pause(PauseScope("orders", n), 1, "operator") for n in range(PAUSES_MAX)]
+    full = store.change_pauses("group", pause=most)
+    assert full is not None
+    with pytest.raises(LimitExceededError, match=r"1001 pauses in one group, 1000 is the most"):
+        store.change_pauses("group", pause=[Pause(WHOLE_GROUP, 1, "operator")])
+    assert store.load_groups() == [full.row]
 
 
 # -- members --------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from sharecoord.core.changes import (
     PartitionRelease,
     PartitionRow,
 )
+from sharecoord.core.pauses import Pause, PauseScope
 from sharecoord.errors import SharecoordError
 from tests.contract.conftest import SERVERS
 from tests.contract.store_worlds import (
@@ -112,6 +113,10 @@ letters = st.builds(
     state_epoch=int64,
     kept=st.booleans(),
 )
+scopes = st.builds(PauseScope, st.sampled_from(["", "t"]), st.none() | small) | st.builds(
+    PauseScope, member_id=texts
+)
+pauses = st.lists(st.builds(Pause, scopes, small, texts, texts), max_size=3)
 members = st.builds(
     MemberRow,
     group_id=groups,
@@ -306,9 +311,10 @@ class StoresAgree(RuleBasedStateMachine):
             lambda store: store.save_group_config(group, set_values={"a": value}, deleted=deleted),
         )
 
-    @rule(name=coordinators, group=groups, paused=st.booleans())
-    def pause(self, name: str, group: str, paused: bool) -> None:
-        self.both(name, lambda store: store.set_group_paused(group, paused=paused))
+    @rule(name=coordinators, group=groups, pause=pauses, resume=pauses)
+    def pause(self, name: str, group: str, pause: list[Pause], resume: list[Pause]) -> None:
+        scopes = [each.scope for each in resume]
+        self.both(name, lambda store: store.change_pauses(group, pause=pause, resume=scopes))
 
     @rule(name=coordinators, starts=st.dictionaries(keys, int64, max_size=2))
     def reset(self, name: str, starts: dict[PartitionKey, int]) -> None:

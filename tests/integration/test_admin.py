@@ -13,6 +13,7 @@ import pytest
 from sharecoord_sdk import AsyncShareConsumer
 from sharecoord_sdk.admin import (
     AdminClient,
+    AdminError,
     AsyncAdminClient,
     ConfigSource,
     CoordinatorUnavailableError,
@@ -217,6 +218,66 @@ async def test_a_reset_under_traffic_needs_force(served: Served, admin: Any) -> 
             )
 
         await eventually_async(last_one)
+
+
+async def test_pause_and_resume(served: Served, admin: Any) -> None:
+    await served.consume(100)
+    answer = await admin.pause_group("g", {"orders": [0]}, reason="größer")
+    (result,) = answer.results
+    assert (result.changed, result.note, answer.pauses) == (True, "", (result.pause,))
+    pause = result.pause
+    assert (pause.topic, pause.partition, pause.member_id) == ("orders", 0, "")
+    assert (pause.paused_by, pause.reason) == ("operator", "größer")
+    assert pause.since_ms > 0
+    (group,) = await admin.describe_groups(["g"])
+    assert group.pauses == (pause,)
+    assert {p.partition: p.pause for p in group.offsets} == {0: pause, 1: None}
+    served.log.append("orders", 10)
+    async with served.consumer() as consumer:
+        await consumer.subscribe(["orders"])
+        assert len(await consumer.poll(0.3)) == 0
+        (group,) = await admin.describe_groups(["g"])
+        (member,) = group.members
+        await admin.pause_group("g", (), [member.member_id])
+        again = await admin.resume_group("g", ["orders"])
+        assert again.results[0].note == "orders was not paused"
+        assert len((await admin.resume_group("g", {"orders": [0]})).pauses) == 1
+        assert len(await consumer.poll(0.3)) == 0
+        (group,) = await admin.describe_groups(["g"])
+        assert group.members[0].pause.member_id == member.member_id
+        await admin.resume_group("g", members=[member.member_id])
+        got: list[Any] = []
+
+        async def all_ten() -> bool:
+            got.extend(await consumer.poll(0.2))
+            return len(got) == 10
+
+        await eventually_async(all_ten)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        (("nobody",), GroupNotFoundError, "share group 'nobody' does not exist"),
+        (("g", ["nowhere"]), UnknownTopicOrPartitionError, "no topic 'nowhere'"),
+        (("g", {"orders": [2]}), UnknownTopicOrPartitionError, r"no partition 2; it has 2 \("),
+        (("g", {"orders": [-1]}), InvalidRequestError, "partition is -1; it must be 0 or more"),
+        (("g", {"orders": [0, 0]}), InvalidRequestError, r"orders\[0\] stands there twice"),
+        (("g", (), ["nobody"]), AdminError, "no member 'nobody'"),
+        (("g", (), [""]), InvalidRequestError, "member_id has 0 characters"),
+        (("g", (), (), "x" * 1001), InvalidRequestError, "reason has 1001 characters; 1000"),
+        (("g", (), (), "a\nb"), InvalidRequestError, "control character"),
+    ],
+)
+async def test_what_can_not_be_paused(
+    served: Served, admin: Any, arguments: tuple[Any, ...], kind: type[AdminError], text: str
+) -> None:
+    await served.consume(100)
+    more = {"reason": arguments[3]} if len(arguments) > 3 else {}
+    with pytest.raises(kind, match=text):
+        await admin.pause_group(*arguments[:3], **more)
+    (group,) = await admin.describe_groups(["g"])
+    assert group.pauses == ()
 
 
 async def test_delete_offsets(served: Served, admin: Any) -> None:

@@ -13,6 +13,7 @@ from sharecoord_sdk import AcknowledgeType, Message, ShareConsumer
 from sqlalchemy import Table
 
 from sharecoord.core.changes import CommitBatch
+from sharecoord.core.pauses import Pause, PauseScope
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from sharecoord.errors import InvalidRequestError, StoreInUseError, StoreUnavailableError
@@ -75,8 +76,9 @@ def test_a_state_goes_through_every_database(server: ServerWorld, tmp_path: Path
     ]
     letters = [letter_of(20, value=bytes(range(256)) * 1000), letter_of(21, value=None)]
     commit(store, change_of(loaded, upserted=rows, dead_letters=letters))
-    store.set_group_paused("Gruppe ä", paused=True)
-    store.set_group_paused("gruppe ä", paused=False)
+    store.ensure_group("Gruppe ä")
+    store.change_pauses("Gruppe ä", pause=[Pause(PauseScope("orders", 0), 7, "operator", "größer")])
+    store.ensure_group("gruppe ä")
     first.close()
     start = rows_of(tools_of(first).access)
 

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from sharecoord.core.pauses import WHOLE_GROUP, Pause
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime import fleet as peers
 from sharecoord.runtime.admin import Admin
@@ -200,8 +201,11 @@ class Fleet:
             return
         operator = SimStore(self.database, self.judge, fleet=True)
         operator.open(coordinator_id="operator", cluster_id="", address="", version="sim")
-        row = operator.set_group_paused(GROUP, paused=paused)
+        pause, resume = ([Pause(WHOLE_GROUP, 0, "operator")], []) if paused else ([], [WHOLE_GROUP])
+        change = operator.change_pauses(GROUP, pause=pause, resume=resume)
         operator.close()
+        assert change is not None, "there is the group"
+        row = change.row
         for node in self.alive() if self.lone else ():
             group = node.coordinator.groups.get(GROUP) if node.coordinator is not None else None
             if group is not None:

@@ -22,6 +22,9 @@ from .types import (
     InFlightRange,
     MemberDescription,
     PartitionOffsets,
+    Pause,
+    PauseAnswer,
+    PauseResult,
     RecordState,
     ResetResult,
     ResetTo,
@@ -134,13 +137,9 @@ def reset_offsets(
     group_id: str, to: ResetTo, topics: Topics, *, dry_run: bool, force: bool
 ) -> Call[list[ResetResult]]:
     """ResetOffsets."""
-    request = pb.ResetOffsetsRequest(group_id=group_id, dry_run=dry_run, force=force)
-    if isinstance(topics, Mapping):
-        for topic, partitions in topics.items():
-            request.topics.add(topic=topic, partitions=partitions)
-    else:
-        for topic in _names("topics", topics):
-            request.topics.add(topic=topic)
+    request = pb.ResetOffsetsRequest(
+        group_id=group_id, topics=_targets(topics), dry_run=dry_run, force=force
+    )
     if to.kind == "to_offsets":
         request.to_offsets.SetInParent()
         for (topic, partition), offset in to.by_partition.items():
@@ -173,6 +172,53 @@ def delete_groups(group_ids: Iterable[str]) -> Call[dict[str, AdminError | None]
         return {g.group_id: item_error(g.error_reason, g.error_message) for g in answer.groups}
 
     return Call("DeleteGroups", request, read)
+
+
+def pause_group(
+    group_id: str, topics: Topics, members: Iterable[str], reason: str
+) -> Call[PauseAnswer]:
+    """PauseGroup."""
+    request = pb.PauseGroupRequest(
+        group_id=group_id,
+        topics=_targets(topics),
+        member_ids=_names("members", members),
+        reason=reason,
+    )
+    return Call("PauseGroup", request, _pause_answer)
+
+
+def resume_group(group_id: str, topics: Topics, members: Iterable[str]) -> Call[PauseAnswer]:
+    """ResumeGroup."""
+    request = pb.ResumeGroupRequest(
+        group_id=group_id, topics=_targets(topics), member_ids=_names("members", members)
+    )
+    return Call("ResumeGroup", request, _pause_answer)
+
+
+def _targets(topics: Topics) -> list[pb.OffsetTarget]:
+    if isinstance(topics, Mapping):
+        return [pb.OffsetTarget(topic=t, partitions=numbers) for t, numbers in topics.items()]
+    return [pb.OffsetTarget(topic=topic) for topic in _names("topics", topics)]
+
+
+def _pause_answer(answer: pb.PauseGroupResponse | pb.ResumeGroupResponse) -> PauseAnswer:
+    results = tuple(PauseResult(_pause(r.pause), r.changed, r.note) for r in answer.results)
+    return PauseAnswer(results, tuple(map(_pause, answer.pauses)))
+
+
+def _pause(pause: pb.Pause) -> Pause:
+    return Pause(
+        pause.topic,
+        _optional(pause, "partition"),
+        pause.member_id,
+        pause.since_ms,
+        pause.paused_by,
+        pause.reason,
+    )
+
+
+def _pause_in(message: pb.PartitionOffsets | pb.MemberDescription) -> Pause | None:
+    return _pause(message.pause) if message.HasField("pause") else None
 
 
 def list_in_flight(
@@ -237,6 +283,7 @@ def _group(group: pb.GroupDescription) -> GroupDescription:
         offsets=tuple(_partition(p) for p in group.offsets),
         fairness_jain_ratio=_optional(group, "fairness_jain_ratio"),
         error=item_error(group.error_reason, group.error_message),
+        pauses=tuple(map(_pause, group.pauses)),
     )
 
 
@@ -251,6 +298,7 @@ def _member(member: pb.MemberDescription) -> MemberDescription:
         delivered_total=member.delivered_total,
         acknowledged_total=member.acknowledged_total,
         fair_share_ratio=_optional(member, "fair_share_ratio"),
+        pause=_pause_in(member),
     )
 
 
@@ -270,6 +318,7 @@ def _partition(offsets: pb.PartitionOffsets) -> PartitionOffsets:
         leader_epoch=_optional(offsets, "leader_epoch"),
         window_full_at=_optional(offsets, "window_full_at"),
         stopped_reason=offsets.stopped_reason,
+        pause=_pause_in(offsets),
     )
 
 

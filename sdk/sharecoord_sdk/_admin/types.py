@@ -42,6 +42,55 @@ class RecordState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """One thing that is paused: a topic, a partition or a member; else the whole group.
+
+    Attributes:
+        topic: "" = it is not about a topic.
+        partition: None = all partitions of the topic.
+        member_id: "" = it is not about a member.
+        since_ms: Milliseconds since the epoch.
+        paused_by: "operator", or "flood breaker".
+        reason: Why, in words.
+    """
+
+    topic: str = ""
+    partition: int | None = None
+    member_id: str = ""
+    since_ms: int = 0
+    paused_by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseResult:
+    """What a pause or a resume did with one thing.
+
+    Attributes:
+        pause: What is paused; what was resumed as it was before.
+        changed: False = it was so before.
+        note: What else there is to know.
+    """
+
+    pause: Pause
+    changed: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseAnswer:
+    """What became of a pause or a resume.
+
+    Attributes:
+        results: One for each thing that was named.
+        pauses: All that is paused of the group now.
+    """
+
+    results: tuple[PauseResult, ...]
+    pauses: tuple[Pause, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GroupListing:
     """A group in the list of all."""
 
@@ -60,6 +109,7 @@ class MemberDescription:
         acknowledged_total: Records acknowledged by it since then.
         fair_share_ratio: Its share of the deliveries of the last second against its fair share;
             None = not measured.
+        pause: Why it gets nothing new; None = it does.
     """
 
     member_id: str
@@ -71,6 +121,7 @@ class MemberDescription:
     delivered_total: int = 0
     acknowledged_total: int = 0
     fair_share_ratio: float | None = None
+    pause: Pause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +138,7 @@ class PartitionOffsets:
         leader_epoch: Of the record before `end_offset`.
         window_full_at: Nothing new is read until this offset is finished.
         stopped_reason: Why it is not served; "" = it is.
+        pause: Why nothing of it is handed out: its own pause, its topic's or its group's.
     """
 
     topic: str
@@ -103,6 +155,7 @@ class PartitionOffsets:
     leader_epoch: int | None = None
     window_full_at: int | None = None
     stopped_reason: str = ""
+    pause: Pause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +164,7 @@ class GroupDescription:
 
     Attributes:
         fairness_jain_ratio: Jain's index of the last second; None = not measured.
+        pauses: All that is paused of it.
     """
 
     group_id: str
@@ -122,6 +176,7 @@ class GroupDescription:
     offsets: tuple[PartitionOffsets, ...] = ()
     fairness_jain_ratio: float | None = None
     error: AdminError | None = None
+    pauses: tuple[Pause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

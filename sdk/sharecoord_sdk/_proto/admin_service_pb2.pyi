@@ -61,7 +61,7 @@ class DescribeGroupsRequest(_message.Message):
     def __init__(self, group_ids: _Optional[_Iterable[str]] = ..., include_members: bool = ..., include_offsets: bool = ...) -> None: ...
 
 class MemberDescription(_message.Message):
-    __slots__ = ("member_id", "member_epoch", "client_id", "host", "assignment", "acquired_records", "delivered_total", "acknowledged_total", "fair_share_ratio")
+    __slots__ = ("member_id", "member_epoch", "client_id", "host", "assignment", "acquired_records", "delivered_total", "acknowledged_total", "fair_share_ratio", "pause")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class MemberDescription(_message.Message):
     DELIVERED_TOTAL_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_TOTAL_FIELD_NUMBER: _ClassVar[int]
     FAIR_SHARE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     member_epoch: int
     client_id: str
@@ -80,7 +81,8 @@ class MemberDescription(_message.Message):
     delivered_total: int
     acknowledged_total: int
     fair_share_ratio: float
-    def __init__(self, member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., assignment: _Optional[_Iterable[_Union[AssignedPartitions, _Mapping]]] = ..., acquired_records: _Optional[int] = ..., delivered_total: _Optional[int] = ..., acknowledged_total: _Optional[int] = ..., fair_share_ratio: _Optional[float] = ...) -> None: ...
+    pause: Pause
+    def __init__(self, member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., assignment: _Optional[_Iterable[_Union[AssignedPartitions, _Mapping]]] = ..., acquired_records: _Optional[int] = ..., delivered_total: _Optional[int] = ..., acknowledged_total: _Optional[int] = ..., fair_share_ratio: _Optional[float] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ...) -> None: ...
 
 class AssignedPartitions(_message.Message):
     __slots__ = ("topic", "partitions")
@@ -91,7 +93,7 @@ class AssignedPartitions(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionOffsets(_message.Message):
-    __slots__ = ("partition", "start_offset", "end_offset", "log_end_offset", "lag", "acquired_records", "available_records", "delayed_records", "archived_records", "leader_epoch", "window_full_at", "stopped_reason")
+    __slots__ = ("partition", "start_offset", "end_offset", "log_end_offset", "lag", "acquired_records", "available_records", "delayed_records", "archived_records", "leader_epoch", "window_full_at", "stopped_reason", "pause")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +106,7 @@ class PartitionOffsets(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FULL_AT_FIELD_NUMBER: _ClassVar[int]
     STOPPED_REASON_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
     partition: _share_types_pb2.TopicPartition
     start_offset: int
     end_offset: int
@@ -116,10 +119,11 @@ class PartitionOffsets(_message.Message):
     leader_epoch: int
     window_full_at: int
     stopped_reason: str
-    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., acquired_records: _Optional[int] = ..., available_records: _Optional[int] = ..., delayed_records: _Optional[int] = ..., archived_records: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., window_full_at: _Optional[int] = ..., stopped_reason: _Optional[str] = ...) -> None: ...
+    pause: Pause
+    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., acquired_records: _Optional[int] = ..., available_records: _Optional[int] = ..., delayed_records: _Optional[int] = ..., archived_records: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., window_full_at: _Optional[int] = ..., stopped_reason: _Optional[str] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group_id", "state", "group_epoch", "members", "offsets", "error_reason", "error_message", "coordinator_id", "fairness_jain_ratio", "member_count")
+    __slots__ = ("group_id", "state", "group_epoch", "members", "offsets", "error_reason", "error_message", "coordinator_id", "fairness_jain_ratio", "member_count", "pauses")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +134,7 @@ class GroupDescription(_message.Message):
     COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
     FAIRNESS_JAIN_RATIO_FIELD_NUMBER: _ClassVar[int]
     MEMBER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PAUSES_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     state: GroupState
     group_epoch: int
@@ -140,7 +145,8 @@ class GroupDescription(_message.Message):
     coordinator_id: str
     fairness_jain_ratio: float
     member_count: int
-    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[_Union[GroupState, str]] = ..., group_epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberDescription, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[PartitionOffsets, _Mapping]]] = ..., error_reason: _Optional[str] = ..., error_message: _Optional[str] = ..., coordinator_id: _Optional[str] = ..., fairness_jain_ratio: _Optional[float] = ..., member_count: _Optional[int] = ...) -> None: ...
+    pauses: _containers.RepeatedCompositeFieldContainer[Pause]
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[_Union[GroupState, str]] = ..., group_epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberDescription, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[PartitionOffsets, _Mapping]]] = ..., error_reason: _Optional[str] = ..., error_message: _Optional[str] = ..., coordinator_id: _Optional[str] = ..., fairness_jain_ratio: _Optional[float] = ..., member_count: _Optional[int] = ..., pauses: _Optional[_Iterable[_Union[Pause, _Mapping]]] = ...) -> None: ...
 
 class DescribeGroupsResponse(_message.Message):
     __slots__ = ("groups",)
@@ -310,6 +316,70 @@ class DeleteGroupsResponse(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[GroupResult]
     def __init__(self, groups: _Optional[_Iterable[_Union[GroupResult, _Mapping]]] = ...) -> None: ...
+
+class Pause(_message.Message):
+    __slots__ = ("topic", "partition", "member_id", "since_ms", "paused_by", "reason")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    member_id: str
+    since_ms: int
+    paused_by: str
+    reason: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., member_id: _Optional[str] = ..., since_ms: _Optional[int] = ..., paused_by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PauseGroupRequest(_message.Message):
+    __slots__ = ("group_id", "topics", "member_ids", "reason")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_IDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    topics: _containers.RepeatedCompositeFieldContainer[OffsetTarget]
+    member_ids: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    def __init__(self, group_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[OffsetTarget, _Mapping]]] = ..., member_ids: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PauseResult(_message.Message):
+    __slots__ = ("pause", "changed", "note")
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    pause: Pause
+    changed: bool
+    note: str
+    def __init__(self, pause: _Optional[_Union[Pause, _Mapping]] = ..., changed: bool = ..., note: _Optional[str] = ...) -> None: ...
+
+class PauseGroupResponse(_message.Message):
+    __slots__ = ("results", "pauses")
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    PAUSES_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[PauseResult]
+    pauses: _containers.RepeatedCompositeFieldContainer[Pause]
+    def __init__(self, results: _Optional[_Iterable[_Union[PauseResult, _Mapping]]] = ..., pauses: _Optional[_Iterable[_Union[Pause, _Mapping]]] = ...) -> None: ...
+
+class ResumeGroupRequest(_message.Message):
+    __slots__ = ("group_id", "topics", "member_ids")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_IDS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    topics: _containers.RepeatedCompositeFieldContainer[OffsetTarget]
+    member_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[OffsetTarget, _Mapping]]] = ..., member_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ResumeGroupResponse(_message.Message):
+    __slots__ = ("results", "pauses")
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    PAUSES_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[PauseResult]
+    pauses: _containers.RepeatedCompositeFieldContainer[Pause]
+    def __init__(self, results: _Optional[_Iterable[_Union[PauseResult, _Mapping]]] = ..., pauses: _Optional[_Iterable[_Union[Pause, _Mapping]]] = ...) -> None: ...
 
 class ListInFlightRequest(_message.Message):
     __slots__ = ("group_id", "partition", "from_offset", "max_ranges")

@@ -69,6 +69,16 @@ class AdminServiceStub(object):
                 request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.DeleteGroupsRequest.SerializeToString,
                 response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.DeleteGroupsResponse.FromString,
                 _registered_method=True)
+        self.PauseGroup = channel.unary_unary(
+                '/sharecoord.v1.AdminService/PauseGroup',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.PauseGroupRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.PauseGroupResponse.FromString,
+                _registered_method=True)
+        self.ResumeGroup = channel.unary_unary(
+                '/sharecoord.v1.AdminService/ResumeGroup',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ResumeGroupRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ResumeGroupResponse.FromString,
+                _registered_method=True)
         self.ListInFlight = channel.unary_unary(
                 '/sharecoord.v1.AdminService/ListInFlight',
                 request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ListInFlightRequest.SerializeToString,
@@ -134,6 +144,22 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseGroup(self, request, context):
+        """Pauses a group, topics, partitions or members: nothing new is handed out of them, or to them,
+        until they are resumed. All else goes on: acknowledgements, renewals, locks that end.
+        All or nothing. NOT_FOUND: the group, a topic, a partition or a member does not exist.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeGroup(self, request, context):
+        """Ends pauses. NOT_FOUND (GROUP_ID_NOT_FOUND): there is no such group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListInFlight(self, request, context):
         """Ranges that are in flight, in order of offset.
         """
@@ -185,6 +211,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DeleteGroups,
                     request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.DeleteGroupsRequest.FromString,
                     response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.DeleteGroupsResponse.SerializeToString,
+            ),
+            'PauseGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseGroup,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.PauseGroupRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.PauseGroupResponse.SerializeToString,
+            ),
+            'ResumeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeGroup,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ResumeGroupRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ResumeGroupResponse.SerializeToString,
             ),
             'ListInFlight': grpc.unary_unary_rpc_method_handler(
                     servicer.ListInFlight,
@@ -386,6 +422,60 @@ class AdminService(object):
             '/sharecoord.v1.AdminService/DeleteGroups',
             sharecoord_dot_v1_dot_admin__service__pb2.DeleteGroupsRequest.SerializeToString,
             sharecoord_dot_v1_dot_admin__service__pb2.DeleteGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/PauseGroup',
+            sharecoord_dot_v1_dot_admin__service__pb2.PauseGroupRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.PauseGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/ResumeGroup',
+            sharecoord_dot_v1_dot_admin__service__pb2.ResumeGroupRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.ResumeGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,12 +34,12 @@ FAILED = (
 """Counted in records of the share-partition."""
 OF_PARTITION = (GroupEvent.OWNED.value, RangeEvent.RESET.value)
 """Counted in events of the share-partition."""
+PAUSES = (GroupEvent.PAUSED.value, GroupEvent.RESUMED.value)
 OF_GROUP = (
     GroupEvent.JOINED.value,
     GroupEvent.LEFT.value,
     GroupEvent.SESSION_ENDED.value,
-    GroupEvent.PAUSED.value,
-    GroupEvent.RESUMED.value,
+    *PAUSES,
     GroupEvent.CONFIGURED.value,
 )
 """Counted in events of the group."""
@@ -111,8 +111,10 @@ def happened(events: DataFrame, settings: LagSettings) -> DataFrame:
     """
     acquired = RangeEvent.ACQUIRED.value
     names = (acquired, *FAILED, *OF_PARTITION, *OF_GROUP)
+    # One member that gets nothing holds up nobody else.
+    of_member = F.col("event").isin(*PAUSES) & F.col("member_id").isNotNull()
     return (
-        events.where(F.col("event").isin(*names))
+        events.where(F.col("event").isin(*names) & ~of_member)
         .groupBy(*PLACE, _window(settings))
         .agg(
             F.max(F.when(F.col("event") == acquired, F.col("age_ms"))).alias("age_ms"),

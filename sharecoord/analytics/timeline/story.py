@@ -149,16 +149,28 @@ _GROUP_SENTENCES = {
     GroupEvent.JOINED: "{who} joined",
     GroupEvent.LEFT: "{who} left",
     GroupEvent.SESSION_ENDED: "the session of {who} ended",
-    GroupEvent.PAUSED: "the group was paused",
-    GroupEvent.RESUMED: "the group was resumed",
+    GroupEvent.PAUSED: "{what} was paused",
+    GroupEvent.RESUMED: "{what} was resumed",
     GroupEvent.CONFIGURED: "settings of the group changed",
     GroupEvent.DELETED: "deleted, with its offsets",
     GroupEvent.OWNED: "{coordinator} took the share-partition over",
 }
 
 
+def _what(event: Event) -> str:
+    """What was paused or resumed."""
+    if event.get("member_id"):
+        return _who(event)
+    topic, partition = event.get("topic"), event.get("partition")
+    if not topic:
+        return "the group"
+    return f"topic {topic}" if partition is None else f"{topic}[{partition}]"
+
+
 def _group_sentence(event: Event) -> str:
     text = _GROUP_SENTENCES[GroupEvent(event["event"])].format(
-        who=_who(event), coordinator=event.get("coordinator_id") or "a coordinator"
+        who=_who(event),
+        what=_what(event),
+        coordinator=event.get("coordinator_id") or "a coordinator",
     )
     return f"{text}: {event['reason']}" if event.get("reason") else text

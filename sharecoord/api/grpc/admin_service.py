@@ -9,6 +9,7 @@ import grpc
 from google.protobuf.message import Message
 
 from sharecoord.api.grpc.calls import unary, without_context
+from sharecoord.api.grpc.interventions import InterventionCalls, pause_of
 from sharecoord.api.grpc.validation import check_group_id, check_topics
 from sharecoord.config.group import GroupSource
 from sharecoord.core.changes import InFlightRow
@@ -44,11 +45,11 @@ _SOURCE_NUMBERS = {
 }
 
 
-class AdminService:
+class AdminService(InterventionCalls):
     """The calls of operators. Method names are those of the proto in snake case."""
 
     def __init__(self, admin: Admin) -> None:
-        self._admin = admin
+        self._admin: Admin = admin
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Method handlers for `grpc.aio.Server.add_generic_rpc_handlers`."""
@@ -62,6 +63,8 @@ class AdminService:
             "DeleteGroups": self.delete_groups,
             "ListInFlight": self.list_in_flight,
             "DescribeCoordinator": self.describe_coordinator,
+            "PauseGroup": self.pause_group,
+            "ResumeGroup": self.resume_group,
         }
         return grpc.method_handlers_generic_handler(
             SERVICE.full_name,
@@ -253,6 +256,7 @@ def _group(view: GroupView) -> pb.GroupDescription:
         coordinator_id=view.coordinator_id,
         member_count=view.member_count,
         fairness_jain_ratio=view.fairness_jain_ratio,
+        pauses=map(pause_of, view.pauses),
     )
 
 
@@ -270,6 +274,7 @@ def _member(view: MemberView) -> pb.MemberDescription:
         delivered_total=max(0, view.delivered_total),
         acknowledged_total=max(0, view.acknowledged_total),
         fair_share_ratio=view.fair_share_ratio,
+        pause=pause_of(view.pause) if view.pause else None,
     )
 
 
@@ -291,6 +296,7 @@ def _partition(view: PartitionView) -> pb.PartitionOffsets:
         leader_epoch=view.leader_epoch,
         window_full_at=view.window_full_at,
         stopped_reason=view.stopped_reason,
+        pause=pause_of(view.pause) if view.pause else None,
     )
 
 

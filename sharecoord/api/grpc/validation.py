@@ -17,6 +17,9 @@ GROUP_ID_CHARACTERS_MAX = 249
 MEMBER_ID_CHARACTERS_MAX = 64
 CLIENT_ID_CHARACTERS_MAX = 249
 TOPICS_MAX = 1_000
+REASON_CHARACTERS_MAX = 1_000
+"""What an operator says of a pause: it is shown in one line."""
+
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 JOIN_NUMBER_MAX = 2**63 - 1
 """What stores keep."""
@@ -76,6 +79,31 @@ def check_member_id(member_id: str) -> str:
         )
     _refuse_control_characters("member_id", member_id)
     return member_id
+
+
+def check_partition(partition: int) -> int:
+    """A usable partition number.
+
+    Raises:
+        InvalidRequestError: It is negative.
+    """
+    if partition < 0:
+        raise InvalidRequestError(f"partition is {partition}; it must be 0 or more")
+    return partition
+
+
+def check_reason(reason: str) -> str:
+    """An operator's words; they may be empty.
+
+    Raises:
+        InvalidRequestError: Too long, or with control characters.
+    """
+    if len(reason) > REASON_CHARACTERS_MAX:
+        raise InvalidRequestError(
+            f"reason has {len(reason)} characters; {REASON_CHARACTERS_MAX} are the most"
+        )
+    _refuse_control_characters("reason", reason)
+    return reason
 
 
 def check_client_id(client_id: str) -> str:

@@ -60,11 +60,13 @@ async def bench(**defaults: str) -> AsyncIterator[Bench]:
     world = World(log, defaults=defaults or None)
     # Not `harness.running`: its ledger takes what a reset delivers again for a broken promise.
     coordinator = await world.start()
+    made = Bench(log, world, coordinator, Admin(coordinator, INFO))
     try:
-        yield Bench(log, world, coordinator, Admin(coordinator, INFO))
+        yield made
     finally:
-        await coordinator.drain()
-        await coordinator.close()
+        # Some tests start another one.
+        await made.coordinator.drain()
+        await made.coordinator.close()
     assert world.fatal == []
 
 

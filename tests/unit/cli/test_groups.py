@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from sharecoord_sdk.admin import (
     GroupState,
     MemberDescription,
     PartitionOffsets,
+    Pause,
+    PauseAnswer,
+    PauseResult,
     ResetResult,
     ResetTo,
     UnknownTopicOrPartitionError,
@@ -143,9 +147,9 @@ def test_describe_members() -> None:
     assert [line.split() for line in result.stdout.splitlines()] == [
         words(
             "GROUP CONSUMER-ID HOST CLIENT-ID #PARTITIONS ASSIGNMENT ACQUIRED DELIVERED "
-            "ACKNOWLEDGED FAIR-SHARE"
+            "ACKNOWLEDGED FAIR-SHARE PAUSED"
         ),
-        words("workers m-1 127.0.0.1:5000 worker 3 orders:0,1;bills:0 20 120 100 0.980"),
+        words("workers m-1 127.0.0.1:5000 worker 3 orders:0,1;bills:0 20 120 100 0.980 -"),
     ]
     assert admin.calls[0][2] == {"members": True, "offsets": False}
     verbose = run("groups", "--describe", "--group", "g", "--members", "--verbose", admin=admin)
@@ -159,15 +163,15 @@ def test_describe_state() -> None:
     result = run("groups", "--describe", "--all-groups", "--state", admin=admin)
     assert result.stdout.splitlines() == lines(
         """
-        GROUP    COORDINATOR (ID)  STATE   #MEMBERS  FAIRNESS
-        workers  c1                Stable  1         0.999
-        idle     c1                Empty   0         -
+        GROUP    COORDINATOR (ID)  STATE   #MEMBERS  FAIRNESS  PAUSED
+        workers  c1                Stable  1         0.999     -
+        idle     c1                Empty   0         -         -
         """
     )
     assert result.stderr == "share group 'idle' has no active members\n"
     verbose = run("groups", "--describe", "--all-groups", "--verbose", "--state", admin=admin)
     assert verbose.stdout.splitlines()[0].split() == (
-        words("GROUP COORDINATOR (ID) STATE GROUP-EPOCH ASSIGNMENT-EPOCH #MEMBERS FAIRNESS")
+        words("GROUP COORDINATOR (ID) STATE GROUP-EPOCH ASSIGNMENT-EPOCH #MEMBERS FAIRNESS PAUSED")
     )
 
 
@@ -199,6 +203,63 @@ def test_names_cannot_steer_the_terminal() -> None:
     assert result.stdout == "a\\x1b[31mb\n"
     result = run("groups", "--list", "--state", admin=FakeAdmin(list_groups=[evil]))
     assert "\x1b" not in result.stdout
+
+
+# -- pause ----------------------------------------------------------------------------------------
+
+HELD = Pause("orders", 0, "", 1_769_860_800_000, "operator", "the disk is full")
+
+
+def test_pause_says_what_is_paused() -> None:
+    results = (PauseResult(HELD, changed=True), PauseResult(Pause("bills"), False, "was so"))
+    admin = FakeAdmin(pause_group=PauseAnswer(results, (HELD,)))
+    what = ("--topic", "orders:0", "--topic", "bills", "--member", "m-1", "--reason", "the disk")
+    result = run("groups", "--pause", "--group", "g", *what, admin=admin)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == lines(
+        """
+        GROUP  WHAT       STATUS     NOTE
+        g      orders[0]  paused     -
+        g      bills      unchanged  was so
+        """
+    )
+    assert result.stderr == (
+        "paused: orders[0] by operator: the disk is full (since 2026-01-31T12:00:00+00:00)\n"
+    )
+    topics = {"orders": [0], "bills": []}
+    assert admin.calls == [("pause_group", ("g", topics, ("m-1",)), {"reason": "the disk"})]
+
+
+def test_resume() -> None:
+    member = PauseResult(Pause(member_id="m-1", paused_by="operator"), changed=True)
+    admin = FakeAdmin(resume_group=PauseAnswer((member,)))
+    result = run("groups", "--resume", "--group", "g", "--member", "m-1", admin=admin)
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["GROUP", "WHAT", "STATUS", "NOTE"],
+        ["g", "member", "m-1", "resumed", "-"],
+    ]
+    assert (result.stderr, admin.calls) == ("", [("resume_group", ("g", {}, ("m-1",)), {})])
+
+
+def test_describe_says_what_is_paused_and_why() -> None:
+    whole = Pause("", None, "", 1_769_860_800_000, "flood breaker", "too many")
+    group = GroupDescription(
+        "g",
+        GroupState.STABLE,
+        member_count=1,
+        members=(replace(MEMBER, pause=whole),),
+        offsets=(replace(ORDERS, pause=whole),),
+        pauses=(whole, replace(HELD, reason="")),
+    )
+    said = "flood breaker: too many (since 2026-01-31T12:00:00+00:00)"
+    for flags, expected in (
+        ((), f"paused by {said}"),
+        (("--members",), said),
+        (("--state",), f"the group by {said}; orders[0] by operator (since 2026-01-31T12:00:00"),
+    ):
+        admin = FakeAdmin(describe_groups=[group])
+        result = run("groups", "--describe", "--group", "g", *flags, admin=admin)
+        assert expected in result.stdout.splitlines()[1]
 
 
 # -- reset ----------------------------------------------------------------------------------------
@@ -394,6 +455,11 @@ def test_delete_offsets() -> None:
         ("--reset-offsets --group g --topic t --to-datetime 2026-01-31 --dry-run", "time of day"),
         ("--reset-offsets --group g --topic t --all-topics --to-latest --dry-run", "exclude each"),
         ("--export", "name the group"),
+        ("--pause --all-groups", "--pause and --resume take one --group"),
+        ("--pause --group g --topic t:x", "TOPIC or TOPIC:0,1,2"),
+        ("--pause --resume --group g", "exactly one action"),
+        ("--resume --group g --reason r", "--resume does not take --reason"),
+        ("--list --member m", "--list does not take --member"),
         ("--list --timeout 0", "'--timeout'"),
     ],
 )

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from sharecoord.core.pauses import WHOLE_GROUP, PauseScope
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import GroupNotEmptyError, StoreUnavailableError
 from sharecoord.runtime.actor_state import ActorState
@@ -71,6 +72,47 @@ async def test_a_reset_reaches_owners_that_have_nothing_to_commit() -> None:
         again = world.member("again")
         await again.join(fleet.all["c"], "g", TOPIC, max_poll_records=1000)
         assert counts(*await again.take(2 * PARTITIONS)) == {1}
+
+
+@virtual
+async def test_a_pause_reaches_all_owners_at_once() -> None:
+    world = world_with(0, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b", "c") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        await asyncio.sleep(1)
+        assert all(fleet.owned().values())
+        for scope in (WHOLE_GROUP, PauseScope("orders"), PauseScope(member_id="m")):
+            await admin_of(fleet.all["b"]).pause_group("g", [scope])
+            await asyncio.sleep(0.1)
+            before = member.received
+            for partition in range(PARTITIONS):
+                world.log.append("orders", 2, partition=partition)
+            await asyncio.sleep(3)
+            assert member.received == before, scope
+            await admin_of(fleet.all["c"]).resume_group("g", [scope])
+            for delivery in await member.take(2 * PARTITIONS, 0.5):
+                await member.acknowledge(delivery)
+
+
+@virtual
+async def test_a_pause_without_a_link_is_seen_within_seconds() -> None:
+    world = world_with(0, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        await asyncio.sleep(1)
+        world.peers.cut_off |= {"a", "b"}
+        for pair in list(world.peers.links):
+            world.peers.cut(*pair)
+        await admin_of(fleet.all["b"]).pause_group("g", [WHOLE_GROUP])
+        await asyncio.sleep(1.5)
+        for partition in range(PARTITIONS):
+            world.log.append("orders", 2, partition=partition)
+        await asyncio.sleep(3)
+        assert member.received == 0
+        await admin_of(fleet.all["b"]).resume_group("g", [WHOLE_GROUP])
+        await member.take(2 * len(fleet.owned()["a"]), 2)
 
 
 @virtual

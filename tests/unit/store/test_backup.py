@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sharecoord.core.changes import CommitBatch, CoordinatorRow
+from sharecoord.core.pauses import WHOLE_GROUP, Pause
 from sharecoord.errors import (
     InvalidConfigError,
     InvalidRequestError,
@@ -96,7 +97,9 @@ def test_any_state_comes_back(data: st.DataObject) -> None:
         unique = {"unique_by": lambda member: (member.group_id, member.member_id)}
         store.join_members(data.draw(st.lists(members, max_size=3, **unique)))
         for group in data.draw(st.sets(st.sampled_from(["group", "Gruppe ä", "x\n'\""]))):
-            store.set_group_paused(group, paused=data.draw(st.booleans()))
+            store.ensure_group(group)
+            if data.draw(st.booleans()):
+                store.change_pauses(group, pause=[Pause(WHOLE_GROUP, 7, "operator", "why")])
         if data.draw(st.booleans()):
             store.delete_topics("group", ["pay"])
         before = state_of(world.path)
@@ -142,7 +145,7 @@ def test_the_file_can_be_read_by_people(backup: Path) -> None:
         "member": 1,
         "dead_letter": 1,
     }
-    assert ["group", '{"share.ordering":"key"}', 1, False] in lines
+    assert ["group", '{"share.ordering":"key"}', 1, "[]"] in lines
     assert backup.stat().st_mode & 0o777 == 0o600
 
 

@@ -278,11 +278,11 @@ RANGE = "partition_id=1 first_offset="
             "set config to {}",
         ),
         (
-            "UPDATE share_group SET paused = 2",
+            "UPDATE share_group SET paused = '[{}]'",
             "share_group",
             "group_id=group",
-            "paused is int 2, not 0 or 1",
-            "UPDATE",
+            "paused is not as the coordinator writes it",
+            "set paused to []",
         ),
         (
             "UPDATE share_group SET group_epoch = -3",

@@ -7,14 +7,17 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sharecoord.core.pauses import WHOLE_GROUP, Pause, PauseScope
 from sharecoord.store.row_codec import (
     Headers,
     decode_group,
     decode_headers,
     decode_member,
+    decode_pauses,
     encode_config,
     encode_headers,
     encode_member,
+    encode_pauses,
 )
 from tests.contract.store_worlds import member_of
 
@@ -42,8 +45,19 @@ def test_text_headers_are_readable_and_others_are_marked() -> None:
 
 @given(st.dictionaries(names, names, max_size=4))
 def test_configurations_come_back(config: dict[str, str]) -> None:
-    assert decode_group(("g", encode_config(config), 1, 0)).config == config
+    assert decode_group(("g", encode_config(config), 1, "[]")).config == config
     assert list(json.loads(encode_config(config))) == sorted(config)
+
+
+def test_pauses_come_back_and_can_be_read_by_people() -> None:
+    pauses = (
+        Pause(WHOLE_GROUP, 1, "operator", "größer"),
+        Pause(PauseScope("orders", 0), 2, "flood breaker"),
+        Pause(PauseScope(member_id="m"), 3, "operator", ""),
+    )
+    text = encode_pauses(pauses)
+    assert decode_pauses(text) == pauses
+    assert text.startswith('[{"since_ms":1,"by":"operator","reason":"größer"},{"topic":"orders",')
 
 
 def test_members_come_back() -> None:

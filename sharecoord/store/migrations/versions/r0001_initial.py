@@ -38,7 +38,7 @@ def _make_small_tables() -> None:
         sa.Column("group_id", sa.String(255), nullable=False),
         sa.Column("config", _LONG_TEXT, nullable=False),
         sa.Column("group_epoch", sa.BigInteger, nullable=False),
-        sa.Column("paused", sa.Boolean, nullable=False),
+        sa.Column("paused", _LONG_TEXT, nullable=False),
         sa.PrimaryKeyConstraint("group_id", name="pk_share_group"),
     )
     op.create_table(
