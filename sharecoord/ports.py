@@ -28,6 +28,7 @@ from sharecoord.core.changes import (
 )
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.events import EventBlock
+from sharecoord.core.lanes import Mark, Order, Replayed, Selection, Taken
 from sharecoord.core.pauses import Pause, PauseScope
 from sharecoord.core.peering import GatewayItem, OwnerItem
 from sharecoord.core.records import RecordChunk
@@ -194,6 +195,36 @@ class Store(Protocol):
         As with `delete_topics`, an outbox outlives it: a group that is made again under this name
         delivers it. What only an outbox is left of does not count as a group.
         """
+
+    # -- lanes and replays (docs/decisions/0019) ------------------------------------------------
+
+    def take_in(self, selections: Sequence[Selection], order: Order) -> list[Taken]:
+        """Marks letters as redriven or discarded; redriven ones are added to their lanes.
+
+        Rows are made when missing. What an earlier redrive has not finished stays, locks included;
+        letters that bear a mark are left out unless the order says otherwise. State epoch + 1, so
+        owners notice; the groups' epochs grow. No lane stands in `selections` twice.
+
+        Returns:
+            What became of each selection, in their order.
+        """
+
+    def withdraw(self, keys: Sequence[PartitionKey]) -> list[Taken]:
+        """Takes back, from lanes, what was selected and never handed out; its marks go with it."""
+
+    def make_replay(self, parts: Sequence[Replayed]) -> bool:
+        """Makes the bounded share-partitions of a replay, all of one group; makes the group.
+
+        Returns:
+            False, and nothing was changed: the group has share-partitions that are no finished
+            replay.
+        """
+
+    def list_lanes(self) -> list[PartitionRow]:
+        """The lanes of all groups that have something to hand out, in any order."""
+
+    def read_marks(self, group_id: str, topic: str, topic_id: str, partition: int) -> list[Mark]:
+        """The marks of a dead-letter topic's partition for a group, by first offset."""
 
     # -- reads for people: committed state ------------------------------------------------------
 

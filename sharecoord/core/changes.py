@@ -240,6 +240,10 @@ class PausesChanged(NamedTuple):
     """As it is afterwards."""
 
 
+LANE_MARK = "/"
+"""Stands between the topics in the name of a lane."""
+
+
 @dataclass(frozen=True)
 class PartitionKey:
     """A share-partition by name."""
@@ -249,11 +253,40 @@ class PartitionKey:
     topic_id: str
     """Kafka's topic id as 32 hex digits; "" when the cluster has none."""
     partition: int
+    lane: str = ""
+    """"" = the log itself. Else a lane (docs/decisions/0019): records of `topic`, a dead-letter
+    topic, for the members that want the topic named here."""
+
+    @cached_property
+    def name(self) -> str:
+        """The topic's name; of a lane both topics', with what stands in no topic's name between."""
+        return f"{self.topic}{LANE_MARK}{self.lane}" if self.lane else self.topic
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """What tells it from the group's other share-partitions, topic ids apart."""
+        return self.name, self.partition
+
+    @property
+    def served(self) -> str:
+        """The topic to which members subscribe to get these records."""
+        return self.lane or self.topic
 
     @cached_property
     def topic_id_bytes(self) -> bytes:
         """The topic id as on the wire."""
         return bytes.fromhex(self.topic_id)
+
+
+def served_by(name: str) -> str:
+    """The topic whose members get the records of what has this name (`PartitionKey.name`)."""
+    return name.rpartition(LANE_MARK)[2]
+
+
+def key_of(group_id: str, name: str, topic_id: str, partition: int) -> PartitionKey:
+    """The share-partition of a name."""
+    topic, _, lane = name.partition(LANE_MARK)
+    return PartitionKey(group_id, topic, topic_id, partition, lane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +308,16 @@ class PartitionRow:
     starts_at_zero: bool = False
     """Whether the group used the topic before this row was made (design 5.7): then the log is read
     from its start, whatever `share.auto.offset.reset` says."""
+    stops_at: int | None = None
+    """Bounded: nothing from here on is read or handed out. None = it follows its log."""
+    rate_limit: int = 0
+    """Records per second that are handed out at the most; 0 = no limit."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has, or may get, something to hand out."""
+        head, end = self.head, self.stops_at
+        return not self.closed and (head is None or end is None or head.start_offset < end)
 
 
 class PartitionClaim(NamedTuple):

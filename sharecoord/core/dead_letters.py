@@ -25,6 +25,11 @@ _OVERHEAD_BYTES: Final = 512
 """What headers of ours and the message around them take, about."""
 
 
+def is_ours(name: str) -> bool:
+    """Whether a header was put on a dead letter, and is not the record's own."""
+    return name.startswith((KAFKA_PREFIX, PREFIX))
+
+
 def letter_id(key: PartitionKey, letter: DeadLetter) -> str:
     """The same for each copy of one dead letter, and no other's."""
     place = f"{key.topic_id or key.topic}:{key.partition}:{letter.offset}"
@@ -43,15 +48,24 @@ def headers_of(
     """The headers of the message: the record's own, then Kafka's, then ours.
 
     Args:
-        key: Where the record comes from.
+        key: Where the record was read; of a lane the dead letter that it was.
         letter: The record.
         payload: `whole`, or why key, value and headers are not in the message: `off` (the group
             copies none), `gone` (the log had it no more), `kept` (too large; the store has it).
     """
+    own = letter.headers
+    topic, partition, offset = key.topic, str(key.partition), str(letter.offset)
+    if key.lane:
+        # It was a dead letter before: it still comes from where it came from then.
+        former = {name: (value or b"").decode(errors="replace") for name, value in own}
+        topic = key.lane
+        partition = former.get(KAFKA_PREFIX + "partition", "")
+        offset = former.get(KAFKA_PREFIX + "offset", "")
+        own = tuple(each for each in own if not is_ours(each[0]))
     ours: list[tuple[str, str]] = [
-        (KAFKA_PREFIX + "topic", key.topic),
-        (KAFKA_PREFIX + "partition", str(key.partition)),
-        (KAFKA_PREFIX + "offset", str(letter.offset)),
+        (KAFKA_PREFIX + "topic", topic),
+        (KAFKA_PREFIX + "partition", partition),
+        (KAFKA_PREFIX + "offset", offset),
         (KAFKA_PREFIX + "group", key.group_id),
         (KAFKA_PREFIX + "delivery.count", str(letter.delivery_count)),
         (KAFKA_PREFIX + "message", letter.message or _message(letter.reason)),
@@ -64,8 +78,8 @@ def headers_of(
         ours.append((PREFIX + "member", letter.member_id))
     if letter.failed_at_ms:
         ours.append((PREFIX + "failed-at-ms", str(letter.failed_at_ms)))
-    own = letter.headers if payload == "whole" else ()
-    return (*own, *((name, text.encode()) for name, text in ours))
+    copied = own if payload == "whole" else ()
+    return (*copied, *((name, text.encode()) for name, text in ours))
 
 
 def _message(reason: str) -> str:

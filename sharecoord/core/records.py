@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 _NO_KEY = bytes(8)
@@ -18,6 +18,11 @@ _SEED = b"sharecoord key order"
 def _hash(key: bytes) -> bytes:
     found = hashlib.blake2b(key, digest_size=8, key=_SEED).digest()
     return found if found != _NO_KEY else b"\x00\x00\x00\x00\x00\x00\x00\x01"
+
+
+def key_hashes_of(keys: Iterable[bytes | None]) -> bytes:
+    """8 bytes per key, as groups with order by key store them; see `RecordChunk.key_hashes`."""
+    return b"".join([_NO_KEY if key is None else _hash(key) for key in keys])
 
 
 Headers = list[tuple[str, bytes | None]]
@@ -54,8 +59,7 @@ class RecordChunk:
         each other. An empty key is a key.
         """
         if self._hashes is None:
-            keys = self.keys or [None] * self.count
-            self._hashes = b"".join([_NO_KEY if key is None else _hash(key) for key in keys])
+            self._hashes = key_hashes_of(self.keys or [None] * self.count)
         return self._hashes
 
     @property

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from sharecoord.runtime.partition_actor import PartitionActor
 
 
 class ActorState(enum.Enum):
@@ -14,3 +18,10 @@ class ActorState(enum.Enum):
     """On its way to another coordinator: it still has its state, and hands out nothing."""
     STOPPED = "stopped"
     CLOSED = "closed"
+
+
+class Pump(Protocol):
+    """Has a share-partition looked at."""
+
+    def __call__(self, actor: PartitionActor, refunded: str | None = None) -> None:
+        """See `Dispatcher.wake`."""

@@ -79,7 +79,7 @@ class Views:
 
     def _actor(self, key: PartitionKey) -> PartitionActor | None:
         group = self._coordinator.groups.get(key.group_id)
-        actor = None if group is None else group.partitions.get((key.topic, key.partition))
+        actor = None if group is None else group.partitions.get(key.place)
         return actor if actor is not None and actor.key == key else None
 
     async def partitions(

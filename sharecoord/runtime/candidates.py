@@ -21,6 +21,13 @@ from sharecoord.runtime.record_cache import RecordCache, runs_in
 BATCH_SPAN_MAX = 2**32
 """Offsets from the first to the last of a batch; only a compacted topic comes near."""
 
+DUE_LOOKAHEAD_RECORDS = 2_000
+"""So many due records are looked at for payloads that must be read again."""
+
+LIFELINE_RECORDS = 100
+"""So many due records still go out while the memory limit stops acquiring, and only where nothing
+is under a lock: their acknowledgements are the only way in which their ranges can go."""
+
 DueRange = tuple[int, int, RangeState]
 
 

@@ -29,6 +29,7 @@ from sharecoord.runtime.effects import CallbackEffect
 from sharecoord.runtime.fleet_watch import FleetWatch
 from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.idle import IdleWatch
+from sharecoord.runtime.lanes import Lanes
 from sharecoord.runtime.memory import MemoryWatch
 from sharecoord.runtime.offsets_export import OffsetsExporter
 from sharecoord.runtime.sessions import JoinCommand, Session
@@ -77,6 +78,7 @@ class Coordinator:
         self._watch_now = asyncio.Event()
         self.memory = MemoryWatch(context, self.groups)
         self._network = network
+        self.lanes = Lanes(self)
         self.watch: FleetWatch | None = None
         """In a fleet."""
         self.offsets_exporter = OffsetsExporter(context, self.groups)
@@ -102,6 +104,9 @@ class Coordinator:
                 group.remember(member)
         if self.watch is not None:
             self.context.spawn(self.watch.run(), "fleet")
+        else:
+            # A member that comes back shows locks of lanes: none is unknown then.
+            await self._look_at_lanes()
         self.context.spawn(self._renew_lease(), "lease")
         self.context.spawn(self._beat(), "beat")
         self.context.spawn(self.memory.run(), "memory")
@@ -331,11 +336,18 @@ class Coordinator:
             else:
                 for group in self.groups.values():
                     group.owed_topics = frozenset(
-                        key.topic for key in keys if key.group_id == group.group_id
+                        key.topic for key in keys if key.group_id == group.group_id and not key.lane
                     )
                 if keys:
                     self._watch_now.set()
+                await self._look_at_lanes()
             await asyncio.sleep(OUTBOX_INTERVAL_S)
+
+    async def _look_at_lanes(self) -> None:
+        try:
+            await self.lanes.look()
+        except SharecoordError as error:
+            log.warning("lanes not looked at", why=error.message)
 
     async def _follow_log_starts(self) -> None:
         """Archives and counts what retention took away under the groups."""
@@ -356,21 +368,21 @@ class Coordinator:
             t for t, since_s in self._missing_since_s.items() if now_s - since_s >= GONE_AFTER_S
         }
         for group in list(self.groups.values()):
-            for topic in sorted(gone & group.topic_ids.keys()):
+            for topic in sorted(gone & group.log_topics):
                 await group.topic_gone(topic)
 
     async def _look_at_topics(self, *, everything: bool) -> None:
         wanted: set[str] = set()
         for group in self.groups.values():
             if everything:
-                wanted |= _wanted(group) | group.topic_ids.keys()
+                wanted |= _wanted(group) | group.log_topics
             else:
                 wanted |= _wanted(group) - group.topic_ids.keys()
         found = await self.context.catalog.describe(sorted(wanted))
         if everything:
             await self._retire_gone(wanted - found.keys())
         for group in self.groups.values():
-            for topic in sorted((_wanted(group) | group.topic_ids.keys()) & found.keys()):
+            for topic in sorted((_wanted(group) | group.log_topics) & found.keys()):
                 info = found[topic]
                 places = group.partitions.keys() | group.elsewhere.keys()
                 have = {partition for name, partition in places if name == topic}

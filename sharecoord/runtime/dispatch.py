@@ -240,7 +240,7 @@ class Dispatcher:
         self._offer_freed()
         if any(self._waiting.values()):
             for actor in list(self._ready):
-                if waiting := self._waiting.get(actor.key.topic):
+                if waiting := self._waiting.get(actor.key.served):
                     self._hand_out_of(actor, waiting)
         if group.context.fleet is not None:
             self._tell_unmet(group.context.fleet)
@@ -249,7 +249,7 @@ class Dispatcher:
         """Tells gateways for which topics there is more than their members were lent credit for."""
         unmet = dict.fromkeys(self.topics, 0)
         for actor in self._ready:
-            topic = actor.key.topic
+            topic = actor.key.served
             if topic in unmet and not self._waiting.get(topic) and _has_something(actor):
                 unmet[topic] += actor.available()
         for topic, records in unmet.items():
@@ -277,14 +277,14 @@ class Dispatcher:
 
     def _hand_out(self, actor: PartitionActor, waiting: Waiting) -> None:
         """Rounds of equal parts, until nothing is there or nobody wants it."""
-        place = actor.key.topic, actor.key.partition
+        place, topic = actor.key.place, actor.key.served
         while waiting and (available := actor.available()) > 0:
             fair = max(1, available // len(waiting))
             sent = 0
             later: list[Session] = []
             for _ in range(len(waiting)):
                 session, _ = waiting.popitem(last=False)
-                if not _belongs(session, self._group.sessions, place[0]):
+                if not _belongs(session, self._group.sessions, topic):
                     continue
                 holding, got = self._held(session), 0
                 if place in session.compared and place not in session.paused:

@@ -63,7 +63,7 @@ class DeliveryEffect:
         if away is not None:
             key = self.actor.key
             ends_ms = now_ms + self.actor.lock_left_max_ms
-            away.received((key.topic, key.partition), self.delivery.ranges, ends_ms)
+            away.received(key.place, self.delivery.ranges, ends_ms)
         try:
             channel.deliver(self.delivery, now_ms)
             self.actor.delivered_records += self.delivery.records
@@ -176,7 +176,7 @@ class AcknowledgeEffect:
         away = self.session.away
         if away is not None:
             ends_ms = self.actor.clock.now_ms() + self.actor.lock_left_max_ms
-            away.settled((key.topic, key.partition), self.ranges, ends_ms)
+            away.settled(key.place, self.ranges, ends_ms)
         self.collector.add(PartitionResult(key, self.exceptions, None, left_ms))
 
     def abort(self, error: SharecoordError) -> None:

@@ -112,7 +112,7 @@ def _partition_row(group: GroupActor, actor: PartitionActor) -> EventRow | None:
     window, key = partition.window, actor.key
     end = actor.log_end_offset
     return (
-        key.topic,
+        key.name,
         key.topic_id,
         key.partition,
         partition.change_sequence,
@@ -126,8 +126,8 @@ def _partition_row(group: GroupActor, actor: PartitionActor) -> EventRow | None:
         window.archiving,
         partition.settings.record_locks_max,
         _oldest_us(actor),
-        group.dispatcher.topics[key.topic],
-        group.dispatcher.waiting(key.topic),
+        group.dispatcher.topics[key.served],
+        group.dispatcher.waiting(key.served),
     )
 
 

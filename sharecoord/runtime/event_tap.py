@@ -127,7 +127,7 @@ class EventTap:
         self._common: dict[str, EventValue] = {
             "kind": EventKind.RANGE.value,
             "group_id": key.group_id,
-            "topic": key.topic,
+            "topic": key.name,
             "topic_id": key.topic_id,
             "partition": key.partition,
         }

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sharecoord.core.changes import CoordinatorRow, PartitionKey, PartitionRelease
 from sharecoord.core.lending import HERE
-from sharecoord.core.peering import Hungry
+from sharecoord.core.peering import Hungry, Look
 from sharecoord.core.placement import wanted_keeper, wanted_owner
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.gateway import Gateway
@@ -75,6 +75,11 @@ class Fleet:
         if not gateway or gateway in self.present:
             return not gateway
         return wanted_keeper(group_id, member_id, self.present) == self.coordinator_id
+
+    def look_at_store(self) -> None:
+        """The store has news for everybody, this coordinator included."""
+        self.look_now.set()
+        self.gateway.say_all(Look())
 
     def gateway_came(self, link: GatewayLink) -> None:
         """A gateway has a link here; a former one of it has ended, noticed or not."""

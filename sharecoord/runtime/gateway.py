@@ -14,7 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import PartitionKey, key_of
 from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange
 from sharecoord.core.delivery import LostRange, PartitionResult
 from sharecoord.core.lending import HERE, Order
@@ -307,7 +307,7 @@ class Gateway:
         ranges: Sequence[AcquiredRange],
     ) -> None:
         """What came for a member and never reached it goes back unseen."""
-        self._hand_back(group.elsewhere.get((key.topic, key.partition), HERE), session, key, ranges)
+        self._hand_back(group.elsewhere.get(key.place, HERE), session, key, ranges)
 
     def _hand_back(
         self, owner_id: str, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
@@ -419,7 +419,7 @@ class Gateway:
             self._hand_back(link.owner_id, session, item.key, item.ranges)
             return
         ends_ms = self._clock.now_ms() + lock_left_max_ms(guest.group.settings)
-        session.away.received((item.key.topic, item.key.partition), item.ranges, ends_ms)
+        session.away.received(item.key.place, item.ranges, ends_ms)
         session.sent(item.records, item.size_bytes, self._clock.now_ms())
         session.channel.relay(item)
 
@@ -442,7 +442,7 @@ class Gateway:
             return
         session = relay.guest.session
         if item.result.error is None and session.away is not None:
-            place = relay.key.topic, relay.key.partition
+            place = relay.key.place
             ends_ms = self._clock.now_ms() + lock_left_max_ms(relay.guest.group.settings)
             session.away.settled(place, relay.ranges, ends_ms)
             # See `TimedOut`: what the member said crossed the owner's word.
@@ -474,7 +474,7 @@ class Gateway:
 
     def _answer_books(self, link: OwnerLink, item: AskBooks) -> None:
         self.compares(item.key, item.owner_epoch)
-        place = item.key.topic, item.key.partition
+        place = item.key.place
         held: dict[int, Sequence[HeldRange]] = {}
         for guest in link.guests.values():
             away = guest.session.away
@@ -496,7 +496,7 @@ def _passed_on(away: Away) -> dict[tuple[str, int], Sequence[HeldRange]]:
 def _entries(group_id: str, book: Mapping[tuple[str, int], Sequence[HeldRange]]) -> list[LostRange]:
     """A lock book as a list."""
     return [
-        LostRange(PartitionKey(group_id, topic, "", partition), each)
+        LostRange(key_of(group_id, topic, "", partition), each)
         for (topic, partition), ranges in book.items()
         for each in ranges
     ]
@@ -504,6 +504,6 @@ def _entries(group_id: str, book: Mapping[tuple[str, int], Sequence[HeldRange]])
 
 def _unreachable(key: PartitionKey) -> SharecoordError:
     return StoreUnavailableError(
-        f"the owner of {key.topic}[{key.partition}] can not be reached at the moment",
+        f"the owner of {key.name}[{key.partition}] can not be reached at the moment",
         retry_after_ms=200,
     )

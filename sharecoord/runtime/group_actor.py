@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import structlog
 
 from sharecoord.config.group import GroupConfig, resolve
-from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey
+from sharecoord.core.changes import (
+    LANE_MARK,
+    GroupRow,
+    MemberRow,
+    PartitionKey,
+    key_of,
+    served_by,
+)
 from sharecoord.core.decisions import AcquiredRange, HeldRange
 from sharecoord.core.delivery import Assignment, LostRange, PartitionResult
 from sharecoord.core.events import GroupEvent
@@ -24,17 +31,9 @@ from sharecoord.errors import (
     UnknownMemberError,
 )
 from sharecoord.ports import TopicInfo
-from sharecoord.runtime import (
-    idle,
-    loading,
-    lock_books,
-    log_changes,
-    moves,
-    opening,
-    pausing,
-    poll_timer,
-)
+from sharecoord.runtime import idle, loading, lock_books, log_changes, moves, opening, pausing
 from sharecoord.runtime.actor_state import ActorState
+from sharecoord.runtime.admission import session_of
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.dispatch import Dispatcher
@@ -46,7 +45,7 @@ from sharecoord.runtime.memory_budget import GroupBudget
 from sharecoord.runtime.not_served import why_not_served
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.rereads import reread
-from sharecoord.runtime.sessions import Away, JoinCommand, Session, session_of_row
+from sharecoord.runtime.sessions import JoinCommand, Session, session_of_row
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +69,9 @@ class GroupActor:
         self.owed_topics: frozenset[str] = frozenset()
         """With dead letters that wait: served without members, too."""
         self.owners: dict[str, frozenset[str]] = {}
-        """In a fleet, by topic: the owners of its share-partitions, `HERE` included."""
+        """In a fleet, by topic: the owners of what its members are served, `HERE` included."""
+        self.owners_by_name: dict[str, frozenset[str]] = {}
+        """The same of the topic alone, and of each lane (`PartitionKey.name`)."""
         self.elsewhere: dict[Place, str] = {}
         """In a fleet: the owners of what is not to be served here."""
         self._partition_ids: dict[str, tuple[int, ...]] = {}
@@ -168,7 +169,7 @@ class GroupActor:
         former = self.sessions.get(command.member_id)
         if former is not None and former.member_epoch > epoch:
             raise MemberFencedError("a newer stream of this member id joined")
-        session = self._session_of(command, channel, epoch, gateway)
+        session = session_of(self, command, channel, epoch, gateway)
         try:
             lost = await lock_books.compare_joined(self, session, command.lock_book)
             if self.context.fleet is not None and not gateway:
@@ -188,47 +189,6 @@ class GroupActor:
             raise StoreFencedError(
                 f"group {self.group_id!r} was deleted meanwhile; join again", retry_after_ms=100
             )
-
-    def _session_of(
-        self, command: JoinCommand, channel: MemberChannel | None, epoch: int, gateway: str
-    ) -> Session:
-        """The member's session, with this stream as its only one."""
-        former = self.sessions.get(command.member_id)
-        session = Session(
-            group_id=self.group_id,
-            member_id=command.member_id,
-            member_epoch=epoch,
-            client_id=command.client_id,
-            host=command.host,
-            topics=frozenset(command.topics),
-            mode=command.mode,
-            max_poll_records=command.max_poll_records,
-            max_poll_interval_ms=command.max_poll_interval_ms,
-            channel=channel,
-            unsent_max_bytes=self.context.memory.stream_unsent_max_bytes,
-            credit_records=command.credit_records,
-            credit_bytes=command.credit_bytes,
-            last_poll_ms=self.context.clock.now_ms(),
-            gateway=gateway,
-            book_epochs=command.book_epochs,
-            away=Away() if self.context.fleet is not None and not gateway else None,
-        )
-        if former is None:
-            tell(self.context, self.group_id, GroupEvent.JOINED, session=session)
-        else:
-            former.cancel_timers()
-            session.pace = former.pace
-            session.delivered_total = former.delivered_total
-            session.acknowledged_total = former.acknowledged_total
-            if former.channel is not None and former.channel is not channel:
-                stale, former.channel = former.channel, None
-                stale.end(MemberFencedError("a newer stream of this member id joined"))
-        session.comparing = 1
-        self.dispatcher.joined(session)
-        if not gateway:
-            poll_timer.arm(self, session)
-        idle.wake(self.context, self)
-        return session
 
     def is_open(self, topic: str) -> bool:
         """Whether all share-partitions of a topic are known."""
@@ -342,7 +302,7 @@ class GroupActor:
         self, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
     ) -> None:
         """Takes back unseen what was delivered to a front and never reached the member."""
-        actor = self.partitions.get((key.topic, key.partition))
+        actor = self.partitions.get(key.place)
         if actor is not None:
             actor.hand_back(session.member_id, ranges)
         elif self.context.fleet is not None:
@@ -400,7 +360,7 @@ class GroupActor:
             actor = self.partitions.get((topic, partition))
             owner = self.elsewhere.get((topic, partition))
             if actor is None and owner is not None and self.context.fleet is not None:
-                key = PartitionKey(self.group_id, topic, topic_id, partition)
+                key = key_of(self.group_id, topic, topic_id, partition)
                 gateway = self.context.fleet.gateway
                 on_way += gateway.settle(owner, session, key, ranges, collector, may_wait=may_wait)
                 continue
@@ -410,7 +370,7 @@ class GroupActor:
             )
             if error is not None or actor is None:
                 collector.expect()
-                key = PartitionKey(self.group_id, topic, topic_id, partition)
+                key = key_of(self.group_id, topic, topic_id, partition)
                 collector.add(PartitionResult(key, error=error))
                 continue
             settled += actor.acknowledge(
@@ -455,6 +415,11 @@ class GroupActor:
     # -- topics ---------------------------------------------------------------------------------
 
     @property
+    def log_topics(self) -> set[str]:
+        """Topics that are read for their own sake: those of lanes are not among them."""
+        return {topic for topic in self.topic_ids if LANE_MARK not in topic}
+
+    @property
     def topics(self) -> set[str]:
         """Topics that members want."""
         return set(self.dispatcher.topics)
@@ -475,7 +440,8 @@ class GroupActor:
     def _introduce_all(self, topic: str) -> None:
         """Who wants a topic is made known to the owners of its share-partitions."""
         for session in self.sessions.values():
-            if topic in session.topics and not session.comparing and not session.is_lent:
+            wanted = served_by(topic) in session.topics
+            if wanted and not session.comparing and not session.is_lent:
                 self.changed(session)
 
     def open_again(self, topic: str) -> None:
@@ -492,7 +458,7 @@ class GroupActor:
         if topic_id is None:
             return []
         partitions = self._partition_ids[topic]
-        return [PartitionKey(self.group_id, topic, topic_id, each) for each in partitions]
+        return [key_of(self.group_id, topic, topic_id, each) for each in partitions]
 
     def _stop_opening(self, topic: str) -> None:
         """What is being opened belongs to a life of the topic that has ended."""
@@ -560,13 +526,13 @@ class GroupActor:
             on_timed_out=self.dispatcher.timed_out,
             tap=tap_maker(self.context, self.sessions),
         )
-        actor.paused = self.pauses.of_place(key.topic, key.partition) is not None
-        self.partitions[key.topic, key.partition] = actor
+        actor.paused = pausing.is_paused(self.pauses, key)
+        self.partitions[key.place] = actor
         return actor
 
     def activated(self, actor: PartitionActor) -> None:
         """A share-partition is served from now on."""
-        place = actor.key.topic, actor.key.partition
+        place = actor.key.place
         tell(self.context, self.group_id, GroupEvent.OWNED, place=place)
         moves.compare_all(self.context.fleet, self, actor)
         # Who left while this was not served left its locks behind.
@@ -582,7 +548,7 @@ class GroupActor:
 
     def dropped(self, actor: PartitionActor, error: SharecoordError) -> None:
         """The incarnation of a share-partition failed: claim and load it anew."""
-        if self.partitions.get((actor.key.topic, actor.key.partition)) is not actor:
+        if self.partitions.get(actor.key.place) is not actor:
             return
         log.warning("share-partition dropped", partition=actor.key, why=str(error))
         actor.deactivate(ActorState.LOADING)
@@ -592,4 +558,4 @@ class GroupActor:
     def _missing(self, actor: PartitionActor, first: int, last: int) -> None:
         """Payloads of due records are not in memory: read them again."""
         work = reread(self, actor, first, last)
-        self.context.spawn(work, f"reread-{actor.key.topic}")
+        self.context.spawn(work, f"reread-{actor.key.name}")

@@ -98,7 +98,7 @@ def told_when_done(
 
 
 def _named(key: PartitionKey) -> tuple[str, str, int]:
-    return key.topic, key.topic_id, key.partition
+    return key.name, key.topic_id, key.partition
 
 
 def store_us(context: Context) -> int:

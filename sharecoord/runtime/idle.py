@@ -51,8 +51,12 @@ class IdleWatch:
         unwanted: dict[PartitionActor, float] = {}
         for group in self._groups.values():
             topics = group.topics
-            for (topic, _), actor in group.partitions.items():
-                if topic in topics or actor.resting or actor.state is not ActorState.ACTIVE:
+            for actor in group.partitions.values():
+                if (
+                    actor.key.served in topics
+                    or actor.resting
+                    or actor.state is not ActorState.ACTIVE
+                ):
                     continue
                 since_s = self._unwanted_since_s.get(actor, now_s)
                 if now_s - since_s >= REST_AFTER_S:
@@ -65,8 +69,8 @@ class IdleWatch:
 
 def wake(context: Context, group: GroupActor) -> None:
     """Sets those partitions reading again that members want now."""
-    for (topic, _), actor in group.partitions.items():
-        if actor.resting and topic in group.dispatcher.topics:
+    for actor in group.partitions.values():
+        if actor.resting and actor.key.served in group.dispatcher.topics:
             actor.resting = False
             if actor.state is ActorState.ACTIVE and not actor.held_back:
                 actor.read_ahead_given_up = False

@@ -34,6 +34,7 @@ from sharecoord.errors import (
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
 from sharecoord.runtime import log_changes, parking
 from sharecoord.runtime.actor_state import ActorState
+from sharecoord.runtime.bounded import Bound, BoundedSink
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.recovery import ranges_of
@@ -74,7 +75,7 @@ class LoadingGroup(Protocol):
 def start_loading(context: Context, group: LoadingGroup, actor: PartitionActor) -> None:
     """Loads in a task of its own, which ends with the actor; a claim shows what it was before."""
     work = load(context, group, actor, previous_incarnation=actor.incarnation or None)
-    actor.loader = context.spawn(work, f"load-{actor.key.topic}-{actor.key.partition}")
+    actor.loader = context.spawn(work, f"load-{actor.key.name}-{actor.key.partition}")
 
 
 async def load(
@@ -102,7 +103,7 @@ async def load(
                 log.warning("stood down", partition=actor.key, why=error.message)
                 actor.deactivate(ActorState.CLOSED, error.message)
                 if context.fleet is not None:
-                    group.forget_place((actor.key.topic, actor.key.partition), error.message)
+                    group.forget_place(actor.key.place, error.message)
                 return
             # Its former owner serves it until it has given it free, or its lease has ended.
             incarnation, previous_incarnation = context.new_incarnation(), None
@@ -167,7 +168,7 @@ async def _load_once(
     if context.fleet is not None:
         await _meet_holders(context, group, loaded)
     _activate(context, group, actor, loaded, head, incarnation)
-    actor.log_end_offset = log_end
+    actor.log_end_offset = actor.bound.cap(log_end)
     if truncated_at is not None:
         actor.truncate(truncated_at)
     actor.log_start_moved(log_start)
@@ -209,12 +210,15 @@ def _activate(
     )
     actor.parking.begin(loaded)
     actor.letters.begin(loaded, group.settings)
+    row = loaded.row
+    if row.stops_at is not None or row.rate_limit:
+        actor.bound = Bound(row.stops_at, row.rate_limit, now_ms=context.clock.now_ms())
     actor.activate(partition, incarnation=incarnation, state_epoch=loaded.row.state_epoch)
     actor.life = TopicLife(context, group, actor)
     log.info(
         "share-partition loaded",
         group=actor.key.group_id,
-        topic=actor.key.topic,
+        topic=actor.key.name,
         partition=actor.key.partition,
         start=partition.window.start_offset,
         end=partition.window.end_offset,
@@ -225,10 +229,14 @@ def _activate(
 
 
 def start_reading(context: Context, group: LoadingGroup, actor: PartitionActor) -> None:
-    """Reads from the window's end on."""
+    """Reads from the window's end on, unless nothing is to be read there."""
     assert actor.partition is not None, "active"
     assert actor.life is not None, "activated by this module"
-    guarded = GuardedReading(actor.life, actor)
+    stops_at = actor.bound.stops_at
+    if stops_at is not None and actor.partition.window.end_offset >= stops_at:
+        return
+    bounded = None if stops_at is None else BoundedSink(actor, stops_at)
+    guarded = GuardedReading(actor.life, bounded or actor)
     reading = context.reader.read(
         actor.key.topic,
         actor.key.partition,
@@ -237,6 +245,8 @@ def start_reading(context: Context, group: LoadingGroup, actor: PartitionActor) 
         sink=guarded,
     )
     actor.reading = guarded.over(reading)
+    if bounded is not None:
+        bounded.over(actor.reading)
 
 
 async def _log_bounds(context: Context, group: LoadingGroup, key: PartitionKey) -> tuple[int, int]:

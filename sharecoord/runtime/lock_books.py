@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import LANE_MARK, key_of
 from sharecoord.core.decisions import HeldRange
 from sharecoord.core.delivery import LostRange
 from sharecoord.core.settings import PartitionSettings
@@ -65,10 +65,14 @@ async def compare_joined(
     book: dict[Place, list[HeldRange]] = {}
     lost: list[LostRange] = []
     for topic, topic_id, partition, held in lock_book:
-        if topic_id in ("", group.topic_ids.get(topic, topic_id)):
+        # All lanes that are open are known: another one's locks are gone.
+        lane_ended = LANE_MARK in topic and topic not in group.topic_ids
+        if lane_ended and group.context.fleet is None:
+            lost.append(LostRange(key_of(group.group_id, topic, topic_id, partition), held))
+        elif topic_id in ("", group.topic_ids.get(topic, topic_id)):
             book.setdefault((topic, partition), []).append(held)
         else:
-            key = PartitionKey(group.group_id, topic, topic_id, partition)
+            key = key_of(group.group_id, topic, topic_id, partition)
             lost.append(LostRange(key, held))
     session.book = book
     if session.away is not None:
@@ -84,7 +88,7 @@ async def compare_joined(
             await _until_loaded(group, list(book))
     check_current(group, session)
     for place in [p for p in book if p not in group.partitions and group.is_open(p[0])]:
-        unknown = PartitionKey(group.group_id, place[0], group.topic_ids[place[0]], place[1])
+        unknown = key_of(group.group_id, place[0], group.topic_ids[place[0]], place[1])
         lost += [LostRange(unknown, held) for held in book.pop(place)]
     return lost + compare_places(group, session)
 

@@ -40,7 +40,7 @@ async def retire_former(
             actor.deactivate(ActorState.CLOSED, "the topic was deleted and made again")
             del group.partitions[name, partition]
     for row in rows:
-        if row.key.topic == topic and row.key.topic_id != topic_id and not row.closed:
+        if row.key.name == topic and row.key.topic_id != topic_id and not row.closed:
             await _close(context, row)
             log.warning("topic re-created", topic=topic, partition=row.key.partition)
 
@@ -53,7 +53,7 @@ async def retire_topic(context: Context, group: Partitions, group_id: str, topic
             del group.partitions[name, partition]
     rows = await context.caller.call(context.store.list_partitions, group_id)
     for row in rows:
-        if row.key.topic == topic and not row.closed:
+        if row.key.name == topic and not row.closed:
             await _close(context, row)
             log.warning("topic deleted", topic=topic, partition=row.key.partition)
 
@@ -122,4 +122,4 @@ async def follow_log_starts(context: Context, groups: Sequence[Partitions]) -> N
         # Whoever does not read hears of the log's end in no other way; the lag needs it.
         end = found.get(OffsetQuery(actor.key.topic, actor.key.partition, LATEST))
         if end is not None and actor.resting:
-            actor.log_end_offset = end
+            actor.log_end_offset = actor.bound.cap(end)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sharecoord.core.changes import PartitionKey, PartitionRelease
+from sharecoord.core.changes import PartitionKey, PartitionRelease, served_by
 from sharecoord.core.decisions import HeldRange
 from sharecoord.core.lending import HERE
 from sharecoord.core.peering import Freed
@@ -45,7 +45,10 @@ def place_topic(fleet: Fleet, group: GroupActor, topic: str) -> None:
             group.elsewhere.pop((topic, key.partition), None)
         else:
             group.elsewhere[topic, key.partition] = owner
-    group.owners[topic] = frozenset(owners)
+    group.owners_by_name[topic] = frozenset(owners)
+    served = served_by(topic)
+    others = (o for name, o in group.owners_by_name.items() if served_by(name) == served)
+    group.owners[served] = frozenset().union(*others)
 
 
 async def follow(fleet: Fleet, group: GroupActor) -> None:
@@ -97,7 +100,7 @@ async def _hand_over(fleet: Fleet, group: GroupActor, places: Sequence[Place]) -
             group.forget_place(place, "another coordinator serves it")
     await release(fleet, group.context)
     for key in given:
-        owner = group.elsewhere.get((key.topic, key.partition), HERE)
+        owner = group.elsewhere.get(key.place, HERE)
         fleet.gateway.say(owner, Freed(key))
         log.info("share-partition handed over", partition=key, to=owner)
 
@@ -134,7 +137,7 @@ async def release_former(context: Context, group_ids: Iterable[str]) -> None:
 
 def compare_all(fleet: Fleet | None, group: GroupActor, actor: PartitionActor) -> None:
     """A share-partition is served from now on: what do its members hold?"""
-    place = actor.key.topic, actor.key.partition
+    place = actor.key.place
     for session in group.sessions.values():
         if session.comparing or session.is_lent:
             continue
@@ -155,7 +158,7 @@ def compare_anew(group: GroupActor, actor: PartitionActor) -> None:
     """
     for session in group.sessions.values():
         if session.is_lent:
-            session.compared.discard((actor.key.topic, actor.key.partition))
+            session.compared.discard(actor.key.place)
 
 
 def compare_book(
@@ -166,7 +169,7 @@ def compare_book(
     held: Sequence[HeldRange],
 ) -> None:
     """A gateway said what a member holds of a share-partition that was claimed here."""
-    place = key.topic, key.partition
+    place = key.place
     actor = group.partitions.get(place)
     if group.sessions.get(session.member_id) is not session or place in session.compared:
         return

@@ -216,6 +216,9 @@ def _due(group: GroupActor, export: _Export, now_s: float) -> dict[Place, _Due]:
     for place, actor in group.partitions.items():
         if actor.state is not ActorState.ACTIVE or actor.partition is None:
             continue
+        if actor.bound.stops_at is not None:
+            # What it reads is a part of the log: no offset of a consumer says so.
+            continue
         window = actor.partition.window
         start = window.start_offset
         offset = CommittedOffset(

@@ -191,7 +191,7 @@ class GatewayLink:
             credit_records=0,
             credit_bytes=0,
             lock_book=[
-                (lost.key.topic, lost.key.topic_id, lost.key.partition, lost.held)
+                (lost.key.name, lost.key.topic_id, lost.key.partition, lost.held)
                 for lost in up.lock_book
             ],
             book_epochs=book_epochs,
@@ -268,7 +268,7 @@ class GatewayLink:
 
         key = settle.key
         collector = Collector(answer)
-        items = [(key.topic, key.topic_id, key.partition, settle.ranges)]
+        items = [(key.name, key.topic_id, key.partition, settle.ranges)]
         group.acknowledge(session, items, collector, may_wait=settle.may_wait)
         settled = session.acknowledged_total - before
 
@@ -287,7 +287,7 @@ class GatewayLink:
 
     def _freed(self, item: Freed) -> None:
         group = self._coordinator.groups.get(item.key.group_id)
-        actor = group.partitions.get((item.key.topic, item.key.partition)) if group else None
+        actor = group.partitions.get(item.key.place) if group else None
         fleet = self._coordinator.context.fleet
         assert fleet is not None, "only a fleet has links"
         if actor is not None:
@@ -312,5 +312,5 @@ def _by_place(
         return None
     found: dict[tuple[str, int], list[HeldRange]] = {}
     for entry in book:
-        found.setdefault((entry.key.topic, entry.key.partition), []).append(entry.held)
+        found.setdefault(entry.key.place, []).append(entry.held)
     return found

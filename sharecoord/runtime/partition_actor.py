@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -27,9 +27,15 @@ from sharecoord.core.share_partition import (
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import NotOwnerError, SharecoordError
 from sharecoord.ports import LogReading
-from sharecoord.runtime.actor_state import ActorState
+from sharecoord.runtime.actor_state import ActorState, Pump
 from sharecoord.runtime.alarm import Alarm
-from sharecoord.runtime.candidates import Candidates, candidates
+from sharecoord.runtime.bounded import UNBOUNDED
+from sharecoord.runtime.candidates import (
+    DUE_LOOKAHEAD_RECORDS,
+    LIFELINE_RECORDS,
+    Candidates,
+    candidates,
+)
 from sharecoord.runtime.dead_letters import DeadLetters
 from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect, HandBackEffect
 from sharecoord.runtime.event_tap import EventTap
@@ -48,20 +54,6 @@ log = structlog.get_logger(__name__)
 
 TOKENS_RESERVE = 100_000
 """With fewer tokens left than any acquire can use, the partition is claimed anew."""
-
-DUE_LOOKAHEAD_RECORDS = 2_000
-"""So many due records are looked at for payloads that must be read again."""
-
-LIFELINE_RECORDS = 100
-"""So many due records still go out while the memory limit stops acquiring, and only where nothing
-is under a lock: their acknowledgements are the only way in which their ranges can go."""
-
-
-class Pump(Protocol):
-    """Has a share-partition looked at."""
-
-    def __call__(self, actor: PartitionActor, refunded: str | None = None) -> None:
-        """See `Dispatcher.wake`."""
 
 
 class PartitionActor:
@@ -94,6 +86,7 @@ class PartitionActor:
         self.life: TopicLife | None = None
         """What lets records pass as long as the topic is still the same."""
         self.log_end_offset: int | None = None
+        self.bound = UNBOUNDED
         self.cache = RecordCache(budget)
         self.fresh = ReadAhead(self.cache)
         self.proven_end = 0
@@ -330,7 +323,8 @@ class PartitionActor:
         partition.window.advance(self.clock.now_ms())
         if not self.budget.may_acquire():
             return self._lifeline()
-        return partition.window.ready + min(self.fresh.records, partition.room)
+        found = partition.window.ready + min(self.fresh.records, partition.room)
+        return self.bound.allows(found, self.clock.now_ms())
 
     def _lifeline(self) -> int:
         """How many due records may go out although memory is short."""
@@ -345,12 +339,13 @@ class PartitionActor:
         if partition.tokens_left < TOKENS_RESERVE:
             self._on_dropped(self, SharecoordError("lock tokens used up: a new claim has more"))
             return 0
+        now_ms = self.clock.now_ms()
+        max_records = self.bound.allows(max_records, now_ms)
         short = not self.budget.may_acquire()
         if short:
             max_records = min(max_records, self._lifeline())
-            if not max_records:
-                return 0
-        now_ms = self.clock.now_ms()
+        if not max_records:
+            return 0
         window = partition.window
         found = self._candidates(session.member_id, max_records, short=short)
         end_before, delayed = window.end_offset, window.delayed
@@ -367,6 +362,7 @@ class PartitionActor:
         self._apply(decision)
         delivery = self._delivery(decision.acquired)
         self._taken_from_fresh(end_before)
+        self.bound.took(delivery.records)
         self._set_alarm()
         if not delivery.records:
             self._committer.add(self)
@@ -545,6 +541,7 @@ class PartitionActor:
     def log_start_moved(self, log_start_offset: int) -> None:
         """Records below the log start are gone."""
         if self.partition is not None:
+            log_start_offset = self.bound.cap(log_start_offset)
             self.partition.log_start_offset = log_start_offset
             self._commit(self.partition.decide_log_start(log_start_offset))
             self._recount_fresh()
@@ -579,6 +576,8 @@ class PartitionActor:
         times = [t for t in (window.next_deadline_ms(), window.next_due_ms()) if t is not None]
         if window.parked.records:
             times += self.parking.look(self.partition, self.clock.now_ms())
+        if window.due or self.fresh.records:
+            times += self.bound.waits_until_ms()
         if times:
             self._alarm.ask(min(times))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from sharecoord.core.changes import PartitionKey
 from sharecoord.core.pauses import Pauses
 from sharecoord.runtime.sessions import Session
 
@@ -13,6 +14,10 @@ class PausedPart(Protocol):
     """A share-partition that is served here."""
 
     paused: bool
+
+    @property
+    def key(self) -> PartitionKey:
+        """Its name."""
 
 
 class PausedGroup(Protocol):
@@ -29,9 +34,14 @@ class PausedGroup(Protocol):
         """What is served here."""
 
 
+def is_paused(pauses: Pauses, key: PartitionKey) -> bool:
+    """Whether a share-partition hands out nothing; a lane follows the topic that it serves."""
+    return pauses.of_place(key.served, -1 if key.lane else key.partition) is not None
+
+
 def follow(group: PausedGroup) -> None:
     """Other things are paused than before; the group's dispatcher looks at everything next."""
-    for place, actor in group.partitions.items():
-        actor.paused = group.pauses.of_place(*place) is not None
+    for actor in group.partitions.values():
+        actor.paused = is_paused(group.pauses, actor.key)
     for session in group.sessions.values():
         session.held_up = group.pauses.of_member(session.member_id) is not None

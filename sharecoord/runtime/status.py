@@ -138,7 +138,7 @@ def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
             found.append(
                 PartitionFigures(
                     group=group.group_id,
-                    topic=actor.key.topic,
+                    topic=actor.key.name,
                     partition=actor.key.partition,
                     acquired=window.acquired if window else 0,
                     due=window.due if window else 0,

@@ -143,7 +143,7 @@ class TopicLife:
         if info is not None and info.topic_id == key.topic_id:
             return True
         self._known_s = -math.inf
-        if info is not None:
+        if info is not None and not key.lane:
             self._group.topic_found(key.topic, info)
         return False
 
@@ -191,7 +191,7 @@ class GuardedReading:
     def want_more(self, *, wanted: bool) -> None:
         """Back-pressure; what is held adds to it."""
         self._wanted = wanted
-        if self._reading is not None:
+        if self._reading is not None and not self._closed:
             self._reading.want_more(wanted=wanted and self._held_bytes < HELD_BYTES_HIGH)
 
     def close(self) -> None:

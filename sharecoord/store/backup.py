@@ -33,6 +33,7 @@ from sharecoord.store.tables import (
     DEAD_LETTER,
     HEAD_REVISION,
     IN_FLIGHT,
+    LETTER_MARK,
     MEMBER,
     SHARE_GROUP,
     SHARE_PARTITION,
@@ -46,6 +47,7 @@ TABLES: Sequence[Table] = (
     IN_FLIGHT,
     MEMBER,
     DEAD_LETTER,
+    LETTER_MARK,
 )
 """What is in a backup, in the order of their foreign keys. Leases are of their moment."""
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table
 
 from sharecoord.config.group import GROUP_SETTINGS
+from sharecoord.core.lanes import MarkKind
 from sharecoord.core.states import RecordState
 from sharecoord.errors import InvalidConfigError
 from sharecoord.store.access import StoreAccess, StoreFacts
@@ -23,6 +24,7 @@ from sharecoord.store.tables import (
     DEAD_LETTER,
     HEAD_REVISION,
     IN_FLIGHT,
+    LETTER_MARK,
     MEMBER,
     SHARE_GROUP,
     SHARE_PARTITION,
@@ -151,6 +153,7 @@ class _Check:
             (IN_FLIGHT, "mend the row with UPDATE, or restore a backup", self._range),
             (MEMBER, "delete the row; the member joins again by itself", self._member),
             (DEAD_LETTER, "mend the row with UPDATE, or restore a backup", self._letter),
+            (LETTER_MARK, "mend the row with UPDATE, or restore a backup", self._mark),
         ]
         for table, fix, look in looks:
             self._table(table, fix, look)
@@ -224,6 +227,8 @@ class _Check:
 
     def _partition(self, row: Values) -> Iterator[tuple[str, str]]:
         place = f"group {row['group_id']}, topic {row['topic']}, partition {row['partition_index']}"
+        if row["lane"]:
+            place += f", lane {row['lane']}"
         head = [row[name] for name in _HEAD]
         whole = None not in head
         start, end, finished, _ = head if whole else (None, 0, 0, 0)
@@ -241,6 +246,11 @@ class _Check:
             yield f"{place}: start_offset {start} and end_offset {end} are no window", reset
         if row["partition_index"] < 0:
             yield f"{place}: partition_index is negative", ""
+        stops_at = row["stops_at"]
+        if stops_at is not None and whole and end > stops_at:
+            yield f"{place}: end_offset {end} is beyond stops_at {stops_at}", reset
+        if row["rate_limit"] < 0:
+            yield f"{place}: rate_limit is {row['rate_limit']}; 0 = none", ""
         if row["topic_id"] and not _is_topic_id(row["topic_id"]):
             yield f"{place}: topic_id {row['topic_id']!r} is not 32 hex digits", ""
         if row["owner"] == "":
@@ -277,6 +287,14 @@ class _Check:
             yield "headers are not as the coordinator writes them", ""
         if row["delivery_count"] < 0:
             yield f"delivery_count is {row['delivery_count']}", ""
+
+    def _mark(self, row: Values) -> Iterator[tuple[str, str]]:
+        if row["partition_id"] not in self._partitions:
+            yield "there is no such share-partition", "delete the row"
+        if not 0 <= row["first_offset"] <= row["last_offset"]:
+            yield f"[{row['first_offset']}, {row['last_offset']}] are no offsets", ""
+        if row["kind"] not in {str(kind) for kind in MarkKind}:
+            yield f"kind {row['kind']!r} is neither redriven nor discarded", ""
 
     def _counts(self) -> None:
         """What can be said of a share-partition once its ranges are known."""

@@ -39,7 +39,14 @@ from sharecoord.store.row_codec import (
     encode_member,
     encode_pauses,
 )
-from sharecoord.store.tables import DEAD_LETTER, IN_FLIGHT, MEMBER, SHARE_GROUP, SHARE_PARTITION
+from sharecoord.store.tables import (
+    DEAD_LETTER,
+    IN_FLIGHT,
+    LETTER_MARK,
+    MEMBER,
+    SHARE_GROUP,
+    SHARE_PARTITION,
+)
 
 _G = SHARE_GROUP.c
 _P = SHARE_PARTITION.c
@@ -94,7 +101,7 @@ def save_group_config(
     group = ensure_group(connection, dialect, group_id)
     config = {name: value for name, value in group.config.items() if name not in deleted}
     config.update(set_values)
-    return _change_group(connection, group_id, {"config": encode_config(config)})
+    return change_group(connection, group_id, {"config": encode_config(config)})
 
 
 def change_pauses(
@@ -108,11 +115,12 @@ def change_pauses(
     row = decode_group(found)
     before, after = row.pauses, changed(row.pauses, pause, resume)
     if after != before:
-        row = _change_group(connection, group_id, {"paused": encode_pauses(after)})
+        row = change_group(connection, group_id, {"paused": encode_pauses(after)})
     return PausesChanged(before, row)
 
 
-def _change_group(connection: Connection, group_id: str, values: dict[str, Any]) -> GroupRow:
+def change_group(connection: Connection, group_id: str, values: dict[str, Any]) -> GroupRow:
+    """Changes columns of a group that is there; raises its epoch."""
     connection.execute(
         update(SHARE_GROUP)
         .where(_G.group_id == group_id)
@@ -173,7 +181,7 @@ def reset_partitions(
     connection: Connection, dialect: Dialect, heads: Mapping[PartitionKey, int]
 ) -> dict[PartitionKey, PartitionRow]:
     """New start offsets; the partitions serve again, also those that were closed or stopped."""
-    ids, locked = _open_and_lock(connection, dialect, list(heads))
+    ids, locked = open_and_lock(connection, dialect, list(heads))
     rows: dict[PartitionKey, PartitionRow] = {}
     for old in locked:
         key = ids[old["id"]]
@@ -195,13 +203,14 @@ def reset_partitions(
         rows[key] = decode_partition(connection.execute(query).one())
     for group_id in sorted({key.group_id for key in heads}):
         ensure_group(connection, dialect, group_id)
-        _change_group(connection, group_id, {})
+        change_group(connection, group_id, {})
     return rows
 
 
-def _open_and_lock(
+def open_and_lock(
     connection: Connection, dialect: Dialect, keys: Sequence[PartitionKey]
 ) -> tuple[dict[int, PartitionKey], list[Mapping[str, Any]]]:
+    """Rows of share-partitions, made where they are missing, locked in order of id."""
     for _ in range(ROUNDS):
         ids = {row.partition_id: row.key for row in open_partitions(connection, dialect, keys)}
         locked = _lock_partitions(connection, _P.id.in_(list(ids)))
@@ -231,13 +240,16 @@ def delete_topics(
     connection: Connection, dialect: Dialect, group_id: str, topics: Sequence[str]
 ) -> int:
     """Deletes share-partitions; those with an outbox are emptied and stay until it is done."""
-    of_topics = (_P.group_id == group_id) & _P.topic.in_(list(topics))
+    names = list(topics)
+    # Lanes go with the topic whose records they deliver again.
+    itself = (_P.lane == "") & _P.topic.in_(names)
+    of_topics = (_P.group_id == group_id) & (itself | _P.lane.in_(names))
     locked = _lock_partitions(connection, of_topics)
     if not locked:
         return 0
     doomed = _delete_all_but_outboxes(connection, of_topics, locked)
     ensure_group(connection, dialect, group_id)
-    _change_group(connection, group_id, {})
+    change_group(connection, group_id, {})
     raise_floor(connection, dialect, _highest_epoch(doomed))
     return len(locked)
 
@@ -275,7 +287,9 @@ def _delete_all_but_outboxes(
     if not locked:
         return []
     letter = DEAD_LETTER.c.partition_id
-    query = select(letter).where(letter.in_([row["id"] for row in locked])).distinct()
+    ids = [row["id"] for row in locked]
+    connection.execute(delete(LETTER_MARK).where(LETTER_MARK.c.partition_id.in_(ids)))
+    query = select(letter).where(letter.in_(ids)).distinct()
     with_outbox = set(connection.execute(query).scalars())
     for partition_id in sorted(with_outbox):
         _clear(connection, partition_id, None)

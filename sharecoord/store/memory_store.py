@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
     CoordinatorRow,
-    DeadLetter,
     DelayedPlace,
     FleetView,
     GroupRow,
@@ -36,6 +34,7 @@ from sharecoord.core.changes import (
     PartitionStart,
     PausesChanged,
 )
+from sharecoord.core.lanes import Mark, Order, Replayed, Selection, Taken
 from sharecoord.core.pauses import Pause, PauseScope, changed
 from sharecoord.core.states import RecordState
 from sharecoord.errors import (
@@ -44,93 +43,21 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreInUseError,
 )
-from sharecoord.store import memory_delayed
+from sharecoord.store import memory_delayed, memory_lanes
 from sharecoord.store.clock import wall_clock_ms
+from sharecoord.store.memory_database import (
+    MemoryDatabase,
+    MemoryPartition,
+    change_group,
+    copied,
+    ensure,
+    open_all,
+)
 
 FIRST_LEASE_MS = 4000
 DELAYED = -1
 
 _INT64_MAX = 2**63 - 1
-
-
-@dataclass(slots=True)
-class _Partition:
-    row: PartitionRow
-    change_sequence: int = 0
-    """Outlives the head of a partition that is uninitialised again."""
-    in_flight: dict[int, InFlightRow] = field(default_factory=dict)
-    dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
-
-    def set_head(self, head: PartitionHead | None) -> None:
-        self.row = replace(self.row, head=head)
-        if head is not None:
-            self.change_sequence = head.change_sequence
-
-    def clear(self, head: PartitionHead | None) -> None:
-        """Ends everything in flight; the outbox stays."""
-        self.in_flight.clear()
-        self.row = replace(self.row, state_epoch=self.row.state_epoch + 1)
-        self.set_head(head)
-
-
-class MemoryDatabase:
-    """What the handles share. Everything in it is guarded by `lock`."""
-
-    def __init__(self, *, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
-        self.clock_ms = clock_ms
-        self.lock = threading.RLock()
-        self.cluster_id = ""
-        self.holder: str | None = None
-        """Coordinator that has the database for itself (standalone mode)."""
-        self.leases: dict[str, int] = {}
-        """Coordinator id to the end of its lease."""
-        self.coordinators: dict[str, CoordinatorRow] = {}
-        """What they have announced; those without a lease are dead."""
-        self.partitions: dict[int, _Partition] = {}
-        self.ids: dict[PartitionKey, int] = {}
-        self.last_id = 0
-        self.member_epoch_floor = self.epoch_floor = 0
-        """Highest epoch of deleted rows: what is made again must not repeat lock tokens."""
-        self.groups: dict[str, GroupRow] = {}
-        self.members: dict[tuple[str, str], MemberRow] = {}
-
-    def lives(self, coordinator_id: str) -> bool:
-        """Whether its lease has not ended."""
-        lease_until_ms = self.leases.get(coordinator_id)
-        return lease_until_ms is not None and lease_until_ms >= self.clock_ms()
-
-    def raise_member_floor(self, epoch: int) -> None:
-        """A member goes: no later one may begin at its epoch or below."""
-        self.member_epoch_floor = max(self.member_epoch_floor, epoch)
-
-    def locked(self, ids: Sequence[int]) -> list[_Partition]:
-        """The partitions in order of id, those that exist."""
-        return [self.partitions[key] for key in sorted(ids) if key in self.partitions]
-
-    def owned(self, partition_id: int, owner_epoch: int) -> _Partition | None:
-        """A partition, unless a newer owner has it."""
-        partition = self.partitions.get(partition_id)
-        if partition is None or partition.row.owner_epoch != owner_epoch:
-            return None
-        return partition
-
-    def delete(self, partition: _Partition) -> None:
-        """Deletes a partition with everything under it."""
-        row = partition.row
-        self.epoch_floor = max(self.epoch_floor, row.owner_epoch, row.state_epoch)
-        del self.ids[row.key]
-        del self.partitions[row.partition_id]
-
-    def delete_all_but_outboxes(self, ids: Sequence[int]) -> int:
-        """Deletes partitions, empties those with an outbox; returns how many it deleted."""
-        doomed = [partition for partition in self.locked(ids) if not partition.dead_letters]
-        for partition in self.locked(ids):
-            if partition.dead_letters:
-                partition.clear(None)
-                partition.row = replace(partition.row, starts_at_zero=False)
-        for partition in doomed:
-            self.delete(partition)
-        return len(doomed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +228,7 @@ class MemoryStore:
                     del database.members[group_id, member_id]
             return CommitResult(fenced=frozenset(fenced))
 
-    def _apply(self, partition: _Partition, part: PartitionCommit) -> None:
+    def _apply(self, partition: MemoryPartition, part: PartitionCommit) -> None:
         partition.set_head(part.head)
         if part.raises_state_epoch:
             partition.row = replace(partition.row, state_epoch=partition.row.state_epoch + 1)
@@ -324,7 +251,7 @@ class MemoryStore:
 
     def open_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionRow]:
         with self._transaction("open_partitions") as database:
-            return [partition.row for partition in _open_all(database, keys)]
+            return [partition.row for partition in open_all(database, keys)]
 
     def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
         with self._transaction("claim_partitions") as database:
@@ -393,16 +320,16 @@ class MemoryStore:
 
     def load_groups(self) -> list[GroupRow]:
         with self._transaction("load_groups") as database:
-            return [_copied(database.groups[name]) for name in sorted(database.groups)]
+            return [copied(database.groups[name]) for name in sorted(database.groups)]
 
     def save_group_config(
         self, group_id: str, *, set_values: Mapping[str, str], deleted: Sequence[str]
     ) -> GroupRow:
         with self._transaction("save_group_config") as database:
-            old = _ensure(database, group_id)
+            old = ensure(database, group_id)
             config = {name: value for name, value in old.config.items() if name not in deleted}
             config.update(set_values)
-            return _change_group(database, replace(old, config=config))
+            return change_group(database, replace(old, config=config))
 
     def change_pauses(
         self, group_id: str, *, pause: Sequence[Pause] = (), resume: Sequence[PauseScope] = ()
@@ -413,12 +340,12 @@ class MemoryStore:
                 return None
             after = changed(old.pauses, pause, resume)
             if after == old.pauses:
-                return PausesChanged(after, _copied(old))
-            return PausesChanged(old.pauses, _change_group(database, replace(old, pauses=after)))
+                return PausesChanged(after, copied(old))
+            return PausesChanged(old.pauses, change_group(database, replace(old, pauses=after)))
 
     def ensure_group(self, group_id: str) -> GroupRow:
         with self._transaction("ensure_group") as database:
-            return _copied(_ensure(database, group_id))
+            return copied(ensure(database, group_id))
 
     def join_members(self, members: Sequence[MemberRow]) -> list[int | None]:
         with self._transaction("join_members") as database:
@@ -449,7 +376,7 @@ class MemoryStore:
     ) -> dict[PartitionKey, PartitionRow]:
         with self._transaction("reset_partitions") as database:
             rows: dict[PartitionKey, PartitionRow] = {}
-            opened = _open_all(database, list(heads))
+            opened = open_all(database, list(heads))
             for (key, start), partition in zip(heads.items(), opened, strict=True):
                 head = PartitionHead(
                     start_offset=start,
@@ -462,7 +389,7 @@ class MemoryStore:
                 partition.row = replace(partition.row, closed=False, stopped_reason="")
                 rows[key] = partition.row
             for group_id in {key.group_id for key in heads}:
-                _change_group(database, _ensure(database, group_id))
+                change_group(database, ensure(database, group_id))
             return rows
 
     def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
@@ -470,10 +397,10 @@ class MemoryStore:
             ids = [
                 partition_id
                 for key, partition_id in database.ids.items()
-                if key.group_id == group_id and key.topic in topics
+                if key.group_id == group_id and key.served in topics
             ]
             if ids:  # as in SQL: first the group, then the floor that the deleted rows raise
-                _change_group(database, _ensure(database, group_id))
+                change_group(database, ensure(database, group_id))
             database.delete_all_but_outboxes(ids)
             return len(ids)
 
@@ -489,6 +416,18 @@ class MemoryStore:
                 database.raise_member_floor(database.members.pop(key).member_epoch)
             return deleted > 0 or group is not None or bool(members)
 
+    def take_in(self, selections: Sequence[Selection], order: Order) -> list[Taken]:
+        with self._transaction("take_in") as database:
+            return memory_lanes.take_in(database, selections, order)
+
+    def withdraw(self, keys: Sequence[PartitionKey]) -> list[Taken]:
+        with self._transaction("withdraw") as database:
+            return memory_lanes.withdraw(database, keys)
+
+    def make_replay(self, parts: Sequence[Replayed]) -> bool:
+        with self._transaction("make_replay") as database:
+            return memory_lanes.make_replay(database, parts)
+
     # -- reads for people -----------------------------------------------------------------------
 
     def list_outboxes(self) -> list[PartitionKey]:
@@ -500,12 +439,21 @@ class MemoryStore:
                 and any(not letter.kept for letter in part.dead_letters.values())
             ]
 
+    def list_lanes(self) -> list[PartitionRow]:
+        with self._transaction("list_lanes") as database:
+            rows = [part.row for part in database.partitions.values()]
+            return [row for row in rows if row.key.lane and row.head and row.is_open]
+
+    def read_marks(self, group_id: str, topic: str, topic_id: str, partition: int) -> list[Mark]:
+        with self._transaction("read_marks") as database:
+            return memory_lanes.read_marks(database, (group_id, topic, topic_id, partition))
+
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
         with self._transaction("list_partitions") as database:
             rows = [part.row for part in database.partitions.values()]
             return sorted(
                 (row for row in rows if row.key.group_id == group_id),
-                key=lambda row: (row.key.topic, row.key.partition, row.partition_id),
+                key=lambda row: (*row.key.place, row.partition_id),
             )
 
     def read_in_flight(
@@ -532,7 +480,7 @@ def _epochs(row: PartitionRow) -> tuple[int, int]:
     return (row.owner_epoch, row.state_epoch)
 
 
-def _sorted_ranges(partition: _Partition) -> list[InFlightRow]:
+def _sorted_ranges(partition: MemoryPartition) -> list[InFlightRow]:
     return sorted(partition.in_flight.values(), key=lambda row: row.first_offset)
 
 
@@ -549,32 +497,6 @@ def _check_commit(part: PartitionCommit) -> None:
                 )
 
 
-def _open_all(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[_Partition]:
-    missing = [key for key in dict.fromkeys(keys) if key not in database.ids]
-    if missing:
-        rows = [partition.row for partition in database.partitions.values()]
-        used = {(row.key.group_id, row.key.topic) for row in rows if row.head is not None}
-        for key in missing:
-            _make(database, key, starts_at_zero=(key.group_id, key.topic) in used)
-    return [database.partitions[database.ids[key]] for key in keys]
-
-
-def _make(database: MemoryDatabase, key: PartitionKey, *, starts_at_zero: bool) -> None:
-    database.last_id += 1
-    database.ids[key] = database.last_id
-    row = PartitionRow(
-        partition_id=database.last_id,
-        key=key,
-        head=None,
-        owner=None,
-        owner_epoch=database.epoch_floor,
-        incarnation=0,
-        state_epoch=database.epoch_floor,
-        starts_at_zero=starts_at_zero,
-    )
-    database.partitions[row.partition_id] = _Partition(row)
-
-
 def _initialize(database: MemoryDatabase, start: PartitionStart) -> bool:
     partition = database.partitions.get(start.partition_id)
     if partition is None or partition.row.owner_epoch != start.owner_epoch:
@@ -582,19 +504,3 @@ def _initialize(database: MemoryDatabase, start: PartitionStart) -> bool:
     if partition.row.head is None:
         partition.set_head(start.head)
     return True
-
-
-def _ensure(database: MemoryDatabase, group_id: str) -> GroupRow:
-    return database.groups.setdefault(
-        group_id, GroupRow(group_id=group_id, config={}, group_epoch=database.epoch_floor)
-    )
-
-
-def _change_group(database: MemoryDatabase, group: GroupRow) -> GroupRow:
-    changed = replace(group, group_epoch=group.group_epoch + 1)
-    database.groups[group.group_id] = changed
-    return _copied(changed)
-
-
-def _copied(group: GroupRow) -> GroupRow:
-    return replace(group, config=dict(group.config))

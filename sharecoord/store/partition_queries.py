@@ -65,7 +65,7 @@ def open_partitions(
 
 
 def _make_rows(connection: Connection, dialect: Dialect, keys: Sequence[PartitionKey]) -> None:
-    used = {topic for topic in {_topic_of(key) for key in keys} if _is_used(connection, *topic)}
+    used = {topic: _is_used(connection, *topic) for topic in {_topic_of(k) for k in keys}}
     floor = read_floor(connection)
     fresh = {
         "change_sequence": 0,
@@ -74,8 +74,12 @@ def _make_rows(connection: Connection, dialect: Dialect, keys: Sequence[Partitio
         "state_epoch": floor,
         "closed": False,
         "stopped_reason": "",
+        "rate_limit": 0,
     }
-    rows = [_key_values(key) | fresh | {"starts_at_zero": _topic_of(key) in used} for key in keys]
+    rows = [
+        _key_values(key) | fresh | _beginning(bounded=None if key.lane else used[_topic_of(key)])
+        for key in keys
+    ]
     connection.execute(dialect.insert_or_ignore(SHARE_PARTITION), rows)
     # Only now nobody else can make and delete rows of these names.
     risen = read_floor(connection)
@@ -93,20 +97,34 @@ def _make_rows(connection: Connection, dialect: Dialect, keys: Sequence[Partitio
             )
 
 
+def _beginning(*, bounded: bool | None) -> dict[str, int | bool | None]:
+    """Where a new row begins in a topic that is not used (None), used, or bounded.
+
+    What is added to the topic of a replay has nothing of it.
+    """
+    head = PartitionHead(0, 0, -1, 0, 0) if bounded else None
+    values = head_values(head)
+    values.pop("change_sequence", None)
+    return values | {"stops_at": 0 if bounded else None, "starts_at_zero": bounded is False}
+
+
 def _topic_of(key: PartitionKey) -> tuple[str, str]:
     return key.group_id, key.topic
 
 
-def _is_used(connection: Connection, group_id: str, topic: str) -> bool:
-    """Whether the group has a start offset in a topic of this name, of whatever id (design 5.7).
+def _is_used(connection: Connection, group_id: str, topic: str) -> bool | None:
+    """Whether what the group has of a topic of this name, of whatever id, is bounded.
+
+    None = it has no start offset there (design 5.7).
 
     Locked against deletion until this transaction ends: who deletes the offsets of the topic then
     finds the rows that are being made; or this one waits for the deletion, and finds nothing.
     """
-    initialised = (_C.group_id == group_id, _C.topic == topic, _C.start_offset.is_not(None))
-    query = select(_C.id).where(*initialised).limit(1)
+    of_topic = (_C.group_id == group_id, _C.topic == topic, _C.lane == "")
+    query = select(_C.stops_at).where(*of_topic, _C.start_offset.is_not(None)).limit(1)
     locked = query.with_for_update(read=True, key_share=True)
-    return connection.execute(locked).first() is not None
+    found = connection.execute(locked).first()
+    return None if found is None else found[0] is not None
 
 
 def _key_values(key: PartitionKey) -> dict[str, str | int]:
@@ -115,6 +133,7 @@ def _key_values(key: PartitionKey) -> dict[str, str | int]:
         "topic": key.topic,
         "topic_id": key.topic_id,
         "partition_index": key.partition,
+        "lane": key.lane,
     }
 
 
@@ -286,7 +305,7 @@ def list_partitions(connection: Connection, group_id: str) -> list[PartitionRow]
     rows = connection.execute(_PARTITION.where(_C.group_id == group_id))
     return sorted(
         map(decode_partition, rows),
-        key=lambda row: (row.key.topic, row.key.partition, row.partition_id),
+        key=lambda row: (*row.key.place, row.partition_id),
     )
 
 

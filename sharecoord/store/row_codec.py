@@ -42,6 +42,9 @@ PARTITION_COLUMNS = (
     "closed",
     "stopped_reason",
     "starts_at_zero",
+    "lane",
+    "stops_at",
+    "rate_limit",
 )
 """The order that `decode_partition` wants."""
 
@@ -66,7 +69,7 @@ def decode_partition(row: Sequence[Any]) -> PartitionRow:
         )
     return PartitionRow(
         partition_id=row[0],
-        key=PartitionKey(group_id=row[1], topic=row[2], topic_id=row[3], partition=row[4]),
+        key=PartitionKey(row[1], row[2], row[3], row[4], row[17]),
         head=head,
         owner=row[10],
         owner_epoch=row[11],
@@ -75,6 +78,8 @@ def decode_partition(row: Sequence[Any]) -> PartitionRow:
         closed=bool(row[14]),
         stopped_reason=row[15],
         starts_at_zero=bool(row[16]),
+        stops_at=row[18],
+        rate_limit=row[19],
     )
 
 

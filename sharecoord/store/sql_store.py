@@ -30,6 +30,7 @@ from sharecoord.core.changes import (
     PartitionStart,
     PausesChanged,
 )
+from sharecoord.core.lanes import Mark, Order, Replayed, Selection, Taken
 from sharecoord.core.pauses import Pause, PauseScope
 from sharecoord.errors import (
     InternalError,
@@ -42,6 +43,7 @@ from sharecoord.store import (
     fleet_queries,
     flight_reads,
     group_queries,
+    lane_queries,
     partition_queries,
 )
 from sharecoord.store.dialects import ALONE, Dialect
@@ -383,11 +385,32 @@ class SqlStore:
     def delete_group(self, group_id: str) -> bool:
         return self._change(lambda c: group_queries.delete_group(c, self._dialect, group_id))
 
+    def take_in(self, selections: Sequence[Selection], order: Order) -> list[Taken]:
+        if not selections:
+            return []
+        return self._change(lambda c: lane_queries.take_in(c, self._dialect, selections, order))
+
+    def withdraw(self, keys: Sequence[PartitionKey]) -> list[Taken]:
+        if not keys:
+            return []
+        return self._change(lambda c: lane_queries.withdraw(c, self._dialect, keys))
+
+    def make_replay(self, parts: Sequence[Replayed]) -> bool:
+        return self._change(lambda c: lane_queries.make_replay(c, self._dialect, parts))
+
     # -- reads for people -----------------------------------------------------------------------
 
     def list_outboxes(self) -> list[PartitionKey]:
         with self._read() as connection:
             return partition_queries.list_outboxes(connection)
+
+    def list_lanes(self) -> list[PartitionRow]:
+        with self._read() as connection:
+            return lane_queries.list_lanes(connection)
+
+    def read_marks(self, group_id: str, topic: str, topic_id: str, partition: int) -> list[Mark]:
+        with self._read() as connection:
+            return lane_queries.read_marks(connection, group_id, topic, topic_id, partition)
 
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
         with self._read() as connection:

@@ -43,6 +43,11 @@ ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
 LONG_TEXT = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 LONG_BLOB = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 
+# A key of MySQL has 3,072 bytes, and names of topics are ASCII.
+TOPIC_IN_KEY = String(249).with_variant(
+    mysql.VARCHAR(249, charset="ascii", collation="ascii_bin"), "mysql", "mariadb"
+)
+
 
 def _of_share_partition() -> ForeignKeyConstraint:
     """On SQLite alone: a server would look each row's share-partition up, a third of a commit.
@@ -100,7 +105,10 @@ SHARE_PARTITION = Table(
     Column("closed", Boolean, nullable=False),
     Column("stopped_reason", String(255), nullable=False),
     Column("starts_at_zero", Boolean, nullable=False),  # written when the row is made
-    UniqueConstraint("group_id", "topic", "topic_id", "partition_index"),
+    Column("lane", TOPIC_IN_KEY, nullable=False),  # "" = the log itself
+    Column("stops_at", BigInteger),  # NULL = it follows its log
+    Column("rate_limit", Integer, nullable=False),  # records per second; 0 = none
+    UniqueConstraint("group_id", "topic", "topic_id", "partition_index", "lane"),
     # An id must never come back: a late commit of a former owner would find a stranger under it.
     sqlite_autoincrement=True,
 )
@@ -179,6 +187,19 @@ DEAD_LETTER = Table(
     Column("failed_at_ms", BigInteger, nullable=False),
     Column("state_epoch", BigInteger, nullable=False),
     Column("kept", Boolean, nullable=False),
+    _of_share_partition(),
+)
+
+LETTER_MARK = Table(
+    "letter_mark",
+    METADATA,
+    Column("partition_id", ROW_ID, primary_key=True, autoincrement=False),  # the lane's
+    # From here on the columns and their order are those of `core.lanes.Mark`.
+    Column("first_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("last_offset", BigInteger, nullable=False),
+    Column("kind", String(16), nullable=False),  # redriven or discarded
+    Column("run_id", String(64), primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
     _of_share_partition(),
 )
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import PartitionKey, key_of
 from sharecoord.core.events import COLUMN_NAMES, EventBlock, EventKind, GroupEvent, RangeEvent
 from sharecoord.core.range_events import STATE_NAMES
 from sharecoord.core.states import RecordState
 from sharecoord.ports import EventFigures
-from sharecoord.store.memory_store import MemoryDatabase
+from sharecoord.store.memory_database import MemoryDatabase
 
 __all__ = [
     "EventBook",
@@ -99,10 +99,10 @@ class EventBook:
                 continue
             here: dict[PartitionKey, Changes] = {}
             for row in _rows_of(block):
-                key = PartitionKey(row["group_id"], row["topic"], row["topic_id"], row["partition"])
+                key = key_of(row["group_id"], row["topic"], row["topic_id"], row["partition"])
                 here.setdefault(key, {}).setdefault(row["change_sequence"], []).append(row)
             for key, changes in here.items():
-                if deleted.isdisjoint({(key.group_id, None), (key.group_id, key.topic)}):
+                if deleted.isdisjoint({(key.group_id, None), (key.group_id, key.name)}):
                     known = told.setdefault(key, {})
                     twice = known.keys() & changes.keys()
                     assert not twice, f"{key}: {twice} told twice"

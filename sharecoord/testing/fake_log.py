@@ -207,6 +207,10 @@ class FakeLog:
         known = self._topics.get(topic)
         return None if known is None else known[1].get(partition)
 
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic that exists."""
+        return self._topics[topic][0]
+
     def log(self, topic: str, partition: int = 0) -> FakePartition:
         """The log of a partition that exists."""
         found = self.find(topic, partition)

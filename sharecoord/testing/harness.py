@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import PartitionKey, key_of
 from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.core.invariants import check_window
@@ -33,7 +33,8 @@ from sharecoord.runtime.memory_budget import MemoryBudget
 from sharecoord.runtime.parking import ParkingLimits
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import JoinCommand, Session
-from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
+from sharecoord.store.memory_database import MemoryDatabase
+from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.fake_log import EPOCH_MS, FakeLog
@@ -293,7 +294,7 @@ class FakeMember:
             if (first is None or r.last >= first) and (last is None or r.first <= last)
         ]
         key = delivery.key
-        said = [(key.topic, key.topic_id, key.partition, ranges)]
+        said = [(key.name, key.topic_id, key.partition, ranges)]
         (result,) = await self.send(said, busy_us=busy_us)
         return result
 
@@ -307,7 +308,7 @@ class FakeMember:
         number = next(self._ids)
         sent_at_ms = int(asyncio.get_running_loop().time() * 1000)
         by_key = {
-            PartitionKey(group.group_id, topic, topic_id, partition): ranges
+            key_of(group.group_id, topic, topic_id, partition): ranges
             for topic, topic_id, partition, ranges in items
         }
         for key, ranges in by_key.items():
@@ -472,7 +473,7 @@ class World:
         return next(
             key
             for key in self.database.ids
-            if (key.group_id, key.topic, key.partition) == (group_id, topic, partition)
+            if (key.group_id, *key.place) == (group_id, topic, partition)
         )
 
     def start_offset(self, group_id: str, topic: str, partition: int = 0) -> int:

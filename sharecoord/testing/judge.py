@@ -108,7 +108,7 @@ class Judge(DatabaseJudge):
         shown: dict[PartitionKey, list[HeldRange]] = {}
         for topic, topic_id, partition, held in book:
             for key in self.by_key:
-                if (key.topic, key.topic_id, key.partition) == (topic, topic_id, partition):
+                if (key.name, key.topic_id, key.partition) == (topic, topic_id, partition):
                     shown.setdefault(key, []).append(held)
         for key, shadow in self.by_key.items():
             held_here = shown.get(key, ())
@@ -343,7 +343,7 @@ class Judge(DatabaseJudge):
         for key, log_end in log_ends:
             shadow = self.by_key.get(key)
             if shadow is None or shadow.start is None:
-                yield f"{key.topic}[{key.partition}] is not open"
+                yield f"{key.name}[{key.partition}] is not open"
             elif shadow.unfinished() or shadow.end < log_end:
                 rows = [text_of(row) for row in sorted(shadow.rows.values())[:3]]
                 yield (

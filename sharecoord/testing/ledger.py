@@ -15,7 +15,7 @@ from sharecoord.core.changes import PartitionKey
 from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordState
-from sharecoord.store.memory_store import MemoryDatabase
+from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.fake_log import FakeLog
 
 __all__ = [
@@ -77,7 +77,7 @@ class Ledger:
         entries: list[BookEntry] = []
         for key, held in self._books.get(member_id, {}).items():
             for first, last, token in _runs(held):
-                place = (key.topic, key.topic_id, key.partition)
+                place = (key.name, key.topic_id, key.partition)
                 entries.append((*place, HeldRange(first, last, token)))
         return entries
 
@@ -99,7 +99,7 @@ class Ledger:
         for acquired in delivery.ranges:
             for offset in range(acquired.first, acquired.last + 1):
                 life = self.life(delivery.key, offset)
-                where = f"{delivery.key.topic}[{delivery.key.partition}]@{offset} at {now_ms} ms"
+                where = f"{delivery.key.name}[{delivery.key.partition}]@{offset} at {now_ms} ms"
                 self._check_arrival(life, where, member_id, acquired.delivery_count, now_ms)
                 life.arrivals += 1
                 life.count, life.unseen = acquired.delivery_count, False
@@ -204,7 +204,7 @@ class Ledger:
 
         def in_book(key: PartitionKey, offset: int, token: int) -> bool:
             ids = (key.topic_id, "")
-            return any((key.topic, i, key.partition, offset, token) in shown for i in ids)
+            return any((key.name, i, key.partition, offset, token) in shown for i in ids)
 
         for key, kept in self._books.get(member_id, {}).items():
             for offset in [o for o, token in kept.items() if not in_book(key, o, token)]:

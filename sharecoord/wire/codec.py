@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from sharecoord.core import limits
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import LANE_MARK, PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.share_partition import AcknowledgedRange, HeldRange, RangeOutcome
@@ -27,8 +27,13 @@ _TYPES = {int(kind): kind for kind in AcknowledgeType}
 def topic_partition(key: PartitionKey) -> types.TopicPartition:
     """A share-partition's place on the wire."""
     return types.TopicPartition(
-        topic=key.topic, partition=key.partition, topic_id=key.topic_id_bytes
+        topic=key.topic, partition=key.partition, topic_id=key.topic_id_bytes, lane=key.lane
     )
+
+
+def name_of(place: types.TopicPartition) -> str:
+    """The topic's name, or a lane's; see `PartitionKey.name`."""
+    return f"{place.topic}{LANE_MARK}{place.lane}" if place.lane else place.topic
 
 
 Columns = tuple[list[bytes], list[bytes]]
@@ -110,6 +115,7 @@ def _fill_all_but_payloads(batch: types.RecordBatch, delivery: Delivery, now_ms:
     key = delivery.key
     place = batch.partition
     place.topic, place.partition, place.topic_id = key.topic, key.partition, key.topic_id_bytes
+    place.lane = key.lane
     batch.base_offset = base
     batch.record_count = delivery.records
     batch.credit_bytes = delivery.size_bytes
@@ -220,10 +226,10 @@ Acknowledgements = list[tuple[str, str, int, Sequence[AcknowledgedRange]]]
 
 
 def acknowledgements(items: Iterable[types.PartitionAcknowledgements]) -> Acknowledgements:
-    """Acknowledgements by place; see `GroupActor.acknowledge`."""
+    """Acknowledgements by place, topics by name; see `GroupActor.acknowledge`."""
     return [
         (
-            item.partition.topic,
+            name_of(item.partition),
             item.partition.topic_id.hex(),
             item.partition.partition,
             acknowledged_ranges(item.ranges),
@@ -236,7 +242,7 @@ def held_range(item: types.HeldRange) -> tuple[str, str, int, HeldRange]:
     """An entry of a lock book."""
     place = item.partition
     held = HeldRange(item.first_offset, item.last_offset, item.lock_token)
-    return place.topic, place.topic_id.hex(), place.partition, held
+    return name_of(place), place.topic_id.hex(), place.partition, held
 
 
 def held_by_place(items: Iterable[types.HeldRange]) -> dict[tuple[str, int], list[HeldRange]]:

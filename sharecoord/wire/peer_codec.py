@@ -83,7 +83,7 @@ def owner_items(message: peer.OwnerMessage) -> list[OwnerItem]:
 
 
 def _key(group_id: str, place: types.TopicPartition) -> PartitionKey:
-    return PartitionKey(group_id, place.topic, place.topic_id.hex(), place.partition)
+    return PartitionKey(group_id, place.topic, place.topic_id.hex(), place.partition, place.lane)
 
 
 def _held(key: PartitionKey, held: HeldRange) -> types.HeldRange:

@@ -31,7 +31,8 @@ from sharecoord.store.dialects import SqliteDialect
 from sharecoord.store.dialects.mysql import MySqlDialect
 from sharecoord.store.dialects.postgres import PostgresDialect
 from sharecoord.store.dialects.server import STANDSTILL_MS, ServerDialect
-from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
+from sharecoord.store.memory_database import MemoryDatabase
+from sharecoord.store.memory_store import MemoryStore
 from sharecoord.store.sql_store import SqlStore
 
 START_MS = 1_700_000_000_000

@@ -31,7 +31,8 @@ from sharecoord.errors import (
 from sharecoord.kafka.looks import SharedLooks
 from sharecoord.ports import LogReading, LogSink, OffsetQuery, TopicInfo
 from sharecoord.runtime.clock import RuntimeClock
-from sharecoord.store.memory_store import MemoryDatabase, MemoryStore
+from sharecoord.store.memory_database import MemoryDatabase
+from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.judge import Judge
 from sharecoord.testing.processes import Process
@@ -49,10 +50,6 @@ class SimLog(FakeLog):
     def __init__(self) -> None:
         super().__init__()
         self.known = RecordLog()
-
-    def topic_id(self, topic: str) -> str:
-        """The id of a topic that exists."""
-        return self._topics[topic][0]
 
     def exists(self, topic: str) -> bool:
         """Whether the cluster has a topic."""

@@ -19,7 +19,7 @@ from sharecoord.runtime.context import Context
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.memory_budget import MemoryBudget
 from sharecoord.runtime.parking import ParkingLimits
-from sharecoord.store.memory_store import MemoryDatabase
+from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.judge import Judge

@@ -18,7 +18,7 @@ from sharecoord.core.invariants import check_decision
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.states import AcquireMode
 from sharecoord.runtime.parking import ParkingLimits
-from sharecoord.store.memory_store import MemoryDatabase
+from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.harness import STORE_EPOCH_MS, check_coordinator
 from sharecoord.testing.judge import Judge
 from sharecoord.testing.processes import bury_all, run_processes

@@ -64,14 +64,16 @@ ACKNOWLEDGE_OUTCOME_INVALID_REQUEST: AcknowledgeOutcome
 ACKNOWLEDGE_OUTCOME_RENEW_DISABLED: AcknowledgeOutcome
 
 class TopicPartition(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id")
+    __slots__ = ("topic", "partition", "topic_id", "lane")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: bytes
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
+    lane: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., lane: _Optional[str] = ...) -> None: ...
 
 class AcquiredRange(_message.Message):
     __slots__ = ("first_offset", "last_offset", "delivery_count", "lock_token", "lock_remaining_ms")

@@ -157,7 +157,9 @@ class ConsumeStream(StreamChannel):
             self._coordinator.subscription_changed(group, session)
         if request.HasField("paused"):
             paused = request.paused.partitions
-            group.pause(session, frozenset((each.topic, each.partition) for each in paused))
+            group.pause(
+                session, frozenset((codec.name_of(each), each.partition) for each in paused)
+            )
         if request.leave:
             book = codec.held_by_place(request.lock_book.held)
             self._leave(group, session, book if request.HasField("lock_book") else None)

@@ -144,6 +144,7 @@ def test_the_file_can_be_read_by_people(backup: Path) -> None:
         "in_flight": 2,
         "member": 1,
         "dead_letter": 1,
+        "letter_mark": 0,
     }
     assert ["group", '{"share.ordering":"key"}', 1, "[]"] in lines
     assert backup.stat().st_mode & 0o777 == 0o600

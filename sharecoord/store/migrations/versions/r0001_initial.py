@@ -16,6 +16,9 @@ needs_downtime = False
 _ROW_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 _LONG_BLOB = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+_TOPIC_IN_KEY = sa.String(249).with_variant(
+    mysql.VARCHAR(249, charset="ascii", collation="ascii_bin"), "mysql", "mariadb"
+)
 
 
 def upgrade() -> None:
@@ -24,6 +27,7 @@ def upgrade() -> None:
     _make_share_partition()
     _make_in_flight()
     _make_dead_letter()
+    _make_letter_mark()
 
 
 def _make_small_tables() -> None:
@@ -86,9 +90,17 @@ def _make_share_partition() -> None:
         sa.Column("closed", sa.Boolean, nullable=False),
         sa.Column("stopped_reason", sa.String(255), nullable=False),
         sa.Column("starts_at_zero", sa.Boolean, nullable=False),
+        sa.Column("lane", _TOPIC_IN_KEY, nullable=False),
+        sa.Column("stops_at", sa.BigInteger),
+        sa.Column("rate_limit", sa.Integer, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_share_partition"),
         sa.UniqueConstraint(
-            "group_id", "topic", "topic_id", "partition_index", name="uq_share_partition"
+            "group_id",
+            "topic",
+            "topic_id",
+            "partition_index",
+            "lane",
+            name="uq_share_partition",
         ),
         sqlite_autoincrement=True,
     )
@@ -144,6 +156,20 @@ def _make_dead_letter() -> None:
         sa.Column("kept", sa.Boolean, nullable=False),
         sa.PrimaryKeyConstraint("partition_id", "record_offset", name="pk_dead_letter"),
         *_of_share_partition("fk_dead_letter_partition_id"),
+    )
+
+
+def _make_letter_mark() -> None:
+    op.create_table(
+        "letter_mark",
+        sa.Column("partition_id", _ROW_ID, nullable=False, autoincrement=False),
+        sa.Column("first_offset", sa.BigInteger, nullable=False, autoincrement=False),
+        sa.Column("last_offset", sa.BigInteger, nullable=False),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("run_id", sa.String(64), nullable=False),
+        sa.Column("at_ms", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("partition_id", "first_offset", "run_id", name="pk_letter_mark"),
+        *_of_share_partition("fk_letter_mark_partition_id"),
     )
 
 

@@ -1,0 +1,361 @@
+"""Redrive: dead letters go to their group again, by lanes (docs/decisions/0019).
+
+What is asked for is written in one transaction per partition of a dead-letter topic: marks, and
+ranges of the lane. Whoever owns the lane hands them out as it does any due records. So there is no
+work under way that a crash could lose or do twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import structlog
+
+from sharecoord.config.group import resolve
+from sharecoord.core.changes import PartitionKey, PartitionRow
+from sharecoord.core.lanes import KEY_BYTES, Mark, MarkKind, Order, Run, Selection, Taken
+from sharecoord.core.states import Ordering
+from sharecoord.errors import (
+    GroupNotFoundError,
+    InvalidRequestError,
+    LimitExceededError,
+    SharecoordError,
+)
+from sharecoord.ports import TopicInfo
+from sharecoord.runtime.group_settings import settings_of
+from sharecoord.runtime.reload import see_row
+
+if TYPE_CHECKING:
+    from sharecoord.runtime.coordinator import Coordinator
+    from sharecoord.runtime.group_actor import GroupActor
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+RUNS_MAX: Final = 50_000
+"""Of one redrive and partition: half of what a share-partition may have ranges. Letters that lie
+side by side are one run; who has more sends more than one redrive."""
+
+RUN_ID_MAX: Final = 64
+"""Characters; the column's."""
+
+RATE_MAX: Final = 1_000_000
+"""Records per second: more than a coordinator hands out."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSelection:
+    """Letters of one partition of a dead-letter topic that come from one topic."""
+
+    topic: str
+    """The dead-letter topic."""
+    topic_id: str
+    """Its id, 32 hex digits; "" when the cluster has none."""
+    partition: int
+    source_topic: str
+    """Members that subscribe to it get the letters."""
+    runs: Sequence[tuple[int, int]]
+    """First and last offsets, in order, disjoint."""
+    keys: bytes | None = None
+    """8 bytes per offset of the runs (`core.records.key_hashes_of`); groups with
+    `share.ordering=key` need them."""
+
+
+class RedriveResult(NamedTuple):
+    """What became of a redrive or a discard."""
+
+    records: int
+    """Letters that were taken."""
+    marked: int
+    """Letters that were left out: redriven or discarded before."""
+    under_way: int
+    """Letters that were left out: an earlier redrive of them is not finished."""
+    parts: tuple[Taken, ...]
+
+
+class Lanes:
+    """The lanes of a coordinator's groups. Errors of all its methods: those of the store."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._context = coordinator.context
+        self._looking = asyncio.Lock()
+
+    # -- what operators ask for -----------------------------------------------------------------
+
+    async def redrive(
+        self,
+        group_id: str,
+        selections: Sequence[LaneSelection],
+        *,
+        rate_per_s: int = 0,
+        run_id: str,
+        again: bool = False,
+    ) -> RedriveResult:
+        """Delivers letters to their group again, with a new count; durable when it returns.
+
+        When it fails half-way some partitions are done: the same call again does the others.
+
+        Args:
+            group_id: The group whose letters they are.
+            selections: Which; no two of the same partition and source topic.
+            rate_per_s: Records per second of all of them together; 0 = no limit.
+            run_id: Names the redrive in the marks.
+            again: Whether letters that were redriven or discarded before are taken as well.
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+            InvalidRequestError: A selection is bad, or the group's order can not be kept.
+            LimitExceededError: Too many runs.
+        """
+        row = await self._check(group_id, selections, run_id)
+        await self._check_order(group_id, row, selections)
+        rates = _divided(rate_per_s, selections)
+        order = Order(MarkKind.REDRIVEN, run_id, again)
+        return await self._take_in(group_id, selections, rates, order)
+
+    async def discard(
+        self, group_id: str, selections: Sequence[LaneSelection], *, run_id: str
+    ) -> RedriveResult:
+        """Marks letters as done with: no redrive takes them unless asked to. See `redrive`."""
+        await self._check(group_id, selections, run_id)
+        order = Order(MarkKind.DISCARDED, run_id)
+        return await self._take_in(group_id, selections, [0] * len(selections), order)
+
+    async def withdraw(self, group_id: str, topic: str) -> int:
+        """Takes back what was redriven from a dead-letter topic and never handed out.
+
+        Returns:
+            How many letters; they bear no mark of the redrive any more.
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+        """
+        await self._existing(group_id)
+        lanes = await self._call(self._context.store.list_lanes)
+        keys = [r.key for r in lanes if (r.key.group_id, r.key.topic) == (group_id, topic)]
+        taken: list[Taken] = []
+        for batch in _by_log(keys, lambda key: key).values():
+            taken += await self._call(self._context.store.withdraw, batch)
+        await self._show(group_id, keys)
+        return sum(_count(each.taken) for each in taken)
+
+    async def marks(self, group_id: str, topic: str, topic_id: str, partition: int) -> list[Mark]:
+        """What was redriven or discarded of a dead-letter topic's partition, by first offset."""
+        return await self._call(
+            self._context.store.read_marks, group_id, topic, topic_id, partition
+        )
+
+    async def _take_in(
+        self,
+        group_id: str,
+        selections: Sequence[LaneSelection],
+        rates: Sequence[int],
+        order: Order,
+    ) -> RedriveResult:
+        wanted = [
+            Selection(_key(group_id, each), tuple(Run(*run) for run in each.runs), each.keys, rate)
+            for each, rate in zip(selections, rates, strict=True)
+        ]
+        taken: list[Taken] = []
+        try:
+            for batch in _by_log(wanted, lambda selection: selection.key).values():
+                taken += await self._call(self._context.store.take_in, batch, order)
+        finally:
+            # Whatever became of it: what is stored is what is in force.
+            await self._show(group_id, [selection.key for selection in wanted])
+        result = RedriveResult(
+            sum(_count(each.taken) for each in taken),
+            sum(each.marked for each in taken),
+            sum(each.under_way for each in taken),
+            tuple(taken),
+        )
+        log.info(
+            "letters marked",
+            group=group_id,
+            what=str(order.kind),
+            run=order.run_id,
+            records=result.records,
+        )
+        return result
+
+    async def _show(self, group_id: str, keys: Iterable[PartitionKey]) -> None:
+        """Makes the live group see what the store has now, and the fleet look as well."""
+        group = self._coordinator.groups.get(group_id)
+        for key in keys:
+            actor = None if group is None else group.partitions.get(key.place)
+            if group is not None and actor is not None and actor.key == key:
+                see_row(self._context, group, actor)
+        await self.look()
+        await self._context.committed()
+        if self._context.fleet is not None:
+            self._context.fleet.look_at_store()
+
+    # -- what is refused ------------------------------------------------------------------------
+
+    async def _existing(self, group_id: str) -> Mapping[str, str]:
+        """The overrides of a group."""
+        rows = await self._call(self._context.store.load_groups)
+        found = next((row for row in rows if row.group_id == group_id), None)
+        if found is None:
+            raise GroupNotFoundError(f"share group {group_id!r} does not exist; it has no letters")
+        return found.config
+
+    async def _check(
+        self, group_id: str, selections: Sequence[LaneSelection], run_id: str
+    ) -> Mapping[str, str]:
+        if not 0 < len(run_id) <= RUN_ID_MAX:
+            raise InvalidRequestError(f"run_id must have 1 to {RUN_ID_MAX} characters")
+        keys = [_key(group_id, selection) for selection in selections]
+        if len(set(keys)) < len(keys):
+            raise InvalidRequestError("selections: a partition and source topic stand there twice")
+        for selection in selections:
+            _check_selection(selection)
+        return await self._existing(group_id)
+
+    async def _check_order(
+        self, group_id: str, config: Mapping[str, str], selections: Sequence[LaneSelection]
+    ) -> None:
+        settings = settings_of(resolve(config, self._context.group_defaults))
+        if settings.ordering != Ordering.KEY:
+            return
+        if self._context.fleet is not None:
+            raise InvalidRequestError(
+                f"group {group_id!r} keeps order by key (share.ordering=key), and in a fleet a "
+                "redrive may be another coordinator's than the topic: set share.ordering to "
+                "unordered for the time of the redrive, or run one coordinator"
+            )
+        for selection in selections:
+            if selection.keys is None:
+                raise InvalidRequestError(
+                    f"group {group_id!r} keeps order by key (share.ordering=key): the selection "
+                    f"of {selection.topic}[{selection.partition}] must have keys"
+                )
+
+    # -- opening --------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Opens the lanes of the store that are not served yet.
+
+        Raises:
+            SharecoordError: The store does not answer.
+        """
+        async with self._looking:
+            store = self._context.store
+            rows = {row.key: row for row in await self._call(store.list_lanes)}
+            keys = set(rows)
+            keys |= {key for key in await self._call(store.list_outboxes) if key.lane}
+            if not keys:
+                return
+            infos = await self._known_topics({key.topic for key in keys})
+            await self._close_void(rows.values(), infos)
+            for group in self._coordinator.groups.values():
+                self._open(group, keys, infos)
+
+    async def _known_topics(self, topics: set[str]) -> Mapping[str, TopicInfo]:
+        try:
+            return await self._context.catalog.describe(sorted(topics))
+        except SharecoordError as error:
+            # What is opened is looked at once more before its records pass.
+            log.warning("topics of lanes not looked at", why=error.message)
+            return {}
+
+    async def _close_void(
+        self, rows: Iterable[PartitionRow], infos: Mapping[str, TopicInfo]
+    ) -> None:
+        """Closes lanes of a topic that was deleted and made again: their letters are gone."""
+        for row in rows:
+            info = infos.get(row.key.topic)
+            if info is not None and info.topic_id != row.key.topic_id:
+                close = self._context.store.close_partition
+                await self._call(close, row.partition_id, owner_epoch=row.owner_epoch)
+                log.warning("lane closed: its topic was made again", lane=row.key)
+
+    def _open(
+        self, group: GroupActor, keys: Iterable[PartitionKey], infos: Mapping[str, TopicInfo]
+    ) -> None:
+        found: dict[tuple[str, str], set[int]] = {}
+        for key in keys:
+            info = infos.get(key.topic)
+            if key.group_id == group.group_id and (info is None or info.topic_id == key.topic_id):
+                found.setdefault((key.name, key.topic_id), set()).add(key.partition)
+        for (name, topic_id), partitions in found.items():
+            known = {key.partition for key in group.keys_of(name)}
+            if not partitions <= known or group.topic_ids.get(name) != topic_id:
+                group.topic_found(name, TopicInfo(topic_id, tuple(sorted(partitions | known))))
+
+    async def _call(self, work: Callable[..., T], *args: object, **named: object) -> T:
+        return await self._context.caller.call(work, *args, **named)
+
+
+def _key(group_id: str, selection: LaneSelection) -> PartitionKey:
+    return PartitionKey(
+        group_id, selection.topic, selection.topic_id, selection.partition, selection.source_topic
+    )
+
+
+def _by_log(
+    items: Iterable[T], key_of: Callable[[T], PartitionKey]
+) -> dict[tuple[str, str, int], list[T]]:
+    """What belongs to one partition of a topic goes into one transaction."""
+    found: dict[tuple[str, str, int], list[T]] = {}
+    for item in items:
+        key = key_of(item)
+        found.setdefault((key.topic, key.topic_id, key.partition), []).append(item)
+    return found
+
+
+def _count(runs: Iterable[tuple[int, int]]) -> int:
+    return sum(last - first + 1 for first, last in runs)
+
+
+def _check_selection(selection: LaneSelection) -> None:
+    where = f"{selection.topic}[{selection.partition}]"
+    if not selection.source_topic:
+        raise InvalidRequestError(f"selections: source_topic of {where} is empty")
+    if not selection.runs:
+        raise InvalidRequestError(f"selections: {where} has no runs; leave it out")
+    if len(selection.runs) > RUNS_MAX:
+        raise LimitExceededError(
+            f"{where} has {len(selection.runs)} runs of letters, {RUNS_MAX} are the most at once; "
+            "narrow the filter and redrive in parts"
+        )
+    before = -1
+    for first, last in selection.runs:
+        if not before < first <= last:
+            raise InvalidRequestError(
+                f"selections: run [{first}, {last}] of {where} is not in order behind {before}"
+            )
+        before = last
+    if selection.keys is not None:
+        wanted = _count(selection.runs) * KEY_BYTES
+        if len(selection.keys) != wanted:
+            raise InvalidRequestError(
+                f"selections: keys of {where} have {len(selection.keys)} bytes, not {wanted}"
+            )
+
+
+def _divided(rate_per_s: int, selections: Sequence[LaneSelection]) -> list[int]:
+    """A rate divided in proportion to what each selection has; at least 1 for each."""
+    if not 0 <= rate_per_s <= RATE_MAX:
+        raise InvalidRequestError(f"rate_per_s is {rate_per_s}; 1 to {RATE_MAX}, or 0 for any")
+    if not rate_per_s:
+        return [0] * len(selections)
+    if rate_per_s < len(selections):
+        raise InvalidRequestError(
+            f"rate_per_s is {rate_per_s}, and {len(selections)} partitions have letters: at least "
+            "1 for each, so raise it or narrow the filter"
+        )
+    counts = [_count(selection.runs) for selection in selections]
+    total, left, parts = sum(counts), rate_per_s, [1] * len(counts)
+    left -= len(parts)
+    spread = left
+    for at in sorted(range(len(counts)), key=lambda at: -counts[at]):
+        more = min(left, -(-spread * counts[at] // total))
+        parts[at] += more
+        left -= more
+    return parts

@@ -1,0 +1,159 @@
+"""Lanes and replays: what is selected, what bears a mark. Each runs inside one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Connection, bindparam, delete, select, update
+
+from sharecoord.core import lanes
+from sharecoord.core.changes import PartitionKey, PartitionRow
+from sharecoord.core.lanes import (
+    LaneChange,
+    LaneState,
+    Mark,
+    Order,
+    Replayed,
+    Run,
+    Selection,
+    Taken,
+)
+from sharecoord.store.dialects import Dialect
+from sharecoord.store.group_queries import change_group, ensure_group, open_and_lock
+from sharecoord.store.partition_queries import head_values
+from sharecoord.store.row_codec import PARTITION_COLUMNS, decode_in_flight, decode_partition
+from sharecoord.store.tables import IN_FLIGHT, LETTER_MARK, SHARE_PARTITION
+
+_P = SHARE_PARTITION.c
+_PARTITION = select(*(_P[name] for name in PARTITION_COLUMNS))
+_F = IN_FLIGHT.c
+_M = LETTER_MARK.c
+
+
+def list_lanes(connection: Connection) -> list[PartitionRow]:
+    """Lanes that have something to hand out."""
+    is_open = (_P.lane != "", _P.closed.is_(False), _P.start_offset < _P.stops_at)
+    return [decode_partition(row) for row in connection.execute(_PARTITION.where(*is_open))]
+
+
+def read_marks(
+    connection: Connection, group_id: str, topic: str, topic_id: str, partition: int
+) -> list[Mark]:
+    """The marks of a dead-letter topic's partition, of all its lanes, in order."""
+    query = (
+        select(*list(LETTER_MARK.columns)[1:])
+        .join(SHARE_PARTITION, _P.id == _M.partition_id)
+        .where(_P.group_id == group_id, _P.topic == topic, _P.topic_id == topic_id)
+        .where(_P.partition_index == partition, _P.lane != "")
+    )
+    return sorted(map(Mark._make, connection.execute(query)))
+
+
+def take_in(
+    connection: Connection, dialect: Dialect, selections: Sequence[Selection], order: Order
+) -> list[Taken]:
+    """Marks what is selected, and for a redrive adds it to its lanes."""
+    now_ms = dialect.now_ms(connection)
+    found: dict[PartitionKey, Taken] = {}
+    for key, id_, change in _changes(connection, dialect, selections, order):
+        limit = next(each.rate_limit for each in selections if each.key == key)
+        _write(connection, id_, change, rate_limit=limit if change.upserted else None)
+        marks = [
+            {"partition_id": id_, **Mark(*run, str(order.kind), order.run_id, now_ms)._asdict()}
+            for run in change.taken
+        ]
+        if marks:
+            connection.execute(LETTER_MARK.insert(), marks)
+        found[key] = Taken(key, change.taken, change.marked, change.under_way)
+    for group_id in sorted({key.group_id for key in found}):
+        ensure_group(connection, dialect, group_id)
+        change_group(connection, group_id, {})
+    return [found[selection.key] for selection in selections]
+
+
+def _changes(
+    connection: Connection, dialect: Dialect, selections: Sequence[Selection], order: Order
+) -> Iterable[tuple[PartitionKey, int, LaneChange]]:
+    wanted = {selection.key: selection for selection in selections}
+    assert len(wanted) == len(selections), "a lane stands twice in one transaction"
+    ids, locked = open_and_lock(connection, dialect, list(wanted))
+    for old in locked:
+        key, id_ = ids[old["id"]], old["id"]
+        state = _state(connection, id_)
+        yield key, id_, lanes.take_in(state, wanted[key], order, old["change_sequence"])
+
+
+def _state(connection: Connection, id_: int) -> LaneState:
+    row = decode_partition(connection.execute(_PARTITION.where(_P.id == id_)).one())
+    rows = connection.execute(
+        select(*list(IN_FLIGHT.columns)[1:]).where(_F.partition_id == id_).order_by(_F.first_offset)
+    )
+    marks = connection.execute(select(*list(LETTER_MARK.columns)[1:]).where(_M.partition_id == id_))
+    return LaneState(row.head, decode_in_flight(rows.all()), sorted(map(Mark._make, marks)))
+
+
+def _write(
+    connection: Connection, id_: int, change: LaneChange, *, rate_limit: int | None = None
+) -> None:
+    """The lane as it is from now on; its owner reloads it, for its state epoch is another one."""
+    gone = [*change.deleted, *(row.first_offset for row in change.upserted)]
+    if gone:
+        this = (_F.partition_id == id_, _F.first_offset == bindparam("the_first"))
+        connection.execute(delete(IN_FLIGHT).where(*this), [{"the_first": at} for at in gone])
+    if change.upserted:
+        rows = [{"partition_id": id_, **row._asdict()} for row in change.upserted]
+        connection.execute(IN_FLIGHT.insert(), rows)
+    values = head_values(change.head) | {"stops_at": change.stops_at}
+    if rate_limit is not None:
+        values["rate_limit"] = rate_limit
+    connection.execute(
+        update(SHARE_PARTITION)
+        .where(_P.id == id_)
+        .values(state_epoch=_P.state_epoch + 1, closed=False, stopped_reason="", **values)
+    )
+
+
+def withdraw(connection: Connection, dialect: Dialect, keys: Sequence[PartitionKey]) -> list[Taken]:
+    """Takes back what was never handed out, with its marks."""
+    ids, locked = open_and_lock(connection, dialect, keys)
+    found: dict[PartitionKey, Taken] = {}
+    for old in locked:
+        id_ = old["id"]
+        state = _state(connection, id_)
+        if state.head is None:
+            found[ids[id_]] = Taken(ids[id_], (), 0, 0)
+            continue
+        change = lanes.withdraw(state, old["change_sequence"])
+        _write(connection, id_, change)
+        _unmark(connection, id_, state.marks, change.taken)
+        found[ids[id_]] = Taken(ids[id_], change.taken, 0, 0)
+    for group_id in sorted({key.group_id for key in keys}):
+        ensure_group(connection, dialect, group_id)
+        change_group(connection, group_id, {})
+    return [found[key] for key in keys]
+
+
+def _unmark(connection: Connection, id_: int, marks: Sequence[Mark], back: Sequence[Run]) -> None:
+    connection.execute(delete(LETTER_MARK).where(_M.partition_id == id_))
+    left = lanes.unmarked(marks, back)
+    if left:
+        values = [{"partition_id": id_, **mark._asdict()} for mark in left]
+        connection.execute(LETTER_MARK.insert(), values)
+
+
+def make_replay(connection: Connection, dialect: Dialect, parts: Sequence[Replayed]) -> bool:
+    """Bounded share-partitions of a group that has nothing else; False = it has."""
+    by_key = {part.key: part for part in parts}
+    (group_id,) = {part.key.group_id for part in parts}
+    ids, locked = open_and_lock(connection, dialect, list(by_key))
+    rows = connection.execute(_PARTITION.where(_P.group_id == group_id))
+    if any(lanes.hinders_replay(row) for row in map(decode_partition, rows)):
+        return False
+    for old in locked:
+        id_, part = old["id"], by_key[ids[old["id"]]]
+        connection.execute(delete(IN_FLIGHT).where(_F.partition_id == id_))
+        change = lanes.replay(part, old["change_sequence"])
+        _write(connection, id_, change, rate_limit=part.rate_limit)
+    ensure_group(connection, dialect, group_id)
+    change_group(connection, group_id, {})
+    return True

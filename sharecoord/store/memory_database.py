@@ -1,0 +1,158 @@
+"""What the handles of the store in memory share: rows, and how they come to be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sharecoord.core.changes import (
+    CoordinatorRow,
+    DeadLetter,
+    GroupRow,
+    InFlightRow,
+    MemberRow,
+    PartitionHead,
+    PartitionKey,
+    PartitionRow,
+)
+from sharecoord.core.lanes import Mark
+from sharecoord.store.clock import wall_clock_ms
+
+
+@dataclass(slots=True)
+class MemoryPartition:
+    """A share-partition with all that hangs on it."""
+
+    row: PartitionRow
+    change_sequence: int = 0
+    """Outlives the head of a partition that is uninitialised again."""
+    in_flight: dict[int, InFlightRow] = field(default_factory=dict)
+    dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
+    marks: list[Mark] = field(default_factory=list)
+
+    def set_head(self, head: PartitionHead | None) -> None:
+        """Writes the head; the change sequence stays when there is none."""
+        self.row = replace(self.row, head=head)
+        if head is not None:
+            self.change_sequence = head.change_sequence
+
+    def clear(self, head: PartitionHead | None) -> None:
+        """Ends everything in flight; the outbox stays."""
+        self.in_flight.clear()
+        self.row = replace(self.row, state_epoch=self.row.state_epoch + 1)
+        self.set_head(head)
+
+
+class MemoryDatabase:
+    """What the handles share. Everything in it is guarded by `lock`."""
+
+    def __init__(self, *, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+        self.clock_ms = clock_ms
+        self.lock = threading.RLock()
+        self.cluster_id = ""
+        self.holder: str | None = None
+        """Coordinator that has the database for itself (standalone mode)."""
+        self.leases: dict[str, int] = {}
+        """Coordinator id to the end of its lease."""
+        self.coordinators: dict[str, CoordinatorRow] = {}
+        """What they have announced; those without a lease are dead."""
+        self.partitions: dict[int, MemoryPartition] = {}
+        self.ids: dict[PartitionKey, int] = {}
+        self.last_id = 0
+        self.member_epoch_floor = self.epoch_floor = 0
+        """Highest epoch of deleted rows: what is made again must not repeat lock tokens."""
+        self.groups: dict[str, GroupRow] = {}
+        self.members: dict[tuple[str, str], MemberRow] = {}
+
+    def lives(self, coordinator_id: str) -> bool:
+        """Whether its lease has not ended."""
+        lease_until_ms = self.leases.get(coordinator_id)
+        return lease_until_ms is not None and lease_until_ms >= self.clock_ms()
+
+    def raise_member_floor(self, epoch: int) -> None:
+        """A member goes: no later one may begin at its epoch or below."""
+        self.member_epoch_floor = max(self.member_epoch_floor, epoch)
+
+    def locked(self, ids: Sequence[int]) -> list[MemoryPartition]:
+        """The partitions in order of id, those that exist."""
+        return [self.partitions[key] for key in sorted(ids) if key in self.partitions]
+
+    def owned(self, partition_id: int, owner_epoch: int) -> MemoryPartition | None:
+        """A partition, unless a newer owner has it."""
+        partition = self.partitions.get(partition_id)
+        if partition is None or partition.row.owner_epoch != owner_epoch:
+            return None
+        return partition
+
+    def delete(self, partition: MemoryPartition) -> None:
+        """Deletes a partition with everything under it."""
+        row = partition.row
+        self.epoch_floor = max(self.epoch_floor, row.owner_epoch, row.state_epoch)
+        del self.ids[row.key]
+        del self.partitions[row.partition_id]
+
+    def delete_all_but_outboxes(self, ids: Sequence[int]) -> int:
+        """Deletes partitions, empties those with an outbox; returns how many it deleted."""
+        doomed = [partition for partition in self.locked(ids) if not partition.dead_letters]
+        for partition in self.locked(ids):
+            if partition.dead_letters:
+                partition.clear(None)
+                partition.marks.clear()
+                partition.row = replace(partition.row, starts_at_zero=False)
+        for partition in doomed:
+            self.delete(partition)
+        return len(doomed)
+
+
+def open_all(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[MemoryPartition]:
+    """The share-partitions of these keys, made where they are missing."""
+    missing = [key for key in dict.fromkeys(keys) if key not in database.ids]
+    if missing:
+        rows = [partition.row for partition in database.partitions.values()]
+        used = {
+            (row.key.group_id, row.key.topic): row.stops_at is not None
+            for row in rows
+            if row.head is not None and not row.key.lane
+        }
+        for key in missing:
+            bounded = None if key.lane else used.get((key.group_id, key.topic))
+            _make(database, key, bounded=bounded)
+    return [database.partitions[database.ids[key]] for key in keys]
+
+
+def _make(database: MemoryDatabase, key: PartitionKey, *, bounded: bool | None) -> None:
+    database.last_id += 1
+    database.ids[key] = database.last_id
+    row = PartitionRow(
+        partition_id=database.last_id,
+        key=key,
+        # What is added to the topic of a replay has nothing of it.
+        head=PartitionHead(0, 0, -1, 0, 0) if bounded else None,
+        owner=None,
+        owner_epoch=database.epoch_floor,
+        incarnation=0,
+        state_epoch=database.epoch_floor,
+        starts_at_zero=bounded is False,
+        stops_at=0 if bounded else None,
+    )
+    database.partitions[row.partition_id] = MemoryPartition(row)
+
+
+def ensure(database: MemoryDatabase, group_id: str) -> GroupRow:
+    """The row of a group, made where it is missing."""
+    return database.groups.setdefault(
+        group_id, GroupRow(group_id=group_id, config={}, group_epoch=database.epoch_floor)
+    )
+
+
+def change_group(database: MemoryDatabase, group: GroupRow) -> GroupRow:
+    """Writes a group with the next epoch; returns a copy."""
+    changed = replace(group, group_epoch=group.group_epoch + 1)
+    database.groups[group.group_id] = changed
+    return copied(changed)
+
+
+def copied(group: GroupRow) -> GroupRow:
+    """A row that the caller may change."""
+    return replace(group, config=dict(group.config))

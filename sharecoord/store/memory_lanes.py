@@ -1,0 +1,107 @@
+"""Lanes and replays in the store in memory; see `ports.Store` and `lane_queries`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from sharecoord.core import lanes
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.lanes import (
+    LaneChange,
+    LaneState,
+    Mark,
+    Order,
+    Replayed,
+    Run,
+    Selection,
+    Taken,
+)
+from sharecoord.store.memory_database import (
+    MemoryDatabase,
+    MemoryPartition,
+    change_group,
+    ensure,
+    open_all,
+)
+
+
+def read_marks(database: MemoryDatabase, place: tuple[str, str, str, int]) -> list[Mark]:
+    """The marks of a dead-letter topic's partition: group, topic, topic id, partition."""
+    return sorted(
+        mark
+        for part in database.partitions.values()
+        for mark in part.marks
+        if _place_of(part.row.key) == place and part.row.key.lane
+    )
+
+
+def _place_of(key: PartitionKey) -> tuple[str, str, str, int]:
+    return key.group_id, key.topic, key.topic_id, key.partition
+
+
+def take_in(database: MemoryDatabase, selections: Sequence[Selection], order: Order) -> list[Taken]:
+    """Marks what is selected, and for a redrive adds it to its lanes."""
+    found: list[Taken] = []
+    parts = open_all(database, [selection.key for selection in selections])
+    for selection, part in zip(selections, parts, strict=True):
+        change = lanes.take_in(_state(part), selection, order, part.change_sequence)
+        _write(part, change, rate_limit=selection.rate_limit if change.upserted else None)
+        now_ms, kind = database.clock_ms(), str(order.kind)
+        part.marks += [Mark(*run, kind, order.run_id, now_ms) for run in change.taken]
+        found.append(Taken(selection.key, change.taken, change.marked, change.under_way))
+    _tell(database, (selection.key for selection in selections))
+    return found
+
+
+def withdraw(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[Taken]:
+    """Takes back what was never handed out, with its marks."""
+    found: list[Taken] = []
+    for key, part in zip(keys, open_all(database, keys), strict=True):
+        back: tuple[Run, ...] = ()
+        if part.row.head is not None:
+            change = lanes.withdraw(_state(part), part.change_sequence)
+            _write(part, change)
+            back = change.taken
+            part.marks = lanes.unmarked(part.marks, back)
+        found.append(Taken(key, back, 0, 0))
+    _tell(database, keys)
+    return found
+
+
+def make_replay(database: MemoryDatabase, parts: Sequence[Replayed]) -> bool:
+    """Bounded share-partitions of a group that has nothing else; False = it has."""
+    (group_id,) = {part.key.group_id for part in parts}
+    rows = [part.row for part in database.partitions.values()]
+    if any(lanes.hinders_replay(row) for row in rows if row.key.group_id == group_id):
+        return False
+    for part, found in zip(parts, open_all(database, [p.key for p in parts]), strict=True):
+        found.in_flight.clear()
+        _write(found, lanes.replay(part, found.change_sequence), rate_limit=part.rate_limit)
+    change_group(database, ensure(database, group_id))
+    return True
+
+
+def _state(part: MemoryPartition) -> LaneState:
+    rows = sorted(part.in_flight.values(), key=lambda row: row.first_offset)
+    return LaneState(part.row.head, rows, part.marks)
+
+
+def _write(part: MemoryPartition, change: LaneChange, *, rate_limit: int | None = None) -> None:
+    for first in change.deleted:
+        part.in_flight.pop(first, None)
+    part.in_flight.update((row.first_offset, row) for row in change.upserted)
+    part.set_head(change.head)
+    part.row = replace(
+        part.row,
+        state_epoch=part.row.state_epoch + 1,
+        closed=False,
+        stopped_reason="",
+        stops_at=change.stops_at,
+        rate_limit=part.row.rate_limit if rate_limit is None else rate_limit,
+    )
+
+
+def _tell(database: MemoryDatabase, keys: Iterable[PartitionKey]) -> None:
+    for group_id in sorted({key.group_id for key in keys}):
+        change_group(database, ensure(database, group_id))
