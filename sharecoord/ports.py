@@ -212,8 +212,12 @@ class Store(Protocol):
     def withdraw(self, keys: Sequence[PartitionKey]) -> list[Taken]:
         """Takes back, from lanes, what was selected and never handed out; its marks go with it."""
 
-    def make_replay(self, parts: Sequence[Replayed]) -> bool:
+    def make_replay(
+        self, parts: Sequence[Replayed], *, config: Mapping[str, str] | None = None
+    ) -> bool:
         """Makes the bounded share-partitions of a replay, all of one group; makes the group.
+
+        With `config` these become all its overrides.
 
         Returns:
             False, and nothing was changed: the group has share-partitions that are no finished

@@ -61,6 +61,8 @@ from ._admin.types import (
     PauseAnswer,
     PauseResult,
     RecordState,
+    ReplayedPartition,
+    ReplayOf,
     ResetResult,
     ResetTo,
 )
@@ -91,6 +93,8 @@ __all__ = [
     "PauseAnswer",
     "PauseResult",
     "RecordState",
+    "ReplayOf",
+    "ReplayedPartition",
     "ResetResult",
     "ResetTo",
     "UnknownTopicOrPartitionError",
@@ -287,6 +291,48 @@ class AdminClient:
         """
         return self._run(calls.resume_group(group_id, topics, members))
 
+    def replay(
+        self,
+        group_id: str,
+        into: str,
+        what: ReplayOf,
+        topics: Topics = (),
+        *,
+        rate_per_s: int = 0,
+        with_settings: bool = False,
+        dry_run: bool = False,
+    ) -> list[ReplayedPartition]:
+        """Delivers a part of topics' logs to a side group, which members join as any other.
+
+        Args:
+            group_id: Whose records they are.
+            into: The side group: a new name, or one whose replay is finished.
+            what: A range of times, or single offsets.
+            topics: Names, or name to partitions; not needed with offsets.
+            rate_per_s: Records per second of all partitions together; 0 = no limit.
+            with_settings: Whether the side group gets the settings of the group.
+            dry_run: Only say what would happen.
+
+        Returns:
+            The side group's share-partitions.
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+            GroupNotEmptyError: The side group has members, or records of its own.
+            UnknownTopicOrPartitionError: A topic or partition that the cluster does not have.
+            InvalidRequestError: Bad times, offsets outside of the log, or a bad rate.
+        """
+        call = calls.replay(
+            group_id,
+            into,
+            what,
+            topics,
+            rate_per_s=rate_per_s,
+            with_settings=with_settings,
+            dry_run=dry_run,
+        )
+        return self._run(call)
+
     def delete_offsets(self, group_id: str, topics: Iterable[str]) -> dict[str, AdminError | None]:
         """Forgets the state of whole topics; the reset policy decides where they start again.
 
@@ -455,6 +501,29 @@ class AsyncAdminClient:
     ) -> PauseAnswer:
         """As `AdminClient.resume_group`."""
         return await self._run(calls.resume_group(group_id, topics, members))
+
+    async def replay(
+        self,
+        group_id: str,
+        into: str,
+        what: ReplayOf,
+        topics: Topics = (),
+        *,
+        rate_per_s: int = 0,
+        with_settings: bool = False,
+        dry_run: bool = False,
+    ) -> list[ReplayedPartition]:
+        """As `AdminClient.replay`."""
+        call = calls.replay(
+            group_id,
+            into,
+            what,
+            topics,
+            rate_per_s=rate_per_s,
+            with_settings=with_settings,
+            dry_run=dry_run,
+        )
+        return await self._run(call)
 
     async def delete_offsets(
         self, group_id: str, topics: Iterable[str]

@@ -227,7 +227,7 @@ def _export(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
         (group.group_id, offsets.topic, offsets.partition, offsets.start_offset)
         for group in found
         for offsets in group.offsets
-        if offsets.start_offset is not None
+        if offsets.start_offset is not None and not offsets.lane
     ]
     with_group = len(found) > 1
     if output.format == "table":

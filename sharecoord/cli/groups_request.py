@@ -254,7 +254,7 @@ def parse_topics(texts: Iterable[str]) -> dict[str, Sequence[int]]:
     }
 
 
-def parse_datetime_ms(text: str) -> int:
+def parse_datetime_ms(text: str, option: str = "--to-datetime") -> int:
     """Reads `YYYY-MM-DDThh:mm:ss.sss`, with or without a zone; UTC without, as Kafka's tools.
 
     Returns:
@@ -269,7 +269,7 @@ def parse_datetime_ms(text: str) -> int:
             raise ValueError("there is no time of day")
     except ValueError as error:
         raise click.UsageError(
-            f"--to-datetime {text}: {error}; it must be YYYY-MM-DDThh:mm:ss.sss, "
+            f"{option} {text}: {error}; it must be YYYY-MM-DDThh:mm:ss.sss, "
             "such as 2026-01-31T12:00:00.000."
         ) from None
     if found.tzinfo is None:

@@ -68,7 +68,7 @@ def show_offsets(groups: Sequence[GroupDescription], output: Output, *, verbose:
 def _offsets_row(group_id: str, offsets: PartitionOffsets) -> dict[str, Any]:
     return {
         "group": group_id,
-        "topic": offsets.topic,
+        "topic": offsets.name,
         "partition": offsets.partition,
         "leader_epoch": offsets.leader_epoch,
         "start_offset": offsets.start_offset,
@@ -92,6 +92,9 @@ def _status(offsets: PartitionOffsets) -> str:
         return f"window full at {offsets.window_full_at}"
     if offsets.start_offset is None:
         return "not started"
+    if offsets.stops_at is not None:
+        rate = f", {offsets.rate_limit}/s" if offsets.rate_limit else ""
+        return f"stops at {offsets.stops_at}{rate}"
     return "log end unknown" if offsets.log_end_offset is None else "ok"
 
 

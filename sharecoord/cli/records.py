@@ -151,7 +151,7 @@ def state_now(admin: AdminClient, group: str, topic: str, partition: int, offset
         return _in_flight_text(ranges[0])
     (description,) = admin.describe_groups([group])
     for found in description.offsets:
-        if (found.topic, found.partition) == (topic, partition):
+        if (found.name, found.partition) == (topic, partition):
             break
     else:
         return "nothing is known of its share-partition yet"

@@ -8,12 +8,16 @@ finished (docs/decisions/0019). So a redrive that comes on top of another one is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from sharecoord.core.changes import InFlightRow, PartitionHead, PartitionKey, PartitionRow
 from sharecoord.core.states import RecordState
+from sharecoord.errors import InvalidRequestError
+
+RATE_MAX: Final = 1_000_000
+"""Records per second: more than a coordinator hands out."""
 
 KEY_BYTES: Final = 8
 """Of one key's hash; see `core.records`."""
@@ -88,6 +92,15 @@ class Replayed:
     runs: tuple[Run, ...] = ()
     """In order, disjoint, below `stops_at`; () = everything from `start_offset` on."""
     rate_limit: int = 0
+
+    @property
+    def records(self) -> int:
+        """How many offsets it has."""
+        return _count(self.runs) if self.runs else self.stops_at - self.start_offset
+
+    def limited(self, rate_limit: int) -> Replayed:
+        """The same at a rate."""
+        return replace(self, rate_limit=rate_limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +212,36 @@ def replay(part: Replayed, change_sequence: int) -> LaneChange:
     left = _count(map(_run_of, rows))
     head = PartitionHead(start, end, -1, end - start - left, change_sequence + 1)
     return LaneChange(head, part.stops_at, (), upserted=rows)
+
+
+def divided(rate_per_s: int, counts: Sequence[int]) -> list[int]:
+    """A rate in proportion to how many records each of some share-partitions has.
+
+    Args:
+        rate_per_s: Of all together; 0 = no limit.
+        counts: Those with no record need no rate; each other one gets 1 at least.
+
+    Raises:
+        InvalidRequestError: The rate is out of bounds, or too small to be divided.
+    """
+    if not 0 <= rate_per_s <= RATE_MAX:
+        raise InvalidRequestError(f"rate_per_s is {rate_per_s}; 1 to {RATE_MAX}, or 0 for any")
+    if not rate_per_s:
+        return [0] * len(counts)
+    served = [at for at, count in enumerate(counts) if count]
+    if rate_per_s < len(served):
+        raise InvalidRequestError(
+            f"rate_per_s is {rate_per_s}, and {len(served)} partitions have records: at least 1 "
+            "for each, so raise it or select less"
+        )
+    total, spread = sum(counts), rate_per_s - len(served)
+    left = spread
+    rates = [1 if count else 0 for count in counts]
+    for at in sorted(served, key=lambda at: -counts[at]):
+        more = min(left, -(-spread * counts[at] // total))
+        rates[at] += more
+        left -= more
+    return rates
 
 
 def without(runs: Iterable[Run], taken: Iterable[Run]) -> list[Run]:

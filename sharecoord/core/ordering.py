@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from sharecoord.core.states import RecordState
 
 if TYPE_CHECKING:
+    from sharecoord.core.shared_keys import SharedKeys
     from sharecoord.core.window import Edit, Keys, RangeState, Window
 
 AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
@@ -53,8 +54,12 @@ class Lane:
 class KeyOrder:
     """The keys of a window's unfinished records."""
 
-    def __init__(self, window: Window, *, whole_partition: bool) -> None:
+    def __init__(
+        self, window: Window, *, whole_partition: bool, shared: SharedKeys | None = None
+    ) -> None:
         self._window = window
+        self.shared = shared
+        """What other share-partitions have out; None = no other one has these keys."""
         self._whole = whole_partition
         self.lanes: dict[int, Lane] = {}
         self.unknown: list[int] = []
@@ -167,6 +172,8 @@ class KeyOrder:
                     heapq.heappush(self._free, head)
         self._ready += counted - lane.counted
         lane.counted = counted
+        if self.shared is not None:
+            self.shared.note(key, self, is_out=bool(lane.holders))
         alone = len(lane.holders) == 1 and bool(lane.waiting)
         extender = next(iter(lane.holders)) if alone else None
         if extender != lane.extender:
@@ -273,7 +280,17 @@ class KeyOrder:
             lane = self._free_lane(head)
             if lane is not None and (not valid or valid[-1] != head):
                 valid.append(head)
-                _push_next(merge, iter(lane.waiting))
+                if not self._is_barred(head):
+                    _push_next(merge, iter(lane.waiting))
+
+    def _is_barred(self, head: int) -> bool:
+        """Whether another share-partition has the key of a free lane out."""
+        if self.shared is None:
+            return False
+        found = self._window.ranges.get(head)
+        assert found is not None, f"the order knows {head}, the window does not"
+        (key,) = self.keys_of(head, head, found[2].keys)
+        return bool(key) and self.shared.bars(key or NO_KEY, self)
 
     def _pull_keyless(
         self, merge: list[tuple[int, Iterator[int] | None]], valid: list[int]
@@ -427,7 +444,13 @@ class Admission:
         """Whether nobody else holds the key, and nothing of it was left out of this plan."""
         if key in self._stopped:
             return False
-        lane = self._order.lanes.get(key)
+        lane, shared = self._order.lanes.get(key), self._order.shared
+        held = lane is not None and bool(lane.holders)
+        if shared is not None and (
+            shared.ends_chain(key, self._order) if held else shared.bars(key, self._order)
+        ):
+            self._stopped.add(key)
+            return False
         return lane is None or not lane.holders or [*lane.holders] == [self._member_id]
 
     def _take_next(self, offset: int, key: int) -> bool:

@@ -21,7 +21,7 @@ def _hash(key: bytes) -> bytes:
 
 
 def key_hashes_of(keys: Iterable[bytes | None]) -> bytes:
-    """8 bytes per key, as groups with order by key store them; see `RecordChunk.key_hashes`."""
+    """8 bytes per key, as groups that keep order by key store them (`RecordChunk.key_hashes`)."""
     return b"".join([_NO_KEY if key is None else _hash(key) for key in keys])
 
 

@@ -24,6 +24,7 @@ from sharecoord.core.decisions import (
 from sharecoord.core.ordering import KeyOrder
 from sharecoord.core.parked import ParkedOffsets
 from sharecoord.core.settings import PartitionSettings
+from sharecoord.core.shared_keys import SharedKeys
 from sharecoord.core.states import (
     AcknowledgeOutcome,
     AcknowledgeType,
@@ -67,6 +68,7 @@ class SharePartition:
         self.change_sequence = head.change_sequence
         self.owner_epoch = owner_epoch
         self._settings = settings
+        self._shared_keys: SharedKeys | None = None
         self._follow_order()
         self.log_start_offset = 0
         self.isolating: str | None = None
@@ -98,12 +100,21 @@ class SharePartition:
 
     def _follow_order(self) -> None:
         """Starts (or stops) to follow the keys of the window, as the group's order wants."""
-        ordering = self._settings.ordering
+        ordering, former = self._settings.ordering, self.window.order
+        if former is not None and former.shared is not None:
+            former.shared.leave(former)
         if ordering == Ordering.UNORDERED:
             self.window.order = None
         else:
             whole = ordering == Ordering.PARTITION
-            self.window.order = KeyOrder(self.window, whole_partition=whole)
+            shared = None if whole else self._shared_keys
+            self.window.order = KeyOrder(self.window, whole_partition=whole, shared=shared)
+
+    def share_keys(self, shared: SharedKeys | None) -> None:
+        """Keeps order together with other share-partitions from now on, or alone (None)."""
+        if shared is not self._shared_keys:
+            self._shared_keys = shared
+            self._follow_order()
 
     @property
     def head(self) -> PartitionHead:

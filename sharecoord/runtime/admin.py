@@ -21,6 +21,7 @@ from sharecoord.config.group import (
 )
 from sharecoord.core.changes import MemberRow, PartitionKey
 from sharecoord.core.events import GroupEvent
+from sharecoord.core.lanes import Replayed, hinders_replay
 from sharecoord.errors import (
     GroupNotEmptyError,
     InvalidConfigError,
@@ -30,6 +31,7 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.runtime.admin_base import counted, not_found
+from sharecoord.runtime.admin_replay import ReplayCommand, not_finished, plan_replay
 from sharecoord.runtime.admin_reset import plan_reset
 from sharecoord.runtime.admin_types import (
     CoordinatorInfo,
@@ -99,7 +101,7 @@ class Admin(Interventions):
         """
         groups, members_by_group = await self._load()
         ids = list(dict.fromkeys(group_ids)) or sorted(groups)
-        rows = {name: await self._rows(name) for name in ids if name in groups}
+        rows = {name: await self._shown_rows(name) for name in ids if name in groups}
         views = Views(self._coordinator, self._reads, groups)
         configs = {name: self._config(groups[name]) for name in rows}
         ends = await views.log_ends(configs, rows) if offsets else {}
@@ -145,7 +147,7 @@ class Admin(Interventions):
 
         Args:
             group_id: The group.
-            topic: The topic.
+            topic: The topic; of a lane `DEAD-LETTER-TOPIC/TOPIC`.
             partition: The partition.
             topic_id: 32 hex digits, "" = any.
             from_offset: 0 or more.
@@ -166,8 +168,7 @@ class Admin(Interventions):
         if group_id not in groups:
             raise not_found(group_id)
         for row in await self._rows(group_id):
-            place = (row.key.topic, row.key.partition)
-            if place == (topic, partition) and topic_id in ("", row.key.topic_id):
+            if row.key.place == (topic, partition) and topic_id in ("", row.key.topic_id):
                 break
         else:
             raise UnknownTopicOrPartitionError(
@@ -271,7 +272,7 @@ class Admin(Interventions):
         named = command.topics or command.to.kind is ResetKind.OFFSETS
         if group_id not in groups and not named:
             raise not_found(group_id)
-        rows = await self._rows(group_id)
+        rows = await self._log_rows(group_id)
         self._coordinator.check_room(group_id)
         config = self._config(groups.get(group_id))
         committed = config.isolation_level is IsolationLevel.READ_COMMITTED
@@ -336,7 +337,7 @@ class Admin(Interventions):
                     f"group {group_id!r} has {counted(count, 'member')} subscribed to {topic!r}; "
                     "stop them first, or use a reset with force"
                 )
-        known = {row.key.topic for row in await self._rows(group_id)}
+        known = {row.key.served for row in await self._rows(group_id)}
         wanted = [topic for topic in dict.fromkeys(topics) if topic in known]
         if wanted:
             await self._to_the_end(self._delete_topics(group_id, wanted))
@@ -347,7 +348,7 @@ class Admin(Interventions):
         await self._context.committed()
         if group.closed:
             raise not_found(group_id)
-        group.forget(topics, "its offsets were deleted")
+        group.forget(group.names_served(topics), "its offsets were deleted")
         try:
             # In the same step as `forget`: whoever opens the topics from now on comes after it.
             with told_when_done(self._context, group_id, topics):
@@ -368,7 +369,7 @@ class Admin(Interventions):
         topic, sink = config.dlq_topic_name, self._context.dead_letters
         if not topic:
             return
-        if any(row.key.topic == topic for row in await self._rows(group_id)):
+        if any(row.key.topic == topic for row in await self._log_rows(group_id)):
             raise InvalidConfigError(
                 f"errors.deadletterqueue.topic.name={topic}: the group reads this topic itself, "
                 "its dead letters would come back for ever; name another topic",
@@ -376,6 +377,53 @@ class Admin(Interventions):
             )
         if sink is not None:
             await sink.ensure(topic, create=config.dlq_auto_create)
+
+    async def replay(self, command: ReplayCommand) -> list[Replayed]:
+        """Delivers a part of topics' logs to a side group, from the store's view a new group.
+
+        Returns:
+            Its share-partitions; those of which nothing is selected have nothing to do.
+
+        Raises:
+            GroupNotFoundError: There is no group whose records these are.
+            GroupNotEmptyError: The side group has members or records of its own.
+            UnknownTopicOrPartitionError: A topic or partition that the cluster does not have.
+            InvalidRequestError: Bad times, offsets outside of the log, a bad rate.
+            KafkaUnavailableError: Kafka does not answer.
+            LimitExceededError: Too many groups, or too many runs of offsets.
+        """
+        groups, members = await self._load()
+        if command.group_id not in groups:
+            raise not_found(command.group_id)
+        into = command.into_group_id
+        if members.get(into):
+            raise GroupNotEmptyError(
+                f"group {into!r} has {counted(len(members[into]), 'member')}; replay into a group "
+                "of another name, or stop them first"
+            )
+        if any(hinders_replay(row) for row in await self._rows(into)):
+            raise not_finished(into)
+        self._coordinator.check_room(into)
+        committed = self._config(groups[command.group_id]).isolation_level
+        parts = await plan_replay(
+            self._context.catalog,
+            command,
+            now_ms=self._context.clock.to_store(self._context.clock.now_ms()),
+            committed=committed is IsolationLevel.READ_COMMITTED,
+        )
+        if not command.dry_run:
+            config = groups[command.group_id].config if command.with_settings else None
+            await self._to_the_end(self._replay(parts, config))
+        return parts
+
+    async def _replay(self, parts: Sequence[Replayed], config: Mapping[str, str] | None) -> None:
+        into = parts[0].key.group_id
+        store = self._context.store
+        if not await self._context.caller.call(store.make_replay, parts, config=config):
+            raise not_finished(into)
+        await self._reload(into, [part.key for part in parts])
+        tell(self._context, into, GroupEvent.CONFIGURED, reason="replay")
+        log.info("replay", group=into, partitions=len(parts))
 
     # -- groups ---------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class AdminBase:
         """Makes the live actors of these share-partitions see what the store has now."""
         group = await self._refresh(group_id)
         for key in keys:
-            actor = group.partitions.get((key.topic, key.partition))
+            actor = group.partitions.get(key.place)
             if actor is not None and actor.key == key:
                 see_row(self._context, group, actor)
         await self._context.committed()
@@ -77,6 +77,14 @@ class AdminBase:
         """The share-partitions of a group, without those of former topics."""
         rows = await self._reads.call(self._context.store.list_partitions, group_id)
         return [row for row in rows if not row.closed]
+
+    async def _shown_rows(self, group_id: str) -> list[PartitionRow]:
+        """The same without lanes in which nothing is left."""
+        return [r for r in await self._rows(group_id) if not r.key.lane or r.is_open]
+
+    async def _log_rows(self, group_id: str) -> list[PartitionRow]:
+        """The same without lanes."""
+        return [row for row in await self._rows(group_id) if not row.key.lane]
 
     def _config(self, row: GroupRow | None) -> GroupConfig:
         return resolve({} if row is None else row.config, self._context.group_defaults)

@@ -151,6 +151,9 @@ def _result(
             retry_after_ms=1000,
         )
         return ResetResult(topic, partition, topic_id, old_offset=old, error=error)
+    if row is not None and row.stops_at is not None:
+        # A replay has no more than its part of the log.
+        end = min(end, row.stops_at)
     new = min(max(requested, start), end)
     return ResetResult(
         topic, partition, topic_id, new, old, requested if requested != new else None

@@ -97,6 +97,9 @@ class PartitionView:
         stopped_reason: Why it is not served; "" = it is.
         memory_short: What `memory.limit` has stopped here, "" = nothing.
         pause: Why nothing of it is handed out: its own pause, its topic's or its group's.
+        lane: The topic whose members get these dead letters; "" = it is no lane.
+        stops_at: Nothing from here on belongs to it; None = it follows its log.
+        rate_limit: Records per second that are handed out at the most; 0 = no limit.
     """
 
     topic: str
@@ -115,6 +118,9 @@ class PartitionView:
     stopped_reason: str = ""
     memory_short: str = ""
     pause: Pause | None = None
+    lane: str = ""
+    stops_at: int | None = None
+    rate_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

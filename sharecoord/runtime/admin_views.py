@@ -96,6 +96,8 @@ class Views:
         self, row: PartitionRow, counts: Mapping[int, int], log_end: int | None
     ) -> PartitionView:
         head, actor, lag, full_at = row.head, self._actor(row.key), None, None
+        if log_end is not None and row.stops_at is not None:
+            log_end = min(log_end, row.stops_at)
         if head is not None and log_end is not None:
             lag = lag_of(log_end, head.start_offset, head.finished_count)
         core = None if actor is None else actor.partition
@@ -119,6 +121,9 @@ class Views:
             leader_epoch=None if epoch < 0 else epoch,
             window_full_at=full_at,
             memory_short=self._memory_short(actor),
+            lane=row.key.lane,
+            stops_at=row.stops_at,
+            rate_limit=row.rate_limit,
             stopped_reason=row.stopped_reason or ("" if actor is None else actor.stopped_reason),
             pause=pauses.group or pauses.of_place(row.key.topic, row.key.partition),
         )
@@ -185,5 +190,5 @@ class Views:
 
 def _assignment(topics: Iterable[str], rows: Sequence[PartitionRow]) -> dict[str, tuple[int, ...]]:
     """Any member may receive from any partition of its topics."""
-    found = {topic: [r.key.partition for r in rows if r.key.topic == topic] for topic in topics}
+    found = {topic: [r.key.partition for r in rows if r.key.name == topic] for topic in topics}
     return {topic: tuple(sorted(found[topic])) for topic in sorted(found) if found[topic]}

@@ -287,7 +287,7 @@ class Dispatcher:
                 if not _belongs(session, self._group.sessions, topic):
                     continue
                 holding, got = self._held(session), 0
-                if place in session.compared and place not in session.paused:
+                if place in session.compared and not session.pauses(actor.key):
                     got = _serve(actor, session, fair, holding)
                     sent += got
                 if session.wants(holding + got) > 0:

@@ -23,6 +23,7 @@ from sharecoord.core.pace import window_follows
 from sharecoord.core.pauses import Pauses
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import AcknowledgedRange
+from sharecoord.core.shared_keys import SharedKeys
 from sharecoord.errors import (
     GroupMaxSizeReachedError,
     MemberFencedError,
@@ -31,7 +32,16 @@ from sharecoord.errors import (
     UnknownMemberError,
 )
 from sharecoord.ports import TopicInfo
-from sharecoord.runtime import idle, loading, lock_books, log_changes, moves, opening, pausing
+from sharecoord.runtime import (
+    idle,
+    loading,
+    lock_books,
+    log_changes,
+    moves,
+    opening,
+    pausing,
+    shared_order,
+)
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.admission import session_of
 from sharecoord.runtime.channel import MemberChannel
@@ -79,6 +89,7 @@ class GroupActor:
         self.group_epoch = self.seen_epoch = row.group_epoch
         self.config = GroupConfig()
         self.settings = PartitionSettings()
+        self.shared_keys: dict[str, SharedKeys] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
         self.dispatcher = Dispatcher(self)
         self.budget.on_outbox_room = self.dispatcher.wake_all
@@ -460,6 +471,11 @@ class GroupActor:
         partitions = self._partition_ids[topic]
         return [key_of(self.group_id, topic, topic_id, each) for each in partitions]
 
+    def names_served(self, topics: Iterable[str]) -> set[str]:
+        """What members of these topics are served from: the topics, and lanes."""
+        wanted = set(topics)
+        return wanted | {name for name in self.topic_ids if served_by(name) in wanted}
+
     def _stop_opening(self, topic: str) -> None:
         """What is being opened belongs to a life of the topic that has ended."""
         task = self._opening.pop(topic, None)
@@ -543,6 +559,7 @@ class GroupActor:
             for member_id in actor.members():
                 if self.sessions[member_id].channel is None:
                     self.expire_later(self.sessions[member_id])
+        shared_order.share(self, actor.key.served)
         loading.start_reading(self.context, self, actor)
         self.schedule_pump()
 

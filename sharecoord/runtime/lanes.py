@@ -16,7 +16,16 @@ import structlog
 
 from sharecoord.config.group import resolve
 from sharecoord.core.changes import PartitionKey, PartitionRow
-from sharecoord.core.lanes import KEY_BYTES, Mark, MarkKind, Order, Run, Selection, Taken
+from sharecoord.core.lanes import (
+    KEY_BYTES,
+    Mark,
+    MarkKind,
+    Order,
+    Run,
+    Selection,
+    Taken,
+    divided,
+)
 from sharecoord.core.states import Ordering
 from sharecoord.errors import (
     GroupNotFoundError,
@@ -25,6 +34,7 @@ from sharecoord.errors import (
     SharecoordError,
 )
 from sharecoord.ports import TopicInfo
+from sharecoord.runtime import shared_order
 from sharecoord.runtime.group_settings import settings_of
 from sharecoord.runtime.reload import see_row
 
@@ -42,9 +52,6 @@ side by side are one run; who has more sends more than one redrive."""
 
 RUN_ID_MAX: Final = 64
 """Characters; the column's."""
-
-RATE_MAX: Final = 1_000_000
-"""Records per second: more than a coordinator hands out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,7 @@ class Lanes:
         """
         row = await self._check(group_id, selections, run_id)
         await self._check_order(group_id, row, selections)
-        rates = _divided(rate_per_s, selections)
+        rates = divided(rate_per_s, [_count(selection.runs) for selection in selections])
         order = Order(MarkKind.REDRIVEN, run_id, again)
         return await self._take_in(group_id, selections, rates, order)
 
@@ -249,12 +256,15 @@ class Lanes:
             rows = {row.key: row for row in await self._call(store.list_lanes)}
             keys = set(rows)
             keys |= {key for key in await self._call(store.list_outboxes) if key.lane}
-            if not keys:
-                return
-            infos = await self._known_topics({key.topic for key in keys})
+            infos = await self._known_topics({key.topic for key in keys}) if keys else {}
             await self._close_void(rows.values(), infos)
+            for group_id in {key.group_id for key in rows} - self._coordinator.groups.keys():
+                # In a fleet: nobody has used it here so far.
+                await self._coordinator.group(group_id)
             for group in self._coordinator.groups.values():
-                self._open(group, keys, infos)
+                here = [key for key in keys if key.group_id == group.group_id]
+                self._open(group, here, infos)
+                shared_order.part(group, dict.fromkeys(key.lane for key in here))
 
     async def _known_topics(self, topics: set[str]) -> Mapping[str, TopicInfo]:
         try:
@@ -281,7 +291,7 @@ class Lanes:
         found: dict[tuple[str, str], set[int]] = {}
         for key in keys:
             info = infos.get(key.topic)
-            if key.group_id == group.group_id and (info is None or info.topic_id == key.topic_id):
+            if info is None or info.topic_id == key.topic_id:
                 found.setdefault((key.name, key.topic_id), set()).add(key.partition)
         for (name, topic_id), partitions in found.items():
             known = {key.partition for key in group.keys_of(name)}
@@ -337,25 +347,3 @@ def _check_selection(selection: LaneSelection) -> None:
             raise InvalidRequestError(
                 f"selections: keys of {where} have {len(selection.keys)} bytes, not {wanted}"
             )
-
-
-def _divided(rate_per_s: int, selections: Sequence[LaneSelection]) -> list[int]:
-    """A rate divided in proportion to what each selection has; at least 1 for each."""
-    if not 0 <= rate_per_s <= RATE_MAX:
-        raise InvalidRequestError(f"rate_per_s is {rate_per_s}; 1 to {RATE_MAX}, or 0 for any")
-    if not rate_per_s:
-        return [0] * len(selections)
-    if rate_per_s < len(selections):
-        raise InvalidRequestError(
-            f"rate_per_s is {rate_per_s}, and {len(selections)} partitions have letters: at least "
-            "1 for each, so raise it or narrow the filter"
-        )
-    counts = [_count(selection.runs) for selection in selections]
-    total, left, parts = sum(counts), rate_per_s, [1] * len(counts)
-    left -= len(parts)
-    spread = left
-    for at in sorted(range(len(counts)), key=lambda at: -counts[at]):
-        more = min(left, -(-spread * counts[at] // total))
-        parts[at] += more
-        left -= more
-    return parts

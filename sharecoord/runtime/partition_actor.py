@@ -166,6 +166,7 @@ class PartitionActor:
         self.stopped_reason = reason
         if self.partition is not None:
             self.partition.window.count_into(None)
+            self.partition.share_keys(None)
         self.partition = None
         if self.reading is not None:
             self.reading.close()

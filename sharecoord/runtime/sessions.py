@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from sharecoord.core.changes import MemberRow
+from sharecoord.core.changes import MemberRow, PartitionKey
 from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange
 from sharecoord.core.held_book import HeldBook
 from sharecoord.core.lending import Purse
@@ -214,6 +214,15 @@ class Session:
     def holds_max(self) -> int:
         """How many records it may hold: what it works off in `PREFETCH_MS`, or what it asks for."""
         return max(self.pace.prefetch, self.max_poll_records)
+
+    def pauses(self, key: PartitionKey) -> bool:
+        """Whether it gets nothing of a share-partition.
+
+        Letters of a lane may be of any partition of their topic: one that is paused stops them.
+        """
+        if not self.paused:
+            return False
+        return key.place in self.paused or any(topic == key.lane for topic, _ in self.paused)
 
     def timed_out(self) -> None:
         """A lock of it ended by itself.

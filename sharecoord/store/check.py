@@ -238,6 +238,8 @@ class _Check:
             f"{topic} --to-offset {max(start or 0, 0)} --execute (delivers again from there), or "
             "restore a backup"
         )
+        if row["lane"]:
+            reset = "restore a backup, or redrive its letters with --again"
         known = _Partition(place, reset, start, end, finished, row["owner_epoch"])
         self._partitions[row["id"]] = known
         if not whole and any(value is not None for value in head):

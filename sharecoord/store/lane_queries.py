@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, bindparam, delete, select, update
 
@@ -21,7 +21,12 @@ from sharecoord.core.lanes import (
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.group_queries import change_group, ensure_group, open_and_lock
 from sharecoord.store.partition_queries import head_values
-from sharecoord.store.row_codec import PARTITION_COLUMNS, decode_in_flight, decode_partition
+from sharecoord.store.row_codec import (
+    PARTITION_COLUMNS,
+    decode_in_flight,
+    decode_partition,
+    encode_config,
+)
 from sharecoord.store.tables import IN_FLIGHT, LETTER_MARK, SHARE_PARTITION
 
 _P = SHARE_PARTITION.c
@@ -141,7 +146,12 @@ def _unmark(connection: Connection, id_: int, marks: Sequence[Mark], back: Seque
         connection.execute(LETTER_MARK.insert(), values)
 
 
-def make_replay(connection: Connection, dialect: Dialect, parts: Sequence[Replayed]) -> bool:
+def make_replay(
+    connection: Connection,
+    dialect: Dialect,
+    parts: Sequence[Replayed],
+    config: Mapping[str, str] | None,
+) -> bool:
     """Bounded share-partitions of a group that has nothing else; False = it has."""
     by_key = {part.key: part for part in parts}
     (group_id,) = {part.key.group_id for part in parts}
@@ -155,5 +165,6 @@ def make_replay(connection: Connection, dialect: Dialect, parts: Sequence[Replay
         change = lanes.replay(part, old["change_sequence"])
         _write(connection, id_, change, rate_limit=part.rate_limit)
     ensure_group(connection, dialect, group_id)
-    change_group(connection, group_id, {})
+    values = {} if config is None else {"config": encode_config(config)}
+    change_group(connection, group_id, values)
     return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sharecoord.core import lanes
@@ -69,7 +69,9 @@ def withdraw(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[Tak
     return found
 
 
-def make_replay(database: MemoryDatabase, parts: Sequence[Replayed]) -> bool:
+def make_replay(
+    database: MemoryDatabase, parts: Sequence[Replayed], config: Mapping[str, str] | None
+) -> bool:
     """Bounded share-partitions of a group that has nothing else; False = it has."""
     (group_id,) = {part.key.group_id for part in parts}
     rows = [part.row for part in database.partitions.values()]
@@ -78,7 +80,10 @@ def make_replay(database: MemoryDatabase, parts: Sequence[Replayed]) -> bool:
     for part, found in zip(parts, open_all(database, [p.key for p in parts]), strict=True):
         found.in_flight.clear()
         _write(found, lanes.replay(part, found.change_sequence), rate_limit=part.rate_limit)
-    change_group(database, ensure(database, group_id))
+    group = ensure(database, group_id)
+    if config is not None:
+        group = replace(group, config=dict(config))
+    change_group(database, group)
     return True
 
 

@@ -424,9 +424,11 @@ class MemoryStore:
         with self._transaction("withdraw") as database:
             return memory_lanes.withdraw(database, keys)
 
-    def make_replay(self, parts: Sequence[Replayed]) -> bool:
+    def make_replay(
+        self, parts: Sequence[Replayed], *, config: Mapping[str, str] | None = None
+    ) -> bool:
         with self._transaction("make_replay") as database:
-            return memory_lanes.make_replay(database, parts)
+            return memory_lanes.make_replay(database, parts, config)
 
     # -- reads for people -----------------------------------------------------------------------
 

@@ -395,8 +395,10 @@ class SqlStore:
             return []
         return self._change(lambda c: lane_queries.withdraw(c, self._dialect, keys))
 
-    def make_replay(self, parts: Sequence[Replayed]) -> bool:
-        return self._change(lambda c: lane_queries.make_replay(c, self._dialect, parts))
+    def make_replay(
+        self, parts: Sequence[Replayed], *, config: Mapping[str, str] | None = None
+    ) -> bool:
+        return self._change(lambda c: lane_queries.make_replay(c, self._dialect, parts, config))
 
     # -- reads for people -----------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ from .types import (
     PauseAnswer,
     PauseResult,
     RecordState,
+    ReplayedPartition,
+    ReplayOf,
     ResetResult,
     ResetTo,
 )
@@ -152,6 +154,47 @@ def reset_offsets(
         return [_reset(p) for p in answer.partitions]
 
     return Call("ResetOffsets", request, read, is_safe=dry_run)
+
+
+def replay(
+    group_id: str,
+    into: str,
+    what: ReplayOf,
+    topics: Topics,
+    *,
+    rate_per_s: int,
+    with_settings: bool,
+    dry_run: bool,
+) -> Call[list[ReplayedPartition]]:
+    """Replay."""
+    request = pb.ReplayRequest(
+        group_id=group_id,
+        into_group_id=into,
+        topics=_targets(topics),
+        from_timestamp_ms=what.from_ms,
+        to_timestamp_ms=what.to_ms,
+        duration_ms=what.duration_ms,
+        rate_per_s=rate_per_s,
+        with_settings=with_settings,
+        dry_run=dry_run,
+    )
+    for topic, partition, first, last in what.ranges:
+        request.offsets.add(topic=topic, partition=partition, first_offset=first, last_offset=last)
+
+    def read(answer: pb.ReplayResponse) -> list[ReplayedPartition]:
+        return [
+            ReplayedPartition(
+                part.partition.topic,
+                part.partition.partition,
+                part.first_offset,
+                part.stops_at,
+                part.records,
+                part.rate_limit,
+            )
+            for part in answer.partitions
+        ]
+
+    return Call("Replay", request, read, is_safe=dry_run)
 
 
 def delete_offsets(group_id: str, topics: Iterable[str]) -> Call[dict[str, AdminError | None]]:
@@ -319,6 +362,9 @@ def _partition(offsets: pb.PartitionOffsets) -> PartitionOffsets:
         window_full_at=_optional(offsets, "window_full_at"),
         stopped_reason=offsets.stopped_reason,
         pause=_pause_in(offsets),
+        lane=offsets.partition.lane,
+        stops_at=_optional(offsets, "stops_at"),
+        rate_limit=offsets.rate_limit,
     )
 
 

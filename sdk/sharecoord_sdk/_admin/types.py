@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
@@ -139,6 +139,11 @@ class PartitionOffsets:
         window_full_at: Nothing new is read until this offset is finished.
         stopped_reason: Why it is not served; "" = it is.
         pause: Why nothing of it is handed out: its own pause, its topic's or its group's.
+        lane: Set where dead letters are delivered again: the topic whose members get them; `topic`
+            is their dead-letter topic then.
+        stops_at: It has a part of its log, and nothing from this offset on; log end and lag are of
+            that part. None = it follows its log.
+        rate_limit: Records per second that are handed out at the most; 0 = no limit.
     """
 
     topic: str
@@ -156,6 +161,63 @@ class PartitionOffsets:
     window_full_at: int | None = None
     stopped_reason: str = ""
     pause: Pause | None = None
+    lane: str = ""
+    stops_at: int | None = None
+    rate_limit: int = 0
+
+    @property
+    def name(self) -> str:
+        """The topic; of a lane `DEAD-LETTER-TOPIC/TOPIC`, as `list_in_flight` takes it."""
+        return f"{self.topic}/{self.lane}" if self.lane else self.topic
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOf:
+    """What a replay delivers: made by `times`, `duration` or `offsets`."""
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+    duration_ms: int | None = None
+    ranges: tuple[tuple[str, int, int, int], ...] = ()
+
+    @classmethod
+    def times(cls, from_ms: int | None = None, to_ms: int | None = None) -> ReplayOf:
+        """Records of a time or later, and before another; milliseconds since the epoch.
+
+        Args:
+            from_ms: None = from the log's start on.
+            to_ms: None = until the log's end as it is now.
+        """
+        return cls(from_ms=0 if from_ms is None else from_ms, to_ms=to_ms)
+
+    @classmethod
+    def duration(cls, duration_ms: int) -> ReplayOf:
+        """Records of the last so many milliseconds."""
+        return cls(duration_ms=duration_ms)
+
+    @classmethod
+    def offsets(cls, ranges: Iterable[tuple[str, int, int, int]]) -> ReplayOf:
+        """Records by topic, partition, first and last offset."""
+        return cls(ranges=tuple(ranges))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedPartition:
+    """A share-partition of a side group.
+
+    Attributes:
+        first_offset: Where it begins.
+        stops_at: One past its last offset; the same as `first_offset` = it has nothing.
+        records: Offsets that are delivered, as far as the log still has a record there.
+        rate_limit: Records per second; 0 = no limit.
+    """
+
+    topic: str
+    partition: int
+    first_offset: int
+    stops_at: int
+    records: int
+    rate_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

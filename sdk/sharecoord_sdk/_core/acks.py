@@ -59,10 +59,11 @@ class AckRange:
 class CommitTicket:
     """What one commit waits for: the outcome of each of its partitions."""
 
-    __slots__ = ("_open", "results")
+    __slots__ = ("_open", "_places", "results")
 
     def __init__(self) -> None:
         self._open: dict[PartitionKey, int] = {}
+        self._places: dict[PartitionKey, set[tuple[str, int]]] = {}
         #: (topic, partition) -> the first error, or None when all went well.
         self.results: dict[tuple[str, int], KafkaError | None] = {}
 
@@ -71,14 +72,17 @@ class CommitTicket:
         """Whether every partition has its outcome."""
         return not self._open
 
-    def expect(self, key: PartitionKey) -> None:
-        """One more part to wait for."""
+    def expect(self, key: PartitionKey, places: Iterable[tuple[str, int]]) -> None:
+        """One more part to wait for, with records of these places."""
         self._open[key] = self._open.get(key, 0) + 1
+        self._places.setdefault(key, set()).update(places)
 
-    def settle(self, key: PartitionKey, error: KafkaError | None) -> None:
+    def settle(
+        self, key: PartitionKey, places: Iterable[tuple[str, int]], error: KafkaError | None
+    ) -> None:
         """One part has its outcome; the first error of a partition stays."""
-        place = (key.topic, key.partition)
-        self.results[place] = self.results.get(place) or error
+        for place in places:
+            self.results[place] = self.results.get(place) or error
         left = self._open.get(key, 0) - 1
         if left > 0:
             self._open[key] = left
@@ -87,8 +91,7 @@ class CommitTicket:
 
     def time_out(self) -> None:
         """Gives up waiting: the open partitions count as timed out; their acks stay on the way."""
-        for key in self._open:
-            place = (key.topic, key.partition)
+        for place in (place for key in self._open for place in self._places[key]):
             self.results[place] = self.results.get(place) or KafkaError(
                 KafkaError._TIMED_OUT, retriable=True
             )
@@ -168,7 +171,7 @@ class AckBook:
             for layer in _layers(items):
                 for piece in _in_pieces(layer):
                     if ticket is not None:
-                        ticket.expect(key)
+                        ticket.expect(key, _places_of(key, piece))
                     self._waiting.append(PartitionAck(key, piece, ticket, now))
 
     def take(self, now: float) -> service_pb.ConsumeRequest | None:
@@ -216,9 +219,9 @@ class AckBook:
     def answered(self, result: service_pb.AcknowledgeResult, now: float) -> Settlement:
         """Takes the answer to one message: partitions that it leaves out are all right."""
         settlement = Settlement()
-        answers = {(o.partition.topic, o.partition.partition): o for o in result.outcomes}
+        answers = result.outcomes
         for part in self._sent.pop(result.acknowledge_id, ()):
-            answer = answers.get((part.key.topic, part.key.partition))
+            answer = next((o for o in answers if part.key.is_at(o.partition)), None)
             if answer is not None and answer.error_reason:
                 self._partition_failed(part, answer, settlement, now)
             else:
@@ -250,6 +253,13 @@ class AckBook:
 def _is_awaited(part: PartitionAck) -> bool:
     """Whether somebody waits for the outcome: a commit, or a lock that must not end meanwhile."""
     return part.ticket is not None or any(item.kind == RENEW for item in part.ranges)
+
+
+def _places_of(key: PartitionKey, ranges: Iterable[AckRange]) -> Iterable[tuple[str, int]]:
+    """Topics and partitions of records, as the application knows them."""
+    if not key.lane:
+        return ((key.topic, key.partition),)
+    return {place for item in ranges for place in item.span.sources()}
 
 
 def _layers(items: list[AckRange]) -> list[list[AckRange]]:
@@ -295,9 +305,7 @@ def _overlaps(taken: list[AckRange], more: list[AckRange]) -> bool:
 def _to_wire(key: PartitionKey, items: list[AckRange]) -> types_pb.PartitionAcknowledgements:
     items.sort(key=lambda item: item.span.first_offset)
     return types_pb.PartitionAcknowledgements(
-        partition=types_pb.TopicPartition(
-            topic=key.topic, partition=key.partition, topic_id=key.topic_id
-        ),
+        partition=key.to_wire(),
         ranges=[item.to_wire() for item in items],
     )
 
@@ -343,7 +351,7 @@ def _finish(
         by_error.setdefault(error, []).append(span)
     settlement.outcomes.extend(Outcome(part.key, spans, error) for error, spans in by_error.items())
     if part.ticket is not None:
-        part.ticket.settle(part.key, first_error)
+        part.ticket.settle(part.key, _places_of(part.key, part.ranges), first_error)
 
 
 def _meaning(item: AckRange, outcome: types_pb.RangeOutcome, *, resent: bool) -> KafkaError | None:

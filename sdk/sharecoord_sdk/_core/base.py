@@ -484,12 +484,14 @@ class BaseShareConsumer(ABC):
     def _report(self, outcome: Outcome) -> None:
         if self._callback is None:
             return
-        key = outcome.key
-        offsets = {offset for span in outcome.spans for offset in span.offsets()}
+        offsets: dict[TopicPartition, set[int]] = {}
+        for span in outcome.spans:
+            for place, found in span.sources().items():
+                offsets.setdefault(TopicPartition(*place), set()).update(found)
         error = None if outcome.error is None else KafkaException(outcome.error)
         self._in_callback = True
         try:
-            self._callback({TopicPartition(key.topic, key.partition): offsets}, error)
+            self._callback(offsets, error)
         except Exception:
             text = "the acknowledgement commit callback raised"
             self._config.logger.log(logging.ERROR, text, exc_info=True)

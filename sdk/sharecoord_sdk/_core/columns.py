@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
-HeadersList = list[tuple[str, bytes | None]]
+from .letters import HeadersList, source_of
 
 # States of one record after it was handed out. 1 to 4 are the acknowledge types (KIP-932), set
 # by the application and not sent yet.
@@ -34,6 +34,29 @@ class PartitionKey(NamedTuple):
     topic: str
     partition: int
     topic_id: bytes
+    #: Set when `topic` is a dead-letter topic whose records are delivered again: the topic that
+    #: they came from.
+    lane: str = ""
+
+    @classmethod
+    def of(cls, place: types_pb.TopicPartition) -> PartitionKey:
+        """The partition that a message of the wire names."""
+        return cls(place.topic, place.partition, place.topic_id, place.lane)
+
+    def to_wire(self) -> types_pb.TopicPartition:
+        """The message of the wire."""
+        return types_pb.TopicPartition(
+            topic=self.topic, partition=self.partition, topic_id=self.topic_id, lane=self.lane
+        )
+
+    def is_at(self, place: types_pb.TopicPartition) -> bool:
+        """Whether a message means this partition, in whatever life of its topic."""
+        return (place.topic, place.partition, place.lane) == (self.topic, self.partition, self.lane)
+
+    @property
+    def served(self) -> str:
+        """The topic to which one subscribes to get these records."""
+        return self.lane or self.topic
 
 
 class Lock(NamedTuple):
@@ -108,7 +131,7 @@ class Columns:
 
     def __init__(self, batch: types_pb.RecordBatch, key: PartitionKey, received_at: float) -> None:
         self.key = key
-        self.topic: str = key.topic
+        self.topic: str = key.served
         self.partition: int = key.partition
         self.base_offset = batch.base_offset
         self.count = batch.record_count
@@ -185,6 +208,14 @@ class Columns:
         """Headers of a row, None without any."""
         return None if self._headers is None else self._headers.get(row)
 
+    def source_at(self, row: int) -> tuple[int, int]:
+        """Partition and offset of a row as the application knows them.
+
+        Of a redriven record where it came from first, or the letter's own if it does not say.
+        """
+        found = source_of(self.headers_at(row)) if self.key.lane else None
+        return found or (self.partition, self.offset_at(row))
+
     def timestamp_at(self, row: int) -> tuple[int, int]:
         """Kind and milliseconds of a row's time; (0, 0) when the record carries none."""
         if self._timestamp_type == 0 or not self._timestamps:
@@ -252,6 +283,17 @@ class Span:
         head = Span(self.columns, self.lock, self.start, self.start + rows)
         self.start += rows
         return head
+
+    def sources(self) -> dict[tuple[str, int], set[int]]:
+        """The span's records as the application knows them: offsets by topic and partition."""
+        columns = self.columns
+        if not columns.key.lane:
+            return {(columns.topic, columns.partition): set(self.offsets())}
+        found: dict[tuple[str, int], set[int]] = {}
+        for row in range(self.start, self.stop):
+            partition, offset = columns.source_at(row)
+            found.setdefault((columns.topic, partition), set()).add(offset)
+        return found
 
     def within(self, start: int, stop: int) -> Span:
         """The same lock over fewer rows."""

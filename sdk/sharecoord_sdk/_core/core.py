@@ -120,7 +120,7 @@ class ConsumerCore:
         if self.config.explicit:
             self._collect(None, now, accept_rest=False)
         wanted = set(topics)
-        self._give_back(lambda key: key.topic not in wanted, now)
+        self._give_back(lambda key: key.served not in wanted, now)
         if self.link.is_up:
             self._send_with_acks(
                 service_pb.ConsumeRequest(subscription=service_pb.Subscription(topics=self.topics)),
@@ -130,7 +130,7 @@ class ConsumerCore:
     def set_paused(self, paused: set[tuple[str, int]], now: float) -> None:
         """Replaces the partitions that get no new records. What waited of them goes back."""
         self._paused = set(paused)
-        self._give_back(lambda key: (key.topic, key.partition) in self._paused, now)
+        self._give_back(self._is_paused, now)
         if self.link.is_up:
             self._send_with_acks(service_pb.ConsumeRequest(paused=self._paused_partitions()), now)
 
@@ -248,8 +248,9 @@ class ConsumerCore:
             key = span.columns.key
             self._report([Outcome(key, [span], error)])
             if ticket is not None:
-                ticket.expect(key)
-                ticket.settle(key, error)
+                places = span.sources().keys()
+                ticket.expect(key, places)
+                ticket.settle(key, places, error)
 
     def _give_back(self, unwanted: Callable[[PartitionKey], bool], now: float) -> None:
         back = self.locks.give_back(unwanted)
@@ -296,8 +297,7 @@ class ConsumerCore:
     def _batches(self, batches: Sequence[types_pb.RecordBatch], received_at: float) -> None:
         unwanted = False
         for batch in batches:
-            place = batch.partition
-            key = PartitionKey(place.topic, place.partition, place.topic_id)
+            key = PartitionKey.of(batch.partition)
             count = batch.record_count
             if not count or len(batch.values) != count:
                 self._malformed(key, count, len(batch.values))
@@ -309,9 +309,14 @@ class ConsumerCore:
             self._give_back(self._is_unwanted, received_at)
 
     def _is_unwanted(self, key: PartitionKey) -> bool:
-        paused = (key.topic, key.partition) in self._paused
         going = self._closing or self._is_draining
-        return going or paused or key.topic not in self.topics
+        return going or self._is_paused(key) or key.served not in self.topics
+
+    def _is_paused(self, key: PartitionKey) -> bool:
+        """Redriven records may be of any partition of their topic: a paused one stops them."""
+        if key.lane:
+            return any(topic == key.lane for topic, _ in self._paused)
+        return (key.topic, key.partition) in self._paused
 
     def _malformed(self, key: PartitionKey, count: int, values: int) -> None:
         text = f"malformed batch of {key.topic} [{key.partition}]: {count} records, {values} values"

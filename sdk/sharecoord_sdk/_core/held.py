@@ -27,9 +27,7 @@ class Held(NamedTuple):
     def to_wire(self) -> types_pb.HeldRange:
         """The message of the wire."""
         return types_pb.HeldRange(
-            partition=types_pb.TopicPartition(
-                topic=self.key.topic, partition=self.key.partition, topic_id=self.key.topic_id
-            ),
+            partition=self.key.to_wire(),
             first_offset=self.first_offset,
             last_offset=self.last_offset,
             lock_token=self.token,

@@ -101,7 +101,13 @@ class LockBook:
         """The newest record with these coordinates that the application has."""
         for span in reversed(self._in_flight):
             columns = span.columns
-            if columns.topic == topic and columns.partition == partition:
+            if columns.topic != topic:
+                continue
+            if columns.key.lane:
+                for at in range(span.start, span.stop):
+                    if columns.source_at(at) == (partition, offset):
+                        return columns, at
+            elif columns.partition == partition:
                 row = columns.row_of(offset)
                 if row is not None and span.start <= row < span.stop:
                     return columns, row
@@ -265,7 +271,7 @@ def hits(span: Span, by_token: dict[int, list[types_pb.HeldRange]]) -> list[tupl
     rows = [
         span.overlap(item.first_offset, item.last_offset)
         for item in by_token.get(span.lock.token, ())
-        if (item.partition.topic, item.partition.partition) == (key.topic, key.partition)
+        if key.is_at(item.partition)
     ]
     return sorted(hit for hit in rows if hit is not None)
 

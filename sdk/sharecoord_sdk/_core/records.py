@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, overload
 
 from .columns import Columns, Source, Span
 from .errors import KafkaError
+from .letters import own_headers
 
 #: The record carries no time.
 TIMESTAMP_NOT_AVAILABLE: Final = 0
@@ -180,6 +181,14 @@ class Message:
         """How often the record was handed out, this time included: 1 at the first delivery."""
         return self._source.delivery_count_at(self._row)
 
+    def redriven(self) -> tuple[str, int, int] | None:
+        """Topic, partition and offset of the dead letter that this record was, if it was one.
+
+        All else of a redriven record is as before it became a dead letter: where it came from, and
+        its own headers.
+        """
+        return None
+
     def set_topic(self, topic: Any) -> None:
         """Changes the topic of this object."""
         own = self._own()
@@ -209,7 +218,7 @@ class Message:
             return source
         origin = (source, self._row) if isinstance(source, Columns) else None
         own = Single(self.key(), self.value(), origin)
-        own.topic, own.partition, own.offset = source.topic, source.partition, self.offset()
+        own.topic, own.partition, own.offset = source.topic, self.partition(), self.offset()
         own.headers, own.timestamp = self.headers(), self.timestamp()
         own.delivery_count = self.delivery_count()
         self._source, self._row = own, 0
@@ -250,6 +259,44 @@ class ReceivedMessage(Message):
         self._row = row
 
 
+class RedrivenMessage(ReceivedMessage):
+    """The same of a record that was a dead letter."""
+
+    __slots__ = ()
+
+    def partition(self) -> int | None:
+        """Number of the partition that the record came from first."""
+        source = self._source
+        return source.source_at(self._row)[0] if isinstance(source, Columns) else source.partition
+
+    def offset(self) -> int | None:
+        """Offset that the record had there."""
+        source = self._source
+        if isinstance(source, Columns):
+            return source.source_at(self._row)[1]
+        return source.offset_at(self._row)
+
+    def headers(self) -> Any:
+        """The record's own headers, or None when there are none."""
+        source = self._source
+        if isinstance(source, Columns):
+            return own_headers(source.headers_at(self._row))
+        return source.headers_at(self._row)
+
+    def redriven(self) -> tuple[str, int, int] | None:
+        """Topic, partition and offset of the dead letter."""
+        origin = origin_of(self)
+        if origin is None:
+            return None
+        columns, row = origin
+        return columns.key.topic, columns.partition, columns.offset_at(row)
+
+
+def message_class(columns: Columns) -> type[ReceivedMessage]:
+    """What the rows of a batch become."""
+    return RedrivenMessage if columns.key.lane else ReceivedMessage
+
+
 def origin_of(message: Message) -> tuple[Columns, int] | None:
     """The batch and row that a message came from, or None for one that the application made."""
     source = message._source
@@ -279,9 +326,9 @@ class Messages:
         records = self._records
         if records is None:
             records = [
-                ReceivedMessage(columns, row)
+                make(columns, row)
                 for span in self._spans
-                for columns in (span.columns,)
+                for columns, make in ((span.columns, message_class(span.columns)),)
                 for row in range(span.start, span.stop)
             ]
             self._records, self._spans = records, ()

@@ -93,7 +93,7 @@ class AssignedPartitions(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionOffsets(_message.Message):
-    __slots__ = ("partition", "start_offset", "end_offset", "log_end_offset", "lag", "acquired_records", "available_records", "delayed_records", "archived_records", "leader_epoch", "window_full_at", "stopped_reason", "pause")
+    __slots__ = ("partition", "start_offset", "end_offset", "log_end_offset", "lag", "acquired_records", "available_records", "delayed_records", "archived_records", "leader_epoch", "window_full_at", "stopped_reason", "pause", "stops_at", "rate_limit")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,8 @@ class PartitionOffsets(_message.Message):
     WINDOW_FULL_AT_FIELD_NUMBER: _ClassVar[int]
     STOPPED_REASON_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
+    STOPS_AT_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     partition: _share_types_pb2.TopicPartition
     start_offset: int
     end_offset: int
@@ -120,7 +122,9 @@ class PartitionOffsets(_message.Message):
     window_full_at: int
     stopped_reason: str
     pause: Pause
-    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., acquired_records: _Optional[int] = ..., available_records: _Optional[int] = ..., delayed_records: _Optional[int] = ..., archived_records: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., window_full_at: _Optional[int] = ..., stopped_reason: _Optional[str] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ...) -> None: ...
+    stops_at: int
+    rate_limit: int
+    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., acquired_records: _Optional[int] = ..., available_records: _Optional[int] = ..., delayed_records: _Optional[int] = ..., archived_records: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., window_full_at: _Optional[int] = ..., stopped_reason: _Optional[str] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., stops_at: _Optional[int] = ..., rate_limit: _Optional[int] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
     __slots__ = ("group_id", "state", "group_epoch", "members", "offsets", "error_reason", "error_message", "coordinator_id", "fairness_jain_ratio", "member_count", "pauses")
@@ -270,6 +274,62 @@ class ResetOffsetsResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[ResetPartition]
     def __init__(self, partitions: _Optional[_Iterable[_Union[ResetPartition, _Mapping]]] = ...) -> None: ...
+
+class OffsetRange(_message.Message):
+    __slots__ = ("topic", "partition", "first_offset", "last_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ...) -> None: ...
+
+class ReplayRequest(_message.Message):
+    __slots__ = ("group_id", "into_group_id", "topics", "from_timestamp_ms", "to_timestamp_ms", "duration_ms", "offsets", "rate_per_s", "with_settings", "dry_run")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    INTO_GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    FROM_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    TO_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    RATE_PER_S_FIELD_NUMBER: _ClassVar[int]
+    WITH_SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    into_group_id: str
+    topics: _containers.RepeatedCompositeFieldContainer[OffsetTarget]
+    from_timestamp_ms: int
+    to_timestamp_ms: int
+    duration_ms: int
+    offsets: _containers.RepeatedCompositeFieldContainer[OffsetRange]
+    rate_per_s: int
+    with_settings: bool
+    dry_run: bool
+    def __init__(self, group_id: _Optional[str] = ..., into_group_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[OffsetTarget, _Mapping]]] = ..., from_timestamp_ms: _Optional[int] = ..., to_timestamp_ms: _Optional[int] = ..., duration_ms: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., rate_per_s: _Optional[int] = ..., with_settings: bool = ..., dry_run: bool = ...) -> None: ...
+
+class ReplayPartition(_message.Message):
+    __slots__ = ("partition", "first_offset", "stops_at", "records", "rate_limit")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STOPS_AT_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    partition: _share_types_pb2.TopicPartition
+    first_offset: int
+    stops_at: int
+    records: int
+    rate_limit: int
+    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., first_offset: _Optional[int] = ..., stops_at: _Optional[int] = ..., records: _Optional[int] = ..., rate_limit: _Optional[int] = ...) -> None: ...
+
+class ReplayResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[ReplayPartition]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[ReplayPartition, _Mapping]]] = ...) -> None: ...
 
 class DeleteOffsetsRequest(_message.Message):
     __slots__ = ("group_id", "topics")

@@ -84,6 +84,11 @@ class AdminServiceStub(object):
                 request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ListInFlightRequest.SerializeToString,
                 response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ListInFlightResponse.FromString,
                 _registered_method=True)
+        self.Replay = channel.unary_unary(
+                '/sharecoord.v1.AdminService/Replay',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ReplayRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ReplayResponse.FromString,
+                _registered_method=True)
         self.DescribeCoordinator = channel.unary_unary(
                 '/sharecoord.v1.AdminService/DescribeCoordinator',
                 request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.DescribeCoordinatorRequest.SerializeToString,
@@ -167,6 +172,14 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Replay(self, request, context):
+        """Delivers a part of topics' logs to a side group: a time range, or single offsets.
+        FAILED_PRECONDITION (GROUP_NOT_EMPTY): the side group has members, or records of its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeCoordinator(self, request, context):
         """The coordinator itself: version, Kafka cluster, store, uptime.
         """
@@ -226,6 +239,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListInFlight,
                     request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ListInFlightRequest.FromString,
                     response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ListInFlightResponse.SerializeToString,
+            ),
+            'Replay': grpc.unary_unary_rpc_method_handler(
+                    servicer.Replay,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ReplayRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ReplayResponse.SerializeToString,
             ),
             'DescribeCoordinator': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeCoordinator,
@@ -503,6 +521,33 @@ class AdminService(object):
             '/sharecoord.v1.AdminService/ListInFlight',
             sharecoord_dot_v1_dot_admin__service__pb2.ListInFlightRequest.SerializeToString,
             sharecoord_dot_v1_dot_admin__service__pb2.ListInFlightResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Replay(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/Replay',
+            sharecoord_dot_v1_dot_admin__service__pb2.ReplayRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.ReplayResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -23,7 +23,7 @@ from sharecoord_sdk._core.base import Arrival
 from sharecoord_sdk._core.columns import Span
 from sharecoord_sdk._core.config_table import POLL_RECORDS_MAX
 from sharecoord_sdk._core.errors import KafkaException
-from sharecoord_sdk._core.records import Message, ReceivedMessage
+from sharecoord_sdk._core.records import Message, message_class
 from sharecoord_sdk._core.status import StreamFailure
 
 from .core import WorkerCore
@@ -312,7 +312,7 @@ class Shell(AsyncShareConsumer):
             else:
                 row = core.start(lease)
                 parts = [Part(lease, row, row + 1)]
-                argument = ReceivedMessage(lease.columns, row)
+                argument = message_class(lease.columns)(lease.columns, row)
             self._threads.submit(Job(handler.function, argument, parts))
         return None
 
@@ -334,7 +334,8 @@ class Shell(AsyncShareConsumer):
             else:
                 row = start(lease)
                 try:
-                    await lease.handler.function(ReceivedMessage(lease.columns, row))
+                    message = message_class(lease.columns)(lease.columns, row)
+                    await lease.handler.function(message)
                 except BaseException as error:  # noqa: BLE001 - what it raises is its outcome
                     if not self._raised([Part(lease, row, row + 1)], error):
                         return
@@ -391,7 +392,7 @@ class Shell(AsyncShareConsumer):
         if outcome.error is None:
             return
         key = outcome.key
-        name = self._handlers[key.topic].name
+        name = self._handlers[key.served].name
         offsets = ", ".join(map(_offsets, outcome.spans))
         self._config.logger.log(
             logging.WARNING,
@@ -406,9 +407,9 @@ class Shell(AsyncShareConsumer):
 
 def _messages(parts: Iterable[Part]) -> list[Message]:
     return [
-        ReceivedMessage(columns, row)
+        make(columns, row)
         for lease, start, stop in parts
-        for columns in (lease.columns,)
+        for columns, make in ((lease.columns, message_class(lease.columns)),)
         for row in range(start, stop)
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import grpc
@@ -13,8 +13,10 @@ from sharecoord.api.grpc.interventions import InterventionCalls, pause_of
 from sharecoord.api.grpc.validation import check_group_id, check_topics
 from sharecoord.config.group import GroupSource
 from sharecoord.core.changes import InFlightRow
+from sharecoord.core.lanes import Run
 from sharecoord.errors import InvalidRequestError, SharecoordError
 from sharecoord.runtime.admin import Admin
+from sharecoord.runtime.admin_replay import ReplayCommand
 from sharecoord.runtime.admin_types import (
     GroupState,
     GroupView,
@@ -27,6 +29,7 @@ from sharecoord.runtime.admin_types import (
 )
 from sharecoord.wire import admin_service_pb2 as pb
 from sharecoord.wire import share_types_pb2 as types
+from sharecoord.wire.codec import name_of, topic_partition
 
 Method = Callable[[Any], Awaitable[Message]]
 
@@ -62,6 +65,7 @@ class AdminService(InterventionCalls):
             "DeleteOffsets": self.delete_offsets,
             "DeleteGroups": self.delete_groups,
             "ListInFlight": self.list_in_flight,
+            "Replay": self.replay,
             "DescribeCoordinator": self.describe_coordinator,
             "PauseGroup": self.pause_group,
             "ResumeGroup": self.resume_group,
@@ -130,12 +134,7 @@ class AdminService(InterventionCalls):
 
     async def reset_offsets(self, request: pb.ResetOffsetsRequest) -> pb.ResetOffsetsResponse:
         """Moves start offsets."""
-        topics: dict[str, tuple[int, ...]] = {}
-        for target in request.topics:
-            if target.topic in topics:
-                raise InvalidRequestError(f"topics: {target.topic!r} stands there twice")
-            topics[target.topic] = tuple(target.partitions)
-        check_topics(list(topics))
+        topics = _targets(request.topics)
         command = ResetCommand(
             group_id=check_group_id(request.group_id),
             to=_reset_to(request),
@@ -181,7 +180,7 @@ class AdminService(InterventionCalls):
             raise InvalidRequestError("partition.topic is empty; name the topic")
         view = await self._admin.list_in_flight(
             check_group_id(request.group_id),
-            place.topic,
+            name_of(place),
             place.partition,
             topic_id=place.topic_id.hex(),
             from_offset=request.from_offset,
@@ -189,6 +188,22 @@ class AdminService(InterventionCalls):
         )
         return pb.ListInFlightResponse(
             ranges=[_in_flight(row, view.store_now_ms) for row in view.ranges]
+        )
+
+    async def replay(self, request: pb.ReplayRequest) -> pb.ReplayResponse:
+        """A part of logs for a side group."""
+        parts = await self._admin.replay(_replay_command(request))
+        return pb.ReplayResponse(
+            partitions=[
+                pb.ReplayPartition(
+                    partition=topic_partition(part.key),
+                    first_offset=part.start_offset,
+                    stops_at=part.stops_at,
+                    records=part.records,
+                    rate_limit=part.rate_limit,
+                )
+                for part in parts
+            ]
         )
 
     async def describe_coordinator(
@@ -205,6 +220,46 @@ class AdminService(InterventionCalls):
             store=view.info.store,
             uptime_ms=view.uptime_ms,
         )
+
+
+def _targets(targets: Iterable[pb.OffsetTarget]) -> dict[str, tuple[int, ...]]:
+    """Topic to partitions, none = all."""
+    topics: dict[str, tuple[int, ...]] = {}
+    for target in targets:
+        if target.topic in topics:
+            raise InvalidRequestError(f"topics: {target.topic!r} stands there twice")
+        topics[target.topic] = tuple(target.partitions)
+    check_topics(list(topics))
+    return topics
+
+
+def _replay_command(request: pb.ReplayRequest) -> ReplayCommand:
+    runs: dict[tuple[str, int], list[Run]] = {}
+    for item in request.offsets:
+        check_topics([item.topic])
+        if not 0 <= item.first_offset <= item.last_offset:
+            raise InvalidRequestError(
+                f"offsets: {item.first_offset} to {item.last_offset} of "
+                f"{item.topic}[{item.partition}] is no range of offsets"
+            )
+        found = runs.setdefault((item.topic, item.partition), [])
+        found.append(Run(item.first_offset, item.last_offset))
+
+    def given(name: str) -> int | None:
+        return getattr(request, name) if request.HasField(name) else None
+
+    return ReplayCommand(
+        group_id=check_group_id(request.group_id),
+        into_group_id=check_group_id(request.into_group_id, "into_group_id"),
+        topics=_targets(request.topics),
+        from_ms=given("from_timestamp_ms"),
+        to_ms=given("to_timestamp_ms"),
+        duration_ms=given("duration_ms"),
+        runs=runs,
+        rate_per_s=request.rate_per_s,
+        with_settings=request.with_settings,
+        dry_run=request.dry_run,
+    )
 
 
 def _reset_to(request: pb.ResetOffsetsRequest) -> ResetTo:
@@ -278,13 +333,15 @@ def _member(view: MemberView) -> pb.MemberDescription:
     )
 
 
-def _place(topic: str, partition: int, topic_id: str) -> types.TopicPartition:
-    return types.TopicPartition(topic=topic, partition=partition, topic_id=bytes.fromhex(topic_id))
+def _place(topic: str, partition: int, topic_id: str, lane: str = "") -> types.TopicPartition:
+    return types.TopicPartition(
+        topic=topic, partition=partition, topic_id=bytes.fromhex(topic_id), lane=lane
+    )
 
 
 def _partition(view: PartitionView) -> pb.PartitionOffsets:
     return pb.PartitionOffsets(
-        partition=_place(view.topic, view.partition, view.topic_id),
+        partition=_place(view.topic, view.partition, view.topic_id, view.lane),
         start_offset=view.start_offset,
         end_offset=view.end_offset,
         log_end_offset=view.log_end_offset,
@@ -297,6 +354,8 @@ def _partition(view: PartitionView) -> pb.PartitionOffsets:
         window_full_at=view.window_full_at,
         stopped_reason=view.stopped_reason,
         pause=pause_of(view.pause) if view.pause else None,
+        stops_at=view.stops_at,
+        rate_limit=view.rate_limit,
     )
 
 

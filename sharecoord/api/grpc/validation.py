@@ -30,19 +30,19 @@ DEFAULT_MAX_POLL_INTERVAL_MS = 300_000
 _MODES = {0: AcquireMode.FAIR, **{int(mode): mode for mode in AcquireMode}}
 
 
-def check_group_id(group_id: str) -> str:
-    """A usable group id.
+def check_group_id(group_id: str, field: str = "group_id") -> str:
+    """A usable group id, as a field of a request has it.
 
     Raises:
         InvalidRequestError: Empty, too long, or with control characters.
     """
     if not group_id:
-        raise InvalidRequestError("group_id is empty; give the name of the share group")
+        raise InvalidRequestError(f"{field} is empty; give the name of the share group")
     if len(group_id) > GROUP_ID_CHARACTERS_MAX:
         raise InvalidRequestError(
-            f"group_id has {len(group_id)} characters; {GROUP_ID_CHARACTERS_MAX} are the most"
+            f"{field} has {len(group_id)} characters; {GROUP_ID_CHARACTERS_MAX} are the most"
         )
-    _refuse_control_characters("group_id", group_id)
+    _refuse_control_characters(field, group_id)
     if group_id != group_id.strip():
         raise InvalidRequestError(f"group_id {group_id!r} begins or ends with a space; remove it")
     return group_id

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from sharecoord.core.dead_letters import KAFKA_PREFIX
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.dead_letters import ID_HEADER, KAFKA_PREFIX
 from sharecoord.core.states import AcknowledgeType
+from sharecoord.errors import GroupNotFoundError, InvalidRequestError, LimitExceededError
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.lanes import LaneSelection
+from sharecoord.runtime.lanes import RUNS_MAX, LaneSelection
+from sharecoord.store.memory_database import MemoryPartition
 from sharecoord.testing.harness import FakeMember, World, running
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import counts, offsets, world_with
+from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 LANE = "dead/orders"
@@ -31,6 +40,11 @@ def lane_world(letters: int = 20, records: int = 0, **defaults: str) -> World:
 
 def selection(world: World, *runs: tuple[int, int], **more: bytes) -> LaneSelection:
     return LaneSelection("dead", world.log.topic_id("dead"), 0, "orders", runs, **more)
+
+
+def lanes_of(world: World) -> list[tuple[PartitionKey, MemoryPartition]]:
+    parts = world.database.partitions.values()
+    return [(part.row.key, part) for part in parts if part.row.key.lane]
 
 
 async def joined(world: World, coordinator: Coordinator, name: str = "m") -> FakeMember:
@@ -56,3 +70,284 @@ async def test_selected_letters_go_to_the_members_of_their_topic() -> None:
             await member.settle(delivery, ACCEPT)
         assert world.start_offset("g", LANE) == 10
         world.ledger.check()
+
+
+@virtual
+async def test_a_second_redrive_takes_nothing_unless_asked_to() -> None:
+    world = lane_world()
+    async with running(world) as coordinator:
+        member = await joined(world, coordinator)
+        await coordinator.lanes.redrive("g", [selection(world, (0, 2))], run_id="r1")
+        for delivery in await member.take(3):
+            await member.settle(delivery, ACCEPT)
+        second = await coordinator.lanes.redrive("g", [selection(world, (1, 3))], run_id="r2")
+        assert (second.records, second.marked) == (1, 2)
+        (delivery,) = await member.take(1)
+        assert offsets(delivery) == [3]
+        await member.settle(delivery, ACCEPT)
+        world.ledger.check()
+        ((lane, _),) = lanes_of(world)
+        world.ledger.reset(lane)
+        third = await coordinator.lanes.redrive(
+            "g", [selection(world, (1, 1))], run_id="r3", again=True
+        )
+        assert third.records == 1
+        (delivery,) = await member.take(1)
+        assert (offsets(delivery), counts(delivery)) == ([1], {1})
+        marks = await coordinator.lanes.marks("g", "dead", world.log.topic_id("dead"), 0)
+        assert [(m.first_offset, m.last_offset, m.kind, m.run_id) for m in marks] == [
+            (0, 2, "redriven", "r1"),
+            (1, 1, "redriven", "r3"),
+            (3, 3, "redriven", "r2"),
+        ]
+
+
+@virtual
+async def test_discarded_letters_stay_away_unless_asked_for() -> None:
+    world = lane_world()
+    async with running(world) as coordinator:
+        member = await joined(world, coordinator)
+        done = await coordinator.lanes.discard("g", [selection(world, (0, 4))], run_id="d")
+        assert done.records == 5
+        redriven = await coordinator.lanes.redrive("g", [selection(world, (3, 6))], run_id="r")
+        assert (redriven.records, redriven.marked) == (2, 2)
+        assert offsets(*await member.take(2)) == [5, 6]
+        again = await coordinator.lanes.redrive(
+            "g", [selection(world, (4, 4))], run_id="r2", again=True
+        )
+        assert again.records == 1
+        assert offsets(*await member.take(1)) == [4]
+
+
+@virtual
+async def test_a_redrive_on_top_of_another_leaves_its_locks_alone() -> None:
+    world = lane_world()
+    async with running(world) as coordinator:
+        member = await joined(world, coordinator)
+        await coordinator.lanes.redrive("g", [selection(world, (5, 9))], run_id="r1")
+        held = await member.take(5)
+        more = await coordinator.lanes.redrive(
+            "g", [selection(world, (0, 12))], run_id="r2", again=True
+        )
+        assert (more.records, more.under_way) == (8, 5)
+        for delivery in held:
+            result = await member.settle(delivery, ACCEPT)
+            assert (result.error, result.exceptions) == (None, [])
+        assert sorted(offsets(*await member.take(8))) == [0, 1, 2, 3, 4, 10, 11, 12]
+        world.ledger.check()
+
+
+@virtual
+async def test_nobody_else_gets_letters() -> None:
+    world = lane_world(records=5)
+    async with running(world) as coordinator:
+        member = await joined(world, coordinator)
+        (plain,) = await member.take(5)
+        others = {}
+        for group, topics in (("h", ("orders",)), ("g", ("dead",)), ("k", ("dead",))):
+            other = others[group] = world.member(f"other-{group}")
+            await other.join(coordinator, group, topics, max_poll_records=100)
+        await coordinator.lanes.redrive("g", [selection(world, (2, 3))], run_id="r1")
+        assert offsets(*await member.take(2)) == [2, 3]
+        await until(lambda: len(others["k"].deliveries) > 0, step_s=0.01)
+        assert offsets(*await others["h"].take(5)) == offsets(plain)
+        assert {d.key.name for d in others["g"].deliveries} == {"dead"}
+        assert {d.key.name for d in others["k"].deliveries} == {"dead"}
+        await member.settle(plain, ACCEPT)
+        assert world.start_offset("g", "orders") == 5
+
+
+@virtual
+async def test_a_rate_is_kept() -> None:
+    world = lane_world(30)
+    async with running(world) as coordinator:
+        member = await joined(world, coordinator)
+        began_s = now_s()
+        await coordinator.lanes.redrive("g", [selection(world, (0, 29))], run_id="r", rate_per_s=10)
+        got = 0
+        while got < 30:
+            (delivery,) = await member.take(1)
+            got += delivery.records
+            assert got <= (now_s() - began_s) * 10 + 2
+            await member.settle(delivery, ACCEPT)
+        assert 2.7 <= now_s() - began_s <= 3.5
+
+
+@virtual
+async def test_what_fails_again_is_another_letter_of_the_same_record() -> None:
+    world = lane_world()
+    world.dead_letters.topics["dead"] = []
+    world.defaults |= {
+        "errors.deadletterqueue.topic.name": "dead",
+        "errors.deadletterqueue.copy.record.enable": "true",
+    }
+    async with running(world) as coordinator:
+        member = await joined(world, coordinator)
+        await coordinator.lanes.redrive("g", [selection(world, (7, 7))], run_id="r")
+        (delivery,) = await member.take(1)
+        await member.settle(delivery, REJECT)
+        await until(lambda: world.dead_letters.topics["dead"], step_s=0.01)
+        (message,) = world.dead_letters.topics["dead"]
+        said = [(name, (value or b"").decode()) for name, value in message.headers]
+        assert [name for name, _ in said if name == KAFKA_PREFIX + "offset"] == [
+            KAFKA_PREFIX + "offset"
+        ]
+        headers = dict(said)
+        assert headers[KAFKA_PREFIX + "topic"] == "orders"
+        assert headers[KAFKA_PREFIX + "partition"] == "0"
+        assert headers[KAFKA_PREFIX + "offset"] == "1007"
+        assert headers["own"] == "1"
+        assert f":{world.log.topic_id('dead')}:0:7:" in headers[ID_HEADER]
+        await until(lambda: world.start_offset("g", LANE) == 8, step_s=0.01)
+
+
+@virtual
+async def test_letters_that_the_topic_has_no_more_are_finished() -> None:
+    world = lane_world()
+    async with running(world) as coordinator:
+        member = await joined(world, coordinator)
+        world.log.compact("dead", [3])
+        world.log.move_log_start("dead", 2)
+        await coordinator.lanes.redrive("g", [selection(world, (0, 5))], run_id="r")
+        deliveries = await member.take(3)
+        assert offsets(*deliveries) == [2, 4, 5]
+        for delivery in deliveries:
+            await member.settle(delivery, ACCEPT)
+        assert world.start_offset("g", LANE) == 6
+
+
+@virtual
+async def test_what_was_not_handed_out_can_be_taken_back() -> None:
+    world = lane_world()
+    async with running(world) as coordinator:
+        await coordinator.group("g")
+        await coordinator.lanes.redrive("g", [selection(world, (0, 9))], run_id="r")
+        member = world.member("m")
+        await member.join(coordinator, "g", ("orders",), max_poll_records=3, credit=3)
+        (held,) = await member.take(3)
+        assert await coordinator.lanes.withdraw("g", "dead") == 7
+        await member.settle(held, ACCEPT)
+        assert world.start_offset("g", LANE) == 10
+        again = await coordinator.lanes.redrive("g", [selection(world, (0, 9))], run_id="r2")
+        assert (again.records, again.marked) == (7, 3)
+
+
+@virtual
+async def test_a_topic_that_was_made_again_has_none_of_its_letters() -> None:
+    world = lane_world()
+    async with running(world) as coordinator:
+        former = selection(world, (0, 5))
+        await coordinator.group("g")
+        world.log.delete("dead")
+        world.log.create("dead")
+        world.log.append("dead", 20)
+        await coordinator.lanes.redrive("g", [former], run_id="r")
+        member = await joined(world, coordinator)
+        await coordinator.lanes.look()
+        rows = [part.row for key, part in lanes_of(world)]
+        assert [row.closed for row in rows] == [True]
+        assert member.deliveries == []
+        assert (LANE, 0) not in coordinator.groups["g"].partitions
+
+
+@virtual
+@pytest.mark.parametrize("crash_after", [False, True])
+@pytest.mark.parametrize("crash_at", range(5, 17))
+async def test_a_crash_at_any_call_to_the_store_loses_and_doubles_none(
+    crash_at: int, crash_after: bool
+) -> None:
+    world = lane_world(8)
+    crashing = world.build(crash_at=crash_at, crash_after=crash_after)
+    caller = world.caller
+    await crashing.start()
+
+    async def works(coordinator: Coordinator, name: str) -> None:
+        member = world.member(name)
+        await member.join(coordinator, "g", ("orders",), max_poll_records=2)
+        while True:
+            for delivery in await member.take(1):
+                await member.settle(delivery, ACCEPT)
+
+    async def redrives() -> None:
+        await crashing.group("g")
+        await crashing.lanes.redrive("g", [selection(world, (0, 5))], run_id="r")
+
+    work = asyncio.create_task(works(crashing, "m1"))
+    redrive = asyncio.create_task(redrives())
+    ended = asyncio.create_task(caller.crashed.wait())
+    await asyncio.wait([ended], timeout=5)
+    for task in (work, redrive, ended):
+        task.cancel()
+    await world.kill(crashing)
+    async with running(world) as coordinator:
+        await coordinator.group("g")
+        await coordinator.lanes.redrive("g", [selection(world, (0, 5))], run_id="r")
+        work = asyncio.create_task(works(coordinator, "m2"))
+        # The locks of the one that was killed with its coordinator end first.
+        await until(lambda: world.start_offset("g", LANE) == 6, step_s=0.1)
+        work.cancel()
+    lives = [world.ledger.life(key, offset) for key, _ in lanes_of(world) for offset in range(6)]
+    assert all(life.arrivals for life in lives)
+    world.ledger.check()
+
+
+@virtual
+async def test_members_keep_locks_of_lanes_over_a_restart() -> None:
+    world = lane_world()
+    coordinator = await world.start()
+    member = await joined(world, coordinator)
+    await coordinator.lanes.redrive("g", [selection(world, (0, 3))], run_id="r")
+    (delivery,) = await member.take(4)
+    await world.kill(coordinator)
+    async with running(world) as second:
+        assert await member.join(second, "g", ("orders",), max_poll_records=100) == []
+        result = await member.settle(delivery, ACCEPT)
+        assert (result.error, result.exceptions) == (None, [])
+        assert world.start_offset("g", LANE) == 4
+        world.ledger.check()
+
+
+BAD = [
+    ({"runs": ()}, "has no runs"),
+    ({"runs": ((3, 2),)}, "not in order"),
+    ({"runs": ((0, 3), (3, 4))}, "not in order"),
+    ({"runs": ((-1, 3),)}, "not in order"),
+    ({"source_topic": ""}, "source_topic"),
+    ({"keys": b"x"}, "1 bytes, not 8"),
+]
+
+
+@virtual
+@pytest.mark.parametrize(("change", "match"), BAD)
+async def test_bad_selections_are_refused(change: dict[str, Any], match: str) -> None:
+    world = lane_world()
+    async with running(world) as coordinator:
+        await coordinator.group("g")
+        bad = replace(selection(world, (0, 0)), **change)
+        with pytest.raises(InvalidRequestError, match=match):
+            await coordinator.lanes.redrive("g", [bad], run_id="r")
+
+
+@virtual
+async def test_what_can_not_be_redriven_is_said() -> None:
+    world = lane_world()
+    async with running(world) as coordinator:
+        good = selection(world, (0, 3))
+        redrive = coordinator.lanes.redrive
+        with pytest.raises(GroupNotFoundError, match="'g'"):
+            await redrive("g", [good], run_id="r")
+        await coordinator.group("g")
+        with pytest.raises(InvalidRequestError, match="run_id"):
+            await redrive("g", [good], run_id="")
+        with pytest.raises(InvalidRequestError, match="twice"):
+            await redrive("g", [good, good], run_id="r")
+        for rate in (-1, 2_000_000):
+            with pytest.raises(InvalidRequestError, match="rate_per_s"):
+                await redrive("g", [good], run_id="r", rate_per_s=rate)
+        other = replace(good, source_topic="payments")
+        with pytest.raises(InvalidRequestError, match="at least 1 for each"):
+            await redrive("g", [good, other], run_id="r", rate_per_s=1)
+        many = replace(good, runs=[(2 * n, 2 * n) for n in range(RUNS_MAX + 1)])
+        with pytest.raises(LimitExceededError, match="in parts"):
+            await redrive("g", [many], run_id="r")
+    assert lanes_of(world) == []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sharecoord.core.changes import LoadedPartition
+from sharecoord.core.lanes import MarkKind, Order, Run, Selection
 from sharecoord.errors import (
     InternalError,
     InvalidConfigError,
@@ -63,6 +65,8 @@ def sound(world: SqliteWorld) -> tuple[AnyStore, LoadedPartition]:
     commit(store, change_of(loaded, head=head, upserted=rows, dead_letters=letters))
     store.join_members([member_of()])
     store.save_group_config("group", set_values={"share.ordering": "key"}, deleted=[])
+    lane = replace(key_of(topic="dead"), lane="orders")
+    store.take_in([Selection(lane, (Run(3, 4),))], Order(MarkKind.DISCARDED, "run"))
     return store, loaded
 
 
@@ -86,10 +90,11 @@ def test_a_sound_store_has_no_findings(world: SqliteWorld) -> None:
         "store_meta": 2,
         "coordinator": 1,
         "share_group": 1,
-        "share_partition": 1,
+        "share_partition": 2,
         "in_flight": 4,
         "member": 1,
         "dead_letter": 1,
+        "letter_mark": 1,
     }
 
 
@@ -117,70 +122,98 @@ RANGE = "partition_id=1 first_offset="
     ("statement", "table", "row", "problem", "fix"),
     [
         (
-            "UPDATE share_partition SET finished_count = 3",
+            "UPDATE share_partition SET finished_count = 3 WHERE id = 1",
             "share_partition",
             "id=1",
             "finished_count is 3, its ranges leave 91",
             "writes it anew",
         ),
         (
-            "UPDATE share_partition SET end_leader_epoch = NULL",
+            "UPDATE share_partition SET end_leader_epoch = NULL WHERE id = 1",
             "share_partition",
             "id=1",
             "partition 0: start_offset, end_offset, finished_count, end_leader_epoch are not all",
             RESET,
         ),
         (
-            "UPDATE share_partition SET start_offset = -1, finished_count = 92",
+            "UPDATE share_partition SET start_offset = -1, finished_count = 92 WHERE id = 1",
             "share_partition",
             "id=1",
             "start_offset -1 and end_offset 100 are no window",
             RESET,
         ),
         (
-            "UPDATE share_partition SET topic_id = 'AB'",
+            "UPDATE share_partition SET stops_at = -1 WHERE id = 2",
+            "share_partition",
+            "id=2",
+            "lane orders: end_offset 0 is beyond stops_at -1",
+            "--again",
+        ),
+        (
+            "UPDATE share_partition SET rate_limit = -1 WHERE id = 1",
+            "share_partition",
+            "id=1",
+            "rate_limit is -1",
+            "UPDATE",
+        ),
+        (
+            "UPDATE letter_mark SET kind = 'lost'",
+            "letter_mark",
+            "partition_id=2 first_offset=3 run_id=run",
+            "kind 'lost' is neither redriven nor discarded",
+            "UPDATE",
+        ),
+        (
+            "UPDATE letter_mark SET last_offset = 2",
+            "letter_mark",
+            "partition_id=2 first_offset=3 run_id=run",
+            "[3, 2] are no offsets",
+            "UPDATE",
+        ),
+        (
+            "UPDATE share_partition SET topic_id = 'AB' WHERE id = 1",
             "share_partition",
             "id=1",
             "topic_id 'AB' is not 32 hex digits",
             "UPDATE",
         ),
         (
-            "UPDATE share_partition SET partition_index = -1",
+            "UPDATE share_partition SET partition_index = -1 WHERE id = 1",
             "share_partition",
             "id=1",
             "partition_index is negative",
             "UPDATE",
         ),
         (
-            "UPDATE share_partition SET owner = ''",
+            "UPDATE share_partition SET owner = '' WHERE id = 1",
             "share_partition",
             "id=1",
             "owner is empty text, not NULL",
             "UPDATE",
         ),
         (
-            "UPDATE share_partition SET state_epoch = -1",
+            "UPDATE share_partition SET state_epoch = -1 WHERE id = 1",
             "share_partition",
             "id=1",
             "state_epoch is -1",
             "UPDATE",
         ),
         (
-            "UPDATE share_partition SET owner_epoch = 0",
+            "UPDATE share_partition SET owner_epoch = 0 WHERE id = 1",
             "in_flight",
             f"{RANGE}0",
             "[0, 4]: its lock token is of owner epoch 1, beyond 0",
             RESET,
         ),
         (
-            "UPDATE share_partition SET start_offset = 3, finished_count = 88",
+            "UPDATE share_partition SET start_offset = 3, finished_count = 88 WHERE id = 1",
             "in_flight",
             f"{RANGE}0",
             "group group, topic orders, partition 0, [0, 4]: it is not inside the window [3, 100)",
             "--to-offset 3 ",
         ),
         (
-            "UPDATE share_partition SET end_offset = 29, finished_count = 20",
+            "UPDATE share_partition SET end_offset = 29, finished_count = 20 WHERE id = 1",
             "in_flight",
             f"{RANGE}21",
             "[21, 29]: it is not inside the window [0, 29)",
@@ -362,7 +395,7 @@ RANGE = "partition_id=1 first_offset="
             "with that coordinator stopped",
         ),
         (
-            "UPDATE share_partition SET starts_at_zero = 'no'",
+            "UPDATE share_partition SET starts_at_zero = 'no' WHERE id = 1",
             "share_partition",
             "id=1",
             "starts_at_zero is str 'no', not 0 or 1",
@@ -398,14 +431,14 @@ def test_damage_is_named(
 
 def test_names_of_groups_are_quoted_in_commands(world: SqliteWorld) -> None:
     sound(world)
-    damage(world, "UPDATE share_partition SET group_id = 'a; b', end_offset = -5")
+    damage(world, "UPDATE share_partition SET group_id = 'a; b', end_offset = -5 WHERE id = 1")
     assert any("--group 'a; b' " in finding.fix for finding in checked(world).findings)
 
 
 def test_a_range_of_a_partition_without_a_start(world: SqliteWorld) -> None:
     sound(world)
     names = ("start_offset", "end_offset", "finished_count", "end_leader_epoch")
-    damage(world, f"UPDATE share_partition SET {' = NULL, '.join(names)} = NULL")
+    damage(world, f"UPDATE share_partition SET {' = NULL, '.join(names)} = NULL WHERE id = 1")
     problems = {finding.problem.rpartition(": ")[2] for finding in checked(world).findings}
     assert problems == {"the share-partition has no start offset yet"}
 

@@ -1,0 +1,188 @@
+"""`sharecoord replay`: a part of a topic goes to a side group."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sharecoord.cli.connection import Services
+from sharecoord.cli.options import connection_options, debug_option, output_options, timeout_option
+from sharecoord.cli.output import Column, Output, note
+
+if TYPE_CHECKING:
+    from sharecoord_sdk.admin import ReplayOf
+
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+_COLUMNS = (
+    Column("GROUP", "group"),
+    Column("TOPIC", "topic"),
+    Column("PARTITION", "partition"),
+    Column("FIRST-OFFSET", "first_offset"),
+    Column("STOPS-AT", "stops_at"),
+    Column("RECORDS", "records"),
+    Column("RATE", "rate"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """The options that say which records, by their names."""
+
+    from_datetime: str | None
+    to_datetime: str | None
+    by_duration: str | None
+    offsets: Path | None
+
+    def what(self) -> ReplayOf:
+        """What is to be replayed.
+
+        Raises:
+            click.UsageError: Options that do not go together, or can not be read.
+        """
+        from sharecoord_sdk.admin import ReplayOf
+
+        from sharecoord.cli.groups_request import parse_datetime_ms
+
+        times = self.from_datetime is not None or self.to_datetime is not None
+        chosen = [times, self.by_duration is not None, self.offsets is not None]
+        if sum(chosen) != 1:
+            raise click.UsageError(
+                "say which records: --from-datetime and --to-datetime, or --by-duration, or "
+                "--offsets; one of them."
+            )
+        if self.offsets is not None:
+            return ReplayOf.offsets(read_ranges(self.offsets))
+        if self.by_duration is not None:
+            return ReplayOf.duration(_duration_ms(self.by_duration))
+        first, last = self.from_datetime, self.to_datetime
+        return ReplayOf.times(
+            None if first is None else parse_datetime_ms(first, "--from-datetime"),
+            None if last is None else parse_datetime_ms(last, "--to-datetime"),
+        )
+
+
+@click.command()
+@connection_options
+@timeout_option
+@click.option("--group", required=True, help="The group whose records they are.")
+@click.option("--into", required=True, metavar="SIDE_GROUP", help="A new group that gets them.")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="The topic (repeatable)."
+)
+@click.option("--from-datetime", metavar="TIME", help="Records of this time or later (ISO 8601).")
+@click.option("--to-datetime", metavar="TIME", help="Records before this time.")
+@click.option("--by-duration", metavar="D", help="Records of the last D, such as PT1H30M.")
+@click.option(
+    "--offsets", type=FILE, help="CSV with topic,partition,offset or topic,partition,first-last."
+)
+@click.option("--rate", type=click.IntRange(1), help="Records per second at the most.")
+@click.option("--with-settings", is_flag=True, help="SIDE_GROUP gets the settings of the group.")
+@click.option("--dry-run", is_flag=True, help="Only show what would happen (the default).")
+@click.option("--execute", is_flag=True, help="Do it.")
+@output_options
+@debug_option
+@click.pass_context
+def replay(ctx: click.Context, /, **options: Any) -> None:
+    """Deliver a part of a topic again, to a group of its own.
+
+    The members of SIDE_GROUP subscribe to the topic, get these records, and then nothing more.
+    Nothing changes for the group itself.
+
+    \b
+    sharecoord replay --group billing --into billing-again --topic orders \\
+        --from-datetime 2026-01-31T12:00:00 --to-datetime 2026-01-31T13:00:00 --execute
+    """  # noqa: D301 - Click's mark for lines that stay as they are
+    _check(options)
+    from sharecoord.cli.groups_request import parse_topics
+
+    names = ("from_datetime", "to_datetime", "by_duration", "offsets")
+    what = ReplayRequest(**{name: options[name] for name in names}).what()
+    services, into = ctx.ensure_object(Services), options["into"]
+    bootstrap, config = options["bootstrap_server"], options["command_config"]
+    with services.admin(bootstrap, config, options["timeout_ms"]) as admin:
+        parts = admin.replay(
+            options["group"],
+            into,
+            what,
+            parse_topics(options["topics"]),
+            rate_per_s=options["rate"] or 0,
+            with_settings=options["with_settings"],
+            dry_run=not options["execute"],
+        )
+    rows = [
+        {
+            "group": into,
+            "topic": part.topic,
+            "partition": part.partition,
+            "first_offset": part.first_offset,
+            "stops_at": part.stops_at,
+            "records": part.records,
+            "rate": part.rate_limit or None,
+        }
+        for part in parts
+    ]
+    Output(options["output"], not options["no_color"]).show(_COLUMNS, rows)
+    if not options["execute"]:
+        note("dry run: nothing was changed; use --execute to do it")
+    else:
+        note(f"members of group '{into}' get them; `sharecoord groups --describe` shows how far")
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    if options["dry_run"] and options["execute"]:
+        raise click.UsageError("--dry-run and --execute exclude each other.")
+    if not options["topics"] and options["offsets"] is None:
+        raise click.UsageError("name the topic with --topic.")
+
+
+def _duration_ms(text: str) -> int:
+    from sharecoord.config.values import parse_iso_duration_ms
+
+    try:
+        return parse_iso_duration_ms(text)
+    except ValueError as error:
+        raise click.UsageError(f"--by-duration {text}: it must be {error}.") from None
+
+
+def read_ranges(path: Path) -> list[tuple[str, int, int, int]]:
+    """Reads `topic,partition,offset` and `topic,partition,first-last`.
+
+    Raises:
+        click.UsageError: A line that can not be read, or none.
+    """
+    found: list[tuple[str, int, int, int]] = []
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file)
+        for fields in reader:
+            stripped = [field.strip() for field in fields]
+            if not any(stripped):
+                continue
+            parsed = _range(stripped)
+            if parsed is None:
+                raise click.UsageError(
+                    f"{path}:{reader.line_num}: {','.join(fields)!r} is neither "
+                    "topic,partition,offset nor topic,partition,first-last."
+                )
+            found.append(parsed)
+    if not found:
+        raise click.UsageError(f"{path}: there are no offsets in it.")
+    return found
+
+
+def _range(fields: list[str]) -> tuple[str, int, int, int] | None:
+    if len(fields) != 3:
+        return None
+    topic, partition, offsets = fields
+    first, dash, last = offsets.partition("-")
+    last = last if dash else first
+    if not (topic and partition.isdecimal() and first.isdecimal() and last.isdecimal()):
+        return None
+    if int(first) > int(last):
+        return None
+    return topic, int(partition), int(first), int(last)

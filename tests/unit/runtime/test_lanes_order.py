@@ -1,0 +1,160 @@
+"""Lanes of groups that keep order by key, and of fleets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from sharecoord.core.delivery import Delivery
+from sharecoord.core.records import key_hashes_of
+from sharecoord.errors import InvalidRequestError
+from sharecoord.runtime.lanes import LaneSelection
+from sharecoord.testing.harness import World, running
+from sharecoord.testing.virtual_time import virtual
+from tests.unit.runtime.fleets import fleet_of
+from tests.unit.runtime.test_lanes import ACCEPT, LANE, joined, lane_world, selection
+from tests.unit.runtime.worlds import offsets, until
+
+
+def keyed(world: World, *runs: tuple[int, int]) -> LaneSelection:
+    keys = [f"k{at % 3}".encode() for first, last in runs for at in range(first, last + 1)]
+    return selection(world, *runs, keys=key_hashes_of(keys))
+
+
+def key_of(delivery: Delivery, offset: int) -> bytes | None:
+    for chunk, start, stop in delivery.slices:
+        found = list(chunk.offsets or range(chunk.first, chunk.last + 1))[start:stop]
+        if offset in found:
+            assert chunk.keys is not None
+            return chunk.keys[start + found.index(offset)]
+    raise AssertionError(f"{offset} is not in {delivery}")
+
+
+class KeyJudge:
+    """Which key is out where; two places at once are wrong, and so is another order in a lane."""
+
+    def __init__(self) -> None:
+        self.out: dict[bytes, Counter[str]] = {}
+        self.last: dict[bytes, int] = {}
+        self.seen: Counter[str] = Counter()
+
+    def takes(self, delivery: Delivery) -> None:
+        for offset in offsets(delivery):
+            key, name = key_of(delivery, offset), delivery.key.name
+            assert key is not None
+            places = self.out.setdefault(key, Counter())
+            places[name] += 1
+            assert len(+places) == 1, f"{key!r} is out at {places}"
+            if delivery.key.lane:
+                assert offset > self.last.get(key, -1), f"{key!r}: {offset} after {self.last[key]}"
+                self.last[key] = offset
+            self.seen[name] += 1
+
+    def gives_back(self, delivery: Delivery) -> None:
+        for offset in offsets(delivery):
+            key = key_of(delivery, offset)
+            assert key is not None
+            self.out[key][delivery.key.name] -= 1
+
+
+@virtual
+async def test_no_key_is_out_in_a_lane_and_elsewhere_at_once() -> None:
+    world = lane_world(30, ordering="key")
+    for n in range(60):
+        world.log.append("orders", 1, key=f"k{n % 3}".encode())
+    judge = KeyJudge()
+    async with running(world) as coordinator:
+
+        async def works(name: str) -> None:
+            member = world.member(name)
+            await member.join(coordinator, "g", ("orders",), max_poll_records=4)
+            while True:
+                delivery = await member.next_delivery()
+                judge.takes(delivery)
+                await asyncio.sleep(0.02)
+                judge.gives_back(delivery)
+                await member.settle(delivery, ACCEPT)
+
+        tasks = [asyncio.create_task(works(f"m{n}")) for n in range(3)]
+        await until(lambda: judge.seen["orders"] >= 6, step_s=0.01)
+        result = await coordinator.lanes.redrive("g", [keyed(world, (0, 29))], run_id="r")
+        assert result.records == 30
+        await until(lambda: judge.seen[LANE] == 30 and judge.seen["orders"] == 60, step_s=0.1)
+        for task in tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await until(lambda: world.start_offset("g", LANE) == 30, step_s=0.1)
+        await coordinator.lanes.look()
+        assert coordinator.groups["g"].shared_keys == {}, "order costs nothing more than before"
+        world.ledger.check()
+
+
+@virtual
+async def test_letters_get_their_turn_beside_a_key_with_much_traffic() -> None:
+    world = lane_world(3, ordering="key")
+    for _ in range(3):
+        world.log.append("dead", 1, key=b"hot")
+    world.log.append("orders", 4_000, key=b"hot")
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", ("orders",), max_poll_records=10)
+        first = await member.next_delivery()
+        letters = selection(world, (3, 5), keys=key_hashes_of([b"hot"] * 3))
+        await coordinator.lanes.redrive("g", [letters], run_id="r")
+        held, before, found = [first], 0, 0
+        while found < 3:
+            await member.settle(held.pop(0), ACCEPT)
+            while not held:
+                delivery = await member.next_delivery()
+                held.append(delivery)
+                found += delivery.records if delivery.key.lane else 0
+                before += 0 if delivery.key.lane else delivery.records
+        assert before < 2_000, "long before the topic's own are done"
+
+
+@virtual
+async def test_order_by_key_needs_keys_and_one_coordinator() -> None:
+    world = lane_world(ordering="key")
+    async with running(world) as coordinator:
+        await coordinator.group("g")
+        with pytest.raises(InvalidRequestError, match="must have keys"):
+            await coordinator.lanes.redrive("g", [selection(world, (0, 3))], run_id="r")
+    fleet_world = lane_world(ordering="key")
+    async with fleet_of(fleet_world, "a", "b") as fleet:
+        await fleet.all["a"].group("g")
+        with pytest.raises(InvalidRequestError, match="unordered"):
+            await fleet.all["a"].lanes.redrive("g", [keyed(fleet_world, (0, 3))], run_id="r")
+
+
+@virtual
+@pytest.mark.parametrize("asked", ["a", "b"])
+async def test_in_a_fleet_any_coordinator_redrives_and_one_serves(asked: str) -> None:
+    world = lane_world()
+    for partition in (1, 2, 3):
+        world.log.create("dead", partition + 1)
+        world.log.append("dead", 4, partition=partition)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = await joined(world, fleet.all["a"])
+        wanted = [replace(selection(world, (0, 3)), partition=partition) for partition in range(4)]
+        result = await fleet.all[asked].lanes.redrive("g", wanted, run_id="r")
+        assert result.records == 16
+        got: list[tuple[int, int]] = []
+        while len(got) < 16:
+            delivery = await member.next_delivery()
+            got += [(delivery.key.partition, offset) for offset in offsets(delivery)]
+            reply = await member.settle(delivery, ACCEPT)
+            assert (reply.error, reply.exceptions) == (None, [])
+        assert sorted(got) == [(partition, offset) for partition in range(4) for offset in range(4)]
+        owners = {
+            name
+            for name, each in fleet.all.items()
+            for place in each.groups["g"].partitions
+            if place[0] == LANE
+        }
+        assert owners == {"a", "b"}
+        world.ledger.check()
