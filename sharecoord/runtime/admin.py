@@ -31,7 +31,12 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.runtime.admin_base import counted, not_found
-from sharecoord.runtime.admin_replay import ReplayCommand, not_finished, plan_replay
+from sharecoord.runtime.admin_replay import (
+    ReplayCommand,
+    check_replay,
+    not_finished,
+    plan_replay,
+)
 from sharecoord.runtime.admin_reset import plan_reset
 from sharecoord.runtime.admin_types import (
     CoordinatorInfo,
@@ -392,6 +397,7 @@ class Admin(Interventions):
             KafkaUnavailableError: Kafka does not answer.
             LimitExceededError: Too many groups, or too many runs of offsets.
         """
+        check_replay(command)
         groups, members = await self._load()
         if command.group_id not in groups:
             raise not_found(command.group_id)

@@ -70,7 +70,6 @@ async def plan_replay(
     Raises:
         SharecoordError: As `Admin.replay`.
     """
-    _check(command)
     topics = command.topics or {topic: () for topic, _ in command.runs}
     infos = await catalog.describe(sorted(topics))
     wanted = {place for topic in topics for place in _places(topic, topics[topic], infos)}
@@ -99,7 +98,13 @@ async def plan_replay(
     return _with_rates(parts, command.rate_per_s)
 
 
-def _check(command: ReplayCommand) -> None:
+def check_replay(command: ReplayCommand) -> None:
+    """Refuses what is wrong by itself.
+
+    Raises:
+        InvalidRequestError: Names the field.
+        LimitExceededError: Too many runs of offsets.
+    """
     if command.into_group_id == command.group_id:
         raise InvalidRequestError(
             f"into_group_id is the group itself ({command.group_id!r}); to deliver records to it "

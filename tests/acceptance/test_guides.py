@@ -65,6 +65,14 @@ def test_delay(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path
     assert printed[-1] == "pay the bill - delivery 1"
 
 
+def test_replay(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+    names = {"invoices": topic(), "billing": unique_name("billing")}
+    lines = run_example("replay.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    printed = [line for line in lines if line.startswith(("replay:", "second:", "left:"))]
+    assert len(printed) == 5
+    check_said("replay.md", printed)
+
+
 def test_dead_letters(
     kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path
 ) -> None:

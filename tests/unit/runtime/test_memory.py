@@ -339,6 +339,7 @@ async def test_all_parts_are_counted_and_shown() -> None:
 async def short_in_view(coordinator: Coordinator) -> str:
     context = coordinator.context
     rows = await context.caller.call(context.store.list_partitions, "g")
+    groups = {row.group_id: row for row in await context.caller.call(context.store.load_groups)}
     (view,) = await Views(coordinator, context.caller, groups).partitions(rows, {})
     return view.memory_short
 
