@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from sharecoord.core.changes import (
     InFlightRow,
@@ -12,6 +12,7 @@ from sharecoord.core.changes import (
     PartitionRow,
 )
 from sharecoord.core.dead_letters import ID_HEADER, PAYLOAD_HEADER
+from sharecoord.core.lanes import Taken
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.ports import OutgoingMessage
 from sharecoord.store import memory_delayed
@@ -137,7 +138,7 @@ class DatabaseJudge:
         """What is owed to the dead-letter topic, in words; but for topics that were deleted."""
         for key, offset in self._owed:
             if key.topic_id not in self.log.ended and not self._has_letter(key, offset):
-                yield f"dead letter of {key.topic}[{key.partition}]@{offset}"
+                yield f"dead letter of {key.name}[{key.partition}]@{offset}"
 
     def _has_letter(self, key: PartitionKey, offset: int) -> bool:
         return (key.topic_id, key.partition, offset) in self._letters
@@ -213,6 +214,69 @@ class DatabaseJudge:
         shadow.closed = False
         shadow.rows.clear()
         self._void(shadow, 0)
+
+    def redriven(
+        self, row: PartitionRow, rows: Mapping[int, InFlightRow], taken: Taken, *, again: bool
+    ) -> None:
+        """Letters were taken into a lane: they begin anew, all else stays as it was.
+
+        Args:
+            row: The lane's row from now on.
+            rows: Its ranges, by first offset.
+            taken: What was taken in.
+            again: Whether letters that were taken in before were wanted as well.
+        """
+        self.opened(row)
+        shadow = self.by_id[row.partition_id]
+        offsets = {at for first, last in taken.taken for at in range(first, last + 1)}
+        twice = sorted(offsets & shadow.redriven)
+        if twice and not again:
+            self.broken(f"{name_of(shadow)}@{twice}: redriven twice")
+        self._check_kept(shadow, rows, offsets)
+        shadow.redriven |= offsets
+        for offset in offsets:
+            if shadow.lives.pop(offset, None) is not None:
+                shadow.void.update(grant for grant in shadow.granted if grant[0] == offset)
+        for grant in shadow.void & shadow.granted.keys():
+            del shadow.granted[grant]
+        self._has_window(shadow, row, rows)
+
+    def withdrawn(self, row: PartitionRow, rows: Mapping[int, InFlightRow], taken: Taken) -> None:
+        """Letters that nobody had seen were taken out of a lane."""
+        self.opened(row)
+        shadow = self.by_id[row.partition_id]
+        offsets = {at for first, last in taken.taken for at in range(first, last + 1)}
+        seen = sorted(offset for offset in offsets if shadow.life(offset).arrived)
+        if seen:
+            self.broken(f"{name_of(shadow)}@{seen}: withdrawn after members had them")
+        self._check_kept(shadow, rows, offsets)
+        shadow.redriven -= offsets
+        self._has_window(shadow, row, rows)
+
+    def _check_kept(
+        self, shadow: Shadow, rows: Mapping[int, InFlightRow], changed: set[int]
+    ) -> None:
+        """What is not finished is as it was, but for offsets that were meant."""
+        now = {at: each for each in rows.values() for at in range(each[0], each[1] + 1)}
+        for old in shadow.rows.values():
+            for offset in range(old[0], old[1] + 1) if old.state != ARCHIVED else ():
+                if offset in changed and old.state == AVAILABLE and not old.hand_outs:
+                    continue
+                found = now.get(offset)
+                if found is None or found[2:] != old[2:] or offset in changed:
+                    shown = "nothing" if found is None else text_of(found)
+                    self.broken(f"{name_of(shadow)}@{offset}: {text_of(old)} became {shown}")
+
+    def _has_window(
+        self, shadow: Shadow, row: PartitionRow, rows: Mapping[int, InFlightRow]
+    ) -> None:
+        assert row.head is not None, "a lane has one"
+        if row.state_epoch <= shadow.state_epoch and shadow.start is not None:
+            self.broken(f"{name_of(shadow)}: changed without a new state epoch")
+        shadow.state_epoch, shadow.version = row.state_epoch, shadow.version + 1
+        shadow.start, shadow.end = row.head.start_offset, row.head.end_offset
+        shadow.closed = False
+        shadow.rows = dict(rows)
 
     def deleted(self, keys: Iterable[PartitionKey]) -> None:
         """An operator deleted offsets."""
@@ -461,7 +525,7 @@ class DatabaseJudge:
 
 def name_of(shadow: Shadow) -> str:
     """A share-partition in messages."""
-    return f"{shadow.key.topic}[{shadow.key.partition}]"
+    return f"{shadow.key.name}[{shadow.key.partition}]"
 
 
 def text_of(row: InFlightRow) -> str:

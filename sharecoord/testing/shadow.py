@@ -90,6 +90,8 @@ class Shadow:
     void: set[tuple[int, int]] = field(default_factory=set)
     """Grants that a reset or a truncation ended."""
     lives: dict[int, RecordLife] = field(default_factory=dict)
+    redriven: set[int] = field(default_factory=set)
+    """Of a lane: letters that were taken in."""
     version: int = 0
     """Grows with resets and truncations: answers to what was said before mean nothing."""
 

@@ -21,6 +21,7 @@ from sharecoord.core.changes import (
     PartitionRow,
     PartitionStart,
 )
+from sharecoord.core.lanes import Order, Selection, Taken
 from sharecoord.core.records import Headers, RecordChunk
 from sharecoord.errors import (
     InternalError,
@@ -178,6 +179,21 @@ class SimStore(MemoryStore):
         for row in rows.values():
             self._judge.reset(row)
         return rows
+
+    def take_in(self, selections: Sequence[Selection], order: Order) -> list[Taken]:
+        found = super().take_in(selections, order)
+        for taken in found:
+            partition = self.database.partitions[self.database.ids[taken.key]]
+            rows = partition.in_flight
+            self._judge.redriven(partition.row, rows, taken, again=order.again)
+        return found
+
+    def withdraw(self, keys: Sequence[PartitionKey]) -> list[Taken]:
+        found = super().withdraw(keys)
+        for taken in found:
+            partition = self.database.partitions[self.database.ids[taken.key]]
+            self._judge.withdrawn(partition.row, partition.in_flight, taken)
+        return found
 
     def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
         before = set(self.database.ids)

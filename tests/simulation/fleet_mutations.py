@@ -40,7 +40,7 @@ def _served_before_compared(fleet: Fleet | None, group: GroupActor, actor: Parti
     """Members may receive from the first moment; the books are compared when they come."""
     _compare_all(fleet, group, actor)
     for session in group.sessions.values():
-        session.compared.add((actor.key.topic, actor.key.partition))
+        session.compared.add(actor.key.place)
 
 
 _compare_all = moves.compare_all
@@ -54,7 +54,7 @@ def _compared_late(
     held: Sequence[HeldRange],
 ) -> None:
     """The other half of it."""
-    session.compared.discard((key.topic, key.partition))
+    session.compared.discard(key.place)
     _compare_book(group, session, key, owner_epoch, held)
 
 

@@ -94,7 +94,7 @@ class Stream:
         collector = Collector(
             lambda results: self._down.send(self._member.answered, number, results)
         )
-        said = [(k.topic, k.topic_id, k.partition, ranges) for k, ranges in items]
+        said = [(k.name, k.topic_id, k.partition, ranges) for k, ranges in items]
         group.acknowledge(session, said, collector, may_wait=number % 2 == 0)
 
     def credit(self, records_total: int) -> None:
@@ -304,7 +304,7 @@ class SimMember:
     def lock_book(self) -> list[BookEntry]:
         """What it believes to hold."""
         return [
-            (key.topic, key.topic_id, key.partition, held)
+            (key.name, key.topic_id, key.partition, held)
             for key, tokens in self.book.items()
             for held in _runs(tokens)
         ]
@@ -465,7 +465,7 @@ def _runs(tokens: dict[int, int]) -> list[HeldRange]:
 
 def _said(key: PartitionKey, ranges: Ranges) -> str:
     texts = [f"{r.type.name} {r.first}-{r.last} {r.lock_token:x}" for r in ranges]
-    return f"{key.topic}[{key.partition}] {', '.join(texts)}"
+    return f"{key.name}[{key.partition}] {', '.join(texts)}"
 
 
 def _shown(delivery: Delivery) -> str:
@@ -473,4 +473,4 @@ def _shown(delivery: Delivery) -> str:
     ranges = ", ".join(
         f"{r.first}-{r.last} {r.delivery_count}x {r.lock_token:x}" for r in delivery.ranges
     )
-    return f"{key.topic}[{key.partition}] {ranges}"
+    return f"{key.name}[{key.partition}] {ranges}"

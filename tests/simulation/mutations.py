@@ -34,7 +34,8 @@ from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import TopicLife
-from sharecoord.store import memory_store
+from sharecoord.store import memory_lanes
+from sharecoord.store.memory_database import MemoryDatabase, MemoryPartition
 from sharecoord.store.memory_store import MemoryStore
 from tests.simulation.fleet_mutations import FLEET_MUTATIONS, Patch, on
 from tests.simulation.script import play
@@ -56,7 +57,7 @@ _claim = MemoryStore._claim
 
 
 def _no_owner_epoch(
-    store: MemoryStore, database: memory_store.MemoryDatabase, claim: PartitionClaim
+    store: MemoryStore, database: MemoryDatabase, claim: PartitionClaim
 ) -> LoadedPartition | None:
     """Claims without raising the owner epoch."""
     loaded = _claim(store, database, claim)
@@ -283,12 +284,25 @@ def _reset_keeps_epoch(partition: Any, head: Any) -> None:
     partition.set_head(head)
 
 
+def _forgets_marks(part: MemoryPartition) -> Any:
+    """Takes a letter in although it was redriven before."""
+    return replace(_lane_state(part), marks=())
+
+
+def _forgets_locks(part: MemoryPartition) -> Any:
+    """Makes letters due again that a member holds."""
+    return replace(_lane_state(part), rows=(), marks=())
+
+
+_lane_state = memory_lanes._state
+
+
 MUTATIONS = FLEET_MUTATIONS | {
+    "a letter is redriven a second time": on(memory_lanes, "_state", _forgets_marks),
+    "a redrive ends locks of an earlier one": on(memory_lanes, "_state", _forgets_locks),
     "a commit of a former owner takes effect": on(MemoryStore, "commit", _no_fence),
     "a claim does not raise the owner epoch": on(MemoryStore, "_claim", _no_owner_epoch),
-    "a reset does not raise the state epoch": on(
-        memory_store._Partition, "clear", _reset_keeps_epoch
-    ),
+    "a reset does not raise the state epoch": on(MemoryPartition, "clear", _reset_keeps_epoch),
     "an acknowledgement is confirmed before it is stored": on(
         AcknowledgeEffect, "__init__", _reply_before_commit
     ),

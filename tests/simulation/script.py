@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
-from sharecoord.core.changes import PartitionKey
 from sharecoord.core.decisions import AcknowledgedRange
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime.admin_types import ResetCommand, ResetKind, ResetTo
+from sharecoord.runtime.lanes import LaneSelection
 from tests.simulation.fleet import GROUP, Node, finished
 from tests.simulation.members import SimMember
-from tests.simulation.world import TOPICS, World
+from tests.simulation.world import LETTER_PARTITIONS, LETTERS, TOPICS, World
 
 STEPS = 30
 MEMBERS = 5
@@ -27,6 +28,8 @@ class Script:
     def __init__(self, world: World) -> None:
         self.world = world
         self.chance = world.chance
+        self.runs = 0
+        """Redrives so far."""
 
     # -- members at work ------------------------------------------------------------------------
 
@@ -109,7 +112,7 @@ class Script:
             kind = chance.choice(list(AcknowledgeType))
             stolen = sorted(chance.sample(others, min(3, len(others))))
             ranges = [AcknowledgedRange(at, at, kind, token) for at, token in stolen]
-        foreign = PartitionKey(GROUP, key.topic, key.topic_id, key.partition + 1)
+        foreign = replace(key, partition=key.partition + 1)
         # Tokens are one share-partition's: the same one may be the member's own in another.
         never = [item._replace(lock_token=item.lock_token + (1 << 60)) for item in ranges]
         member.say_all([(key, ranges), (foreign, never)])
@@ -373,6 +376,38 @@ class Script:
         topic = self.place()[0]
         await finished(node.process, node.admin.delete_offsets(GROUP, [topic]), 5)
 
+    async def letters_are_redriven(self) -> None:
+        """Some of those that were not, or again some that are not under way; mostly at any rate."""
+        node, chance = self.some_node(), self.chance
+        if node is None or not node.serving or node.coordinator is None:
+            return
+        partition = chance.randrange(LETTER_PARTITIONS)
+        first = self.world.log.append(LETTERS, chance.randint(1, 20), partition=partition)
+        end = self.world.log.log(LETTERS, partition).log_end
+        runs: list[tuple[int, int]] = []
+        at = chance.randint(max(0, first - 20), first)
+        while at < end:
+            last = min(end - 1, at + chance.randint(0, 6))
+            runs.append((at, last))
+            at = last + chance.randint(2, 5)
+        topic_id = self.world.log.topic_id(LETTERS)
+        selection = LaneSelection(LETTERS, topic_id, partition, chance.choice(TOPICS), runs)
+        self.runs += 1
+        redrive = node.coordinator.lanes.redrive(
+            GROUP,
+            [selection],
+            rate_per_s=chance.choice((0, 0, 20)),
+            run_id=f"run-{self.runs}",
+            again=chance.random() < 0.2,
+        )
+        await finished(node.process, redrive, 5)
+
+    async def lanes_are_emptied(self) -> None:
+        """What was never handed out is taken back."""
+        node = self.some_node()
+        if node is not None and node.serving and node.coordinator is not None:
+            await finished(node.process, node.coordinator.lanes.withdraw(GROUP, LETTERS), 5)
+
     async def settings_change(self) -> None:
         node = self.some_node()
         if node is None or not node.serving or node.admin is None:
@@ -402,6 +437,7 @@ class Script:
 
     def steps(self) -> dict[Callable[[], Awaitable[None]], int]:
         """What may happen next, and how often."""
+        lanes = self.world.has_lanes
         return {
             self.more_records: 30,
             self.member_comes: 14,
@@ -435,6 +471,7 @@ class Script:
             self.settings_change: 2,
             self.group_is_paused: 2,
             self.caches_are_emptied: 3,
+            **({self.letters_are_redriven: 12, self.lanes_are_emptied: 1} if lanes else {}),
         }
 
     async def run(self) -> None:

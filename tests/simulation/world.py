@@ -28,6 +28,9 @@ from tests.simulation.members import ANSWER_TIMEOUT_S, SimMember, Wishes
 
 TOPICS = ("orders", "payments")
 
+LETTERS, LETTER_PARTITIONS = "letters", 2
+"""What is redriven; nobody subscribes to it."""
+
 FINISH_S = 900.0
 """After the last fault everything must be worked off within so long, on virtual time."""
 
@@ -63,6 +66,10 @@ class World:
         self.log = SimLog()
         for topic in TOPICS:
             self.log.create(topic, self.partitions)
+        self.has_lanes = seed % 4 == 1
+        if self.has_lanes:
+            # No draw: the other lives stay as they are.
+            self.log.create(LETTERS, LETTER_PARTITIONS)
         self.lock_s = choice((1, 2, 2, 5, 10))
         self.session_s = choice((6, 10, 45))
         self.coordinators = choice((1, 1, 2, 2, 3))
@@ -216,7 +223,8 @@ class World:
 
     def log_ends(self) -> list[tuple[PartitionKey, int]]:
         """Everything that must be worked off."""
-        return [
+        lanes = [(key, shadow.end) for key, shadow in self.judge.by_key.items() if key.lane]
+        return lanes + [
             (self.key(topic, partition), self.log.log(topic, partition).log_end)
             for topic in TOPICS
             if self.log.exists(topic)
