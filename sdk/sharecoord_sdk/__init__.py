@@ -36,7 +36,7 @@ from ._sync.consumer import ShareConsumer
 from ._sync.deserializing import DeserializingShareConsumer
 from ._version import __version__
 from .admin import AdminClient, AsyncAdminClient
-from .worker import Worker
+from .worker import Backoff, BatchOutcome, Breaker, Worker, WorkerState
 
 __all__ = [
     "TIMESTAMP_CREATE_TIME",
@@ -46,6 +46,9 @@ __all__ = [
     "AdminClient",
     "AsyncAdminClient",
     "AsyncShareConsumer",
+    "Backoff",
+    "BatchOutcome",
+    "Breaker",
     "ConcurrentModificationException",
     "DeserializingShareConsumer",
     "IllegalStateException",
@@ -61,5 +64,6 @@ __all__ = [
     "ShareConsumer",
     "TopicPartition",
     "Worker",
+    "WorkerState",
     "__version__",
 ]

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, Final, TypeVar
 
 from ._core.config import read_config
 from ._core.errors import IllegalStateException
 from ._core.outcomes import Reject, Retry
+from ._worker.calls import Middleware
 from ._worker.handlers import Handler, read_handler
+from ._worker.options import (
+    Backoff,
+    BatchOutcome,
+    Behaviour,
+    Breaker,
+    FailureOutcome,
+    RetryFunction,
+)
 from ._worker.shell import Options, Shell
 
-__all__ = ["Reject", "Retry", "Worker"]
+__all__ = ["Backoff", "BatchOutcome", "Breaker", "Reject", "Retry", "Worker", "WorkerState"]
 
 F = TypeVar("F", bound=Callable[[Any], Any])
+M = TypeVar("M", bound=Callable[[Any, Any], Any])
 
 CONCURRENCY_MAX: Final = 100_000
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -26,6 +38,25 @@ _NOT_HERE: Final = {
     "max.poll.records": "a Worker has no polls; `concurrency` says how many records run at a time",
     "share.acknowledgement.mode": "a Worker acknowledges what its handlers did",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """What a worker does right now.
+
+    Attributes:
+        handlers: Handlers that run.
+        records: Records that they have.
+        waiting: Records that no handler has seen.
+        stuck: Plain handlers that were given up and have not returned; each keeps its slot.
+        breakers: `closed`, `open` or `probing`, by topic; of handlers with a breaker.
+    """
+
+    handlers: int = 0
+    records: int = 0
+    waiting: int = 0
+    stuck: int = 0
+    breakers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Worker:
@@ -36,8 +67,7 @@ class Worker:
     raises `Reject(reason)`: never again. Any other exception: released, and logged. Locks are
     renewed while a handler runs.
 
-    Handlers of one worker run in no order. In a group with `share.ordering` key or partition, which
-    keeps order between members, give the worker `concurrency=1`.
+    Handlers run in no order unless they are given one (`ordering=`); docs/worker.md has all of it.
 
     Args:
         conf: As of `ShareConsumer`, without `max.poll.records` and `share.acknowledgement.mode`.
@@ -75,13 +105,26 @@ class Worker:
             _seconds("drain_timeout_s", drain_timeout_s),
         )
         self._handlers: dict[str, Handler] = {}
+        self._middleware: list[Middleware] = []
         self._lock = threading.Lock()
         self._started = False
         self._stop_asked = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shell: Shell | None = None
 
-    def handler(self, topic: str, *, batch: int | None = None) -> Callable[[F], F]:
+    def handler(
+        self,
+        topic: str,
+        *,
+        batch: int | None = None,
+        ordering: str | None = None,
+        retry: Backoff | RetryFunction | None = None,
+        on_error: Mapping[type[BaseException], FailureOutcome] | None = None,
+        timeout: float | None = None,
+        rate_per_s: float | None = None,
+        rate_per_key_per_s: float | None = None,
+        breaker: Breaker | None = None,
+    ) -> Callable[[F], F]:
         """Registers the decorated function for the records of a topic.
 
         An `async def` function runs in the worker's loop, a plain one on a thread. Async handlers
@@ -90,23 +133,47 @@ class Worker:
         Args:
             topic: One handler per topic; decorate a function several times for several topics.
             batch: The function takes a list of 1 to `batch` messages instead of one message: those
-                that wait, without waiting for more. The outcome is that of all of them: when it
-                returns all are accepted, when it raises all are released or rejected. A batch
-                takes one slot.
+                that wait, without waiting for more. When it returns None all are accepted, when it
+                raises all are released or rejected; a list of outcomes (None, `Retry`, `Reject`,
+                another exception) in the order of the messages, or a `BatchOutcome`, says it of
+                each. A batch takes one slot.
+            ordering: "key": records of one key of a partition run one at a time, in order; records
+                without a key in none. "partition": those of a partition. When one is released, the
+                later ones that this worker holds go back unseen. Between members, and over retries
+                and restarts, the group keeps the order: give it the same `share.ordering`.
+            retry: When a failed record comes again, unless the handler raised `Retry` or `Reject`:
+                a `Backoff`, or a function of message and attempt (1 = the first) that returns
+                seconds, None (the group's back-off decides) or `Reject`.
+            on_error: What exceptions mean, before `retry` is asked: `Retry(after_s)` or `Reject`,
+                by class; the most specific class wins.
+            timeout: Seconds that a call may take; then `TimeoutError` is what it raised. An async
+                handler is cancelled. A plain one can not be: it keeps its thread and its slot
+                until it returns, and what it does is dropped.
+            rate_per_s: Most records per second, here.
+            rate_per_key_per_s: Most records per second of one key of a partition, here.
+            breaker: Pauses the topic while what the handler depends on is down.
 
         Returns:
             A decorator that returns the function as it is.
 
         Raises:
-            TypeError: An unknown keyword, not a str, not callable, or a batch that is no integer.
-            ValueError: The topic has a handler, is no name, or a batch out of bounds.
+            TypeError: An unknown keyword, not a str, not callable, or a value of another type.
+            ValueError: The topic has a handler, is no name, or a value out of bounds.
             IllegalStateException: The worker runs.
         """
+        behaviour = Behaviour(
+            ordering=ordering,
+            retry=retry,
+            on_error={} if on_error is None else on_error,
+            timeout_s=timeout,
+            rate_per_s=rate_per_s,
+            rate_per_key_per_s=rate_per_key_per_s,
+            breaker=breaker,
+        )
 
         def register(function: F) -> F:
-            made = read_handler(topic, function, batch)
-            if self._started:
-                raise IllegalStateException("handlers must be registered before the worker runs")
+            made = read_handler(topic, function, batch, behaviour)
+            self._check_not_started("handlers")
             if topic in self._handlers:
                 name = self._handlers[topic].name
                 raise ValueError(f"topic {topic!r} has a handler already: {name}")
@@ -114,8 +181,34 @@ class Worker:
             return function
 
         # Wrong arguments are told where they stand, before there is a function.
-        read_handler(topic, print, batch)
+        read_handler(topic, print, batch, behaviour)
         return register
+
+    def middleware(self, function: M) -> M:
+        """Registers what is called around every handler: `async def f(message, call_next)`.
+
+        The first that is registered is outermost. It gets what the handler gets (a list, of
+        handlers of batches), awaits `call_next(message)`, which runs the next one and at last the
+        handler, and returns what that returned. What it raises is the outcome.
+
+        Raises:
+            TypeError: Not an `async def` function.
+            IllegalStateException: The worker runs.
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError("middleware must be an `async def` function of message and call_next")
+        self._check_not_started("middleware")
+        self._middleware.append(function)
+        return function
+
+    def state(self) -> WorkerState:
+        """What the worker does right now; from any thread. Nothing, before and after its run."""
+        shell = self._shell
+        return WorkerState() if shell is None else WorkerState(**shell.state())
+
+    def _check_not_started(self, what: str) -> None:
+        if self._started:
+            raise IllegalStateException(f"{what} must be registered before the worker runs")
 
     def run(self) -> None:
         """Works until `stop`, SIGTERM or SIGINT; in a loop of its own. Blocks.
@@ -187,7 +280,8 @@ class Worker:
             self._started = True
 
     async def _run(self) -> None:
-        shell = Shell(self._conf, self._handlers, self._options)
+        options = replace(self._options, middleware=tuple(self._middleware))
+        shell = Shell(self._conf, self._handlers, options)
         with self._lock:
             self._loop, self._shell = asyncio.get_running_loop(), shell
             if self._stop_asked:

@@ -64,6 +64,7 @@ def make_batch(
     remaining_ms: int = 30_000,
     ranges: Sequence[types_pb.AcquiredRange] | None = None,
     deltas: Sequence[int] = (),
+    keys: Sequence[bytes | None] = (),
 ) -> types_pb.RecordBatch:
     """A batch under one lock, unless `ranges` are given."""
     last = base + (deltas[-1] if deltas else len(values) - 1)
@@ -81,7 +82,13 @@ def make_batch(
     for row, value in enumerate(values):
         if value is None:
             nulls[row >> 3] |= 1 << (row & 7)
+    no_keys = bytearray((len(keys) + 7) // 8)
+    for row, key in enumerate(keys):
+        if key is None:
+            no_keys[row >> 3] |= 1 << (row & 7)
     return types_pb.RecordBatch(
+        keys=[key or b"" for key in keys],
+        null_keys=bytes(no_keys) if any(no_keys) else b"",
         partition=types_pb.TopicPartition(topic=topic, partition=partition, topic_id=TOPIC_ID),
         base_offset=base,
         record_count=len(values),

@@ -7,9 +7,9 @@ from sharecoord_sdk import KafkaException, Reject, Retry
 from sharecoord_sdk._core.status import StreamFailure
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
-from sharecoord_sdk._worker.core import word_of
 from sharecoord_sdk._worker.demand import FIRST, PREFETCH_MAX, Demand, Pace
 from sharecoord_sdk._worker.leases import runs_of
+from sharecoord_sdk._worker.verdicts import word_of
 
 from .fake_coordinator import TOPIC_ID, Ack, make_batch
 from .worker_world import WorkerWorld, credit_of, value_of

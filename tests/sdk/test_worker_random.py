@@ -13,6 +13,7 @@ from sharecoord_sdk._core.link import Phase
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._worker.leases import Part
+from sharecoord_sdk._worker.options import Behaviour
 
 from .fake_coordinator import Ack, acks_of, make_batch
 from .worker_world import WorkerWorld
@@ -28,10 +29,16 @@ class WorkerMachine(RuleBasedStateMachine):
     """A worker, a coordinator that remembers what it gave and was told, and chance."""
 
     batch: int | None = None
+    behaviour = Behaviour()
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = WorkerWorld(concurrency=CONCURRENCY, batch=self.batch, reconnect_backoff_ms=1)
+        self.world = WorkerWorld(
+            concurrency=CONCURRENCY,
+            batch=self.batch,
+            behaviour=self.behaviour,
+            reconnect_backoff_ms=1,
+        )
         self.world.join()
         self.read = 1 if self.world.sent else 0
         self.next_offset = 0
@@ -39,6 +46,8 @@ class WorkerMachine(RuleBasedStateMachine):
         # What each offset was given out as, while its lock is held.
         self.locked: dict[int, int] = {}
         self.jobs: list[list[Part]] = []
+        # What must not run: it followed one that failed.
+        self.doomed: set[int] = set()
         # What handlers decided, while their locks were held.
         self.decided: dict[int, str] = {}
         self.words: Counter[tuple[int, str]] = Counter()
@@ -77,7 +86,13 @@ class WorkerMachine(RuleBasedStateMachine):
         base = self.next_offset
         for size in filter(None, (min(split, count), count - min(split, count))):
             self.token += 1
-            batch = make_batch([b"v"] * size, base=base, token=self.token, remaining_ms=LOCK_MS)
+            batch = make_batch(
+                [b"v"] * size,
+                keys=[key_of(offset) for offset in range(base, base + size)],
+                base=base,
+                token=self.token,
+                remaining_ms=LOCK_MS,
+            )
             self.world.receive(batch)
             self.locked.update(dict.fromkeys(range(base, base + size), self.token))
             base += size
@@ -142,7 +157,14 @@ class WorkerMachine(RuleBasedStateMachine):
                 row = self.world.core.start(lease)
                 parts = [Part(lease, row, row + 1)]
             self.jobs.append(parts)
+            self.check_start(parts)
         self.settle()
+
+    def check_start(self, parts: list[Part]) -> None:
+        """What order asks of a start."""
+
+    def note_released(self, offsets: list[int]) -> None:
+        """A handler released records whose locks we have."""
 
     @precondition(lambda self: self.jobs)
     @rule(which=st.integers(0, 100), error=st.sampled_from(ERRORS))
@@ -154,6 +176,8 @@ class WorkerMachine(RuleBasedStateMachine):
                 offset = part.lease.columns.offset_at(row)
                 if offset in self.locked:
                     self.decided[offset] = KINDS[type(error)]
+        if error is not None and not isinstance(error, Reject):
+            self.note_released([at for at in rows_of(parts) if at in self.locked])
         if error is None and not self.batch:
             self.world.accept(*parts)
         else:
@@ -211,7 +235,62 @@ class BatchMachine(WorkerMachine):
     batch = 3
 
 
+class OrderMachine(WorkerMachine):
+    """The same with order by key."""
+
+    behaviour = Behaviour(ordering="key")
+
+    def check_start(self, parts: list[Part]) -> None:
+        """Of a key that is no None, this call alone has records, and none before them waits."""
+        mine = rows_of(parts)
+        assert not self.doomed & set(mine), "it follows one that failed"
+        others = [offset for job in self.jobs if job is not parts for offset in rows_of(job)]
+        for offset in filter(key_of, mine):
+            assert key_of(offset) not in map(key_of, others), "one at a time"
+            earlier = [
+                at
+                for at in self.locked
+                if at < offset and key_of(at) == key_of(offset) and at not in self.decided
+            ]
+            assert set(earlier) <= set(mine), "in order"
+        assert mine == sorted(mine) or self.batch
+
+    def note_released(self, offsets: list[int]) -> None:
+        """Later records of the same keys that wait now run never more."""
+        running = {at for job in self.jobs for at in rows_of(job)}
+        for offset in filter(key_of, offsets):
+            self.doomed |= {
+                at
+                for at in self.locked
+                if at > offset and key_of(at) == key_of(offset) and at not in self.decided
+            } - running
+
+    @invariant()
+    def all_that_waits_stands_in_lanes(self) -> None:
+        assert self.world.hands.waiting == self.world.hands.lines["t"].waiting
+
+
+class OrderedBatchMachine(OrderMachine):
+    """Order and batches."""
+
+    batch = 3
+
+
+def key_of(offset: int) -> bytes | None:
+    """Two keys and none, in a pattern with runs."""
+    return (None, b"a", b"a", b"b", b"a", b"b", b"b")[offset * offset % 7]
+
+
+def rows_of(parts: list[Part]) -> list[int]:
+    """The offsets of a call."""
+    return [p.lease.columns.offset_at(row) for p in parts for row in range(p.start, p.stop)]
+
+
 TestWorker = WorkerMachine.TestCase
 TestWorker.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestBatches = BatchMachine.TestCase
 TestBatches.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestOrder = OrderMachine.TestCase
+TestOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOrderedBatches = OrderedBatchMachine.TestCase
+TestOrderedBatches.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -8,6 +8,7 @@ from sharecoord_sdk._core.records import Message, ReceivedMessage
 from sharecoord_sdk._worker.core import WorkerCore
 from sharecoord_sdk._worker.handlers import read_handler
 from sharecoord_sdk._worker.leases import Lease, Part
+from sharecoord_sdk._worker.options import Behaviour
 
 from .world import World
 
@@ -30,16 +31,18 @@ class WorkerWorld(World):
         batch: int | None = None,
         renew_max_s: float = 3600.0,
         both: bool = False,
+        behaviour: Behaviour | None = None,
+        chance: float = 0.0,
         **config: Any,
     ) -> None:
         super().__init__(share_acknowledgement_mode="explicit", **config)
-        handlers = {"t": read_handler("t", handle, batch)}
+        handlers = {"t": read_handler("t", handle, batch, behaviour)}
         if both:
             handlers["u"] = read_handler("u", handle_other, None)
         self.core: WorkerCore = WorkerCore(
             self.core.config,
             "me",
-            lambda: 0.0,
+            lambda: chance,
             handlers=handlers,
             concurrency=concurrency,
             renew_max_s=renew_max_s,

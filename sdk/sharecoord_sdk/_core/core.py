@@ -85,6 +85,8 @@ class ConsumerCore:
         self.topics: list[str] = []
         self._join_topics: list[str] = []
         self._paused: set[tuple[str, int]] = set()
+        #: The partitions of each topic, as the coordinator named them last.
+        self.assigned: dict[str, list[int]] = {}
         self.lock_duration_ms: int | None = None
         self._error: KafkaError | None = None
         self._notices: list[Notice] = []
@@ -274,9 +276,8 @@ class ConsumerCore:
             self._batches(response.batches, received_at)
         for result in response.results:
             self._answered(result, received_at)
-        if response.HasField("assignment") and response.assignment.unknown_topics:
-            names = ", ".join(response.assignment.unknown_topics)
-            self._note(logging.WARNING, f"topics that do not exist (yet): {names}")
+        if response.HasField("assignment"):
+            self._take_assignment(response.assignment, received_at)
         for warning in response.lock_warnings:
             place = f"{warning.partition.topic} [{warning.partition.partition}]"
             offsets = f"{warning.first_offset}..{warning.last_offset}"
@@ -285,6 +286,12 @@ class ConsumerCore:
         if response.HasField("drain"):
             self._draining(response.drain, received_at)
         self._left = self._left or response.left
+
+    def _take_assignment(self, assignment: service_pb.Assignment, now: float) -> None:
+        self.assigned = {each.topic: list(each.partitions) for each in assignment.topics}
+        if assignment.unknown_topics:
+            names = ", ".join(assignment.unknown_topics)
+            self._note(logging.WARNING, f"topics that do not exist (yet): {names}")
 
     def _joined(self, joined: service_pb.Joined, now: float) -> None:
         self.link.joined(now)

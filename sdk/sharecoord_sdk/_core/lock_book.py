@@ -201,7 +201,7 @@ class LockBook:
         for item in under_way:
             (returns if item.kind == RETURN else words).append(item.span)
         # In the order in which they find room.
-        spans = [*words, *self._in_hands(), *self._renewed, *self._buffer, *returns]
+        spans = [*words, *self._in_hands(), *self._renewed, *self._waiting(), *returns]
         book = merged(spans)
         if size_of(book) > room_bytes:
             book = hulls(spans)
@@ -238,6 +238,10 @@ class LockBook:
         self.credit.remove(before[0] - after[0], before[1] - after[1])
         self._renewed = [p for span in self._renewed for p in _without(span, by_token)]
         self._lose_in_hands(by_token)
+
+    def _waiting(self) -> Iterable[Span]:
+        """What nobody has seen."""
+        return self._buffer
 
     def _in_hands(self) -> list[Span]:
         """What the application has."""

@@ -11,18 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from sharecoord_sdk._core.acks import RENEW, AckRange
-from sharecoord_sdk._core.arguments import DELAY_MAX_MS, REASON_MAX_BYTES
 from sharecoord_sdk._core.columns import Span
 from sharecoord_sdk._core.config import ConsumerConfig
 from sharecoord_sdk._core.core import Connection, ConsumerCore
-from sharecoord_sdk._core.outcomes import Reject, Retry, outcome_of
-from sharecoord_sdk._core.records import AcknowledgeType
+from sharecoord_sdk._core.outcomes import Reject, Retry
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
+from .breakers import Breakers
 from .demand import Demand
 from .handlers import Handler
-from .leases import Hands, Lease, Part, Word, mark_lost
+from .leases import Hands, Lease, Part
+from .options import outcomes_of, refuse_unfinished, returned_error
+from .verdicts import Judge, text_of
 
 # Renewals that fall due so soon after one another go out together.
 _RENEW_TOGETHER_PART: Final = 0.05
@@ -62,6 +63,10 @@ class WorkerCore(ConsumerCore):
         self.hands = Hands(self._credit, handlers)
         self.locks = self.hands
         self.demand = Demand(concurrency, batch_max, config.buffer_records)
+        self._judge = Judge(chance, self._note)
+        self._breakers = Breakers(self.hands)
+        # As of the last call that told it.
+        self._now = 0.0
         self.reports_outcomes = True
         self._stopping = False
         self._renewals_off = False
@@ -84,6 +89,7 @@ class WorkerCore(ConsumerCore):
         hands = self.hands
         if self._stopping or hands.jobs >= self._concurrency:
             return None
+        self._now = now
         lease = hands.head(now)
         if lease is not None:
             if lease.due < self._renew_at:
@@ -106,21 +112,95 @@ class WorkerCore(ConsumerCore):
     def accept(self, lease: Lease, row: int) -> None:
         """A handler returned."""
         self.hands.accept(lease, row)
+        if lease.probe == row:
+            self._told_breaker([Part(lease, row, row + 1)], None, self._now)
 
-    def settle(self, parts: Sequence[Part], error: BaseException | None) -> None:
+    def finish(self, parts: Sequence[Part], result: object, now: float | None = None) -> None:
+        """A handler returned something: of batches, what became of each of the records."""
+        handler = parts[0].lease.handler
+        try:
+            refuse_unfinished(result)
+            if not handler.batch:
+                self.settle(parts, returned_error(result), now)
+                return
+            errors = outcomes_of(result, sum(stop - start for _, start, stop in parts))
+        except (TypeError, ValueError) as nonsense:
+            self.settle(parts, nonsense, now)
+            return
+        if errors is None:
+            self.settle(parts, None, now)
+            return
+        rows = [Part(p.lease, row, row + 1) for p in parts for row in range(p.start, p.stop)]
+        pairs = list(zip(rows, errors, strict=True))
+        self.hands.settle_each(
+            parts, [self._judge.word(part.lease, part.start, error) for part, error in pairs]
+        )
+        for part, error in pairs:
+            if error is not None:
+                self._explain([part], error)
+        counted = next(filter(None, errors), None)
+        self._told_breaker(parts, counted, self._now if now is None else now)
+
+    def settle(
+        self, parts: Sequence[Part], error: BaseException | None, now: float | None = None
+    ) -> None:
         """A handler returned (None) or raised: one outcome for all of its records."""
-        self.hands.settle(parts, None if error is None else word_of(error))
+        if error is None or not self._judge.tells_apart(parts[0].lease.handler, error):
+            word = None if error is None else self._judge.word(parts[0].lease, 0, error)
+            self.hands.settle(parts, word)
+        else:
+            rows = [(p.lease, row) for p in parts for row in range(p.start, p.stop)]
+            self.hands.settle_each(parts, [self._judge.word(*row, error) for row in rows])
         if error is not None:
             self._explain(parts, error)
+        self._told_breaker(parts, error, self._now if now is None else now)
+
+    def got_stuck(self, handler: Handler, where: str) -> None:
+        """A plain handler is not waited for any more: its slot is taken until it returns."""
+        hands = self.hands
+        hands.jobs += 1
+        hands.stuck += 1
+        self._note(
+            logging.ERROR,
+            f"handler {handler.name} of {where} does not return: its thread and its slot are lost"
+            f" until it does; {hands.stuck} of {self._concurrency} slots are lost so",
+        )
+
+    def came_back(self) -> None:
+        """A plain handler that was given up has returned."""
+        self.hands.stuck -= 1
+        self.hands.jobs -= 1
+
+    def look(self, now: float) -> None:
+        """Finds out what may start now of what waits for a time."""
+        self._now = now
+        self.hands.look(now)
+
+    def _told_breaker(self, parts: Sequence[Part], error: BaseException | None, now: float) -> None:
+        line = parts[0].lease.line
+        if line is None or line.breaker is None:
+            return
+        text = self._breakers.finished(line, parts, error, now)
+        if text:
+            self._note(logging.WARNING, text)
+            self._pause(now)
+
+    def _pause(self, now: float) -> None:
+        self.set_paused(self._breakers.paused(self.assigned), now)
+
+    def states(self) -> dict[str, str]:
+        """The state of each breaker, by topic."""
+        return self._breakers.states()
 
     def _explain(self, parts: Sequence[Part], error: BaseException) -> None:
         handler = parts[0].lease.handler
         where = ", ".join(map(_place_of, parts))
-        what = f"{type(error).__name__}: {_text_of(error)}"
+        what = f"{type(error).__name__}: {text_of(error)}"
         if isinstance(error, Retry | Reject):
             self._note(logging.DEBUG, f"handler {handler.name} of {where} raised {what}")
         else:
-            text = f"handler {handler.name} of {where} failed, the record is released: {what}"
+            becomes = self._judge.becomes(handler, error)
+            text = f"handler {handler.name} of {where} failed, the record is {becomes}: {what}"
             self._note(logging.ERROR, text)
 
     # -- what is sent -------------------------------------------------------------------------
@@ -128,6 +208,7 @@ class WorkerCore(ConsumerCore):
     def publish(self, now: float) -> None:
         """Sends results, what goes back, and what this worker has room for."""
         hands = self.hands
+        self._now = now
         pace = self.demand.pace
         if hands.finished:
             idle = not hands.running and not hands.waiting
@@ -152,11 +233,18 @@ class WorkerCore(ConsumerCore):
 
     def _resize(self) -> None:
         hands = self.hands
-        room = self.demand.room(running=hands.running, jobs=hands.jobs, waiting=hands.waiting)
+        startable = hands.startable
+        room = self.demand.room(
+            running=hands.running,
+            jobs=hands.jobs,
+            waiting=startable,
+            held=hands.waiting - startable,
+        )
         self._credit.set_room(room)
 
     def _join_request(self) -> service_pb.ConsumeRequest:
-        # Everything that is done goes into the book of what is under way.
+        # Everything that is done, and what goes back, goes into the book of what is under way.
+        self._acks.add(self.hands.take_expired(), None, self._connecting_at)
         self._collect(None, self._connecting_at, accept_rest=False)
         self._resize()
         return super()._join_request()
@@ -175,6 +263,11 @@ class WorkerCore(ConsumerCore):
         super()._batches(batches, received_at)
         self.demand.pace.started(received_at)
 
+    def _take_assignment(self, assignment: service_pb.Assignment, now: float) -> None:
+        super()._take_assignment(assignment, now)
+        if self._breakers.any_holds:
+            self._pause(now)
+
     # -- locks --------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
@@ -184,6 +277,10 @@ class WorkerCore(ConsumerCore):
             self._renew(now)
         if now >= self._outwaits_at:
             self._return_outwaited(now)
+        if now >= self._breakers.probe_at and not self._stopping:
+            for text in self._breakers.probe(now):
+                self._note(logging.INFO, text)
+            self._pause(now)
 
     def wake_at(self, now: float) -> float | None:
         """See `ConsumerCore.wake_at`."""
@@ -191,6 +288,9 @@ class WorkerCore(ConsumerCore):
         times = [self._renew_at, self._outwaits_at]
         if now < self._signs_until:
             times.append(now + _SIGN_S)
+        if self.free:
+            opening = (line.opens_at() for line in self.hands.lines.values())
+            times.extend(at for at in (*opening, self._breakers.probe_at) if at > now)
         if wake_at is not None:
             times.append(wake_at)
         at = min(times)
@@ -198,8 +298,13 @@ class WorkerCore(ConsumerCore):
 
     @property
     def _outwaits_at(self) -> float:
-        """When records that wait beside busy slots have to go back."""
-        return self.hands.outwaits_at if self.hands.jobs >= self._concurrency else math.inf
+        """When records that wait have to go back: beside busy slots, or for something else."""
+        lines_at = self.hands.lines_outwait_at
+        return min(self.hands.outwaits_at, lines_at) if self._is_full else lines_at
+
+    @property
+    def _is_full(self) -> bool:
+        return self.hands.jobs >= self._concurrency
 
     def _return_outwaited(self, now: float) -> None:
         """What handlers are too busy for goes back while its lock still lasts, uncounted.
@@ -207,8 +312,10 @@ class WorkerCore(ConsumerCore):
         A coordinator keeps records from a program that takes no part; a worker whose handlers all
         run for long renews their locks, so it seems to take part.
         """
-        self.hands.return_outwaited(now)
-        self.demand.outwaited()
+        if self._is_full:
+            self.hands.return_outwaited(now)
+            self.demand.outwaited()
+        self.hands.return_from_lines(now)
         self._acks.add(self.hands.take_expired(), None, now)
         self.flush(now)
 
@@ -258,9 +365,12 @@ class WorkerCore(ConsumerCore):
             self._stop_renewing(settlement.not_renewed, now)
         else:
             for span in settlement.not_renewed:
-                mark_lost(span)
+                self.hands.mark_lost(span)
         renewals = {id(span) for span in (*settlement.renewed, *settlement.not_renewed)}
         for outcome in settlement.outcomes:
+            for span in outcome.spans:
+                if id(span) not in renewals:
+                    self.hands.confirmed(span, is_lost=outcome.error is not None)
             if outcome.error is not None:
                 outcome.spans = [span for span in outcome.spans if id(span) not in renewals]
                 if outcome.spans:
@@ -311,32 +421,6 @@ class WorkerCore(ConsumerCore):
     def _wants_stream(self) -> bool:
         running = self.hands.running > 0 and not self._closing and not self._left
         return running or super()._wants_stream()
-
-
-def word_of(error: BaseException) -> Word:
-    """`Retry` = RELEASE with delay, `Reject` = REJECT, anything else = RELEASE."""
-    if not isinstance(error, Exception):
-        return Word(int(AcknowledgeType.RELEASE), 0, type(error).__name__)
-    if isinstance(error, Retry | Reject):
-        outcome = outcome_of(error)
-        return Word(
-            int(outcome.type), min(outcome.delay_ms, DELAY_MAX_MS), _reason(str(outcome.reason))
-        )
-    return Word(
-        int(AcknowledgeType.RELEASE), 0, _reason(f"{type(error).__name__}: {_text_of(error)}"[:256])
-    )
-
-
-def _reason(text: str) -> str:
-    """A text that the wire takes: valid UTF-8, at most `REASON_MAX_BYTES`."""
-    return text.encode("utf-8", "replace")[:REASON_MAX_BYTES].decode("utf-8", "ignore")
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - an exception that can not be shown is still an outcome
-        return "(its text can not be read)"
 
 
 def _place_of(part: Part) -> str:

@@ -12,6 +12,10 @@ from typing import Final
 PREFETCH_S: Final = 0.2
 #: ... and never more records than this.
 PREFETCH_MAX: Final = 12_000
+#: Beyond that it holds what waits for earlier records of its keys, a rate or a breaker, up to so
+#: many: what comes after them may be for free slots. They are worked off in so long.
+HELD_MAX: Final = 4_000
+HELD_S: Final = 2.0
 #: Records that are asked for before anything is known of the handlers.
 FIRST: Final = 64
 
@@ -95,18 +99,24 @@ class Demand:
         """Records wait though slots are free: more at a time are of no use."""
         self._useful = min(self._useful, max(FIRST, running + FIRST))
 
-    def room(self, *, running: int, jobs: int, waiting: int) -> int:
+    def room(self, *, running: int, jobs: int, waiting: int, held: int = 0) -> int:
         """How many records may wait now.
 
         Args:
             running: Records that handlers have.
             jobs: Handlers that run.
-            waiting: Records that wait already.
+            waiting: Records that wait already for a free slot.
+            held: Records that wait for something else.
         """
         room = self.pace.prefetch
+        if held > waiting and self.pace.records_per_s:
+            # Free slots are of no use to what waits: more of them are not asked for soon.
+            self._useful = max(1, min(self._useful, 2 * running))
+            extra = min(held, HELD_MAX, int(self.pace.records_per_s * HELD_S))
+            return min(room + extra, self._limit)
         if jobs < self._concurrency:
             self._is_outwaited = False
-            if not waiting and running >= self._useful // 2:
+            if not (waiting or held) and running >= self._useful // 2:
                 self._useful = min(self._all, self._useful * 2)
             room = max(room, self._useful - running, self._batch_max)
         elif self._is_outwaited:

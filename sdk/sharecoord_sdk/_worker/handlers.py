@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sharecoord_sdk._core.arguments import read_topics
+
+from .options import Behaviour
 
 BATCH_MAX: Final = 100_000
 HandlerFunction = Callable[[Any], Any]
@@ -23,6 +25,7 @@ class Handler:
         name: For logs.
         is_async: Whether it is a coroutine function; others run on threads.
         batch: Most records of one call; 0 = one record, not in a list.
+        behaviour: What else it was told.
     """
 
     topic: str
@@ -30,6 +33,7 @@ class Handler:
     name: str
     is_async: bool
     batch: int = 0
+    behaviour: Behaviour = field(default_factory=Behaviour)
 
     @property
     def records_max(self) -> int:
@@ -37,11 +41,13 @@ class Handler:
         return self.batch or 1
 
 
-def read_handler(topic: object, function: object, batch: object) -> Handler:
+def read_handler(
+    topic: object, function: object, batch: object, behaviour: Behaviour | None = None
+) -> Handler:
     """Checks what `Worker.handler` was given.
 
     Raises:
-        TypeError: Not a topic name, not callable, or a batch that is no integer.
+        TypeError: Not a topic name, not callable, a generator, or a batch that is no integer.
         ValueError: A name that no topic has, or a batch out of bounds.
     """
     if not isinstance(topic, str):
@@ -49,12 +55,15 @@ def read_handler(topic: object, function: object, batch: object) -> Handler:
     read_topics([topic])
     if not callable(function):
         raise TypeError(f"a handler must be callable, not {type(function).__name__}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError("a handler must not be a generator: nothing of it would run")
     if batch is not None and (not isinstance(batch, int) or isinstance(batch, bool)):
         raise TypeError(f"batch must be int or None, not {type(batch).__name__}")
     if batch is not None and not 1 <= batch <= BATCH_MAX:
         raise ValueError(f"batch must be 1 to {BATCH_MAX}, not {batch}")
     name = getattr(function, "__qualname__", None) or repr(function)
-    return Handler(topic, function, name, _is_async(function), batch or 0)
+    is_async = _is_async(function)
+    return Handler(topic, function, name, is_async, batch or 0, behaviour or Behaviour())
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -7,11 +7,12 @@ is gone (LOST) or it is done (SETTLED). Starting and finishing a record makes no
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from sharecoord_sdk._core.acks import ACCEPT, RETURN, AckRange
+from sharecoord_sdk._core.acks import ACCEPT, REJECT, RETURN, AckRange
 from sharecoord_sdk._core.columns import (
     IN_FLIGHT,
     LOST,
@@ -25,6 +26,7 @@ from sharecoord_sdk._core.lock_book import LockBook, hits
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .handlers import Handler
+from .line import WAITING, Lane, Line, Place
 
 #: While a lock's duration is not known.
 DURATION_S = 30.0
@@ -55,11 +57,16 @@ class Lease:
         "first",
         "handler",
         "is_dirty",
+        "lanes",
+        "line",
         "others",
+        "paid",
+        "probe",
         "running",
         "since",
         "span",
         "states",
+        "waiting",
     )
 
     def __init__(self, span: Span, handler: Handler, due: float) -> None:
@@ -78,13 +85,32 @@ class Lease:
         self.accepted: list[int] = []
         self.others: list[tuple[int, Word]] = []
         self.is_dirty = False
+        #: Where its rows wait, or None; then `lanes` has the lane of each row that runs, `waiting`
+        #: counts those that wait, `paid` those that left the credit, and `probe` is the row that
+        #: tries for a breaker, or -1.
+        self.line: Line | None = None
+        self.lanes: dict[int, Lane] = {}
+        self.waiting = 0
+        self.paid = 0
+        self.probe = -1
 
     def running_spans(self) -> list[Span]:
         """The rows that handlers have, and whose locks are not known to be lost."""
+        return self.spans_in(IN_FLIGHT)
+
+    def spans_in(self, wanted: int) -> list[Span]:
+        """Runs of started rows (or of those in lanes) that are in one state."""
         if self.first == self.span.start:
             return []
         started = self.span.within(self.first, self.span.start)
-        return [run for state, run in started.runs() if state == IN_FLIGHT]
+        return [run for state, run in started.runs() if state == wanted]
+
+    def pay(self, rows: int) -> int:
+        """Bytes that rows of a line free when they leave it; all together those of the span."""
+        size, count = self.span.within(self.first, self.span.stop).credit_bytes, self.span.stop
+        count -= self.first
+        before, self.paid = self.paid, self.paid + rows
+        return size * self.paid // count - size * before // count
 
 
 class Part(NamedTuple):
@@ -108,6 +134,10 @@ class Hands(LockBook):
     def __init__(self, credit: CreditWindow, handlers: Mapping[str, Handler]) -> None:
         super().__init__(credit)
         self._handlers = handlers
+        self.lines = {h.topic: Line(h) for h in handlers.values() if h.behaviour.is_held}
+        # Whose turn it is among them; and whether the others are next.
+        self._turns = deque(self.lines.values())
+        self._line_went = False
         self._head: Lease | None = None
         self.leases: dict[Lease, None] = {}
         self._dirty: list[Lease] = []
@@ -116,6 +146,8 @@ class Hands(LockBook):
         self.duration_s = DURATION_S
         #: Handlers that run.
         self.jobs = 0
+        #: Those of them that were given up, and whose threads have not returned.
+        self.stuck = 0
         #: Records that they have.
         self.running = 0
         #: Records finished since the last `collect`.
@@ -127,6 +159,15 @@ class Hands(LockBook):
         return self.credit.buffered_records
 
     @property
+    def startable(self) -> int:
+        """Records that a free slot could have, as of the last look."""
+        if not self.lines:
+            return self.credit.buffered_records
+        lines = self.lines.values()
+        held = sum(line.waiting for line in lines)
+        return self.credit.buffered_records - held + sum(line.startable for line in lines)
+
+    @property
     def has_results(self) -> bool:
         """Whether `collect` or `take_expired` has something."""
         return bool(self._dirty or self._lost or self._expired)
@@ -135,10 +176,37 @@ class Hands(LockBook):
 
     def head(self, now: float) -> Lease | None:
         """Where the next record is to be started from, or None when none waits."""
+        if self.lines and not (self._line_went and self._buffer):
+            found = self._line_head(now)
+            if found is not None:
+                return found
         lease = self._head
         if lease is not None and now < lease.due:
             return lease
-        return self._open(now)
+        opened = self._open(now)
+        if opened is None and self._line_went:
+            return self._line_head(now)
+        return opened
+
+    def look(self, now: float) -> None:
+        """Finds out what may start now."""
+        for line in self.lines.values():
+            line.peek(now)
+
+    def _line_head(self, now: float) -> Lease | None:
+        for _ in range(len(self._turns)):
+            line = self._turns[0]
+            while (lease := line.peek(now)) is not None:
+                deadline = lease.span.lock.deadline
+                if deadline > now:
+                    due = deadline - self.duration_s / 2
+                    # It waited long: half of what is left.
+                    lease.due = min(lease.due, due if due > now else (now + deadline) / 2)
+                    return lease
+                rows = range(lease.first, lease.span.stop)
+                self._expired += self._returns(line.give_back(lease, rows))
+            self._turns.rotate(-1)
+        return None
 
     def _open(self, now: float) -> Lease | None:
         self.close_head()
@@ -171,14 +239,26 @@ class Hands(LockBook):
         """When the first record that waits has to go back, so that its lock ends uncounted."""
         if not self._buffer:
             return math.inf
-        deadline, received_at = self._buffer[0].lock.deadline, self._buffer[0].columns.received_at
-        return deadline - (deadline - received_at) * RETURN_PART
+        return _outwaits_at(self._buffer[0])
 
     def return_outwaited(self, now: float) -> None:
         """Takes out what waited too long; `take_expired` has it."""
         self.close_head()
         while self.outwaits_at <= now:
             self._return_first()
+
+    @property
+    def lines_outwait_at(self) -> float:
+        """`outwaits_at` of records that wait for more than a free slot."""
+        firsts = [next(iter(line.leases), None) for line in self.lines.values()]
+        return min((_outwaits_at(lease.span) for lease in firsts if lease), default=math.inf)
+
+    def return_from_lines(self, now: float) -> None:
+        """Takes out of lines what waited too long; `take_expired` has it."""
+        for line in self.lines.values():
+            while line.leases and _outwaits_at((lease := next(iter(line.leases))).span) <= now:
+                rows = range(lease.first, lease.span.stop)
+                self._expired += self._returns(line.give_back(lease, rows))
 
     def close_head(self) -> None:
         """Ends the head; what waits of it becomes a span of its own in the buffer."""
@@ -192,6 +272,9 @@ class Hands(LockBook):
 
     def start(self, lease: Lease) -> int:
         """Gives the head's next record to a handler; returns its row."""
+        if lease.line is not None:
+            self.jobs += 1
+            return self._started(lease.line.start())
         span = lease.span
         row = span.start
         span.start = row + 1
@@ -199,16 +282,36 @@ class Hands(LockBook):
         self.running += 1
         self.jobs += 1
         self.credit.buffered_records -= 1
+        self._line_went = False
         if span.start == span.stop:
             self._exhausted()
+        return row
+
+    def _started(self, place: Place) -> int:
+        """A record has left its line."""
+        lease, row = place
+        if not lease.running:
+            lease.since = None
+        lease.running += 1
+        self.running += 1
+        self._line_went = True
+        self._turns.rotate(-1)
+        self.credit.remove(1, lease.pay(1))
         return row
 
     def start_batch(self, lease: Lease, now: float) -> list[Part]:
         """Gives up to `batch` records, all of the head's topic, to a handler."""
         parts: list[Part] = []
+        if lease.line is not None:
+            self.jobs += 1
+            for place in lease.line.start_batch(now):
+                self._started(place)
+                _extend(parts, *place)
+            return parts
         room = lease.handler.batch
         handler = lease.handler
         self.jobs += 1
+        self._line_went = False
         head: Lease | None = lease
         while room and head is not None and head.handler is handler:
             span = head.span
@@ -221,7 +324,7 @@ class Hands(LockBook):
             self.credit.buffered_records -= rows
             if span.start == span.stop:
                 self._exhausted()
-                head = self.head(now) if room else None
+                head = self._open(now) if room else None
         return parts
 
     def _exhausted(self) -> None:
@@ -244,14 +347,26 @@ class Hands(LockBook):
             if not lease.is_dirty:
                 lease.is_dirty = True
                 self._dirty.append(lease)
+            if lease.line is not None:
+                self._leave_line(lease, row, kept=True)
         else:
             self._settle_lost(lease, row, row + 1)
         if not lease.running and lease is not self._head:
-            self.leases.pop(lease, None)
+            self._drop_if_done(lease)
 
     def settle(self, parts: Sequence[Part], word: Word | None) -> None:
         """A handler is done with records: the same word for all (None = ACCEPT)."""
         self.jobs -= 1
+        self._settle(parts, word)
+
+    def settle_each(self, parts: Sequence[Part], words: Sequence[Word | None]) -> None:
+        """A handler is done with records: a word for each of them, in order."""
+        self.jobs -= 1
+        rows = [(lease, row) for lease, start, stop in parts for row in range(start, stop)]
+        for (lease, row), word in zip(rows, words, strict=True):
+            self._settle([Part(lease, row, row + 1)], word)
+
+    def _settle(self, parts: Sequence[Part], word: Word | None) -> None:
         for lease, start, stop in parts:
             rows = stop - start
             self.running -= rows
@@ -270,17 +385,43 @@ class Hands(LockBook):
             if not lease.is_dirty:
                 lease.is_dirty = True
                 self._dirty.append(lease)
+            if lease.line is not None:
+                kept = word is None or word.kind == REJECT
+                for row in alive:
+                    self._leave_line(lease, row, kept=kept)
             self._drop_if_done(lease)
+
+    def _leave_line(self, lease: Lease, row: int, *, kept: bool) -> None:
+        assert lease.line is not None, "asked before"
+        back = lease.line.finished(lease, row, kept=kept)
+        if back:
+            self._expired += self._returns(back)
+
+    def _returns(self, rows: Sequence[Place]) -> list[AckRange]:
+        """Rows that were taken out of a line, as ranges that go back."""
+        by_lease: dict[Lease, list[int]] = {}
+        for lease, row in rows:
+            by_lease.setdefault(lease, []).append(row)
+        ranges: list[AckRange] = []
+        for lease, found in by_lease.items():
+            self.credit.remove(len(found), lease.pay(len(found)))
+            ranges += [AckRange(lease.span.within(*run), RETURN) for run in runs_of(found)]
+            self._drop_if_done(lease)
+        return ranges
 
     def _settle_lost(self, lease: Lease, start: int, stop: int) -> None:
         """Rows whose lock went meanwhile: what the handler did is dropped, and somebody is told."""
+        if lease.line is not None:
+            for row in range(start, stop):
+                if lease.states[row] == LOST:
+                    self._leave_line(lease, row, kept=True)
         for state, run in lease.span.within(start, stop).runs():
             if state == LOST:
                 self._lost.append(run)
             run.mark(SETTLED)
 
     def _drop_if_done(self, lease: Lease) -> None:
-        if not lease.running and lease is not self._head:
+        if not (lease.running or lease.waiting) and lease is not self._head:
             self.leases.pop(lease, None)
 
     def has_unacknowledged(self) -> bool:
@@ -312,27 +453,103 @@ class Hands(LockBook):
 
     # -- what the coordinator wants to know, and says -------------------------------------------
 
+    def receive(self, columns: Columns) -> None:
+        """See `LockBook.receive`; records of handlers with a line go into it."""
+        super().receive(columns)
+        line = self.lines.get(columns.topic)
+        if line is None:
+            return
+        spans: list[Span] = []
+        while self._buffer and self._buffer[-1].columns is columns:
+            spans.append(self._buffer.pop())
+        columns.unpack()
+        for span in reversed(spans):
+            lease = Lease(span, line.handler, math.inf)
+            lease.line = line
+            self.leases[lease] = None
+            back = line.add(lease)
+            if back:
+                self._expired += self._returns(back)
+
     def give_back(self, unwanted: Callable[[PartitionKey], bool]) -> list[AckRange]:
         """See `LockBook.give_back`."""
         self.close_head()
-        return super().give_back(unwanted)
+        back = super().give_back(unwanted)
+        for line in self.lines.values():
+            for lease in [lease for lease in line.leases if unwanted(lease.columns.key)]:
+                back += self._returns(line.give_back(lease, range(lease.first, lease.span.stop)))
+        return back
 
     def lose(self, lost: Sequence[types_pb.HeldRange]) -> None:
         """See `LockBook.lose`: results of what handlers have are dropped when they come."""
         self.close_head()
         super().lose(lost)
 
+    def confirmed(self, span: Span, *, is_lost: bool) -> None:
+        """The coordinator answered the word about records; lost = it did not take it."""
+        columns = span.columns
+        line = self.lines.get(columns.topic)
+        if line is None:
+            return
+        line.confirmed(columns, range(span.start, span.stop))
+        if is_lost:
+            self._break_after(line, span)
+
+    def mark_lost(self, span: Span) -> None:
+        """The lock of a span is gone: handlers that still run lose their results."""
+        _mark_lost(span)
+        line = self.lines.get(span.columns.topic)
+        if line is not None:
+            self._break_after(line, span)
+
+    def _break_after(self, line: Line, span: Span) -> None:
+        for row in range(span.start, span.stop):
+            back = line.lost(span.columns, row)
+            if back:
+                self._expired += self._returns(back)
+
+    def _waiting(self) -> list[Span]:
+        lined = [span for line in self.lines.values() for span in line.waiting_spans()]
+        return [*super()._waiting(), *lined]
+
     def _in_hands(self) -> list[Span]:
         return [span for lease in self.leases for span in lease.running_spans()]
 
     def _lose_in_hands(self, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
+        # What waits first: what is gone does not go back with the rest of its lane.
+        for line in self.lines.values():
+            self._lose_in_line(line, by_token)
         for span in self._in_hands():
             for start, stop in hits(span, by_token):
-                span.within(start, stop).mark(LOST)
+                self.mark_lost(span.within(start, stop))
+
+    def _lose_in_line(self, line: Line, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
+        """What waits and is lost goes nowhere; what follows it in its lane goes back."""
+        gone: dict[Lease, set[int]] = {}
+        for lease in line.leases:
+            for span in lease.spans_in(WAITING):
+                for start, stop in hits(span, by_token):
+                    gone.setdefault(lease, set()).update(range(start, stop))
+        back = [place for lease, rows in gone.items() for place in line.give_back(lease, rows)]
+        lost = [(lease, row) for lease, row in back if row in gone.get(lease, ())]
+        self._returns(lost)
+        self._expired += self._returns([place for place in back if place not in lost])
 
 
-def mark_lost(span: Span) -> None:
-    """The lock of a span is gone: handlers that still run lose their results."""
+def _extend(parts: list[Part], lease: Lease, row: int) -> None:
+    """Adds a row to parts, to the last one when it follows it."""
+    if parts and parts[-1].lease is lease and parts[-1].stop == row:
+        parts[-1] = parts[-1]._replace(stop=row + 1)
+    else:
+        parts.append(Part(lease, row, row + 1))
+
+
+def _outwaits_at(span: Span) -> float:
+    deadline, received_at = span.lock.deadline, span.columns.received_at
+    return deadline - (deadline - received_at) * RETURN_PART
+
+
+def _mark_lost(span: Span) -> None:
     for state, run in span.runs():
         if state == IN_FLIGHT:
             run.mark(LOST)

@@ -26,6 +26,7 @@ from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, message_class
 from sharecoord_sdk._core.status import StreamFailure
 
+from .calls import Middleware, dressed
 from .core import WorkerCore
 from .handlers import Handler
 from .leases import Lease, Part
@@ -50,6 +51,8 @@ class Options:
     concurrency: int
     renew_max_s: float
     drain_timeout_s: float
+    #: Outermost first.
+    middleware: tuple[Middleware, ...] = ()
 
 
 class _Inbox(Mailbox[Arrival]):
@@ -87,6 +90,9 @@ class Shell(AsyncShareConsumer):
         )
         self._config = config
         assert self._core is not None, "a new consumer has a core"
+        self._loop = asyncio.get_running_loop()
+        self._threads = Threads(options.concurrency, self._jobs_done)
+        handlers = dressed(handlers, options.middleware, self._threads, self._got_stuck)
         self._rules = WorkerCore(
             config,
             self._core.member_id,
@@ -100,8 +106,6 @@ class Shell(AsyncShareConsumer):
         self._handlers = handlers
         self._options = options
         self._inbox = _Inbox(self)
-        self._loop = asyncio.get_running_loop()
-        self._threads = Threads(options.concurrency, self._jobs_done)
         self._context: Context = copy_context()
         self._slots: set[asyncio.Task[None]] = set()
         # Slots that were made and have not run yet.
@@ -118,6 +122,17 @@ class Shell(AsyncShareConsumer):
         self._stop_asked = False
         #: Whether to end without a drain.
         self.is_hurried = False
+
+    def state(self) -> dict[str, Any]:
+        """What is done right now, as `WorkerState` has it."""
+        hands = self._hands
+        return {
+            "handlers": hands.jobs - hands.stuck,
+            "records": hands.running,
+            "waiting": hands.waiting,
+            "stuck": hands.stuck,
+            "breakers": self._rules.states(),
+        }
 
     # -- one run ------------------------------------------------------------------------------
 
@@ -167,10 +182,12 @@ class Shell(AsyncShareConsumer):
             return
         core.begin_stop(monotonic())
         self._cycle()
-        if not await self._until(lambda: not hands.jobs, self._options.drain_timeout_s):
+        # Who was given up is not waited for.
+        if not await self._until(lambda: hands.jobs <= hands.stuck, self._options.drain_timeout_s):
             text = (
-                f"{hands.jobs} handlers with {hands.running} records did not finish within"
-                f" drain_timeout_s = {self._options.drain_timeout_s:g} s; their records come again"
+                f"{hands.jobs - hands.stuck} handlers with {hands.running} records did not finish"
+                f" within drain_timeout_s = {self._options.drain_timeout_s:g} s;"
+                " their records come again"
             )
             self._config.logger.log(logging.WARNING, "%s", text)
             await self._cancel_slots()
@@ -283,7 +300,10 @@ class Shell(AsyncShareConsumer):
 
     def _fill(self, now: float) -> None:
         """Starts what can be started, for one turn of the loop."""
-        if self._turn_ends and now >= self._turn_ends and self._hands.waiting and self._rules.free:
+        if self._hands.lines:
+            self._rules.look(now)
+        waits = self._hands.startable and self._rules.free
+        if self._turn_ends and now >= self._turn_ends and waits:
             # The last turn was used up by handlers that compute.
             self._rules.demand.computing(self._hands.running)
         self._turn_ends = now + _TURN_S
@@ -291,7 +311,8 @@ class Shell(AsyncShareConsumer):
 
     def _spread(self, most: int) -> None:
         """Makes slots for what waits."""
-        wanted = min(most, self._rules.free - self._starting, self._hands.waiting - self._starting)
+        starting = self._starting
+        wanted = min(most, self._rules.free - starting, self._hands.startable - starting)
         for _ in range(wanted):
             self._starting += 1
             # In a context of its own, as the application's was at the start.
@@ -335,12 +356,15 @@ class Shell(AsyncShareConsumer):
                 row = start(lease)
                 try:
                     message = message_class(lease.columns)(lease.columns, row)
-                    await lease.handler.function(message)
+                    result = await lease.handler.function(message)
                 except BaseException as error:  # noqa: BLE001 - what it raises is its outcome
                     if not self._raised([Part(lease, row, row + 1)], error):
                         return
                 else:
-                    accept(lease, row)
+                    if result is None and lease.line is None:
+                        accept(lease, row)
+                    else:
+                        self._rules.finish([Part(lease, row, row + 1)], result, monotonic())
             if not self._flush_set:
                 self._flush_later()
             if copy_context() != clean:
@@ -355,10 +379,10 @@ class Shell(AsyncShareConsumer):
         """Runs a handler of batches; False when this slot is to end."""
         parts = self._rules.start_batch(lease, monotonic())
         try:
-            await lease.handler.function(_messages(parts))
+            result = await lease.handler.function(_messages(parts))
         except BaseException as error:  # noqa: BLE001 - what it raises is its outcome
             return self._raised(parts, error)
-        self._hands.settle(parts, None)
+        self._rules.finish(parts, result, monotonic())
         return True
 
     def _raised(self, parts: list[Part], error: BaseException) -> bool:
@@ -371,19 +395,35 @@ class Shell(AsyncShareConsumer):
         return True
 
     def _settle(self, parts: Iterable[Part], error: BaseException | None) -> None:
-        self._rules.settle(list(parts), error)
+        self._rules.settle(list(parts), error, monotonic())
         if error is not None:
             self._config.logger.log(logging.DEBUG, "traceback of a handler", exc_info=error)
 
     def _jobs_done(self) -> None:
         """Threads finished handlers."""
         for job in self._threads.take_done():
-            self._settle(job.parts, job.error)
+            if job.future is not None:
+                if job.future.cancelled():
+                    self._rules.came_back()
+                else:
+                    job.tell()
+            elif job.error is None:
+                self._rules.finish(job.parts, job.result, monotonic())
+            else:
+                self._settle(job.parts, job.error)
         if not self._closed:
             self._fill(monotonic())
             self._flush_later()
             if self._rules.is_stopping:
                 self._soon()
+
+    def _got_stuck(self, handler: Handler, argument: Any) -> None:
+        """A plain handler is not waited for any more."""
+        if self._cancelling:
+            return
+        first = argument[0] if handler.batch else argument
+        where = f"{first.topic()} [{first.partition()}] offset {first.offset()}"
+        self._rules.got_stuck(handler, where)
 
     # -- what the application hears -----------------------------------------------------------
 

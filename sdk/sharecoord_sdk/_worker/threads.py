@@ -15,17 +15,48 @@ from .leases import Part
 
 
 class Job:
-    """A call of a plain function, and what it raised."""
+    """A call of a plain function, and what it returned or raised.
 
-    __slots__ = ("argument", "error", "function", "parts")
+    Args:
+        function: To be called.
+        argument: With this.
+        parts: The records, when nobody awaits the call.
+        future: Whoever awaits it, in the loop.
+        context: What the function sees of the caller's context.
+    """
+
+    __slots__ = ("argument", "context", "error", "function", "future", "parts", "result")
 
     def __init__(
-        self, function: Callable[[Any], Any], argument: object, parts: Sequence[Part]
+        self,
+        function: Callable[[Any], Any],
+        argument: object,
+        parts: Sequence[Part],
+        future: asyncio.Future[Any] | None = None,
+        context: contextvars.Context | None = None,
     ) -> None:
         self.function = function
         self.argument = argument
         self.parts = parts
+        self.future = future
+        self.context = context
+        self.result: object = None
         self.error: BaseException | None = None
+
+    def tell(self) -> None:
+        """Tells whoever awaits it. In the loop."""
+        future = self.future
+        assert future is not None, "somebody awaits it"
+        error = self.error
+        if error is None:
+            future.set_result(self.result)
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            future.set_exception(error)
+        else:
+            # What no future takes, and what would end the loop; on a thread it ends nothing.
+            told = RuntimeError(f"a plain function raised {type(error).__name__}")
+            told.__cause__ = error
+            future.set_exception(told)
 
 
 class Threads:
@@ -76,9 +107,10 @@ class Threads:
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
             try:
-                result = contextvars.copy_context().run(job.function, job.argument)
-                if inspect.isawaitable(result):
-                    _refuse(result)
+                context = job.context or contextvars.copy_context()
+                job.result = context.run(job.function, job.argument)
+                if inspect.isawaitable(job.result):
+                    _refuse(job.result)
             except BaseException as error:  # noqa: BLE001 - what a handler raises is its outcome
                 job.error = error
             self._done.append(job)

@@ -1,0 +1,96 @@
+"""What is around a handler when it is called: middleware, a time limit, a thread.
+
+Outermost first: middleware in the order in which it was registered, the time limit, the handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import replace
+from typing import Any
+
+from .handlers import Handler
+from .threads import Job, Threads
+
+AsyncFunction = Callable[[Any], Awaitable[Any]]
+Middleware = Callable[[Any, AsyncFunction], Awaitable[Any]]
+
+
+def dressed(
+    handlers: Mapping[str, Handler],
+    middleware: Sequence[Middleware],
+    threads: Threads,
+    on_stuck: Callable[[Handler, Any], None],
+) -> dict[str, Handler]:
+    """The handlers with what is around them; those without anything as they are.
+
+    Args:
+        handlers: By topic.
+        middleware: Outermost first.
+        threads: Where plain functions run.
+        on_stuck: Called with handler and argument when a plain function is not waited for any more.
+    """
+    return {
+        topic: _dressed(handler, middleware, threads, on_stuck)
+        for topic, handler in handlers.items()
+    }
+
+
+def _dressed(
+    handler: Handler,
+    middleware: Sequence[Middleware],
+    threads: Threads,
+    on_stuck: Callable[[Handler, Any], None],
+) -> Handler:
+    timeout_s = handler.behaviour.timeout_s
+    if timeout_s is None and not middleware:
+        return handler
+    function: AsyncFunction = handler.function
+    if not handler.is_async:
+        function = _on_thread(handler, threads, on_stuck)
+    if timeout_s is not None:
+        function = _limited(handler, function, timeout_s)
+    for each in reversed(middleware):
+        function = _through(each, function)
+    return replace(handler, function=function, is_async=True)
+
+
+def _on_thread(
+    handler: Handler, threads: Threads, on_stuck: Callable[[Handler, Any], None]
+) -> AsyncFunction:
+    async def call(argument: Any) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        threads.submit(Job(handler.function, argument, (), future, copy_context()))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # It goes on, and nobody waits for it.
+            future.cancel()
+            on_stuck(handler, argument)
+            raise
+
+    return call
+
+
+def _limited(handler: Handler, function: AsyncFunction, timeout_s: float) -> AsyncFunction:
+    async def call(argument: Any) -> Any:
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                return await function(argument)
+        except TimeoutError:
+            if limit.expired():
+                text = f"handler {handler.name} took longer than timeout = {timeout_s:g} s"
+                raise TimeoutError(text) from None
+            raise
+
+    return call
+
+
+def _through(middleware: Middleware, function: AsyncFunction) -> AsyncFunction:
+    async def call(argument: Any) -> Any:
+        return await middleware(argument, function)
+
+    return call

@@ -1,0 +1,133 @@
+"""What holds a handler back though a slot is free: rates. Sans-IO; times in monotonic seconds."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Hashable
+from typing import Final
+
+from .options import Breaker
+
+#: A handler that was held up catches up on so much of its rate.
+BURST_S: Final = 0.1
+#: Most keys whose rate is remembered; the one that started longest ago is forgotten first.
+KEYS_MAX: Final = 100_000
+
+
+class Rate:
+    """A token bucket: one record each 1 / `per_s` seconds, and `burst` of them at once.
+
+    Args:
+        per_s: Records per second.
+    """
+
+    def __init__(self, per_s: float) -> None:
+        self._gap_s = 1 / per_s
+        self._burst_s = max(0.0, BURST_S - self._gap_s)
+        # When the next record would be due if they came evenly.
+        self._due = -math.inf
+
+    def opens_at(self) -> float:
+        """When the next record may start."""
+        return self._due - self._burst_s
+
+    def room(self, now: float) -> int:
+        """How many records may start now, once `opens_at` is over."""
+        spare_s = now + self._burst_s - max(self._due, now)
+        return 1 + max(0, int(spare_s / self._gap_s))
+
+    def take(self, records: int, now: float) -> None:
+        """Records start."""
+        self._due = max(self._due, now) + records * self._gap_s
+
+
+class KeyRates:
+    """When the next record of each key may start. Evenly: a key has no burst.
+
+    Args:
+        per_s: Records per second of one key.
+    """
+
+    def __init__(self, per_s: float) -> None:
+        self._gap_s = 1 / per_s
+        self._due: dict[Hashable, float] = {}
+
+    def opens_at(self, key: Hashable) -> float:
+        """When the next record of a key may start."""
+        return self._due.get(key, -math.inf)
+
+    def take(self, key: Hashable, now: float) -> None:
+        """A record of a key starts."""
+        due = self._due
+        # To the end: the first entry is the one that is over first.
+        due.pop(key, None)
+        due[key] = now + self._gap_s
+        while due:
+            first = next(iter(due))
+            if due[first] > now and len(due) <= KEYS_MAX:
+                break
+            del due[first]
+
+
+class BreakerState:
+    """A circuit breaker: closed, open, or probing with one record.
+
+    Args:
+        policy: When it opens, and for how long.
+    """
+
+    CLOSED: Final = "closed"
+    OPEN: Final = "open"
+    PROBING: Final = "probing"
+
+    def __init__(self, policy: Breaker) -> None:
+        self.policy = policy
+        self.state = self.CLOSED
+        self._failed_at: deque[float] = deque(maxlen=policy.failures)
+        self._probe_at = 0.0
+        #: Whether the one record of a probe was started.
+        self.probe_runs = False
+
+    @property
+    def probe_at(self) -> float:
+        """When the next probe is due; never, unless it is open."""
+        return self._probe_at if self.state == self.OPEN else math.inf
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing may start."""
+        return self.state == self.OPEN or (self.state == self.PROBING and self.probe_runs)
+
+    def started(self) -> bool:
+        """A handler starts; whether it is the probe."""
+        if self.state != self.PROBING:
+            return False
+        self.probe_runs = True
+        return True
+
+    def probe(self) -> None:
+        """The time is over: one record may try."""
+        self.state, self.probe_runs = self.PROBING, False
+
+    def counts(self, error: BaseException | None) -> bool:
+        """Whether this is a failure of what the handler depends on."""
+        return error is not None and self.policy.counts(error)
+
+    def finished(self, error: BaseException | None, now: float, *, is_probe: bool) -> bool:
+        """A handler ended; returns whether the state is another now."""
+        failed = self.counts(error)
+        if self.state == self.PROBING and is_probe:
+            self._failed_at.clear()
+            self.state = self.OPEN if failed else self.CLOSED
+            self._probe_at = now + self.policy.probe_after_s
+            return True
+        if self.state != self.CLOSED or not failed:
+            return False
+        failures = self._failed_at
+        failures.append(now)
+        if len(failures) < self.policy.failures or failures[0] < now - self.policy.window_s:
+            return False
+        failures.clear()
+        self.state, self._probe_at = self.OPEN, now + self.policy.probe_after_s
+        return True

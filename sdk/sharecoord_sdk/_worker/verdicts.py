@@ -1,0 +1,136 @@
+"""What becomes of the records of a handler that raised: one rule for single records and batches."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Callable
+from typing import Final
+
+from sharecoord_sdk._core.arguments import DELAY_MAX_MS, REASON_MAX_BYTES
+from sharecoord_sdk._core.outcomes import Reject, Retry, outcome_of
+from sharecoord_sdk._core.records import AcknowledgeType, ReceivedMessage
+
+from .handlers import Handler
+from .leases import Lease, Word
+from .options import Backoff
+
+_REASON_CHARS: Final = 256
+
+
+class Judge:
+    """Makes a word of what a handler raised.
+
+    `Retry` and `Reject` say it themselves; then the handler's `on_error` decides, then its `retry`.
+    What is left is released, and the group's own back-off applies.
+
+    Args:
+        chance: Returns a number in [0, 1), for jitter.
+        note: Takes what is to be logged: level and text.
+    """
+
+    def __init__(self, chance: Callable[[], float], note: Callable[[int, str], None]) -> None:
+        self._chance = chance
+        self._note = note
+
+    @staticmethod
+    def tells_apart(handler: Handler, error: BaseException) -> bool:
+        """Whether the records of a batch that raised may have different outcomes."""
+        return handler.behaviour.retry is not None and _mapped(handler, error) is None
+
+    @staticmethod
+    def becomes(handler: Handler, error: BaseException) -> str:
+        """What happens to a record, in a word for the log."""
+        return "rejected" if isinstance(_mapped(handler, error), Reject) else "released"
+
+    def word(self, lease: Lease, row: int, error: BaseException | None) -> Word | None:
+        """The word about a record; None = accepted."""
+        if error is None:
+            return None
+        handler = lease.handler
+        mapped = _mapped(handler, error)
+        if mapped is not None:
+            return _of(mapped, "" if mapped is error else _reason_of(error))
+        retry = handler.behaviour.retry
+        if retry is None or not isinstance(error, Exception):
+            return word_of(error)
+        attempt = lease.columns.delivery_count_at(row) or 1
+        if isinstance(retry, Backoff):
+            return _delayed(retry.delay_s(attempt, self._chance()), error)
+        try:
+            answer = retry(ReceivedMessage(lease.columns, row), attempt)
+            if inspect.isclass(answer) and issubclass(answer, Reject):
+                answer = answer()
+            if isinstance(answer, Reject):
+                return _of(answer, _reason_of(error))
+            return word_of(error) if answer is None else _delayed(_seconds(answer), error)
+        except Exception as failure:  # noqa: BLE001 - a rule that fails must not lose the record
+            text = f"{type(failure).__name__}: {text_of(failure)}"
+            self._note(
+                logging.ERROR,
+                f"retry of handler {handler.name} failed, the record is released: {text}",
+            )
+            return word_of(error)
+
+
+def _mapped(handler: Handler, error: BaseException) -> Retry | Reject | None:
+    """What an exception says itself, or what `on_error` says of its most specific class."""
+    if isinstance(error, Retry | Reject):
+        return error
+    on_error = handler.behaviour.on_error
+    if on_error:
+        for kind in type(error).__mro__:
+            found = on_error.get(kind)
+            if found is not None:
+                return found() if inspect.isclass(found) else found
+    return None
+
+
+def _of(outcome: Retry | Reject, reason: str) -> Word:
+    said = outcome_of(outcome)
+    return Word(
+        int(said.type),
+        min(said.delay_ms, DELAY_MAX_MS),
+        _valid(str(said.reason or reason)),
+    )
+
+
+def _delayed(delay_s: float, error: BaseException) -> Word:
+    delay_ms = min(round(delay_s * 1000), DELAY_MAX_MS)
+    return Word(int(AcknowledgeType.RELEASE), delay_ms, _reason_of(error))
+
+
+def _seconds(answer: object) -> float:
+    if not isinstance(answer, int | float) or isinstance(answer, bool):
+        name = type(answer).__name__
+        raise TypeError(f"it must return seconds, None or Reject, not {name}")
+    if not 0 <= answer < math.inf:
+        raise ValueError(f"it must return a finite number of seconds, 0 or more, not {answer}")
+    return float(answer)
+
+
+def word_of(error: BaseException) -> Word:
+    """`Retry` = RELEASE with delay, `Reject` = REJECT, anything else = RELEASE."""
+    if isinstance(error, Retry | Reject):
+        return _of(error, "")
+    return Word(int(AcknowledgeType.RELEASE), 0, _reason_of(error))
+
+
+def _reason_of(error: BaseException) -> str:
+    if not isinstance(error, Exception):
+        return type(error).__name__
+    return _valid(f"{type(error).__name__}: {text_of(error)}"[:_REASON_CHARS])
+
+
+def _valid(text: str) -> str:
+    """A text that the wire takes: valid UTF-8, at most `REASON_MAX_BYTES`."""
+    return text.encode("utf-8", "replace")[:REASON_MAX_BYTES].decode("utf-8", "ignore")
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception, whatever it does when it is asked."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an exception that can not be shown is still an outcome
+        return "(its text can not be read)"
