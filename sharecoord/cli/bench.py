@@ -31,6 +31,8 @@ _DIMENSIONS: Final = (
     ("ack", "implicit, explicit."),
     ("parallelism", "blocking, blocking:N, continuous:N."),
     ("key-skew", "none or Zipf exponents."),
+    ("keys", "How many keys there are with key-skew."),
+    ("ordering", "unordered, key, partition (continuous:N)."),
     ("rate", "Records/s (mode latency)."),
     ("handler", "record, batch:N (workers with continuous:N)."),
     ("client", "threads, tasks (asynchronous members)."),
@@ -126,7 +128,6 @@ def _dimension_options(function: F) -> F:
 @click.option("--min-rate", type=float, help="Least rate that max-rate tries (200).")
 @click.option("--max-rate", type=float, help="Greatest one (50000).")
 @click.option("--steps", type=int, help="Most rates that max-rate tries (8).")
-@click.option("--keys", type=int, help="How many keys there are with --key-skew (1000).")
 @click.option("--seed", type=int, help="Of work times and keys (1).")
 @click.option("--batch-bytes", type=int, help="Bytes per record batch of a backlog (16384).")
 @click.option("--per-process", type=int, help="Consumers in one process.")

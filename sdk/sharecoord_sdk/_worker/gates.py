@@ -14,6 +14,8 @@ BURST_S: Final = 0.1
 #: Most keys whose rate is remembered; the one that started longest ago is forgotten first.
 KEYS_MAX: Final = 100_000
 
+_ROUNDING: Final = 1e-6
+
 
 class Rate:
     """A token bucket: one record each 1 / `per_s` seconds, and `burst` of them at once.
@@ -24,7 +26,8 @@ class Rate:
 
     def __init__(self, per_s: float) -> None:
         self._gap_s = 1 / per_s
-        self._burst_s = max(0.0, BURST_S - self._gap_s)
+        # What is due but for the rounding of floats is due.
+        self._burst_s = max(0.0, BURST_S - self._gap_s) + _ROUNDING * self._gap_s
         # When the next record would be due if they came evenly.
         self._due = -math.inf
 

@@ -368,7 +368,6 @@ class Measurements:
             TopicKey(partitions, _SMALL.payload_bytes, None),
             records,
             batch_bytes=DEFAULT_BATCH_BYTES,
-            keys=1,
             seed=1,
         )
 

@@ -26,6 +26,8 @@ MAX_PARTITIONS: Final = 1_000
 MAX_WORK_MS: Final = 60_000.0
 MAX_RATE: Final = 200_000.0
 MAX_SKEW: Final = 5.0
+MAX_KEYS: Final = 100_000
+KEYS_DEFAULT: Final = 1_000
 _DEFAULT: Final = "default"
 _NONE: Final = "none"
 
@@ -62,6 +64,14 @@ class Events(StrEnum):
     NONE = "none"
     PARQUET = "parquet"
     KAFKA = "kafka"
+
+
+class Order(StrEnum):
+    """Which records a consumer with continuous slots runs one after the other."""
+
+    UNORDERED = "unordered"
+    KEY = "key"
+    PARTITION = "partition"
 
 
 class Ack(StrEnum):
@@ -133,6 +143,8 @@ class Cell:
         ack: Acknowledgement mode of share consumers.
         parallelism: Inside each consumer: `blocking[:N]` or `continuous:N`.
         key_skew: Zipf exponent of the keys; None for records without keys.
+        keys: How many keys there are, with `key_skew`.
+        ordering: What runs one after the other, of records of one key or partition.
         rate: Records per second that are produced (mode `latency`); None otherwise.
         handler: `record`, or `batch:N`: handlers of workers take up to N records at once.
         client: A thread for each consumer, or one event loop in each process.
@@ -150,6 +162,8 @@ class Cell:
     ack: Ack = Ack.IMPLICIT
     parallelism: str = "blocking"
     key_skew: float | None = None
+    keys: int = KEYS_DEFAULT
+    ordering: Order = Order.UNORDERED
     rate: float | None = None
     handler: str = "record"
     client: Client = Client.THREADS
@@ -185,7 +199,18 @@ class Cell:
     @property
     def capacity_per_s(self) -> float | None:
         """Records that all handlers together can work off; None without work."""
-        return self.slots * 1000 / self.work_ms if self.work_ms else None
+        return self._useful_slots * 1000 / self.work_ms if self.work_ms else None
+
+    @property
+    def _useful_slots(self) -> int:
+        """Handlers that order lets run at the same time."""
+        match self.ordering:
+            case Order.UNORDERED:
+                return self.slots
+            case Order.PARTITION:
+                return min(self.slots, self.partitions)
+            case Order.KEY:
+                return self.slots if self.key_skew is None else min(self.slots, self.keys)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by name; `cell_from_json` reads it back."""
@@ -200,6 +225,7 @@ def cell_from_json(values: Mapping[str, Any]) -> Cell:
     # Results of older versions do not know them.
     given["client"] = Client(given.get("client", Client.THREADS))
     given["events"] = Events(given.get("events", Events.NONE))
+    given["ordering"] = Order(given.get("ordering", Order.UNORDERED))
     return Cell(**given)
 
 
@@ -340,6 +366,13 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
         _show(_NONE),
     ),
     Dimension(
+        "keys",
+        _integer(1, MAX_KEYS),
+        f"integers from 1 to {MAX_KEYS}",
+        str(KEYS_DEFAULT),
+    ),
+    Dimension("ordering", Order, f"some of {', '.join(Order)}", "unordered"),
+    Dimension(
         "rate",
         _or_none(_NONE, _number(1, MAX_RATE)),
         f"records/s from 1 to {MAX_RATE:.0f}",
@@ -421,6 +454,9 @@ def canonical(cell: Cell, mode: Mode) -> Cell:
         cell = replace(cell, events=Events.NONE)
     if cell.consumer is Consumer.NONE:
         cell = replace(cell, partitions=1, payload_bytes=1000, max_poll_records=None, key_skew=None)
+        cell = replace(cell, ordering=Order.UNORDERED)
+    if cell.key_skew is None:
+        cell = replace(cell, keys=KEYS_DEFAULT)
     if cell.parallel.continuous:
         # Workers have a loop of their own, or their own threads.
         cell = replace(cell, client=Client.THREADS)
@@ -447,6 +483,8 @@ def _impossible(cell: Cell, mode: Mode) -> str | None:
 def _impossible_client(cell: Cell) -> str | None:
     """Why this consumer can not be spread over its process like that."""
     consumer, parallel = cell.consumer, cell.parallel
+    if cell.ordering is not Order.UNORDERED and not parallel.continuous:
+        return f"ordering {cell.ordering} is that of one consumer's slots: it needs continuous:N"
     if parallel.continuous and consumer in (Consumer.PLAIN, Consumer.KAFKA_SHARE):
         return (
             f"{consumer} can not refill single slots: continuous needs sharecoord, "

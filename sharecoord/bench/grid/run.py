@@ -191,7 +191,6 @@ class _Course:
                 key,
                 records,
                 batch_bytes=settings.batch_bytes,
-                keys=settings.keys,
                 seed=settings.seed,
             )
             trials.backlogs[key] = (name, records)

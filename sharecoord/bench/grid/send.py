@@ -53,7 +53,6 @@ def fill_backlog(
     records: int,
     *,
     batch_bytes: int,
-    keys: int,
     seed: int,
 ) -> None:
     """Produces numbered records and waits until all are confirmed.
@@ -61,10 +60,9 @@ def fill_backlog(
     Args:
         bootstrap_servers: `host:port`, several with commas between them.
         topic: An existing topic that is empty.
-        key: Its partitions, payload and key skew.
+        key: Its partitions, payload and keys.
         records: How many.
         batch_bytes: Most bytes of one record batch.
-        keys: How many keys there are.
         seed: Of the keys.
 
     Raises:
@@ -74,7 +72,7 @@ def fill_backlog(
     sender = _Sender(bootstrap_servers, topic, {"linger.ms": 100, "batch.size": batch_bytes})
     padding = b"." * (key.payload_bytes - HEAD.size)
     for number, (name, partition) in zip(
-        range(records), routes(key.partitions, key.key_skew, keys, seed), strict=False
+        range(records), routes(key.partitions, key.key_skew, key.keys, seed), strict=False
     ):
         sender.send(HEAD.pack(0, number) + padding, name, partition)
         if number % _SERVE_EVERY == 0:

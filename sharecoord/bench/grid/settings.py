@@ -15,6 +15,7 @@ import yaml
 from sharecoord.bench.grid.cell import (
     BY_NAME,
     DIMENSIONS,
+    KEYS_DEFAULT,
     MAX_CELLS,
     MAX_RATE,
     Cell,
@@ -36,7 +37,6 @@ MAX_ALL_TOPICS_BYTES: Final = 10_000_000_000
 MAX_DURATION_S: Final = 600.0
 MAX_REPEATS: Final = 20
 MAX_STEPS: Final = 16
-MAX_KEYS: Final = 100_000
 MAX_DRAIN_S: Final = 900.0
 """Longest time until a backlog is worked off."""
 MAX_RUN_S: Final = 12 * 3600.0
@@ -72,7 +72,6 @@ class Settings:
         min_rate: The least rate that max-rate tries, in records per second.
         max_rate: The greatest one.
         steps: Most probes of one max-rate.
-        keys: How many keys there are when `key_skew` is given.
         seed: Of work times and keys.
         batch_bytes: Most bytes of a record batch in a backlog.
         per_process: Consumers in one process; None decides by their work.
@@ -91,7 +90,6 @@ class Settings:
     min_rate: float = 200.0
     max_rate: float = 50_000.0
     steps: int = 8
-    keys: int = 1000
     seed: int = 1
     batch_bytes: int = 16_384
     per_process: int | None = None
@@ -147,7 +145,6 @@ _LIMITS: Final[Mapping[str, tuple[type, float, float]]] = {
     "min_rate": (float, 1, MAX_RATE),
     "max_rate": (float, 1, MAX_RATE),
     "steps": (int, 1, MAX_STEPS),
-    "keys": (int, 1, MAX_KEYS),
     "seed": (int, 0, 2**31),
     "batch_bytes": (int, 1, MAX_BATCH_BYTES),
     "per_process": (int, 1, 10_000),
@@ -327,11 +324,12 @@ class TopicKey:
     partitions: int
     payload_bytes: int
     key_skew: float | None
+    keys: int = KEYS_DEFAULT
 
 
 def topic_key(cell: Cell) -> TopicKey:
     """Which backlog a cell consumes."""
-    return TopicKey(cell.partitions, cell.payload_bytes, cell.key_skew)
+    return TopicKey(cell.partitions, cell.payload_bytes, cell.key_skew, cell.keys)
 
 
 def backlog_records(settings: Settings, cell: Cell) -> int:

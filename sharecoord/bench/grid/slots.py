@@ -17,7 +17,7 @@ from sharecoord_sdk import AsyncShareConsumer, Message, Worker
 
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.grid.board import Board
-from sharecoord.bench.grid.cell import Ack, Consumer
+from sharecoord.bench.grid.cell import Ack, Consumer, Order
 from sharecoord.bench.grid.consumers import MemorySource, share_config, worker_config
 from sharecoord.bench.grid.job import HEAD, LoadJob
 from sharecoord.bench.grid.load import Bucket, Handled, Tally, checked
@@ -135,7 +135,9 @@ async def _serve_worker(stage: _Stage, hand: _Hand) -> None:
         drain_timeout_s=_DRAIN_S,
     )
     bucket = Bucket(hand.tally)
-    worker.handler(job.topic, batch=job.cell.batch or None)(_handler(stage, hand, bucket))
+    ordering = None if job.cell.ordering is Order.UNORDERED else str(job.cell.ordering)
+    register = worker.handler(job.topic, batch=job.cell.batch or None, ordering=ordering)
+    register(_handler(stage, hand, bucket))
     stage.stops.append(worker.stop)
     await worker.run_async()
     bucket.flush()

@@ -15,7 +15,7 @@ from typing import Final
 from sharecoord.bench.coordinator import Counters, JoinWatch, MeasuredCoordinator
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.grid.board import Board
-from sharecoord.bench.grid.cell import Cell, Consumer, Events, Mode
+from sharecoord.bench.grid.cell import Cell, Consumer, Events, Mode, Order
 from sharecoord.bench.grid.figures import (
     Trial,
     Window,
@@ -49,6 +49,7 @@ LATE_S: Final = 10.0
 """How long is waited for records of the window once it is over."""
 _CLIENT: Final = "client"
 _LOCKS: Final = "share.partition.max.record.locks"
+_ORDERING: Final = "share.ordering"
 _EDGE: Final = 0.1  # the first and the last tenth of a backlog are not measured
 _WAKE_S: Final = 0.1
 _SENDER_START_S: Final = 1.5
@@ -283,7 +284,7 @@ class Trials:
             partitions=cell.partitions,
             payload_bytes=cell.payload_bytes,
             key_skew=cell.key_skew,
-            keys=self._settings.keys,
+            keys=cell.keys,
             seed=self._settings.seed,
             rate=rate,
             start_ns=start_ns,
@@ -349,6 +350,8 @@ class Trials:
         if cell.consumer is not Consumer.SHARECOORD:
             return _Server(address, group)
         settings = {f"group.{name}": value for name, value in locks.items()}
+        if cell.ordering is not Order.UNORDERED:
+            settings[f"group.{_ORDERING}"] = str(cell.ordering)
         settings |= self._events(stack, cell, f"{group}-events", directory)
         coordinator = MeasuredCoordinator(address, directory, settings=settings)
         stack.enter_context(coordinator)

@@ -121,7 +121,7 @@ public final class ParallelConsumerLoad {
                                         config,
                                         new ByteArrayDeserializer(),
                                         new ByteArrayDeserializer()))
-                        .ordering(ProcessingOrder.UNORDERED)
+                        .ordering(ProcessingOrder.valueOf(job.text("ordering")))
                         .commitMode(CommitMode.PERIODIC_CONSUMER_ASYNCHRONOUS)
                         .maxConcurrency(job.number("slots"));
         if (batch > 0) {

@@ -72,6 +72,7 @@ def command(job: LoadJob, times: Path) -> list[str]:
         "all_consumers": cell.consumers,
         "slots": cell.parallel.slots,
         "batch": cell.batch,
+        "ordering": cell.ordering.name,
         "max_poll_records": cell.max_poll_records or 0,
         "payload_bytes": cell.payload_bytes,
         "per_record": int(job.per_record),

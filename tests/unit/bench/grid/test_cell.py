@@ -53,6 +53,8 @@ def test_every_dimension_can_have_several_values() -> None:
         "ack": "implicit,explicit",
         "parallelism": "blocking,blocking:4",
         "key_skew": "none,1.2",
+        "keys": "1,20",
+        "ordering": "unordered,key",
         "rate": "10,20",
         "handler": "record,batch:5",
         "client": "threads,tasks",
@@ -64,6 +66,10 @@ def test_every_dimension_can_have_several_values() -> None:
         if name == "handler":
             # Batches belong to workers, and have no work.
             base = {"work_ms": "0", "consumer": "sharecoord", "parallelism": "continuous:2"}
+        if name == "keys":
+            base["key_skew"] = "0"
+        if name == "ordering":
+            base["parallelism"] = "continuous:2"
         found = cells(Mode.LATENCY, **{**base, name: text})
         assert [each.name for each in varied(found)] == [name]
         assert len(found) == 2

@@ -293,7 +293,7 @@ def consumed(cluster: MockCluster, topic: str, partitions: int, records: int) ->
 def test_a_backlog_is_numbered_and_goes_round_the_partitions() -> None:
     with MockCluster(topics=["t"]) as cluster:
         address = cluster.bootstrap_servers
-        fill_backlog(address, "t", TopicKey(2, 20, None), 1000, batch_bytes=1000, keys=1, seed=1)
+        fill_backlog(address, "t", TopicKey(2, 20, None), 1000, batch_bytes=1000, seed=1)
         messages = consumed(cluster, "t", 2, 1000)
     heads = sorted(HEAD.unpack_from(message.value()) for message in messages)
     assert heads == [(0, number) for number in range(1000)]

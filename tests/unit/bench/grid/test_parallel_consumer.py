@@ -146,6 +146,7 @@ def test_the_driver_is_told_everything(tmp_path: Path, monkeypatch: pytest.Monke
         "first_consumer": "1",
         "consumers": "2",
         "all_consumers": "3",
+        "ordering": "UNORDERED",
         "slots": "8",
         "batch": "7",
         "max_poll_records": "9",
