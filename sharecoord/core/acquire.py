@@ -263,7 +263,8 @@ def _take_fresh_in_order(
             plan.end_offset = last + 1
             total += last - first + 1
             continue
-        for left, right, admitted in admission.split(first, last, keys, new=True):
+        most = None if soft else budget - records
+        for left, right, admitted in admission.split(first, last, keys, new=True, most=most):
             room = space - total
             if not soft and (admitted or records >= budget):
                 room = min(room, budget - records)

@@ -376,28 +376,40 @@ class Admission:
         self._took_keyed = False
 
     def split(
-        self, first: int, last: int, keys: Keys | None, *, new: bool = False
-    ) -> list[tuple[int, int, bool]]:
+        self,
+        first: int,
+        last: int,
+        keys: Keys | None,
+        *,
+        new: bool = False,
+        most: int | None = None,
+    ) -> Iterator[tuple[int, int, bool]]:
         """Cuts [first, last] into pieces that the member may have and that it may not.
+
+        Looks no further than it is asked.
 
         Args:
             first: First offset; beyond all that was asked about before.
             last: Last offset.
             keys: Their keys.
             new: Whether these are records from beyond the window.
+            most: Ends after so many that the member may have; None = at `last`.
         """
-        pieces: list[tuple[int, int, bool]] = []
         start, before = first, False
+        left = last - first + 1 if most is None else most
         admits = self._admits_new if new else self._admits_waiting
         for at, key in enumerate(self._order.keys_of(first, last, keys), first):
             admitted = key == NO_KEY or admits(at, key)
             if at == first:
                 before = admitted
             elif admitted is not before:
-                pieces.append((start, at - 1, before))
+                yield start, at - 1, before
                 start, before = at, admitted
-        pieces.append((start, last, before))
-        return pieces
+            left -= admitted
+            if not left:
+                yield start, at, before
+                return
+        yield start, last, before
 
     def pass_over(self, first: int, last: int, keys: Keys | None) -> None:
         """Takes in that [first, last] is finished by the same plan: later ones may follow."""

@@ -56,11 +56,11 @@ class Lease:
         "due",
         "first",
         "handler",
+        "held_bytes",
         "is_dirty",
         "lanes",
         "line",
         "others",
-        "paid",
         "probe",
         "running",
         "since",
@@ -86,12 +86,12 @@ class Lease:
         self.others: list[tuple[int, Word]] = []
         self.is_dirty = False
         #: Where its rows wait, or None; then `lanes` has the lane of each row that runs, `waiting`
-        #: counts those that wait, `paid` those that left the credit, and `probe` is the row that
-        #: tries for a breaker, or -1.
+        #: counts those that wait, `held_bytes` is what they have of the credit, and `probe` is the
+        #: row that tries for a breaker, or -1.
         self.line: Line | None = None
         self.lanes: dict[int, Lane] = {}
         self.waiting = 0
-        self.paid = 0
+        self.held_bytes = 0
         self.probe = -1
 
     def running_spans(self) -> list[Span]:
@@ -104,13 +104,6 @@ class Lease:
             return []
         started = self.span.within(self.first, self.span.start)
         return [run for state, run in started.runs() if state == wanted]
-
-    def pay(self, rows: int) -> int:
-        """Bytes that rows of a line free when they leave it; all together those of the span."""
-        size, count = self.span.within(self.first, self.span.stop).credit_bytes, self.span.stop
-        count -= self.first
-        before, self.paid = self.paid, self.paid + rows
-        return size * self.paid // count - size * before // count
 
 
 class Part(NamedTuple):
@@ -161,11 +154,10 @@ class Hands(LockBook):
     @property
     def startable(self) -> int:
         """Records that a free slot could have, as of the last look."""
-        if not self.lines:
-            return self.credit.buffered_records
-        lines = self.lines.values()
-        held = sum(line.waiting for line in lines)
-        return self.credit.buffered_records - held + sum(line.startable for line in lines)
+        count = self.credit.buffered_records
+        for line in self._turns:
+            count += line.startable - line.waiting
+        return count
 
     @property
     def has_results(self) -> bool:
@@ -296,8 +288,15 @@ class Hands(LockBook):
         self.running += 1
         self._line_went = True
         self._turns.rotate(-1)
-        self.credit.remove(1, lease.pay(1))
+        self._left_line(lease, 1)
         return row
+
+    def _left_line(self, lease: Lease, rows: int) -> None:
+        """Rows wait no more; the bytes of a lease leave the buffer with its last row."""
+        size = 0
+        if not lease.waiting:
+            size, lease.held_bytes = lease.held_bytes, 0
+        self.credit.remove(rows, size)
 
     def start_batch(self, lease: Lease, now: float) -> list[Part]:
         """Gives up to `batch` records, all of the head's topic, to a handler."""
@@ -348,10 +347,10 @@ class Hands(LockBook):
                 lease.is_dirty = True
                 self._dirty.append(lease)
             if lease.line is not None:
-                self._leave_line(lease, row, kept=True)
+                lease.line.passed(lease, row)
         else:
             self._settle_lost(lease, row, row + 1)
-        if not lease.running and lease is not self._head:
+        if not lease.running:
             self._drop_if_done(lease)
 
     def settle(self, parts: Sequence[Part], word: Word | None) -> None:
@@ -386,16 +385,13 @@ class Hands(LockBook):
                 lease.is_dirty = True
                 self._dirty.append(lease)
             if lease.line is not None:
-                kept = word is None or word.kind == REJECT
+                breaks = word is not None and word.kind != REJECT
+                leave = lease.line.broke if breaks else lease.line.passed
                 for row in alive:
-                    self._leave_line(lease, row, kept=kept)
+                    back = leave(lease, row)
+                    if back:
+                        self._expired += self._returns(back)
             self._drop_if_done(lease)
-
-    def _leave_line(self, lease: Lease, row: int, *, kept: bool) -> None:
-        assert lease.line is not None, "asked before"
-        back = lease.line.finished(lease, row, kept=kept)
-        if back:
-            self._expired += self._returns(back)
 
     def _returns(self, rows: Sequence[Place]) -> list[AckRange]:
         """Rows that were taken out of a line, as ranges that go back."""
@@ -404,7 +400,7 @@ class Hands(LockBook):
             by_lease.setdefault(lease, []).append(row)
         ranges: list[AckRange] = []
         for lease, found in by_lease.items():
-            self.credit.remove(len(found), lease.pay(len(found)))
+            self._left_line(lease, len(found))
             ranges += [AckRange(lease.span.within(*run), RETURN) for run in runs_of(found)]
             self._drop_if_done(lease)
         return ranges
@@ -414,7 +410,8 @@ class Hands(LockBook):
         if lease.line is not None:
             for row in range(start, stop):
                 if lease.states[row] == LOST:
-                    self._leave_line(lease, row, kept=True)
+                    # Its lane broke when the lock went.
+                    lease.line.passed(lease, row)
         for state, run in lease.span.within(start, stop).runs():
             if state == LOST:
                 self._lost.append(run)
@@ -466,6 +463,7 @@ class Hands(LockBook):
         for span in reversed(spans):
             lease = Lease(span, line.handler, math.inf)
             lease.line = line
+            lease.held_bytes = span.credit_bytes
             self.leases[lease] = None
             back = line.add(lease)
             if back:

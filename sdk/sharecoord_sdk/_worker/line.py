@@ -70,6 +70,7 @@ class Line:
         per_key = behaviour.rate_per_key_per_s
         self._key_rates = KeyRates(per_key) if per_key else None
         self.breaker = BreakerState(behaviour.breaker) if behaviour.breaker else None
+        self._is_gated = bool(self._rate or self._key_rates or self.breaker)
         self._lanes: dict[PartitionKey, dict[Hashable, Lane]] = {}
         self._ready: deque[Lane] = deque()
         # Lanes that wait for the rate of their key: (when, number, lane).
@@ -160,12 +161,13 @@ class Line:
     def peek(self, now: float) -> Lease | None:
         """The lease of the record that starts next, or None."""
         self._now = now
-        self._is_closed = self._is_held(now)
-        while self._timed and self._timed[0][0] <= now:
-            self._ready.append(heapq.heappop(self._timed)[2])
-        if self._is_closed:
-            return None
         ready = self._ready
+        if self._is_gated:
+            self._is_closed = self._is_held(now)
+            while self._timed and self._timed[0][0] <= now:
+                ready.append(heapq.heappop(self._timed)[2])
+            if self._is_closed:
+                return None
         while ready:
             lane = ready[0]
             if lane.rows and self._may_go(lane):
@@ -198,14 +200,19 @@ class Line:
         lease.lanes[row] = lane
         lease.states[row] = IN_FLIGHT
         self._left(lease)
+        if self._is_gated:
+            self._count_start(lane, lease, row)
+        if lane.rows and not self._ordering:
+            self._list(lane)
+        return lease, row
+
+    def _count_start(self, lane: Lane, lease: Lease, row: int) -> None:
         if self._rate is not None:
             self._rate.take(1, self._now)
         if self._key_rates is not None and lane.key is not None:
             self._key_rates.take(lane.key, self._now)
         if self.breaker is not None and self.breaker.started():
             lease.probe = row
-        self._list(lane)
-        return lease, row
 
     def start_batch(self, now: float) -> list[Place]:
         """Takes the next records, several of a lane in order, as many as one call takes."""
@@ -234,27 +241,25 @@ class Line:
 
     # -- coming to an end ---------------------------------------------------------------------
 
-    def finished(self, lease: Lease, row: int, *, kept: bool) -> list[Place]:
-        """A handler is done with a record.
-
-        Args:
-            lease: Of the record.
-            row: Of the record.
-            kept: Whether the lane goes on: it was accepted or rejected, or broke when the lock of
-                this one was lost. If not, the coordinator will confirm it (`confirmed`).
-
-        Returns:
-            What goes back unseen.
-        """
+    def passed(self, lease: Lease, row: int) -> list[Place] | None:
+        """A handler is done with a record, and its lane goes on."""
         lane = lease.lanes.pop(row)
         lane.running -= 1
-        back: list[Place] = []
-        if not kept and self._ordering and lane.key is not None:
+        if lane.rows:
+            self._list(lane)
+        else:
+            self._drop_if_empty(lane)
+        return None
+
+    def broke(self, lease: Lease, row: int) -> list[Place] | None:
+        """A record was released, and the coordinator will confirm it: what follows it goes back."""
+        lane = lease.lanes[row]
+        back: list[Place] | None = None
+        if self._ordering and lane.key is not None:
             back = self._clear(lane)
             lane.broken += 1
             self._broken[lease.columns, row] = lane
-        self._list(lane)
-        self._drop_if_empty(lane)
+        self.passed(lease, row)
         return back
 
     def lost(self, columns: Columns, row: int) -> list[Place]:

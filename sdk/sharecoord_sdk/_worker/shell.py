@@ -361,7 +361,7 @@ class Shell(AsyncShareConsumer):
                     if not self._raised([Part(lease, row, row + 1)], error):
                         return
                 else:
-                    if result is None and lease.line is None:
+                    if result is None and row != lease.probe:
                         accept(lease, row)
                     else:
                         self._rules.finish([Part(lease, row, row + 1)], result, monotonic())
