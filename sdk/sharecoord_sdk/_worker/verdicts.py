@@ -10,7 +10,7 @@ from typing import Final
 
 from sharecoord_sdk._core.arguments import DELAY_MAX_MS, REASON_MAX_BYTES
 from sharecoord_sdk._core.outcomes import Reject, Retry, outcome_of
-from sharecoord_sdk._core.records import AcknowledgeType, ReceivedMessage
+from sharecoord_sdk._core.records import AcknowledgeType, message_class
 
 from .handlers import Handler
 from .leases import Lease, Word
@@ -59,7 +59,7 @@ class Judge:
         if isinstance(retry, Backoff):
             return _delayed(retry.delay_s(attempt, self._chance()), error)
         try:
-            answer = retry(ReceivedMessage(lease.columns, row), attempt)
+            answer = retry(message_class(lease.columns)(lease.columns, row), attempt)
             if inspect.isclass(answer) and issubclass(answer, Reject):
                 answer = answer()
             if isinstance(answer, Reject):
