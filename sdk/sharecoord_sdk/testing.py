@@ -31,8 +31,9 @@ def make_message(
     headers: list[tuple[str, bytes | None]] | None = None,
     timestamp_ms: int = 0,
     delivery_count: int = 1,
+    checkpoint: bytes | None = None,
 ) -> Message:
-    """Builds a message as `poll` returns it.
+    """Builds a message as `poll` returns it. It keeps what a handler stores by `checkpoint`.
 
     Raises:
         ValueError: A number that no record has.
@@ -53,6 +54,7 @@ def make_message(
         headers=headers,
         timestamp=(TIMESTAMP_CREATE_TIME, timestamp_ms),
         delivery_count=delivery_count,
+        checkpoint=checkpoint,
     )
 
 

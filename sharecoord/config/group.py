@@ -34,6 +34,7 @@ from sharecoord.config.setting import (
 
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
+_KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _GROUP_NAME_CHARACTERS_MAX: Final = 249
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
@@ -260,6 +261,21 @@ class GroupConfig:
         "Whether the payload of delayed records is stored, so that a redelivery does not depend on "
         "the topic's retention.",
         default=False,
+    )
+    checkpoint_max_bytes: int = size_setting(
+        "share.checkpoint.max.bytes",
+        "The largest checkpoint that a worker may store with a record; 0 = none. What is stored "
+        "already stays.",
+        default_bytes=64 * _KIB,
+        bounds_bytes=(0, 64 * _KIB),
+    )
+    checkpoints_max_bytes: int = size_setting(
+        "share.checkpoint.total.max.bytes",
+        "How many bytes of checkpoints the unfinished records of a group may have in one "
+        "coordinator, with 256 more for each; they are in memory, too (`memory.limit`). At the "
+        "limit a further checkpoint is refused.",
+        default_bytes=64 * _MIB,
+        bounds_bytes=(_MIB, 1 << 40),
     )
     offsets_export_group: str = str_setting(
         "share.offsets.export.group",

@@ -320,9 +320,9 @@ class LimitsConfig:
     )
     request_max_bytes: int = size_setting(
         "limits.request.max.bytes",
-        "The largest message that is accepted from a client.",
+        "The largest message that is accepted from a client; one with a checkpoint has 64 KiB.",
         default_bytes=4 * _MIB,
-        bounds_bytes=(64 * _KIB, 256 * _MIB),
+        bounds_bytes=(128 * _KIB, 256 * _MIB),
     )
 
 

@@ -150,6 +150,17 @@ class DeadLetter:
     """Of the share-partition at that time: a reset delivers an offset anew, as another letter."""
     kept: bool = False
     """The dead-letter topic does not take it whole: its payload stays here."""
+    checkpoint: bytes | None = None
+    """What members had stored with the record, when it is small."""
+
+
+class Checkpoint(NamedTuple):
+    """What a member stored with an unfinished record: the row of table `record_checkpoint`."""
+
+    offset: int
+    data: bytes
+    at_ms: int
+    """When it was stored, by the store's clock."""
 
 
 @dataclass(slots=True)
@@ -172,6 +183,10 @@ class PartitionCommit:
     """Outbox rows to add."""
     dead_letters_done: list[int] = field(default_factory=list)
     """Offsets whose outbox rows go."""
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    """Rows to write; an offset has one at most."""
+    checkpoints_done: list[int] = field(default_factory=list)
+    """Offsets whose checkpoints go, before those above are written."""
     raises_state_epoch: bool = False
     """Whether the row's state epoch becomes `state_epoch` + 1 (a truncated log, design 5.12)."""
     truncated_at: int | None = None
@@ -372,6 +387,8 @@ class LoadedPartition:
     """The store's clock inside the claim's transaction."""
     parked: Parked = field(default_factory=lambda: Parked(ParkedOffsets()))
     """What `delayed_max` left in the store."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    """Of unfinished records, by offset."""
 
 
 class CoordinatorRow(NamedTuple):

@@ -39,7 +39,8 @@ def letter_id(key: PartitionKey, letter: DeadLetter) -> str:
 def size_of(letter: DeadLetter) -> int:
     """About how many bytes it takes, in memory as on the wire."""
     named = sum(len(name) + len(value or b"") for name, value in letter.headers)
-    return len(letter.key or b"") + len(letter.value or b"") + named + _OVERHEAD_BYTES
+    parts = (letter.key, letter.value, letter.checkpoint)
+    return sum(len(part or b"") for part in parts) + named + _OVERHEAD_BYTES
 
 
 def headers_of(
@@ -79,7 +80,8 @@ def headers_of(
     if letter.failed_at_ms:
         ours.append((PREFIX + "failed-at-ms", str(letter.failed_at_ms)))
     copied = own if payload == "whole" else ()
-    return (*copied, *((name, text.encode()) for name, text in ours))
+    last = () if letter.checkpoint is None else ((PREFIX + "checkpoint", letter.checkpoint),)
+    return (*copied, *((name, text.encode()) for name, text in ours), *last)
 
 
 def _message(reason: str) -> str:

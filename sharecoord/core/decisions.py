@@ -29,6 +29,8 @@ class AcknowledgedRange(NamedTuple):
     lock_token: int
     delay_ms: int = 0
     reason: str | None = None
+    checkpoint: bytes | None = None
+    """RENEW of one record only: what is kept with it."""
 
 
 class RangeOutcome(NamedTuple):

@@ -29,6 +29,8 @@ class Delivery:
     ranges: list[AcquiredRange]
     records: int
     size_bytes: int
+    checkpoints: Sequence[tuple[int, bytes]] = ()
+    """(offset, data) of records that have one, in order of offset."""
 
 
 @dataclass(slots=True)

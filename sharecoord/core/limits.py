@@ -20,5 +20,14 @@ WINDOW_RECORDS_MAX = 100_000
 REASON_BYTES_MAX = 1_024
 """Longest reason text of a worker that is kept."""
 
+CHECKPOINT_BYTES_MAX = 64 << 10
+"""Largest checkpoint of a record: state to go on from, not a result. It fits one request."""
+
+CHECKPOINT_HEADER_BYTES_MAX = 4 << 10
+"""Largest checkpoint that goes with a dead letter, as a header: topics bound whole messages."""
+
+CHECKPOINT_OVERHEAD_BYTES = 256
+"""What one takes beside its bytes, in memory and towards the group's limit."""
+
 TOKEN_SEQUENCE_MAX = 2**32 - 1
 """Lock tokens have the owner epoch in the high half: a full sequence forces a new claim."""

@@ -29,6 +29,10 @@ class PartitionSettings(NamedTuple):
     """Whether their topic may be made."""
     outbox_max_bytes: int = 64 << 20
     """Of the group's dead letters that wait; then it acquires nothing more."""
+    checkpoint_max_bytes: int = 64 << 10
+    """Of one record; 0 = members store none."""
+    checkpoints_max_bytes: int = 64 << 20
+    """Of all unfinished records of the group together."""
     ordering: Ordering = Ordering.UNORDERED
     retry_backoff_ms: int = 0
     retry_backoff_max_ms: int = 0

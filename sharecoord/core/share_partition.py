@@ -269,7 +269,7 @@ class SharePartition:
         memo_new: RangeState | None = None
         edits, make_edit, settings = decision.edits, Edit, self._settings
         for item in ranges:
-            first, last, kind, token, delay_ms, reason = item
+            first, last, kind, token, delay_ms, reason, _ = item
             if first > last or first <= previous_last:
                 decision.exceptions.append(
                     RangeOutcome(first, last, AcknowledgeOutcome.INVALID_REQUEST)
@@ -311,7 +311,7 @@ class SharePartition:
         self, decision: Decision, now_ms: int, member_id: str, item: AcknowledgedRange
     ) -> None:
         """An acknowledgement that does not lie in one range that the member holds."""
-        first, last, kind, token, delay_ms, reason = item
+        first, last, kind, token, delay_ms, reason, _ = item
         outcome, window = AcknowledgeOutcome, self.window
         if first < window.start_offset:
             below = min(last, window.start_offset - 1)

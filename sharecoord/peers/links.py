@@ -11,7 +11,8 @@ import grpc
 import structlog
 
 from sharecoord.config.process_settings import TlsConfig
-from sharecoord.core.peering import Alive, GatewayItem
+from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
+from sharecoord.core.peering import Alive, GatewayItem, Settle
 from sharecoord.errors import SharecoordError, UnsupportedVersionError
 from sharecoord.ports import PeerListener
 from sharecoord.security.pem import read_pem
@@ -145,7 +146,11 @@ class GrpcPeerNetwork:
             await call.write(peer_codec.gateway_message(items))
 
         outbox: Outbox[GatewayItem] = Outbox(
-            write, size_of=lambda _: 0, broken=lambda _: call.cancel()
+            write,
+            size_of=_checkpoint_bytes,
+            broken=lambda _: call.cancel(),
+            # The owner takes no larger messages from a coordinator than from a client.
+            bytes_max=CHECKPOINT_BYTES_MAX,
         )
         vouching = asyncio.create_task(_vouch(outbox))
         try:
@@ -164,6 +169,13 @@ class GrpcPeerNetwork:
             call.cancel()
             self._listener.unlinked(owner_id)
         return True
+
+
+def _checkpoint_bytes(item: GatewayItem) -> int:
+    """All that can be large in what a gateway says."""
+    if not isinstance(item, Settle):
+        return 0
+    return sum(len(each.checkpoint) for each in item.ranges if each.checkpoint)
 
 
 async def _vouch(outbox: Outbox[GatewayItem]) -> None:

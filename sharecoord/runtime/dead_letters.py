@@ -174,6 +174,7 @@ class DeadLetters:
                         member_id=old.member_id,
                         failed_at_ms=self._context.clock.to_store(now_ms),
                         state_epoch=self._actor.state_epoch,
+                        checkpoint=self._actor.checkpoints.for_letter(offset),
                     )
                     whole = self._with_payload(letter, self._actor.cache.find(offset))
                     if whole is None:
@@ -415,6 +416,7 @@ def _without_payload(
     member_id: str | None = None,
     failed_at_ms: int = 0,
     state_epoch: int = 0,
+    checkpoint: bytes | None = None,
 ) -> DeadLetter:
     return DeadLetter(
         offset=offset,
@@ -428,4 +430,5 @@ def _without_payload(
         member_id=member_id,
         failed_at_ms=failed_at_ms,
         state_epoch=state_epoch,
+        checkpoint=checkpoint,
     )

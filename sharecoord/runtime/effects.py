@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.share_partition import AcknowledgedRange, AcquiredRange, RangeOutcome
 from sharecoord.errors import InternalError, SharecoordError
@@ -30,6 +31,18 @@ class DeliveryEffect:
         self.session = session
         self.channel: MemberChannel | None = session.channel
         self.delivery = delivery
+
+    @staticmethod
+    def delivery_of(actor: PartitionActor, acquired: list[AcquiredRange]) -> Delivery:
+        """What goes to a member: records by reference, and what was stored with them."""
+        slices = actor.cache.slices(acquired)
+        records = sum(s.stop - s.start for s in slices)
+        size = sum(s.chunk.size_bytes * (s.stop - s.start) // s.chunk.count for s in slices)
+        if not actor.checkpoints:
+            return Delivery(actor.key, slices, acquired, records, size)
+        kept = actor.checkpoints.of(acquired)
+        size += sum(len(data) for _, data in kept)
+        return Delivery(actor.key, slices, acquired, records, size, kept)
 
     def release(self) -> None:
         """Sends, or hands back unseen what can not be sent any more."""
@@ -125,6 +138,11 @@ class Collector:
         self._open -= 1
         self._results.append(result)
         self._finish()
+
+    def refuse(self, key: PartitionKey, error: SharecoordError) -> None:
+        """A partition answers that nothing of what was asked was done."""
+        self.expect()
+        self.add(PartitionResult(key, error=error))
 
     def seal(self) -> None:
         """No more partitions are asked."""

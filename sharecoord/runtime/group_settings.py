@@ -23,6 +23,8 @@ def settings_of(config: GroupConfig) -> PartitionSettings:
         dead_letter_copies=config.dlq_copy_record_enable,
         dead_letter_auto_create=config.dlq_auto_create,
         outbox_max_bytes=config.dlq_outbox_max_bytes,
+        checkpoint_max_bytes=config.checkpoint_max_bytes,
+        checkpoints_max_bytes=config.checkpoints_max_bytes,
         ordering=Ordering(config.ordering),
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,

@@ -91,6 +91,8 @@ class GroupBudget:
         """The same for reading."""
         self.outbox_bytes = self.outbox_records = 0
         """Its dead letters that wait for Kafka; they are among `used_bytes`, too."""
+        self.checkpoint_bytes = 0
+        """What members stored with unfinished records; among `used_bytes`, too."""
         self.on_outbox_room: Callable[[], None] = _nobody
         """Hears that dead letters have gone while the outbox was full."""
 
@@ -118,6 +120,16 @@ class GroupBudget:
         self.shrank(size_bytes)
         if was_full and self.outbox_bytes < max_bytes:
             self.on_outbox_room()
+
+    def checkpoints_grew(self, size_bytes: int) -> None:
+        """A checkpoint was stored, or loaded."""
+        self.checkpoint_bytes += size_bytes
+        self.grew(size_bytes)
+
+    def checkpoints_shrank(self, size_bytes: int) -> None:
+        """A checkpoint went."""
+        self.checkpoint_bytes -= size_bytes
+        self.shrank(size_bytes)
 
     def delivers(self, size_bytes: int) -> None:
         """Something was acquired for a member."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sharecoord.core.changes import PartitionCommit, PartitionKey
-from sharecoord.core.delivery import Delivery
 from sharecoord.core.events import RangeEvent
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
@@ -36,6 +35,7 @@ from sharecoord.runtime.candidates import (
     Candidates,
     candidates,
 )
+from sharecoord.runtime.checkpoints import Checkpoints
 from sharecoord.runtime.dead_letters import DeadLetters
 from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect, HandBackEffect
 from sharecoord.runtime.event_tap import EventTap
@@ -125,6 +125,7 @@ class PartitionActor:
         self.parking = Parking(context, self)
         self._context = context
         self.letters = DeadLetters(context, self)
+        self.checkpoints = Checkpoints(budget)
         self._events = None if tap is None else tap(key, self.cache)
 
     # -- life -----------------------------------------------------------------------------------
@@ -174,6 +175,7 @@ class PartitionActor:
         self._alarm.cancel()
         self.parking.end()
         self.letters.end()
+        self.checkpoints.end()
         self.letters = DeadLetters(self._context, self)
         if self._events is not None:
             self._events.begin()
@@ -210,6 +212,7 @@ class PartitionActor:
             self._committer.add(self)
         commit = commit_of(self.partition, self.partition_id, self.state_epoch, self.clock)
         self.letters.into(commit)
+        self.checkpoints.into(commit)
         if self._raises_state_epoch:
             self._raises_state_epoch = False
             commit.raises_state_epoch = True
@@ -361,7 +364,7 @@ class PartitionActor:
         if not decision.changes_anything:
             return 0
         self._apply(decision)
-        delivery = self._delivery(decision.acquired)
+        delivery = DeliveryEffect.delivery_of(self, decision.acquired)
         self._taken_from_fresh(end_before)
         self.bound.took(delivery.records)
         self._set_alarm()
@@ -377,12 +380,6 @@ class PartitionActor:
         if not self.fresh.records:
             self._skip_gap()
         return delivery.records
-
-    def _delivery(self, acquired: list[AcquiredRange]) -> Delivery:
-        slices = self.cache.slices(acquired)
-        records = sum(s.stop - s.start for s in slices)
-        size = sum(s.chunk.size_bytes * (s.stop - s.start) // s.chunk.count for s in slices)
-        return Delivery(self.key, slices, acquired, records, size)
 
     def _taken_from_fresh(self, end_before: int) -> None:
         """Keeps the read-ahead counts right after the window's end moved."""
@@ -482,12 +479,17 @@ class PartitionActor:
         """
         partition = self.partition
         assert partition is not None, "only an active partition is asked"
+        renewed = any(r.type is AcknowledgeType.RENEW for r in ranges)
+        if renewed and (refused := self.checkpoints.refusal(ranges, partition.settings)):
+            collector.refuse(self.key, refused)
+            return 0
         now_ms = self.clock.now_ms()
         held = partition.window.held
         before = held.get(session.member_id, 0)
         decision = partition.decide_acknowledge(now_ms, session.member_id, ranges)
         self._apply(decision, work_us=work_us)
-        renewed = any(r.type is AcknowledgeType.RENEW for r in ranges)
+        if renewed:
+            self.checkpoints.keep(ranges, decision.exceptions, self.clock.to_store(now_ms))
         settled = before - held.get(session.member_id, 0)
         effect = AcknowledgeEffect(
             collector,
@@ -560,6 +562,8 @@ class PartitionActor:
             self._events.note(self, self.partition, decision, ended_by=ended_by, work_us=work_us)
         if self._settings.dead_letter_topic:
             self.letters.note(decision.edits, self.partition.window, self.clock.now_ms())
+        if self.checkpoints:
+            self.checkpoints.finish(decision)
         self.partition.apply(decision)
 
     def _commit(self, decision: Decision, ended_by: RangeEvent = RangeEvent.RELEASED) -> None:

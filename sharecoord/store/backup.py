@@ -35,6 +35,7 @@ from sharecoord.store.tables import (
     IN_FLIGHT,
     LETTER_MARK,
     MEMBER,
+    RECORD_CHECKPOINT,
     SHARE_GROUP,
     SHARE_PARTITION,
     STORE_META,
@@ -48,6 +49,7 @@ TABLES: Sequence[Table] = (
     MEMBER,
     DEAD_LETTER,
     LETTER_MARK,
+    RECORD_CHECKPOINT,
 )
 """What is in a backup, in the order of their foreign keys. Leases are of their moment."""
 

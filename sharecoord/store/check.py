@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table
 
 from sharecoord.config.group import GROUP_SETTINGS
 from sharecoord.core.lanes import MarkKind
+from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
 from sharecoord.core.states import RecordState
 from sharecoord.errors import InvalidConfigError
 from sharecoord.store.access import StoreAccess, StoreFacts
@@ -26,6 +27,7 @@ from sharecoord.store.tables import (
     IN_FLIGHT,
     LETTER_MARK,
     MEMBER,
+    RECORD_CHECKPOINT,
     SHARE_GROUP,
     SHARE_PARTITION,
     STORE_META,
@@ -154,6 +156,7 @@ class _Check:
             (MEMBER, "delete the row; the member joins again by itself", self._member),
             (DEAD_LETTER, "mend the row with UPDATE, or restore a backup", self._letter),
             (LETTER_MARK, "mend the row with UPDATE, or restore a backup", self._mark),
+            (RECORD_CHECKPOINT, "delete the row; its record is worked on anew", self._checkpoint),
         ]
         for table, fix, look in looks:
             self._table(table, fix, look)
@@ -297,6 +300,16 @@ class _Check:
             yield f"[{row['first_offset']}, {row['last_offset']}] are no offsets", ""
         if row["kind"] not in {str(kind) for kind in MarkKind}:
             yield f"kind {row['kind']!r} is neither redriven nor discarded", ""
+
+    def _checkpoint(self, row: Values) -> Iterator[tuple[str, str]]:
+        part = self._partitions.get(row["partition_id"])
+        offset, size = row["record_offset"], len(row["data"])
+        if part is None:
+            yield "there is no such share-partition", ""
+        elif part.start is None or not part.start <= offset < part.end:
+            yield f"{part.place}: offset {offset} is not inside its window", ""
+        if size > CHECKPOINT_BYTES_MAX:
+            yield f"data has {size} bytes; {CHECKPOINT_BYTES_MAX} is the most", ""
 
     def _counts(self) -> None:
         """What can be said of a share-partition once its ranges are known."""

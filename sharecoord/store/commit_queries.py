@@ -77,3 +77,7 @@ def _write_partitions(
         for letter in part.dead_letters
     ]:
         statements.upsert_dead_letters(connection, letters)
+    if gone := [(part.partition_id, offset) for part in parts for offset in part.checkpoints_done]:
+        statements.delete_checkpoints(connection, gone)
+    if stored := [(part.partition_id, *each) for part in parts for each in part.checkpoints]:
+        statements.upsert_checkpoints(connection, stored)

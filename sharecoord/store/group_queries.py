@@ -44,6 +44,7 @@ from sharecoord.store.tables import (
     IN_FLIGHT,
     LETTER_MARK,
     MEMBER,
+    RECORD_CHECKPOINT,
     SHARE_GROUP,
     SHARE_PARTITION,
 )
@@ -222,12 +223,18 @@ def open_and_lock(
 
 def _clear(connection: Connection, partition_id: int, head: PartitionHead | None) -> None:
     """Ends everything in flight; the outbox stays (design 5.11)."""
-    connection.execute(delete(IN_FLIGHT).where(IN_FLIGHT.c.partition_id == partition_id))
+    _empty(connection, partition_id)
     connection.execute(
         update(SHARE_PARTITION)
         .where(_P.id == partition_id)
         .values(state_epoch=_P.state_epoch + 1, **head_values(head))
     )
+
+
+def _empty(connection: Connection, partition_id: int) -> None:
+    """Deletes everything in flight, and what was stored with it."""
+    for table in (IN_FLIGHT, RECORD_CHECKPOINT):
+        connection.execute(delete(table).where(table.c.partition_id == partition_id))
 
 
 def _lock_partitions(connection: Connection, which: ColumnElement[bool]) -> list[Mapping[str, Any]]:
@@ -295,7 +302,7 @@ def _delete_all_but_outboxes(
         _clear(connection, partition_id, None)
     doomed = [row for row in locked if row["id"] not in with_outbox]
     for row in doomed:
-        connection.execute(delete(IN_FLIGHT).where(IN_FLIGHT.c.partition_id == row["id"]))
+        _empty(connection, row["id"])
         connection.execute(delete(SHARE_PARTITION).where(_P.id == row["id"]))
     # Whatever is left begins as at a first use; also rows that were made while this one waited for
     # its locks, which it does not have among them.

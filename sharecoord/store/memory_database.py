@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sharecoord.core.changes import (
+    Checkpoint,
     CoordinatorRow,
     DeadLetter,
     GroupRow,
@@ -29,6 +30,7 @@ class MemoryPartition:
     """Outlives the head of a partition that is uninitialised again."""
     in_flight: dict[int, InFlightRow] = field(default_factory=dict)
     dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
+    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
 
     def set_head(self, head: PartitionHead | None) -> None:
@@ -40,6 +42,7 @@ class MemoryPartition:
     def clear(self, head: PartitionHead | None) -> None:
         """Ends everything in flight; the outbox stays."""
         self.in_flight.clear()
+        self.checkpoints.clear()
         self.row = replace(self.row, state_epoch=self.row.state_epoch + 1)
         self.set_head(head)
 

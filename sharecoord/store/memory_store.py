@@ -242,6 +242,10 @@ class MemoryStore:
             partition.dead_letters.pop(offset, None)
         for letter in part.dead_letters:
             partition.dead_letters[letter.offset] = letter
+        for offset in part.checkpoints_done:
+            partition.checkpoints.pop(offset, None)
+        for checkpoint in part.checkpoints:
+            partition.checkpoints[checkpoint.offset] = checkpoint
         if self._check_ranges:
             rows = _sorted_ranges(partition)
             for before, after in itertools.pairwise(rows):
@@ -285,6 +289,7 @@ class MemoryStore:
                 sorted(partition.dead_letters.values(), key=lambda letter: letter.offset)
             ),
             store_now_ms=now_ms,
+            checkpoints=tuple(sorted(partition.checkpoints.values())),
         )
 
     def read_delayed(self, partition_id: int, *, after: DelayedPlace, max_rows: int) -> InFlight:

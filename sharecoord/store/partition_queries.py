@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, case, func, select, update
 
 from sharecoord.core.changes import (
+    Checkpoint,
     DeadLetter,
     InFlight,
     InFlightRow,
@@ -31,7 +32,14 @@ from sharecoord.store.row_codec import (
     decode_in_flight,
     decode_partition,
 )
-from sharecoord.store.tables import COORDINATOR, DEAD_LETTER, IN_FLIGHT, SHARE_PARTITION, STORE_META
+from sharecoord.store.tables import (
+    COORDINATOR,
+    DEAD_LETTER,
+    IN_FLIGHT,
+    RECORD_CHECKPOINT,
+    SHARE_PARTITION,
+    STORE_META,
+)
 
 DELAYED = -1
 """Where `count_in_flight` counts AVAILABLE records that are not due."""
@@ -220,6 +228,7 @@ def load_partitions(
     )
     for id_, *rest in found:
         letters[id_].append(decode_dead_letter(rest))
+    checkpoints = _read_checkpoints(connection, ids)
     return {
         row.partition_id: LoadedPartition(
             row=row,
@@ -227,9 +236,20 @@ def load_partitions(
             dead_letters=tuple(letters[row.partition_id]),
             store_now_ms=now_ms,
             parked=parked.get(row.partition_id) or Parked(ParkedOffsets()),
+            checkpoints=tuple(checkpoints.get(row.partition_id, ())),
         )
         for row in map(decode_partition, rows)
     }
+
+
+def _read_checkpoints(connection: Connection, ids: Sequence[int]) -> dict[int, list[Checkpoint]]:
+    """What members stored with records, in order of offset."""
+    kept = RECORD_CHECKPOINT.c
+    query = select(RECORD_CHECKPOINT).where(kept.partition_id.in_(ids)).order_by(kept.record_offset)
+    found: dict[int, list[Checkpoint]] = {}
+    for id_, *rest in connection.execute(query):
+        found.setdefault(id_, []).append(Checkpoint._make(rest))
+    return found
 
 
 def initialize_partitions(connection: Connection, starts: Sequence[PartitionStart]) -> list[bool]:

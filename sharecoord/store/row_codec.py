@@ -225,6 +225,7 @@ def encode_dead_letter(partition_id: int, letter: DeadLetter) -> tuple[object, .
         letter.failed_at_ms,
         letter.state_epoch,
         letter.kept,
+        letter.checkpoint,
     )
 
 
@@ -244,4 +245,5 @@ def decode_dead_letter(row: Sequence[Any]) -> DeadLetter:
         failed_at_ms=row[10],
         state_epoch=row[11],
         kept=bool(row[12]),
+        checkpoint=row[13],
     )

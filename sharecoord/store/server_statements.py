@@ -17,7 +17,7 @@ from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, Tab
 from sqlalchemy.engine import Dialect as CoreDialect
 
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.statements import FLIGHT_KEYS, HEAD_COLUMNS, Rows, Statements
+from sharecoord.store.statements import FLIGHT_KEYS, HEAD_COLUMNS, RECORD_KEYS, Rows, Statements
 from sharecoord.store.tables import DEAD_LETTER, IN_FLIGHT, SHARE_PARTITION
 
 
@@ -92,11 +92,11 @@ class PostgresStatements(Statements):
         # The lock that an UPDATE of these columns takes.
         self._epochs_sql = f"{ids}ANY(%s::bigint[]) ORDER BY id FOR NO KEY UPDATE"
         self._ranges_sql = self._make_ranges_sql()
-        self._letter_keys = _Arrays(DEAD_LETTER, ("partition_id", "record_offset"))
-        self._letter_delete_sql = (
-            f"DELETE FROM dead_letter d USING {self._letter_keys.sql} AS v(p, o) "
-            "WHERE d.partition_id = v.p AND d.record_offset = v.o"
-        )
+        self._record_keys = _Arrays(DEAD_LETTER, RECORD_KEYS)
+        gone = f"USING {self._record_keys.sql} AS v(p, o) "
+        gone += "WHERE d.partition_id = v.p AND d.record_offset = v.o"
+        self._letter_delete_sql = f"DELETE FROM dead_letter d {gone}"
+        self._checkpoint_delete_sql = f"DELETE FROM record_checkpoint d {gone}"
 
     def _make_ranges_sql(self) -> str:
         """One statement: each part sees the state before all of them, and no row is in two."""
@@ -129,10 +129,16 @@ class PostgresStatements(Statements):
         _send_many(connection, self._raise_state_epoch, rows)
 
     def delete_dead_letters(self, connection: Connection, rows: Rows) -> None:
-        _send(connection, self._letter_delete_sql, self._letter_keys.of(rows))
+        _send(connection, self._letter_delete_sql, self._record_keys.of(rows))
 
     def upsert_dead_letters(self, connection: Connection, rows: Rows) -> None:
         _send_many(connection, self._upsert_dead_letter, rows)
+
+    def delete_checkpoints(self, connection: Connection, rows: Rows) -> None:
+        _send(connection, self._checkpoint_delete_sql, self._record_keys.of(rows))
+
+    def upsert_checkpoints(self, connection: Connection, rows: Rows) -> None:
+        _send_many(connection, self._upsert_checkpoint, rows)
 
     def delete_members(self, connection: Connection, rows: Rows) -> None:
         _send_many(connection, self._delete_member, rows)
@@ -180,9 +186,10 @@ class MySqlStatements(Statements):
             f"DELETE f FROM {keys} STRAIGHT_JOIN in_flight f "
             "ON f.partition_id = v.p AND f.first_offset = v.o"
         )
-        self._letter_delete_sql = (
-            f"DELETE d FROM {keys} STRAIGHT_JOIN dead_letter d "
+        self._letter_delete_sql, self._checkpoint_delete_sql = (
+            f"DELETE d FROM {keys} STRAIGHT_JOIN {table} d "
             "ON d.partition_id = v.p AND d.record_offset = v.o"
+            for table in ("dead_letter", "record_checkpoint")
         )
 
     def write_ranges(
@@ -196,3 +203,6 @@ class MySqlStatements(Statements):
 
     def delete_dead_letters(self, connection: Connection, rows: Rows) -> None:
         connection.exec_driver_sql(self._letter_delete_sql, (json.dumps(rows),))
+
+    def delete_checkpoints(self, connection: Connection, rows: Rows) -> None:
+        connection.exec_driver_sql(self._checkpoint_delete_sql, (json.dumps(rows),))

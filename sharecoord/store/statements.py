@@ -11,13 +11,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, exists, literal_column, select, update
+from sqlalchemy import (
+    Connection,
+    Table,
+    bindparam,
+    delete,
+    exists,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.engine import Dialect as CoreDialect
 from sqlalchemy.sql import Executable
 
 from sharecoord.core.changes import InFlightRow
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.tables import COORDINATOR, DEAD_LETTER, IN_FLIGHT, MEMBER, SHARE_PARTITION
+from sharecoord.store.tables import (
+    COORDINATOR,
+    DEAD_LETTER,
+    IN_FLIGHT,
+    MEMBER,
+    RECORD_CHECKPOINT,
+    SHARE_PARTITION,
+)
 
 IDS_PER_SELECT_MAX = 512
 """Partitions whose epochs are read by one statement; more are read in several."""
@@ -34,6 +50,7 @@ HEAD_COLUMNS = (
     "change_sequence",
 )
 FLIGHT_KEYS = ("partition_id", "first_offset")
+RECORD_KEYS = ("partition_id", "record_offset")
 
 
 class Statements:
@@ -74,14 +91,9 @@ class Statements:
             .values(last_offset=bindparam("new_last")),
             ("new_last", "the_id", "last"),
         )
-        letter_keys = ("partition_id", "record_offset")
-        self._delete_dead_letter = self._compile(
-            delete(letter).where(*(letter.c[key] == bindparam(key) for key in letter_keys)),
-            letter_keys,
-        )
-        self._upsert_dead_letter = self._compile(
-            dialect.upsert(letter, keys=letter_keys), letter.columns.keys()
-        )
+        self._delete_dead_letter, self._upsert_dead_letter = self._of_records(dialect, letter)
+        kept = self._of_records(dialect, RECORD_CHECKPOINT)
+        self._delete_checkpoint, self._upsert_checkpoint = kept
         member_keys = ("group_id", "member_id")
         alive = exists().where(
             COORDINATOR.c.id == member.c.gateway,
@@ -96,6 +108,12 @@ class Statements:
             ),
             (*member_keys, "member_epoch", "me", "now_ms"),
         )
+
+    def _of_records(self, dialect: Dialect, table: Table) -> tuple[str, str]:
+        """DELETE and upsert of a table with one row per record."""
+        found = delete(table).where(*(table.c[key] == bindparam(key) for key in RECORD_KEYS))
+        upsert = dialect.upsert(table, keys=RECORD_KEYS)
+        return self._compile(found, RECORD_KEYS), self._compile(upsert, table.columns.keys())
 
     def write_ranges(
         self, connection: Connection, heads: Rows, deleted: Rows, upserted: Rows
@@ -134,6 +152,14 @@ class Statements:
     def upsert_dead_letters(self, connection: Connection, rows: Rows) -> None:
         """Rows: all columns."""
         connection.exec_driver_sql(self._upsert_dead_letter, rows)
+
+    def delete_checkpoints(self, connection: Connection, rows: Rows) -> None:
+        """Rows: partition id, offset."""
+        connection.exec_driver_sql(self._delete_checkpoint, rows)
+
+    def upsert_checkpoints(self, connection: Connection, rows: Rows) -> None:
+        """Rows: all columns."""
+        connection.exec_driver_sql(self._upsert_checkpoint, rows)
 
     def delete_members(self, connection: Connection, rows: Rows) -> None:
         """A row with a newer epoch stays, and one whose gateway is another coordinator that lives.

@@ -187,6 +187,23 @@ DEAD_LETTER = Table(
     Column("failed_at_ms", BigInteger, nullable=False),
     Column("state_epoch", BigInteger, nullable=False),
     Column("kept", Boolean, nullable=False),
+    Column("checkpoint", LONG_BLOB),
+    _of_share_partition(),
+)
+
+RECORD_CHECKPOINT = Table(
+    "record_checkpoint",
+    METADATA,
+    Column(
+        "partition_id",
+        ROW_ID,
+        primary_key=True,
+        autoincrement=False,
+    ),
+    # From here on the columns and their order are those of `Checkpoint`.
+    Column("record_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("data", LONG_BLOB, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
     _of_share_partition(),
 )
 

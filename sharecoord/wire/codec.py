@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import cast
 
@@ -135,6 +136,8 @@ def _fill_all_but_payloads(batch: types.RecordBatch, delivery: Delivery, now_ms:
     else:
         values, keys = _join_columns(batch, delivery, base)
     _add_headers(batch, delivery)
+    if delivery.checkpoints:
+        _add_checkpoints(batch, delivery)
     values, batch.null_values = _without_nulls(values)
     if keys is not None:
         keys, batch.null_keys = _without_nulls(keys)
@@ -189,13 +192,27 @@ def _add_headers(batch: types.RecordBatch, delivery: Delivery) -> None:
         position += stop - start
 
 
+def _add_checkpoints(batch: types.RecordBatch, delivery: Delivery) -> None:
+    position = 0
+    offsets = [offset for offset, _ in delivery.checkpoints]
+    for chunk, start, stop in delivery.slices:
+        first, last = _first_offset(chunk, start), _first_offset(chunk, stop - 1)
+        for at in range(bisect_left(offsets, first), bisect_right(offsets, last)):
+            offset, data = delivery.checkpoints[at]
+            index, end = chunk.span(offset, offset)
+            if index < end:
+                batch.checkpoints.add(index=position + index - start, data=data)
+        position += stop - start
+
+
 def acknowledged_ranges(
     ranges: Iterable[types.AcknowledgedRange],
 ) -> list[AcknowledgedRange]:
     """What a member says, checked as far as a message can be checked by itself.
 
     Raises:
-        InvalidRequestError: A type that does not exist, a reason or a delay that is too long.
+        InvalidRequestError: A type that does not exist, a reason, a delay or a checkpoint that is
+            too long, or a checkpoint of another type.
     """
     found: list[AcknowledgedRange] = []
     for item in ranges:
@@ -216,10 +233,28 @@ def acknowledged_ranges(
             )
         found.append(
             AcknowledgedRange(
-                item.first_offset, item.last_offset, kind, item.lock_token, item.delay_ms, reason
+                item.first_offset,
+                item.last_offset,
+                kind,
+                item.lock_token,
+                item.delay_ms,
+                reason,
+                _checkpoint(item, kind) if item.HasField("checkpoint") else None,
             )
         )
     return found
+
+
+def _checkpoint(item: types.AcknowledgedRange, kind: AcknowledgeType) -> bytes:
+    name = "acknowledgements.ranges.checkpoint"
+    if kind is not AcknowledgeType.RENEW or item.first_offset != item.last_offset:
+        raise InvalidRequestError(f"{name} goes with the RENEW of one record only")
+    if len(item.checkpoint) > limits.CHECKPOINT_BYTES_MAX:
+        raise InvalidRequestError(
+            f"{name} of offset {item.first_offset} has {len(item.checkpoint)} bytes; "
+            f"{limits.CHECKPOINT_BYTES_MAX} is the most"
+        )
+    return item.checkpoint
 
 
 Acknowledgements = list[tuple[str, str, int, Sequence[AcknowledgedRange]]]

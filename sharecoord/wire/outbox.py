@@ -20,6 +20,7 @@ class Outbox(Generic[T]):
         write: Sends items as one message, or raises when the stream is gone.
         size_of: Payload bytes of an item.
         broken: Called once when a write failed; what waits is forgotten.
+        bytes_max: Most payload bytes of one message, unless its first item alone has more.
     """
 
     def __init__(
@@ -28,11 +29,13 @@ class Outbox(Generic[T]):
         *,
         size_of: Callable[[T], int],
         broken: Callable[[Exception], None],
+        bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
         self.unsent_bytes = 0
         self._write = write
         self._size_of = size_of
         self._broken = broken
+        self._bytes_max = bytes_max
         self._items: list[T] = []
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -70,7 +73,7 @@ class Outbox(Generic[T]):
     def _next_message(self) -> tuple[list[T], int]:
         size = count = 0
         for item in self._items[:MESSAGE_ITEMS_MAX]:
-            if count and size + self._size_of(item) > MESSAGE_BYTES_MAX:
+            if count and size + self._size_of(item) > self._bytes_max:
                 break
             size += self._size_of(item)
             count += 1

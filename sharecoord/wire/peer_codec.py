@@ -172,6 +172,7 @@ def _put_settle(item: peer.GatewayItem, settle: Settle) -> None:
             lock_token=each.lock_token,
             delay_ms=each.delay_ms,
             reason=each.reason or "",
+            checkpoint=each.checkpoint,
         )
 
 

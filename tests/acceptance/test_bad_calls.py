@@ -444,7 +444,7 @@ def test_the_sdk_gets_more_acknowledgements_through_than_one_request_may_hold(
 ) -> None:
     name, count = topic(), 200
     topics.produce(name, count)
-    settings = {"limits.request.max.bytes": "64KiB"}
+    settings = {"limits.request.max.bytes": "128KiB"}
     with CoordinatorProcess(
         kafka_broker.bootstrap_servers, tmp_path, settings=settings
     ) as coordinator:

@@ -50,7 +50,7 @@ def consume(address: str, topic: str, group: str, count: int) -> list[int]:
             "group:\n  share.delivery.count.limt: 3\n",
             ["settings.yaml:2", '"group.share.delivery.count.limit"'],
         ),
-        ("limits:\n  request.max.bytes: 0\n", ["settings.yaml:2", "request.max.bytes", "64KiB"]),
+        ("limits:\n  request.max.bytes: 0\n", ["settings.yaml:2", "request.max.bytes", "128KiB"]),
         ("commit.pending.max.bytes: -5\n", ["settings.yaml:1", "commit.pending.max.bytes", "-5"]),
         ("group.share.delivery.count.limit: 0\n", ["share.delivery.count.limit", "between 1 and"]),
         ("group.share.record.lock.duration.ms: -1\n", ["lock.duration.ms", "between"]),
@@ -70,7 +70,7 @@ def test_a_wrong_setting_in_yaml_is_named_with_its_line(
     ("setting", "named"),
     [
         ("lisen.address=x", ["--lisen.address", 'Did you mean "listen.address"']),
-        ("limits.request.max.bytes=-1", ["limits.request.max.bytes", "between 64KiB and 256MiB"]),
+        ("limits.request.max.bytes=-1", ["limits.request.max.bytes", "between 128KiB and 256MiB"]),
         ("group.share.delivery.count.limit=0", ["share.delivery.count.limit", "between 1 and"]),
         ("group.share.group.max.size=0", ["share.group.max.size", "between 1 and"]),
         ("group.share.max.record.locks=5", ['"group.share.partition.max.record.locks"']),
@@ -116,7 +116,7 @@ def test_a_wrong_flag_is_wrong_usage(flags: list[str], named: list[str]) -> None
     [
         ("SHARECOORD_STORE__UR", "x", ["SHARECOORD_STORE__UR", '"SHARECOORD_STORE__URL"']),
         ("SHARECOORD_STOR_URL", "x", ["SHARECOORD_STOR_URL", '"SHARECOORD_STORE__URL"']),
-        ("SHARECOORD_LIMITS__REQUEST_MAX_BYTES", "0", ["REQUEST_MAX_BYTES", "between 64KiB"]),
+        ("SHARECOORD_LIMITS__REQUEST_MAX_BYTES", "0", ["REQUEST_MAX_BYTES", "between 128KiB"]),
         ("SHARECOORD_GROUP__SHARE_DELIVERY_COUNT_LIMIT", "-1", ["COUNT_LIMIT", "between 1 and"]),
     ],
 )

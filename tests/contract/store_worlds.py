@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import make_url
 
 from sharecoord.core.changes import (
+    Checkpoint,
     CommitBatch,
     DeadLetter,
     InFlightRow,
@@ -347,6 +348,8 @@ def change_of(
     upserted: list[InFlightRow] | None = None,
     dead_letters: list[DeadLetter] | None = None,
     dead_letters_done: list[int] | None = None,
+    checkpoints: list[Checkpoint] | None = None,
+    checkpoints_done: list[int] | None = None,
 ) -> PartitionCommit:
     """One partition's part of a commit, under the epochs of its claim."""
     return PartitionCommit(
@@ -358,6 +361,8 @@ def change_of(
         upserted=upserted or [],
         dead_letters=dead_letters or [],
         dead_letters_done=dead_letters_done or [],
+        checkpoints=checkpoints or [],
+        checkpoints_done=checkpoints_done or [],
     )
 
 

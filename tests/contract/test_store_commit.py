@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sharecoord.core.changes import (
+    Checkpoint,
     CommitBatch,
     DeadLetter,
     InFlightRow,
@@ -25,6 +26,7 @@ from tests.contract.store_worlds import (
     key_of,
     letter_of,
     member_of,
+    open_partition,
     ranges,
     row_of,
 )
@@ -258,6 +260,53 @@ def test_outboxes_are_listed_while_something_waits_in_them(world: World) -> None
     commit(store, change_of(first, dead_letters_done=[1, 2]))
     store.close_partition(third.row.partition_id, owner_epoch=third.row.owner_epoch)
     assert store.list_outboxes() == []
+
+
+def test_checkpoints_are_written_replaced_and_deleted(world: World) -> None:
+    store = world.open()
+    loaded, other = claimed(store, key_of(0)), claimed(store, key_of(1))
+    largest = Checkpoint(7, bytes(range(256)) * 256, START_MS)
+    some = [Checkpoint(9, b"", START_MS), largest, Checkpoint(2, b"one", START_MS)]
+    commit(store, change_of(loaded, checkpoints=some), change_of(other, checkpoints=[largest]))
+    newer = Checkpoint(2, b"two", START_MS + 1)
+    commit(store, change_of(loaded, checkpoints=[newer], checkpoints_done=[2, 9, 55]))
+    found = [
+        claim_partition(store, each.row.partition_id, incarnation=2, previous_incarnation=None)
+        for each in (loaded, other)
+    ]
+    assert [None if each is None else each.checkpoints for each in found] == [
+        (newer, largest),
+        (largest,),
+    ]
+
+
+@pytest.mark.parametrize("ends_by", ["reset", "topics", "group"])
+def test_checkpoints_end_with_what_is_in_flight(world: World, ends_by: str) -> None:
+    """Also where an outbox keeps the share-partition: its letters have what they need."""
+    store = world.open()
+    loaded, plain = claimed(store, key_of(0)), claimed(store, key_of(1))
+    letter = replace(letter_of(3), checkpoint=b"half \x00\xff")
+    kept = [Checkpoint(1, b"half", START_MS)]
+    commit(
+        store,
+        change_of(loaded, upserted=[row_of(0, 4)], dead_letters=[letter], checkpoints=kept),
+        change_of(plain, upserted=[row_of(0, 4)], checkpoints=kept),
+    )
+    keys = [loaded.row.key, plain.row.key]
+    if ends_by == "reset":
+        store.reset_partitions(dict.fromkeys(keys, 0))
+    elif ends_by == "topics":
+        store.delete_topics("group", ["orders"])
+    else:
+        store.delete_group("group")
+    rows = [open_partition(store, key) for key in keys]
+    found = [
+        claim_partition(store, row.partition_id, incarnation=2, previous_incarnation=None)
+        for row in rows
+    ]
+    assert [None if each is None else each.checkpoints for each in found] == [(), ()]
+    assert found[0] is not None
+    assert found[0].dead_letters == (letter,)
 
 
 def test_a_dead_letter_at_the_same_offset_is_replaced(world: World) -> None:

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from sharecoord.core.changes import (
+    Checkpoint,
     CommitBatch,
     DeadLetter,
     DelayedPlace,
@@ -112,6 +113,12 @@ letters = st.builds(
     failed_at_ms=int64,
     state_epoch=int64,
     kept=st.booleans(),
+    checkpoint=st.none() | st.binary(max_size=3),
+)
+checkpoints = st.lists(
+    st.builds(Checkpoint, offset=small, data=st.binary(max_size=3), at_ms=int64),
+    max_size=2,
+    unique_by=lambda each: each.offset,
 )
 scopes = st.builds(PauseScope, st.sampled_from(["", "t"]), st.none() | small) | st.builds(
     PauseScope, member_id=texts
@@ -294,6 +301,8 @@ class StoresAgree(RuleBasedStateMachine):
             upserted=[one for first, one in wanted.items() if stored.get(first) != one],
             dead_letters=data.draw(st.lists(letters, max_size=2)),
             dead_letters_done=data.draw(st.lists(small, max_size=2)),
+            checkpoints=data.draw(checkpoints),
+            checkpoints_done=data.draw(st.lists(small, max_size=2)),
             truncated_at=data.draw(st.none() | small),
         )
 

@@ -80,6 +80,10 @@ class AsyncShareConsumer(BaseShareConsumer):
         """See `ShareConsumer.commit_sync`. When cancelled, what was sent stays sent."""
         return await self._run(self._commit_steps(timeout))
 
+    async def checkpoint(self, message: Message, data: bytes, timeout: float = 60) -> None:
+        """See `ShareConsumer.checkpoint`."""
+        await self._run(self._checkpoint_steps(message, data, timeout))
+
     async def close(self) -> None:
         """See `ShareConsumer.close`."""
         try:

@@ -28,7 +28,8 @@ RETURN: Final = int(types_pb.ACKNOWLEDGE_TYPE_RETURN)
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_LONGEST_S: Final = 1.0
 
-# A message of acknowledgements stays below 64 KiB, the smallest limit that a coordinator can have.
+# A message of acknowledgements stays far below 128 KiB, the smallest limit that a coordinator can
+# have; a checkpoint in it may take half of that.
 _MESSAGE_BYTES: Final = 24 * 1024
 _RANGE_BYTES: Final = 48
 
@@ -43,12 +44,19 @@ class AckRange:
     kind: int
     delay_ms: int = 0
     reason: str = ""
+    #: RENEW of one record only: what is kept with it. The record stays with the application.
+    checkpoint: bytes | None = None
 
     def to_wire(self) -> types_pb.AcknowledgedRange:
         """The message of the wire."""
+        first, last = self.span.first_offset, self.span.last_offset
+        if self.checkpoint is not None:
+            # Of the record alone: gaps beside it may belong to its span.
+            first = last = self.span.columns.offset_at(self.span.start)
         return types_pb.AcknowledgedRange(
-            first_offset=self.span.first_offset,
-            last_offset=self.span.last_offset,
+            first_offset=first,
+            last_offset=last,
+            checkpoint=self.checkpoint,
             type=self.kind,  # type: ignore[arg-type]
             lock_token=self.span.lock.token,
             delay_ms=self.delay_ms,
@@ -110,6 +118,11 @@ class PartitionAck:
     attempts: int = 0
     #: Sent before on a stream that broke: it may have been applied already.
     resent: bool = False
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether it stores a checkpoint (of one record, the only range)."""
+        return self.ranges[0].checkpoint is not None
 
 
 @dataclass(slots=True)
@@ -235,7 +248,9 @@ class AckBook:
         settlement: Settlement,
         now: float,
     ) -> None:
-        if answer.error_retriable and now - part.queued_at < self._api_timeout_s:
+        # Who stores a checkpoint has to know that there is no room.
+        full = part.is_checkpoint and answer.error_reason == "LIMIT_EXCEEDED"
+        if answer.error_retriable and not full and now - part.queued_at < self._api_timeout_s:
             part.attempts += 1
             part.not_before = now + min(
                 _RETRY_LONGEST_S, _RETRY_FIRST_S * 2 ** min(part.attempts - 1, 10)
@@ -278,7 +293,7 @@ def _layers(items: list[AckRange]) -> list[list[AckRange]]:
 
 def _size_of(item: AckRange) -> int:
     """Bytes of a range on the wire, at most."""
-    return _RANGE_BYTES + 4 * len(item.reason)
+    return _RANGE_BYTES + 4 * len(item.reason) + len(item.checkpoint or b"")
 
 
 def _in_pieces(items: list[AckRange]) -> list[list[AckRange]]:
@@ -342,12 +357,12 @@ def _finish(
     by_error: dict[KafkaError | None, list[Span]] = {}
     first_error: KafkaError | None = None
     for item, span, error in pieces:
-        if item.kind == RETURN:
-            # Records that nobody saw: there is nobody to tell either.
+        first_error = first_error or error
+        if item.kind == RETURN or item.checkpoint is not None:
+            # Nobody saw the records: there is nobody to tell. Or the ticket alone is told.
             continue
         if item.kind == RENEW:
             (settlement.renewed if error is None else settlement.not_renewed).append(span)
-        first_error = first_error or error
         by_error.setdefault(error, []).append(span)
     settlement.outcomes.extend(Outcome(part.key, spans, error) for error, spans in by_error.items())
     if part.ticket is not None:
@@ -369,6 +384,9 @@ def _meaning(item: AckRange, outcome: types_pb.RangeOutcome, *, resent: bool) ->
             return None
         case types_pb.ACKNOWLEDGE_OUTCOME_ALREADY_FINISHED if _is_asked(item, outcome, resent):
             return None
+        case types_pb.ACKNOWLEDGE_OUTCOME_RENEW_DISABLED if item.checkpoint is not None:
+            why = "the group allows no renewals (share.renew.acknowledge.enable)"
+            return KafkaError(KafkaError.INVALID_RECORD_STATE, why)
         case types_pb.ACKNOWLEDGE_OUTCOME_INVALID_REQUEST:
             return KafkaError(KafkaError.INVALID_REQUEST)
         case _:

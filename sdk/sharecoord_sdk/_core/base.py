@@ -20,13 +20,14 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 from . import arguments
-from .acks import RENEW, Outcome
-from .columns import LOST, LOST_ACKNOWLEDGED, Columns
+from .acks import RENEW, CommitTicket, Outcome
+from .columns import IN_FLIGHT, LOST, LOST_ACKNOWLEDGED, SETTLED, Columns, Span
 from .config import ConsumerConfig, SaslConfig, read_config
 from .core import Connection, ConsumerCore
 from .errors import (
     ConcurrentModificationException,
     IllegalStateException,
+    KafkaError,
     KafkaException,
 )
 from .records import (
@@ -36,6 +37,7 @@ from .records import (
     ReceivedMessage,
     TopicPartition,
     origin_of,
+    read_checkpoint,
 )
 from .status import StreamFailure
 
@@ -351,21 +353,58 @@ class BaseShareConsumer(ABC):
             self._dispatch(core)
             core.raise_error()
             ticket = core.begin_commit(self._now())
-            while True:
-                core.flush(self._now())
-                self._drive(core)
-                if ticket.is_done or (deadline is not None and self._now() >= deadline):
-                    break
-                yield self._wait_s(core, deadline)
-                self._check_open()
-                self._pump(core)
-                self._dispatch(core)
-                core.raise_error()
-            ticket.time_out()
+            yield from self._ticket_steps(core, ticket, deadline)
             return {
                 TopicPartition(topic, partition): None if error is None else KafkaException(error)
                 for (topic, partition), error in ticket.results.items()
             }
+
+    def _ticket_steps(
+        self, core: ConsumerCore, ticket: CommitTicket, deadline: float | None
+    ) -> Steps[None]:
+        """Waits until all that a ticket stands for has its outcome, or until the time is over."""
+        while True:
+            core.flush(self._now())
+            self._drive(core)
+            if ticket.is_done or (deadline is not None and self._now() >= deadline):
+                break
+            yield self._wait_s(core, deadline)
+            self._check_open()
+            self._pump(core)
+            self._dispatch(core)
+            core.raise_error()
+        ticket.time_out()
+
+    def _checkpoint_steps(self, message: object, data: object, timeout: object) -> Steps[None]:
+        self._check_open()
+        found, stored = arguments.read_message(message), read_checkpoint(data)
+        timeout_s = arguments.read_timeout(timeout)
+        with self._use() as core:
+            deadline = None if timeout_s is None else self._now() + timeout_s
+            self._pump(core)
+            self._dispatch(core)
+            core.raise_error()
+            columns, row, span = self._in_flight(found)
+            ticket = CommitTicket()
+            core.send_checkpoint(span, stored, ticket, self._now())
+            yield from self._ticket_steps(core, ticket, deadline)
+            error = next(iter(ticket.results.values()))
+            if error is not None:
+                raise KafkaException(error)
+            columns.keep_checkpoint(row, stored)
+
+    def _in_flight(self, message: Message) -> tuple[Columns, int, Span]:
+        """Where a record of the last poll is, which nothing was said of yet."""
+        origin = origin_of(message)
+        if origin is None or origin[0].owner is not self._token:
+            origin = self._find(message.topic(), message.partition(), message.offset())
+        state = SETTLED if origin is None else origin[0].states[origin[1]]
+        if state == LOST:
+            raise KafkaException(KafkaError(KafkaError.INVALID_RECORD_STATE))
+        span = None if origin is None else origin[0].span_at(origin[1])
+        if origin is None or span is None or state != IN_FLIGHT:
+            raise IllegalStateException("a checkpoint needs a record in flight, not acknowledged")
+        return (*origin, span)
 
     def _close_steps(self) -> Steps[None]:
         if self._closed or self._core is None:

@@ -104,6 +104,9 @@ class Source(Protocol):
     def delivery_count_at(self, row: int) -> int | None:
         """How often the record was handed out, this time included."""
 
+    def checkpoint_at(self, row: int) -> bytes | None:
+        """What was stored with the record."""
+
 
 class Columns:
     """The records of one batch, by column, and what became of each of them."""
@@ -115,6 +118,7 @@ class Columns:
         "_timestamp_type",
         "_timestamps",
         "base_offset",
+        "checkpoints",
         "count",
         "credit_bytes",
         "details",
@@ -149,6 +153,8 @@ class Columns:
         self._timestamp_type = batch.timestamp_type
         self._headers: dict[int, HeadersList] | None = None
         self.states = bytearray(self.count)
+        # Row -> what was stored with the record, in this delivery or before.
+        self.checkpoints: dict[int, bytes] | None = None
         # Row -> (delay_ms, reason), for acknowledgements that carry one.
         self.details: dict[int, tuple[int, str]] | None = None
         self.locks = [self._lock(bounds, received_at) for bounds in batch.ranges]
@@ -183,6 +189,8 @@ class Columns:
                 row.index: [(h.key, h.value if h.HasField("value") else None) for h in row.headers]
                 for row in batch.headers
             }
+        if batch.checkpoints:
+            self.checkpoints = {each.index: each.data for each in batch.checkpoints}
 
     def row_from(self, offset: int) -> int:
         """The first row whose offset is not below `offset`; `count` when there is none."""
@@ -216,11 +224,24 @@ class Columns:
         found = source_of(self.headers_at(row)) if self.key.lane else None
         return found or (self.partition, self.offset_at(row))
 
+    def checkpoint_at(self, row: int) -> bytes | None:
+        """What was stored with the record, None when nothing was."""
+        return None if self.checkpoints is None else self.checkpoints.get(row)
+
+    def keep_checkpoint(self, row: int, data: bytes) -> None:
+        """A checkpoint of this delivery is stored."""
+        self.checkpoints = {**(self.checkpoints or {}), row: data}
+
     def timestamp_at(self, row: int) -> tuple[int, int]:
         """Kind and milliseconds of a row's time; (0, 0) when the record carries none."""
         if self._timestamp_type == 0 or not self._timestamps:
             return (0, 0)
         return (self._timestamp_type, self._timestamps[row])
+
+    def span_at(self, row: int) -> Span | None:
+        """One row as a span, None when it is under no lock."""
+        lock = self.lock_at(row)
+        return None if lock is None else Span(self, lock, row, row + 1)
 
     def lock_at(self, row: int) -> Lock | None:
         """The lock over a row."""

@@ -14,7 +14,7 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._version import PROTOCOL_VERSION, __version__
 
-from .acks import AckBook, CommitTicket, Outcome
+from .acks import RENEW, AckBook, AckRange, CommitTicket, Outcome
 from .columns import Columns, PartitionKey, Span
 from .config import ConsumerConfig
 from .credit import CreditWindow
@@ -29,7 +29,7 @@ _ACQUIRE_MODES: Final = {
     "record_limit": types_pb.ACQUIRE_MODE_RECORD_LIMIT,
 }
 # A join stays below 4 MiB, the most that a coordinator takes by default, and gets smaller when one
-# takes less. (64 KiB is the least that `limits.request.max.bytes` can be.)
+# takes less. (128 KiB is the least that `limits.request.max.bytes` can be.)
 _JOIN_BYTES: Final = 4 * 1024 * 1024 - 1024
 _JOIN_BYTES_LEAST: Final = 48 * 1024
 # A poll that grants no credit says that the application is alive: ten times while the coordinator
@@ -165,6 +165,11 @@ class ConsumerCore:
         self._collect(ticket, now, accept_rest=not self.config.explicit)
         self.flush(now)
         return ticket
+
+    def send_checkpoint(self, span: Span, data: bytes, ticket: CommitTicket, now: float) -> None:
+        """Stores something with one record, which stays where it is."""
+        self._acks.add([AckRange(span, RENEW, checkpoint=data)], ticket, now)
+        self.flush(now)
 
     def take(self, now: float, owner: object) -> list[Span]:
         """Records for the application, at most `max.poll.records`."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any, ClassVar, Final, overload
 
 from .columns import Columns, Source, Span
-from .errors import KafkaError
+from .errors import IllegalStateException, KafkaError
 from .letters import own_headers
 
 #: The record carries no time.
@@ -17,6 +18,9 @@ TIMESTAMP_NOT_AVAILABLE: Final = 0
 TIMESTAMP_CREATE_TIME: Final = 1
 #: The time is the broker's, at the append.
 TIMESTAMP_LOG_APPEND_TIME: Final = 2
+
+#: No group allows larger checkpoints.
+CHECKPOINT_MAX_BYTES: Final = 64 * 1024
 
 _OFFSET_INVALID: Final = -1001
 _INT32_MAX: Final = 2**31 - 1
@@ -35,10 +39,46 @@ class AcknowledgeType(IntEnum):
     RENEW = 4
 
 
+class Keeper(ABC):
+    """The owner of records whose messages can store checkpoints."""
+
+    @abstractmethod
+    def keep(self, columns: Columns, row: int, data: bytes) -> Awaitable[None]:
+        """Stores a checkpoint; see `Message.checkpoint`."""
+
+
+class Done:
+    """Awaitable, and over already."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+DONE: Final = Done()
+
+
+def read_checkpoint(data: object) -> bytes:
+    """What is stored with a record.
+
+    Raises:
+        TypeError: Not bytes.
+        ValueError: Too large.
+    """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"a checkpoint must be bytes, not {type(data).__name__}")
+    found = bytes(data)
+    if len(found) > CHECKPOINT_MAX_BYTES:
+        text = f"a checkpoint has at most {CHECKPOINT_MAX_BYTES} bytes, not {len(found)}"
+        raise ValueError(f"{text}; store large state elsewhere, and where it is here")
+    return found
+
+
 class Single:
     """The fields of one message that the application made or changed."""
 
     __slots__ = (
+        "checkpoint",
         "delivery_count",
         "error",
         "headers",
@@ -68,6 +108,7 @@ class Single:
         self.latency: float | None = None
         self.leader_epoch: int | None = None
         self.delivery_count: int | None = None
+        self.checkpoint: bytes | None = None
         # The row that this was copied from, so that it can still be acknowledged.
         self.origin = origin
 
@@ -86,6 +127,13 @@ class Single:
     def delivery_count_at(self, row: int) -> int | None:
         """The delivery count."""
         return self.delivery_count
+
+    def checkpoint_at(self, row: int) -> bytes | None:
+        """The checkpoint, of the row that this was copied from."""
+        if self.origin is None:
+            return self.checkpoint
+        columns, at = self.origin
+        return columns.checkpoint_at(at)
 
 
 class Message:
@@ -113,6 +161,7 @@ class Message:
         latency: float | None = None,
         leader_epoch: int | None = None,
         delivery_count: int | None = None,
+        checkpoint: bytes | None = None,
     ) -> None:
         own = Single(key, value)
         own.topic = topic
@@ -127,6 +176,7 @@ class Message:
         own.latency = latency
         own.leader_epoch = leader_epoch
         own.delivery_count = delivery_count
+        own.checkpoint = checkpoint
         self._source = own
         self._row = 0
 
@@ -189,6 +239,40 @@ class Message:
         """
         return None
 
+    def checkpoint_data(self) -> bytes | None:
+        """What a handler stored with the record by `checkpoint`, in this or an earlier delivery."""
+        return self._source.checkpoint_at(self._row)
+
+    def checkpoint(self, data: bytes) -> Awaitable[None]:
+        """Stores how far a handler of a `Worker` has come, for the next delivery of the record.
+
+        It takes the place of the one before, is durable afterwards, and goes when the record is
+        finished. The lock is renewed with it. In an async handler `await` it; in a plain one, which
+        runs on a thread, it returns when it is done. (`ShareConsumer` has a method of this name.)
+
+        Args:
+            data: At most 64 KiB, and `share.checkpoint.max.bytes` of the group.
+
+        Raises:
+            TypeError: Not bytes.
+            ValueError: More than 64 KiB.
+            IllegalStateException: No record of a worker, or its handler is done.
+            KafkaException: INVALID_RECORD_STATE: the lock is lost. INVALID_REQUEST: more than the
+                group allows. THROTTLING_QUOTA_EXCEEDED (retriable): the group has too many.
+                _TIMED_OUT: no answer within `default.api.timeout.ms`.
+        """
+        origin = origin_of(self)
+        if origin is None:
+            # Made by the application, to test a handler.
+            self._own().checkpoint = read_checkpoint(data)
+            return DONE
+        columns, row = origin
+        if not isinstance(columns.owner, Keeper):
+            raise IllegalStateException(
+                "only handlers of a Worker; use the consumer's checkpoint()"
+            )
+        return columns.owner.keep(columns, row, read_checkpoint(data))
+
     def set_topic(self, topic: Any) -> None:
         """Changes the topic of this object."""
         own = self._own()
@@ -220,7 +304,7 @@ class Message:
         own = Single(self.key(), self.value(), origin)
         own.topic, own.partition, own.offset = source.topic, self.partition(), self.offset()
         own.headers, own.timestamp = self.headers(), self.timestamp()
-        own.delivery_count = self.delivery_count()
+        own.delivery_count, own.checkpoint = self.delivery_count(), self.checkpoint_data()
         self._source, self._row = own, 0
         return own
 
@@ -242,7 +326,7 @@ class Message:
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[type[Message], tuple[Any, ...]]:
-        return Message, (*self._fields(), self.delivery_count())
+        return Message, (*self._fields(), self.delivery_count(), self.checkpoint_data())
 
     def __repr__(self) -> str:
         place = f"topic={self.topic()!r}, partition={self.partition()}, offset={self.offset()}"

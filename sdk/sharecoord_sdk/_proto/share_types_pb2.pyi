@@ -105,8 +105,16 @@ class RecordHeaders(_message.Message):
     headers: _containers.RepeatedCompositeFieldContainer[Header]
     def __init__(self, index: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ...) -> None: ...
 
+class RecordCheckpoint(_message.Message):
+    __slots__ = ("index", "data")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    data: bytes
+    def __init__(self, index: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class RecordBatch(_message.Message):
-    __slots__ = ("partition", "base_offset", "record_count", "offset_deltas", "timestamps_ms", "timestamp_type", "keys", "values", "null_keys", "null_values", "headers", "ranges", "credit_bytes")
+    __slots__ = ("partition", "base_offset", "record_count", "offset_deltas", "timestamps_ms", "timestamp_type", "keys", "values", "null_keys", "null_values", "headers", "ranges", "credit_bytes", "checkpoints")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +128,7 @@ class RecordBatch(_message.Message):
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     partition: TopicPartition
     base_offset: int
     record_count: int
@@ -133,23 +142,26 @@ class RecordBatch(_message.Message):
     headers: _containers.RepeatedCompositeFieldContainer[RecordHeaders]
     ranges: _containers.RepeatedCompositeFieldContainer[AcquiredRange]
     credit_bytes: int
-    def __init__(self, partition: _Optional[_Union[TopicPartition, _Mapping]] = ..., base_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., offset_deltas: _Optional[_Iterable[int]] = ..., timestamps_ms: _Optional[_Iterable[int]] = ..., timestamp_type: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., values: _Optional[_Iterable[bytes]] = ..., null_keys: _Optional[bytes] = ..., null_values: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[RecordHeaders, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AcquiredRange, _Mapping]]] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+    checkpoints: _containers.RepeatedCompositeFieldContainer[RecordCheckpoint]
+    def __init__(self, partition: _Optional[_Union[TopicPartition, _Mapping]] = ..., base_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., offset_deltas: _Optional[_Iterable[int]] = ..., timestamps_ms: _Optional[_Iterable[int]] = ..., timestamp_type: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., values: _Optional[_Iterable[bytes]] = ..., null_keys: _Optional[bytes] = ..., null_values: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[RecordHeaders, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AcquiredRange, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[RecordCheckpoint, _Mapping]]] = ...) -> None: ...
 
 class AcknowledgedRange(_message.Message):
-    __slots__ = ("first_offset", "last_offset", "type", "lock_token", "delay_ms", "reason")
+    __slots__ = ("first_offset", "last_offset", "type", "lock_token", "delay_ms", "reason", "checkpoint")
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     LOCK_TOKEN_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     first_offset: int
     last_offset: int
     type: AcknowledgeType
     lock_token: int
     delay_ms: int
     reason: str
-    def __init__(self, first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., type: _Optional[_Union[AcknowledgeType, str]] = ..., lock_token: _Optional[int] = ..., delay_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    checkpoint: bytes
+    def __init__(self, first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., type: _Optional[_Union[AcknowledgeType, str]] = ..., lock_token: _Optional[int] = ..., delay_ms: _Optional[int] = ..., reason: _Optional[str] = ..., checkpoint: _Optional[bytes] = ...) -> None: ...
 
 class PartitionAcknowledgements(_message.Message):
     __slots__ = ("partition", "ranges")

@@ -15,7 +15,7 @@ from sharecoord_sdk._core.base import Arrival, BaseShareConsumer, Steps
 from sharecoord_sdk._core.config import SaslConfig
 from sharecoord_sdk._core.core import Connection
 from sharecoord_sdk._core.errors import KafkaException
-from sharecoord_sdk._core.records import Messages, TopicPartition
+from sharecoord_sdk._core.records import Message, Messages, TopicPartition
 from sharecoord_sdk._grpc import authorization
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
@@ -141,6 +141,28 @@ class ShareConsumer(BaseShareConsumer):
             KafkaException: The coordinator refused this consumer.
         """
         return self._run(self._commit_steps(timeout))
+
+    def checkpoint(self, message: Message, data: bytes, timeout: float = 60) -> None:
+        """Stores how far the work on a record has come, for the next delivery of it.
+
+        It takes the place of the one before, is durable afterwards, and goes when the record is
+        finished; `Message.checkpoint_data` reads it. The lock starts again with it; the record
+        stays with the application. Both acknowledgement modes.
+
+        Args:
+            message: A message of the last poll, not acknowledged yet.
+            data: At most 64 KiB, and `share.checkpoint.max.bytes` of the group.
+            timeout: Seconds; a negative number waits for ever.
+
+        Raises:
+            TypeError: Not a message, not bytes, not a number.
+            ValueError: More than 64 KiB.
+            IllegalStateException: The record is not in flight, or the consumer is closed.
+            KafkaException: INVALID_RECORD_STATE: the lock is lost. INVALID_REQUEST: more than the
+                group allows. THROTTLING_QUOTA_EXCEEDED (retriable): the group has too many.
+                _TIMED_OUT: no answer in time; it may be stored all the same.
+        """
+        self._run(self._checkpoint_steps(message, data, timeout))
 
     def close(self) -> None:
         """Sends acknowledgements, hands back what was not seen, and leaves the group.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from sharecoord_sdk._core.acks import RENEW, AckRange
-from sharecoord_sdk._core.columns import Span
+from sharecoord_sdk._core.columns import Columns, Span
 from sharecoord_sdk._core.config import ConsumerConfig
 from sharecoord_sdk._core.core import Connection, ConsumerCore
 from sharecoord_sdk._core.outcomes import Reject, Retry
@@ -356,6 +356,10 @@ class WorkerCore(ConsumerCore):
             f"handler {lease.handler.name} of {where} still runs; its lock ends, because {why}",
         )
         return False
+
+    def came_on(self, columns: Columns, row: int, now: float) -> None:
+        """A handler stored a checkpoint: its lock is renewed for another `renew_max_s`."""
+        self._renew_at = min(self._renew_at, self.hands.came_on(columns, row, now))
 
     def _answered(self, result: service_pb.AcknowledgeResult, now: float) -> None:
         settlement = self._acks.answered(result, now)

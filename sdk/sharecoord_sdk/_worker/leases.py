@@ -137,6 +137,8 @@ class Hands(LockBook):
         self._lost: list[Span] = []
         self._expired: list[AckRange] = []
         self.duration_s = DURATION_S
+        #: What stores checkpoints of these records.
+        self.owner: object = None
         #: Handlers that run.
         self.jobs = 0
         #: Those of them that were given up, and whose threads have not returned.
@@ -213,6 +215,7 @@ class Hands(LockBook):
                 # It waited long: half of what is left.
                 due = now + (deadline - now) / 2
             span.columns.unpack()
+            span.columns.owner = self.owner
             # Bytes leave the buffer with the first record; rows one by one.
             self.credit.remove(0, span.credit_bytes)
             lease = Lease(span, self._handlers[span.columns.topic], due)
@@ -509,6 +512,17 @@ class Hands(LockBook):
     def _waiting(self) -> list[Span]:
         lined = [span for line in self.lines.values() for span in line.waiting_spans()]
         return [*super()._waiting(), *lined]
+
+    def came_on(self, columns: Columns, row: int, now: float) -> float:
+        """A checkpoint was stored: `renew_max_s` begins anew. Returns when to renew."""
+        for lease in self.leases:
+            # What has a line is not started from the front on.
+            end = lease.span.start if lease.line is None else lease.span.stop
+            if lease.columns is columns and lease.first <= row < end:
+                lease.since = None
+                lease.due = min(lease.due, now + self.duration_s / 2)
+                return lease.due
+        return math.inf
 
     def _in_hands(self) -> list[Span]:
         return [span for lease in self.leases for span in lease.running_spans()]

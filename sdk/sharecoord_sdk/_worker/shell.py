@@ -27,6 +27,7 @@ from sharecoord_sdk._core.records import Message, message_class
 from sharecoord_sdk._core.status import StreamFailure
 
 from .calls import Middleware, dressed
+from .checkpoints import WorkerKeeper
 from .core import WorkerCore
 from .handlers import Handler
 from .leases import Lease, Part
@@ -103,6 +104,8 @@ class Shell(AsyncShareConsumer):
         )
         self._core = self._rules
         self._hands = self._rules.hands
+        self._keeper = WorkerKeeper(self._rules, self._soon)
+        self._hands.owner = self._keeper
         self._handlers = handlers
         self._options = options
         self._inbox = _Inbox(self)
@@ -222,6 +225,7 @@ class Shell(AsyncShareConsumer):
         for slot in self._slots:
             slot.cancel()
         self._threads.stop()
+        self._keeper.close()
         if self._timer is not None:
             self._timer.cancel()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sharecoord.core.changes import LoadedPartition
+from sharecoord.core.changes import Checkpoint, LoadedPartition
 from sharecoord.errors import (
     InvalidRequestError,
     SharecoordError,
@@ -91,7 +91,11 @@ def filled(world: World) -> tuple[AnyStore, LoadedPartition]:
     loaded = claimed(store)
     rows = [row_of(0, 4), row_of(7, 9, state=0, available_at_ms=START_MS + 5)]
     head = head_of(0, 100, finished=92)
-    commit(store, change_of(loaded, head=head, upserted=rows, dead_letters=[letter_of(5)]))
+    kept = [Checkpoint(3, b"half \xff", START_MS)]
+    commit(
+        store,
+        change_of(loaded, head=head, upserted=rows, dead_letters=[letter_of(5)], checkpoints=kept),
+    )
     store.join_members([member_of()])
     store.save_group_config("group", set_values={"share.ordering": "key"}, deleted=[])
     return store, loaded

@@ -47,7 +47,7 @@ from tests.contract.store_worlds import (
     ranges,
     row_of,
 )
-from tests.contract.test_store_stateful import heads, layouts, letters, members
+from tests.contract.test_store_stateful import checkpoints, heads, layouts, letters, members
 from tests.unit.store.backups import (
     access_of,
     backup_of,
@@ -92,6 +92,7 @@ def test_any_state_comes_back(data: st.DataObject) -> None:
                 head=data.draw(heads),
                 upserted=data.draw(layouts()),
                 dead_letters=drawn_letters,
+                checkpoints=data.draw(checkpoints),
             )
             commit(store, change)
         unique = {"unique_by": lambda member: (member.group_id, member.member_id)}
@@ -145,6 +146,7 @@ def test_the_file_can_be_read_by_people(backup: Path) -> None:
         "member": 1,
         "dead_letter": 1,
         "letter_mark": 0,
+        "record_checkpoint": 1,
     }
     assert ["group", '{"share.ordering":"key"}', 1, "[]"] in lines
     assert backup.stat().st_mode & 0o777 == 0o600

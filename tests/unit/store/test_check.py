@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sharecoord.core.changes import LoadedPartition
+from sharecoord.core.changes import Checkpoint, LoadedPartition
 from sharecoord.core.lanes import MarkKind, Order, Run, Selection
 from sharecoord.errors import (
     InternalError,
@@ -62,7 +62,9 @@ def sound(world: SqliteWorld) -> tuple[AnyStore, LoadedPartition]:
     ]
     letters = [letter_of(20)]
     head = head_of(0, 100, finished=91)
-    commit(store, change_of(loaded, head=head, upserted=rows, dead_letters=letters))
+    kept = [Checkpoint(3, b"half", START_MS)]
+    change = change_of(loaded, head=head, upserted=rows, dead_letters=letters, checkpoints=kept)
+    commit(store, change)
     store.join_members([member_of()])
     store.save_group_config("group", set_values={"share.ordering": "key"}, deleted=[])
     lane = replace(key_of(topic="dead"), lane="orders")
@@ -95,6 +97,7 @@ def test_a_sound_store_has_no_findings(world: SqliteWorld) -> None:
         "member": 1,
         "dead_letter": 1,
         "letter_mark": 1,
+        "record_checkpoint": 1,
     }
 
 
@@ -364,6 +367,27 @@ RANGE = "partition_id=1 first_offset="
             "dead_letter",
             "partition_id=9 record_offset=20",
             "there is no such share-partition",
+            "delete the row",
+        ),
+        (
+            "UPDATE record_checkpoint SET partition_id = 9",
+            "record_checkpoint",
+            "partition_id=9 record_offset=3",
+            "there is no such share-partition",
+            "delete the row",
+        ),
+        (
+            "UPDATE record_checkpoint SET record_offset = 100",
+            "record_checkpoint",
+            "partition_id=1 record_offset=100",
+            "offset 100 is not inside its window",
+            "delete the row",
+        ),
+        (
+            "UPDATE record_checkpoint SET data = zeroblob(65537)",
+            "record_checkpoint",
+            "partition_id=1 record_offset=3",
+            "data has 65537 bytes; 65536 is the most",
             "delete the row",
         ),
         (

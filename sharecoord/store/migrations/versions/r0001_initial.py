@@ -28,6 +28,7 @@ def upgrade() -> None:
     _make_in_flight()
     _make_dead_letter()
     _make_letter_mark()
+    _make_record_checkpoint()
 
 
 def _make_small_tables() -> None:
@@ -154,6 +155,7 @@ def _make_dead_letter() -> None:
         sa.Column("failed_at_ms", sa.BigInteger, nullable=False),
         sa.Column("state_epoch", sa.BigInteger, nullable=False),
         sa.Column("kept", sa.Boolean, nullable=False),
+        sa.Column("checkpoint", _LONG_BLOB),
         sa.PrimaryKeyConstraint("partition_id", "record_offset", name="pk_dead_letter"),
         *_of_share_partition("fk_dead_letter_partition_id"),
     )
@@ -170,6 +172,18 @@ def _make_letter_mark() -> None:
         sa.Column("at_ms", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("partition_id", "first_offset", "run_id", name="pk_letter_mark"),
         *_of_share_partition("fk_letter_mark_partition_id"),
+    )
+
+
+def _make_record_checkpoint() -> None:
+    op.create_table(
+        "record_checkpoint",
+        sa.Column("partition_id", _ROW_ID, nullable=False, autoincrement=False),
+        sa.Column("record_offset", sa.BigInteger, nullable=False, autoincrement=False),
+        sa.Column("data", _LONG_BLOB, nullable=False),
+        sa.Column("at_ms", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("partition_id", "record_offset", name="pk_record_checkpoint"),
+        *_of_share_partition("fk_record_checkpoint_partition_id"),
     )
 
 

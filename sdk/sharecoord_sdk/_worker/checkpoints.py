@@ -1,0 +1,94 @@
+"""Checkpoints of handlers: `Message.checkpoint` of the records of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from sharecoord_sdk._core.acks import CommitTicket
+from sharecoord_sdk._core.columns import IN_FLIGHT, LOST, Columns, PartitionKey
+from sharecoord_sdk._core.errors import IllegalStateException, KafkaError, KafkaException
+from sharecoord_sdk._core.records import DONE, Keeper
+
+if TYPE_CHECKING:
+    from .core import WorkerCore
+
+
+class _Ticket(CommitTicket):
+    """Tells a future when the outcome is there."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        super().__init__()
+        self._future = future
+
+    def settle(
+        self, key: PartitionKey, places: Iterable[tuple[str, int]], error: KafkaError | None
+    ) -> None:
+        super().settle(key, places, error)
+        if self.is_done and not self._future.done():
+            self._future.set_result(None)
+
+
+class WorkerKeeper(Keeper):
+    """Owns the records that a worker's handlers have. Made in the worker's loop.
+
+    Args:
+        core: The worker's rules.
+        soon: Has what is to be sent sent.
+    """
+
+    def __init__(self, core: WorkerCore, soon: Callable[[], None]) -> None:
+        self._core = core
+        self._soon = soon
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._open: set[asyncio.Future[None]] = set()
+
+    def keep(self, columns: Columns, row: int, data: bytes) -> Awaitable[None]:
+        """In the loop's thread something to await; on another one it waits itself."""
+        stored = self._keep(columns, row, data)
+        if threading.get_ident() == self._thread:
+            return stored
+        try:
+            waiting = asyncio.run_coroutine_threadsafe(stored, self._loop)
+        except RuntimeError as error:
+            stored.close()
+            raise IllegalStateException("the worker has ended") from error
+        waiting.result()
+        return DONE
+
+    async def _keep(self, columns: Columns, row: int, data: bytes) -> None:
+        core, state = self._core, columns.states[row]
+        if state == LOST:
+            raise KafkaException(KafkaError(KafkaError.INVALID_RECORD_STATE))
+        span = columns.span_at(row)
+        if span is None or state != IN_FLIGHT:
+            raise IllegalStateException("a checkpoint needs a record whose handler runs")
+        future: asyncio.Future[None] = self._loop.create_future()
+        ticket = _Ticket(future)
+        self._open.add(future)
+        try:
+            core.send_checkpoint(span, data, ticket, monotonic())
+            self._soon()
+            async with asyncio.timeout(core.config.api_timeout_s):
+                await future
+        except TimeoutError:
+            ticket.time_out()
+        finally:
+            self._open.discard(future)
+        error = next(iter(ticket.results.values()))
+        if error is not None:
+            raise KafkaException(error)
+        columns.keep_checkpoint(row, data)
+        core.came_on(columns, row, monotonic())
+
+    def close(self) -> None:
+        """The worker ends: nobody answers any more."""
+        for future in self._open:
+            if not future.done():
+                future.set_exception(IllegalStateException("the worker has ended"))
