@@ -306,7 +306,9 @@ class _Check:
         offset, size = row["record_offset"], len(row["data"])
         if part is None:
             yield "there is no such share-partition", ""
-        elif part.start is None or not part.start <= offset < part.end:
+        elif part.start is None:
+            yield f"{part.place}: the share-partition has no start offset yet", ""
+        elif not part.start <= offset < part.end:
             yield f"{part.place}: offset {offset} is not inside its window", ""
         if size > CHECKPOINT_BYTES_MAX:
             yield f"data has {size} bytes; {CHECKPOINT_BYTES_MAX} is the most", ""

@@ -9,7 +9,8 @@ keeps one life per record, and checks with a few lines each:
 3. whatever becomes final has a reason that a member, an operator or the log gave,
 4. delivery counts go down only for what was handed back unseen, and stay within the limit,
 5. start offsets only move forward, except by a reset or a truncation, which raise the state epoch,
-6. windows, credits and batches stay within their limits.
+6. windows, credits and batches stay within their limits,
+7. a delivery of a record shows the checkpoint that was confirmed last, or one that was said since.
 
 Also the rule behind them: nothing leaves a coordinator before it is durable. Times are
 milliseconds of the judge's clock (the loop's); each message carries what its sender promised.
@@ -35,7 +36,7 @@ from sharecoord.testing.database_judge import (
     text_of,
 )
 from sharecoord.testing.ledger import BookEntry
-from sharecoord.testing.shadow import Shadow
+from sharecoord.testing.shadow import RecordLife, Shadow
 
 __all__ = [
     "Judge",
@@ -186,6 +187,7 @@ class Judge(DatabaseJudge):
         self._check_stream(member_id, stream, delivery)
         if shadow is None:
             return
+        kept = dict(delivery.checkpoints)
         for acquired, deadline_ms in zip(delivery.ranges, deadlines_ms, strict=True):
             for offset in range(acquired.first, acquired.last + 1):
                 grant = (offset, acquired.lock_token)
@@ -194,7 +196,15 @@ class Judge(DatabaseJudge):
                 where = f"{name_of(shadow)}@{offset} to {member_id}"
                 if shadow.granted.get(grant) != (member_id, acquired.delivery_count):
                     self.broken(f"{where}: {acquired} is not durable")
+                if acquired.lock_token > max(shadow.life(offset).arrived, default=0):
+                    self._shows(shadow.life(offset), kept.get(offset), where)
                 self._arrives(shadow, offset, member_id, acquired.lock_token, deadline_ms, where)
+
+    def _shows(self, life: RecordLife, shown: bytes | None, where: str) -> None:
+        """A delivery has what was confirmed last, or what was said since and not answered."""
+        if shown not in life.checkpoints:
+            self.broken(f"{where}: checkpoint {shown!r}, not one of {life.checkpoints}")
+        life.checkpoints = [shown]
 
     def _arrives(
         self,
@@ -257,6 +267,8 @@ class Judge(DatabaseJudge):
                 if item.type is RETURN:
                     life.excused.add(item.lock_token)
                 current = (life.token, life.holder) == (item.lock_token, member_id)
+                if current and item.checkpoint is not None:
+                    life.checkpoints.append(item.checkpoint)
                 if current and item.type is not RENEW:
                     life.deadline_ms = 0
                 elif current and life.deadline_ms:
@@ -317,6 +329,9 @@ class Judge(DatabaseJudge):
             return
         row = shadow.row_at(offset)
         if item.type is RENEW:
+            if item.checkpoint in life.checkpoints[1:]:
+                last = life.checkpoints[::-1].index(item.checkpoint)
+                life.checkpoints = life.checkpoints[len(life.checkpoints) - 1 - last :]
             if life.token == token and life.deadline_ms:
                 life.deadline_ms = max(life.deadline_ms, said.sent_ms + lock_remaining_ms)
         elif row is not None and (row.state, row.lock_token) == (ACQUIRED, token):

@@ -69,6 +69,8 @@ class RecordLife:
     said: set[tuple[int, AcknowledgeType]] = field(default_factory=set)
     final: AcknowledgeType | None = None
     """Confirmed to a member."""
+    checkpoints: list[bytes | None] = field(default_factory=lambda: [None])
+    """What the next delivery may show: the last one that is sure, then those said since."""
 
 
 @dataclass

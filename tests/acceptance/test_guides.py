@@ -73,6 +73,14 @@ def test_replay(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_pat
     check_said("replay.md", printed)
 
 
+def test_long_jobs(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+    names = {"videos": topic(), "video-workers": unique_name("group")}
+    lines = run_example("long-jobs.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    printed = [line for line in lines if "scene" in line]
+    assert len(printed) == 3
+    check_said("long-jobs.md", printed)
+
+
 def test_dead_letters(
     kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path
 ) -> None:

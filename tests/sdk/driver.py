@@ -14,7 +14,7 @@ from .fake_coordinator import FakeCoordinator, FakeStream
 T = TypeVar("T")
 #: Configuration of the explicit mode, as keywords of `joined`.
 EXPLICIT: dict[str, Any] = {"share_acknowledgement_mode": "explicit"}
-AWAITED = ("subscribe", "unsubscribe", "poll", "commit_sync", "close")
+AWAITED = ("subscribe", "unsubscribe", "poll", "commit_sync", "checkpoint", "close")
 
 
 class LoopThread:

@@ -21,12 +21,13 @@ from sharecoord.core.changes import (
     PartitionClaim,
     PartitionCommit,
 )
-from sharecoord.core.decisions import Decision, HeldRange
+from sharecoord.core.decisions import AcknowledgedRange, Decision, HeldRange
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.window import RangeState, Window
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime import group_actor, loading, partition_actor, recovery
+from sharecoord.runtime.checkpoints import Checkpoints
 from sharecoord.runtime.dead_letters import DeadLetters
 from sharecoord.runtime.dispatch import Dispatcher
 from sharecoord.runtime.effects import AcknowledgeEffect, DeliveryEffect
@@ -105,6 +106,21 @@ _delivery_effect = DeliveryEffect.__init__
 def _heard_ok(letters: DeadLetters, entry: Any, error: SharecoordError | None) -> None:
     """Takes a dead letter that Kafka refused for one that arrived."""
     _heard(letters, entry, None)
+
+
+_keep = Checkpoints.keep
+
+
+def _forgets_checkpoints(checkpoints: Checkpoints, _: PartitionCommit) -> None:
+    """Has them in memory alone."""
+    checkpoints._new.clear()
+
+
+def _keeps_refused(
+    checkpoints: Checkpoints, ranges: Sequence[AcknowledgedRange], _: object, at_ms: int
+) -> None:
+    """Stores what a member says, whatever the answer is."""
+    _keep(checkpoints, ranges, (), at_ms)
 
 
 def _no_outbox(letters: DeadLetters, commit: PartitionCommit) -> None:
@@ -328,6 +344,8 @@ MUTATIONS = FLEET_MUTATIONS | {
     "what could not be sent is not handed back": on(PartitionActor, "hand_back", _no_hand_back),
     "a dead letter that Kafka refused counts as arrived": on(DeadLetters, "_heard", _heard_ok),
     "a dead letter is not stored": on(DeadLetters, "into", _no_outbox),
+    "a checkpoint is not stored": on(Checkpoints, "into", _forgets_checkpoints),
+    "a checkpoint under an old token is stored": on(Checkpoints, "keep", _keeps_refused),
     "members get more than their credit": on(Session, "wants", _no_credit),
     "records of a topic's next life pass for the old one's": on(TopicLife, "admit", _no_life),
     "the window has no limit": on(SharePartition, "room", property(_no_room)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ class Script:
         self.chance = world.chance
         self.runs = 0
         """Redrives so far."""
+        self._numbers = itertools.count()
 
     # -- members at work ------------------------------------------------------------------------
 
@@ -57,6 +59,7 @@ class Script:
         elif what < 0.6:
             await settle(delivery, RETURN, last=cut)
         elif what < 0.66:
+            await self.keep(member, delivery, cut)
             await settle(delivery, RENEW, first=cut)
             await asyncio.sleep(lock_s * chance.choice((0.5, 0.9, 1.1)))
             await settle(delivery, ACCEPT)
@@ -71,6 +74,21 @@ class Script:
             await self.say_twice(member, delivery)
         elif what < 0.96:
             await self.lie(member, delivery)
+        elif what >= 0.98:
+            await self.keep_some(member, delivery, cut)
+
+    async def keep_some(self, member: SimMember, delivery: Delivery, offset: int) -> None:
+        """Stores checkpoints of a record, and gives it back."""
+        for _ in range(self.chance.randint(1, 3)):
+            await self.keep(member, delivery, offset)
+        await member.settle(delivery, RELEASE, first=offset, last=offset)
+
+    async def keep(self, member: SimMember, delivery: Delivery, offset: int) -> None:
+        """Stores a checkpoint, and waits for the answer."""
+        (token,) = (r.lock_token for r in delivery.ranges if r.first <= offset <= r.last)
+        data = b"%d" % next(self._numbers)
+        said = AcknowledgedRange(offset, offset, RENEW, token, checkpoint=data)
+        await member.answer(member.say(delivery.key, [said]))
 
     async def say_both(self, member: SimMember, delivery: Delivery) -> None:
         """Accepts, and takes it back before the answer."""

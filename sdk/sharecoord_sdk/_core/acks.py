@@ -217,6 +217,16 @@ class AckBook:
             may_wait=not any(map(_is_awaited, parts)),
         )
 
+    def drop_checkpoints(self, span: Span) -> None:
+        """A later checkpoint of a record comes: those that were not sent are not sent any more."""
+        for part in [p for p in self._waiting if p.is_checkpoint]:
+            old = part.ranges[0].span
+            if old.columns is span.columns and old.start == span.start:
+                self._waiting.remove(part)
+                if part.ticket is not None:
+                    text = "a later checkpoint of the record took its place"
+                    part.ticket.settle(part.key, KafkaError(KafkaError._STATE, text))
+
     def stream_lost(self) -> None:
         """Nothing will be answered any more: everything waits to be sent again, in order."""
         again = [part for _, parts in sorted(self._sent.items()) for part in parts]
@@ -250,7 +260,9 @@ class AckBook:
     ) -> None:
         # Who stores a checkpoint has to know that there is no room.
         full = part.is_checkpoint and answer.error_reason == "LIMIT_EXCEEDED"
-        if answer.error_retriable and not full and now - part.queued_at < self._api_timeout_s:
+        # Nor is one tried again that nobody waits for: a later one may be stored already.
+        given_up = full or (part.is_checkpoint and part.ticket is not None and part.ticket.is_done)
+        if answer.error_retriable and not given_up and now - part.queued_at < self._api_timeout_s:
             part.attempts += 1
             part.not_before = now + min(
                 _RETRY_LONGEST_S, _RETRY_FIRST_S * 2 ** min(part.attempts - 1, 10)

@@ -168,6 +168,7 @@ class ConsumerCore:
 
     def send_checkpoint(self, span: Span, data: bytes, ticket: CommitTicket, now: float) -> None:
         """Stores something with one record, which stays where it is."""
+        self._acks.drop_checkpoints(span)
         self._acks.add([AckRange(span, RENEW, checkpoint=data)], ticket, now)
         self.flush(now)
 

@@ -269,7 +269,7 @@ class Message:
         columns, row = origin
         if not isinstance(columns.owner, Keeper):
             raise IllegalStateException(
-                "only handlers of a Worker; use the consumer's checkpoint()"
+                "only handlers of a Worker store it so; use checkpoint() of the consumer"
             )
         return columns.owner.keep(columns, row, read_checkpoint(data))
 

@@ -157,6 +157,22 @@ def test_records_are_the_same_on_both_sides(case: tuple[Delivery, list[Record], 
     assert columns.key.topic_id == bytes.fromhex(TOPIC_ID)
 
 
+@given(deliveries(), st.data())
+def test_checkpoints_are_the_same_on_both_sides(
+    case: tuple[Delivery, list[Record], int], data: st.DataObject
+) -> None:
+    delivery, records, _ = case
+    offsets = data.draw(st.lists(st.sampled_from([r.offset for r in records]), unique=True))
+    kept = dict(zip(sorted(offsets), map(b"%d".__mod__, range(len(offsets))), strict=True))
+    delivery.checkpoints = list(kept.items())
+    columns, messages = received(sent(delivery))
+    assert {m.offset(): m.checkpoint_data() for m in messages} == {
+        r.offset: kept.get(r.offset) for r in records
+    }
+    batch = service.ConsumeResponse.FromString(codec.delivery_frame(delivery, NOW_MS)).batches[0]
+    assert received(batch)[0].checkpoints == columns.checkpoints
+
+
 @given(deliveries())
 def test_locks_are_the_same_on_both_sides(case: tuple[Delivery, list[Record], int]) -> None:
     delivery, _, _ = case
@@ -256,7 +272,14 @@ def test_an_acknowledged_range_is_taken_as_it_is(
         reason=reason,
     )
     (found,) = codec.acknowledged_ranges([message])
-    assert found == (first, last, kind, token, delay_ms, reason or None)
+    assert found == (first, last, kind, token, delay_ms, reason or None, None)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"x" * limits.CHECKPOINT_BYTES_MAX])
+def test_a_checkpoint_comes_with_the_renewal_of_a_record(data: bytes) -> None:
+    message = said(last_offset=1, type=int(AcknowledgeType.RENEW), checkpoint=data)
+    (found,) = codec.acknowledged_ranges([message])
+    assert found.checkpoint == data
 
 
 @pytest.mark.parametrize(
@@ -267,6 +290,12 @@ def test_an_acknowledged_range_is_taken_as_it_is(
         ({"type": -1}, r"ranges\.type -1"),
         ({"reason": "x" * 1025}, r"ranges\.reason has more than 1024 bytes"),
         ({"reason": "ü" * 513}, r"ranges\.reason has more than 1024 bytes"),
+        (
+            {"type": 4, "last_offset": 1, "checkpoint": b"x" * 65537},
+            r"ranges\.checkpoint of offset 1 has 65537 bytes; 65536 is the most",
+        ),
+        ({"type": 4, "checkpoint": b""}, r"ranges\.checkpoint goes with the RENEW of one record"),
+        ({"last_offset": 1, "checkpoint": b""}, r"ranges\.checkpoint goes with the RENEW of one"),
         ({"delay_ms": codec.DELAY_MS_MAX + 1}, r"ranges\.delay_ms 9007199254740993 is more than"),
     ],
 )

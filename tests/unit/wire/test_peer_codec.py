@@ -66,6 +66,8 @@ FROM_GATEWAY: list[GatewayItem] = [
             AcknowledgedRange(0, 5, AcknowledgeType.ACCEPT, TOKEN, 0, None),
             AcknowledgedRange(6, 6, AcknowledgeType.RELEASE, 1, 250, "later"),
             AcknowledgedRange(7, 8, AcknowledgeType.RETURN, 2, 0, None),
+            AcknowledgedRange(9, 9, AcknowledgeType.RENEW, 2, 0, None, b"half"),
+            AcknowledgedRange(10, 10, AcknowledgeType.RENEW, 2, 0, None, b""),
         ],
         may_wait=True,
     ),
