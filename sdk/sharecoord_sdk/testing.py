@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
-from ._core.outcomes import Outcome, outcome_of
+from ._core.outcomes import Outcome, Reject, outcome_of
 from ._core.records import TIMESTAMP_CREATE_TIME, Message, Messages
+from ._worker.binding import bind
+from ._worker.handlers import is_async
 
 __all__ = ["make_message", "make_messages", "run_handler", "run_handler_async"]
-
-T = TypeVar("T", Message, Messages)
 
 
 def make_message(
@@ -72,19 +72,28 @@ def make_messages(
     )
 
 
-def run_handler(handler: Callable[[T], Any], messages: T) -> Outcome:
+def run_handler(
+    handler: Callable[..., Any],
+    messages: Message | Messages,
+    *,
+    value: Any = None,
+    on_bad_value: Any = Reject,
+) -> Outcome:
     """Runs a plain or async handler once.
 
     Args:
-        handler: Takes a message, or messages if it handles batches.
+        handler: Takes a message or its value, or messages if it handles batches.
         messages: What it is given.
+        value: As of `Worker.handler`.
+        on_bad_value: As of `Worker.handler`.
 
     Returns:
         Return = ACCEPT, `Retry` = RELEASE with delay, `Reject` = REJECT, another exception =
         RELEASE. Inside a running event loop use `run_handler_async`.
     """
+    call = _bound(handler, messages, value, on_bad_value)
     try:
-        result = handler(messages)
+        result = call(messages)
     except Exception as error:  # noqa: BLE001 - what a handler raises is its outcome
         return outcome_of(error)
     if inspect.isawaitable(result):
@@ -92,13 +101,29 @@ def run_handler(handler: Callable[[T], Any], messages: T) -> Outcome:
     return outcome_of(None)
 
 
-async def run_handler_async(handler: Callable[[T], Any], messages: T) -> Outcome:
+async def run_handler_async(
+    handler: Callable[..., Any],
+    messages: Message | Messages,
+    *,
+    value: Any = None,
+    on_bad_value: Any = Reject,
+) -> Outcome:
     """`run_handler` inside a running event loop."""
+    call = _bound(handler, messages, value, on_bad_value)
     try:
-        result = handler(messages)
+        result = call(messages)
     except Exception as error:  # noqa: BLE001
         return outcome_of(error)
     return await _await(result) if inspect.isawaitable(result) else outcome_of(None)
+
+
+def _bound(
+    handler: Callable[..., Any], messages: object, value: Any, on_bad_value: Any
+) -> Callable[[Any], Any]:
+    name = getattr(handler, "__qualname__", None) or repr(handler)
+    is_batch = not isinstance(messages, Message)
+    binding = bind(handler, name=name, is_batch=is_batch, value=value, on_bad_value=on_bad_value)
+    return binding.applied(handler, is_async=is_async(handler))
 
 
 async def _await(result: Any) -> Outcome:

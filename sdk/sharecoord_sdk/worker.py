@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from ._core.config import read_config
 from ._core.errors import IllegalStateException
 from ._core.outcomes import Reject, Retry
+from ._worker.binding import OnBadValue, check_on_bad_value, with_values
 from ._worker.calls import Middleware
 from ._worker.handlers import Handler, read_handler
 from ._worker.options import (
@@ -26,10 +27,11 @@ from ._worker.options import (
     RetryFunction,
 )
 from ._worker.shell import Options, Shell
+from ._worker.tracing import read_tracing
 
 __all__ = ["Backoff", "BatchOutcome", "Breaker", "Reject", "Retry", "Worker", "WorkerState"]
 
-F = TypeVar("F", bound=Callable[[Any], Any])
+F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Callable[[Any, Any], Any])
 
 CONCURRENCY_MAX: Final = 100_000
@@ -75,8 +77,11 @@ class Worker:
         renew_max_s: The locks of one record are renewed for so long; then its lock ends, and the
             record goes to another worker.
         drain_timeout_s: How long running handlers have to finish when the worker stops.
+        tracing: Whether handlers run in the OpenTelemetry context of their record's headers and in
+            a span `process`; or the TracerProvider of these spans. Needs opentelemetry-api.
 
     Raises:
+        ImportError: Tracing without opentelemetry-api.
         TypeError: An argument of another type.
         ValueError: A number out of bounds, no `group.id`, or a key that workers do not have.
         KafkaException: _INVALID_ARG: an unknown key, or a value out of bounds.
@@ -89,6 +94,7 @@ class Worker:
         *,
         renew_max_s: float = 3600.0,
         drain_timeout_s: float = 30.0,
+        tracing: Any = False,
     ) -> None:
         if not isinstance(concurrency, int) or isinstance(concurrency, bool):
             raise TypeError(f"concurrency must be int, not {type(concurrency).__name__}")
@@ -97,7 +103,7 @@ class Worker:
         for name, why in _NOT_HERE.items():
             if isinstance(conf, dict) and name in conf:
                 raise ValueError(f"{name} does not go with a Worker: {why}; remove it")
-        read_config((conf,), {})
+        self._traced = read_tracing(tracing, read_config((conf,), {}))
         self._conf = dict(conf)
         self._options = Options(
             concurrency,
@@ -124,6 +130,8 @@ class Worker:
         rate_per_s: float | None = None,
         rate_per_key_per_s: float | None = None,
         breaker: Breaker | None = None,
+        value: Any = None,
+        on_bad_value: OnBadValue = Reject,
     ) -> Callable[[F], F]:
         """Registers the decorated function for the records of a topic.
 
@@ -153,11 +161,20 @@ class Worker:
             rate_per_key_per_s: Most records per second of one key of a partition, here.
             breaker: Pauses the topic while what the handler depends on is down.
 
+            value: What the value is read as, when no type hint says it: a type of
+                `sharecoord_sdk.values`, or a callable of the bytes (Confluent's deserializers fit).
+                A function of one parameter with another hint than `Message` gets the value, one of
+                two parameters message and value.
+            on_bad_value: What becomes of a record whose value can not be read: `Reject` (with the
+                field and what is wrong with it), `Retry`, one of them made, or a function of
+                message and error that gives one.
+
         Returns:
             A decorator that returns the function as it is.
 
         Raises:
-            TypeError: An unknown keyword, not a str, not callable, or a value of another type.
+            TypeError: An unknown keyword, not a str, not callable, a value of another type, or a
+                parameter of the function that nobody fills.
             ValueError: The topic has a handler, is no name, or a value out of bounds.
             IllegalStateException: The worker runs.
         """
@@ -173,6 +190,7 @@ class Worker:
 
         def register(function: F) -> F:
             made = read_handler(topic, function, batch, behaviour)
+            made = with_values(made, value, on_bad_value)
             self._check_not_started("handlers")
             if topic in self._handlers:
                 name = self._handlers[topic].name
@@ -182,6 +200,7 @@ class Worker:
 
         # Wrong arguments are told where they stand, before there is a function.
         read_handler(topic, print, batch, behaviour)
+        check_on_bad_value(on_bad_value)
         return register
 
     def middleware(self, function: M) -> M:
@@ -281,7 +300,10 @@ class Worker:
 
     async def _run(self) -> None:
         options = replace(self._options, middleware=tuple(self._middleware))
-        shell = Shell(self._conf, self._handlers, options)
+        handlers = self._handlers
+        if self._traced is not None:
+            handlers = {topic: self._traced(each) for topic, each in handlers.items()}
+        shell = Shell(self._conf, handlers, options)
         with self._lock:
             self._loop, self._shell = asyncio.get_running_loop(), shell
             if self._stop_asked:

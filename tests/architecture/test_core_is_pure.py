@@ -105,13 +105,22 @@ def test_analytics_imports_nothing_heavy_at_start() -> None:
 
 
 def test_the_sdk_needs_grpc_and_protobuf_alone() -> None:
+    """What an extra brings is imported by one file, and only when it is used."""
+    optional = {("avro.py", "fastavro"), ("tracing.py", "opentelemetry")}
     found = [
         f"{relative(path)} imports {module}"
         for path in python_files(SDK)
         for module in sorted(imports_of(path))
         if module.split(".")[0] not in {*sys.stdlib_module_names, "grpc", "google", SDK.name}
+        and (path.name, module.split(".")[0]) not in optional
     ]
     assert found == []
+    assert not [
+        f"{relative(path)} imports {module} at its start"
+        for path in python_files(SDK)
+        for module in imports_at_start(path)
+        if module.split(".")[0] in {name for _, name in optional}
+    ]
 
 
 def test_what_core_may_import() -> None:

@@ -225,7 +225,8 @@ class AckBook:
                 self._waiting.remove(part)
                 if part.ticket is not None:
                     text = "a later checkpoint of the record took its place"
-                    part.ticket.settle(part.key, KafkaError(KafkaError._STATE, text))
+                    error = KafkaError(KafkaError._STATE, text)
+                    part.ticket.settle(part.key, _places_of(part.key, part.ranges), error)
 
     def stream_lost(self) -> None:
         """Nothing will be answered any more: everything waits to be sent again, in order."""

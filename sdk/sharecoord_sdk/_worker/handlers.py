@@ -26,6 +26,7 @@ class Handler:
         is_async: Whether it is a coroutine function; others run on threads.
         batch: Most records of one call; 0 = one record, not in a list.
         behaviour: What else it was told.
+        takes: What the application's function is given, for people.
     """
 
     topic: str
@@ -34,6 +35,7 @@ class Handler:
     is_async: bool
     batch: int = 0
     behaviour: Behaviour = field(default_factory=Behaviour)
+    takes: str = "message"
 
     @property
     def records_max(self) -> int:
@@ -62,11 +64,12 @@ def read_handler(
     if batch is not None and not 1 <= batch <= BATCH_MAX:
         raise ValueError(f"batch must be 1 to {BATCH_MAX}, not {batch}")
     name = getattr(function, "__qualname__", None) or repr(function)
-    is_async = _is_async(function)
-    return Handler(topic, function, name, is_async, batch or 0, behaviour or Behaviour())
+    function_is_async = is_async(function)
+    return Handler(topic, function, name, function_is_async, batch or 0, behaviour or Behaviour())
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives something to await."""
     if inspect.iscoroutinefunction(function):
         return True
     # An object whose class defines `async def __call__`.

@@ -1,0 +1,331 @@
+"""Strict conversion of what JSON (or Avro) gives into types: dataclasses, lists, unions, enums.
+
+A converter is made once per type, so that a type that nothing can be made of is told when a
+handler is registered. It takes a value and where it stands (`lines[2].price`), which errors name.
+Nothing is guessed: no number becomes text, no text a number, no field is ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+from uuid import UUID
+
+from .errors import BadValueError, UnreadableTypeError
+
+Convert = Callable[[Any, str], Any]
+
+_UNIONS: Final = (typing.Union, types.UnionType)
+_LISTS: Final = (list, Sequence)
+_SETS: Final = (set, frozenset)
+_DICTS: Final = (dict, Mapping)
+
+
+def converter(hint: Any, *, native: bool = False) -> Convert:
+    """Makes what turns a value into a type.
+
+    Args:
+        hint: The type.
+        native: Whether bytes, times and decimals come as such (Avro), not as text (JSON).
+
+    Raises:
+        UnreadableTypeError: Nothing can be made of it.
+    """
+    return _Maker(native=native).make(hint)
+
+
+class _Maker:
+    def __init__(self, *, native: bool) -> None:
+        self._native = native
+        # Of dataclasses, which may hold themselves.
+        self._known: dict[Any, Convert] = {}
+
+    def make(self, hint: Any) -> Convert:
+        simple = _SIMPLE.get(hint) if isinstance(hint, type) else None
+        if hint in (Any, object):
+            return lambda value, _: value
+        if hint is None or hint is type(None):
+            return _null
+        if simple is not None:
+            return simple
+        if isinstance(hint, type) and hint in _TEXTS:
+            return _from_text(hint, native=self._native)
+        if hint is bytes and self._native:
+            return _bytes
+        if isinstance(hint, type) and issubclass(hint, enum.Enum):
+            return _enum(hint)
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            return self._dataclass(hint)
+        if is_pydantic(hint):
+            return pydantic_converter(hint)
+        return self._generic(hint)
+
+    def _generic(self, hint: Any) -> Convert:
+        origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
+        if origin is typing.Annotated:
+            return self.make(args[0])
+        if hasattr(hint, "__supertype__"):
+            return self.make(hint.__supertype__)
+        if origin is typing.Literal:
+            return _literal(args)
+        if origin in _UNIONS:
+            return _union([self.make(each) for each in args], args)
+        if origin in _LISTS or origin in _SETS:
+            return _items(origin if origin in _SETS else list, self.make(args[0] if args else Any))
+        if origin is tuple:
+            return self._tuple(args)
+        if origin in _DICTS:
+            return self._dict(args)
+        raise UnreadableTypeError(f"nothing reads {name_of(hint)}")
+
+    def _dict(self, args: tuple[Any, ...]) -> Convert:
+        if args and args[0] not in (str, Any):
+            raise UnreadableTypeError(f"names are str, not {name_of(args[0])}")
+        make = self.make(args[1] if args else Any)
+
+        def convert(value: Any, where: str) -> Any:
+            _must_be(value, dict, where, "an object")
+            return {key: make(each, _at(where, key)) for key, each in value.items()}
+
+        return convert
+
+    def _tuple(self, args: tuple[Any, ...]) -> Convert:
+        if not args or args[-1] is ...:
+            return _items(tuple, self.make(args[0] if args else Any))
+        makes = [self.make(each) for each in args]
+
+        def convert(value: Any, where: str) -> Any:
+            _must_be(value, list, where, f"a list of {len(makes)}")
+            if len(value) != len(makes):
+                raise BadValueError(f"must have {len(makes)} entries, not {len(value)}", where)
+            return tuple(
+                make(each, f"{where}[{at}]")
+                for at, (make, each) in enumerate(zip(makes, value, strict=True))
+            )
+
+        return convert
+
+    def _later(self, hint: Any) -> Convert:
+        """Of a dataclass inside itself: its converter is there by the time it is called."""
+
+        def convert(value: Any, where: str) -> Any:
+            return self._known[hint](value, where)
+
+        return convert
+
+    def _dataclass(self, hint: Any) -> Convert:
+        if hint in self._known:
+            return self._later(hint)
+        self._known[hint] = _null
+        try:
+            hints = typing.get_type_hints(hint, include_extras=True)
+        except NameError as error:
+            raise UnreadableTypeError(f"{hint.__qualname__}: {error}") from error
+        makes: dict[str, Convert] = {}
+        needed: list[str] = []
+        for field in dataclasses.fields(hint):
+            if not field.init:
+                continue
+            try:
+                makes[field.name] = self.make(hints[field.name])
+            except UnreadableTypeError as error:
+                raise UnreadableTypeError(f"{hint.__qualname__}.{field.name}: {error}") from error
+            missing = dataclasses.MISSING
+            if field.default is missing and field.default_factory is missing:
+                needed.append(field.name)
+
+        def convert(value: Any, where: str) -> Any:
+            _must_be(value, dict, where, "an object")
+            fields: dict[str, Any] = {}
+            for name, each in value.items():
+                if name not in makes:
+                    raise BadValueError("is no field", _at(where, name))
+                fields[name] = makes[name](each, _at(where, name))
+            for name in needed:
+                if name not in fields:
+                    raise BadValueError("is missing", _at(where, name))
+            return _made(hint, fields, where)
+
+        self._known[hint] = convert
+        return convert
+
+
+def _made(hint: Any, fields: dict[str, Any], where: str) -> Any:
+    try:
+        return hint(**fields)
+    except (ValueError, TypeError) as error:
+        # Of its own checks.
+        raise BadValueError(str(error) or type(error).__name__, where) from error
+
+
+def _at(where: str, name: Any) -> str:
+    return f"{where}.{name}" if where else str(name)
+
+
+def _must_be(value: Any, kind: type, where: str, what: str) -> None:
+    if not isinstance(value, kind):
+        raise BadValueError(f"must be {what}, not {shown(value)}", where)
+
+
+def shown(value: Any) -> str:
+    """A value for people, short."""
+    if value is None:
+        return "null"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+
+
+def name_of(hint: Any) -> str:
+    """A type for people."""
+    return hint.__qualname__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+
+# -- single values --------------------------------------------------------------------------------
+
+
+def _null(value: Any, where: str) -> None:
+    if value is not None:
+        raise BadValueError(f"must be null, not {shown(value)}", where)
+
+
+def _text(value: Any, where: str) -> str:
+    _must_be(value, str, where, "text")
+    return str(value)
+
+
+def _truth(value: Any, where: str) -> bool:
+    _must_be(value, bool, where, "true or false")
+    return bool(value)
+
+
+def _integer(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadValueError(f"must be an integer, not {shown(value)}", where)
+    return value
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadValueError(f"must be a number, not {shown(value)}", where)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise BadValueError("is too large", where) from error
+
+
+def _bytes(value: Any, where: str) -> bytes:
+    _must_be(value, bytes, where, "bytes")
+    return bytes(value)
+
+
+_SIMPLE: Final[dict[type, Convert]] = {str: _text, bool: _truth, int: _integer, float: _number}
+
+_TEXTS: Final[dict[Any, Callable[[str], Any]]] = {
+    datetime: datetime.fromisoformat,
+    date: date.fromisoformat,
+    UUID: UUID,
+    Decimal: Decimal,
+}
+
+
+def _from_text(hint: Any, *, native: bool) -> Convert:
+    read = _TEXTS[hint]
+
+    def convert(value: Any, where: str) -> Any:
+        if native and type(value) is hint:
+            return value
+        _must_be(value, str, where, f"text of a {hint.__name__}")
+        try:
+            return read(value)
+        except (ValueError, InvalidOperation) as error:
+            text = f"is no {hint.__name__}: {shown(value)}"
+            raise BadValueError(text, where) from error
+
+    return convert
+
+
+def _enum(hint: type[enum.Enum]) -> Convert:
+    # By hand: True would pass for 1.
+    members = [(each.value, each) for each in hint]
+
+    def convert(value: Any, where: str) -> Any:
+        for known, member in members:
+            if type(known) is type(value) and known == value:
+                return member
+        names = ", ".join(repr(known) for known, _ in members)
+        raise BadValueError(f"must be one of {names}, not {shown(value)}", where)
+
+    return convert
+
+
+def _literal(args: tuple[Any, ...]) -> Convert:
+    def convert(value: Any, where: str) -> Any:
+        if any(type(value) is type(each) and value == each for each in args):
+            return value
+        names = ", ".join(map(repr, args))
+        raise BadValueError(f"must be one of {names}, not {shown(value)}", where)
+
+    return convert
+
+
+def _union(makes: Sequence[Convert], args: tuple[Any, ...]) -> Convert:
+    def convert(value: Any, where: str) -> Any:
+        errors: list[BadValueError] = []
+        for make in makes:
+            try:
+                return make(value, where)
+            except BadValueError as error:
+                errors.append(error)
+        deepest = max(errors, key=lambda error: len(error.where))
+        if len(deepest.where) > len(where):
+            # Inside of one that fits so far: that says more.
+            raise deepest
+        names = " or ".join("null" if each is type(None) else name_of(each) for each in args)
+        raise BadValueError(f"must be {names}, not {shown(value)}", where)
+
+    return convert
+
+
+def _items(kind: Any, make: Convert) -> Convert:
+    def convert(value: Any, where: str) -> Any:
+        _must_be(value, list, where, "a list")
+        return kind(make(each, f"{where}[{at}]") for at, each in enumerate(value))
+
+    return convert
+
+
+# -- pydantic -------------------------------------------------------------------------------------
+
+
+def is_pydantic(hint: Any) -> bool:
+    """Whether this is a model of pydantic 2, which is not imported for it."""
+    return isinstance(hint, type) and hasattr(hint, "__pydantic_validator__")
+
+
+def pydantic_converter(hint: Any) -> Convert:
+    """Leaves it to the model, with its own rules."""
+
+    def convert(value: Any, where: str) -> Any:
+        try:
+            return hint.model_validate(value)
+        except ValueError as error:
+            raise pydantic_error(error, where) from error
+
+    return convert
+
+
+def pydantic_error(error: ValueError, where: str = "") -> BadValueError:
+    """The first of a model's complaints, and how many more there are."""
+    found = error.errors() if hasattr(error, "errors") else []
+    if not found:
+        return BadValueError(str(error), where)
+    for part in found[0]["loc"]:
+        where = f"{where}[{part}]" if isinstance(part, int) else _at(where, part)
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return BadValueError(f"{found[0]['msg']}{more}", where)

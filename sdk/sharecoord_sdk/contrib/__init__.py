@@ -1,0 +1,1 @@
+"""Readers of values that need packages of their own: `avro`."""
