@@ -14,6 +14,9 @@ address. Everything public is in `__all__`; `sharecoord_sdk.testing` helps to te
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ._async.consumer import AsyncShareConsumer
 from ._core.deserializing import MessageField, SerializationContext
 from ._core.errors import (
@@ -36,7 +39,9 @@ from ._sync.consumer import ShareConsumer
 from ._sync.deserializing import DeserializingShareConsumer
 from ._version import __version__
 from .admin import AdminClient, AsyncAdminClient
-from .worker import Backoff, BatchOutcome, Breaker, Worker, WorkerState
+
+if TYPE_CHECKING:
+    from .worker import Backoff, BatchOutcome, Breaker, Worker, WorkerState
 
 __all__ = [
     "TIMESTAMP_CREATE_TIME",
@@ -67,3 +72,14 @@ __all__ = [
     "WorkerState",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What `worker` has, when it is asked for: `python -m sharecoord_sdk.worker` runs that module.
+
+    Imported before, it would be there twice.
+    """
+    if name == "worker" or name in __all__:
+        module = import_module(".worker", __name__)
+        return module if name == "worker" else getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import math
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from ._worker.options import (
 )
 from ._worker.shell import Options, Shell
 from ._worker.tracing import read_tracing
+from ._worker.wiring import described, main
 
 __all__ = ["Backoff", "BatchOutcome", "Breaker", "Reject", "Retry", "Worker", "WorkerState"]
 
@@ -103,7 +105,8 @@ class Worker:
         for name, why in _NOT_HERE.items():
             if isinstance(conf, dict) and name in conf:
                 raise ValueError(f"{name} does not go with a Worker: {why}; remove it")
-        self._traced = read_tracing(tracing, read_config((conf,), {}))
+        self._config = read_config((conf,), {})
+        self._traced = read_tracing(tracing, self._config)
         self._conf = dict(conf)
         self._options = Options(
             concurrency,
@@ -228,6 +231,14 @@ class Worker:
     def _check_not_started(self, what: str) -> None:
         if self._started:
             raise IllegalStateException(f"{what} must be registered before the worker runs")
+
+    def describe(self) -> dict[str, Any]:
+        """How the worker is wired, in plain values: group, limits, and per handler what it takes.
+
+        `python -m sharecoord_sdk.worker MODULE:WORKER --dry-run` prints it, and asks the
+        coordinator whether a run would work.
+        """
+        return described(self)
 
     def run(self) -> None:
         """Works until `stop`, SIGTERM or SIGINT; in a loop of its own. Blocks.
@@ -361,3 +372,7 @@ def _close(loop: asyncio.AbstractEventLoop, *, at_once: bool) -> None:
             loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         loop.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

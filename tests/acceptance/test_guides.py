@@ -81,6 +81,14 @@ def test_long_jobs(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_
     check_said("long-jobs.md", printed)
 
 
+def test_values(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+    names = {"orders": topic(), "order-workers": unique_name("group")}
+    lines = run_example("values.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    printed = [line for line in lines if line.startswith(("order ", "offset "))]
+    assert len(printed) == 3
+    check_said("values.md", printed)
+
+
 def test_dead_letters(
     kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -37,6 +37,16 @@ class Handler:
     behaviour: Behaviour = field(default_factory=Behaviour)
     takes: str = "message"
 
+    def described(self) -> dict[str, Any]:
+        """For people and tools: plain values."""
+        found = {
+            "topic": self.topic,
+            "handler": self.name,
+            "kind": "async" if self.is_async else "plain, on a thread",
+            "takes": self.takes,
+        }
+        return found | ({"batch": self.batch} if self.batch else {}) | self.behaviour.described()
+
     @property
     def records_max(self) -> int:
         """Most records that one call takes."""

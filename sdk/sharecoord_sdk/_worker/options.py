@@ -155,6 +155,19 @@ class Behaviour:
     rate_per_key_per_s: float | None = None
     breaker: Breaker | None = None
 
+    def described(self) -> dict[str, Any]:
+        """What was told, under the names of `Worker.handler`, in words."""
+        told = {
+            "ordering": self.ordering,
+            "retry": self.retry and _words(self.retry),
+            "on_error": {each.__name__: _words(what) for each, what in self.on_error.items()},
+            "timeout": self.timeout_s,
+            "rate_per_s": self.rate_per_s,
+            "rate_per_key_per_s": self.rate_per_key_per_s,
+            "breaker": self.breaker and _words(self.breaker),
+        }
+        return {name: value for name, value in told.items() if value}
+
     def __post_init__(self) -> None:
         """Raises TypeError or ValueError that names what can not be."""
         if self.ordering not in (None, KEY, PARTITION):
@@ -275,3 +288,8 @@ def number(name: str, value: object, least: float, most: float) -> None:
 def _exception_class(name: str, value: object) -> None:
     if not (inspect.isclass(value) and issubclass(value, BaseException)):
         raise TypeError(f"{name} has exception classes, not {value!r}")
+
+
+def _words(value: object) -> str:
+    """A policy by its settings, a function or class by its name."""
+    return str(getattr(value, "__qualname__", None) or value)
