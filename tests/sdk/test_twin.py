@@ -315,7 +315,7 @@ def test_public_methods_of_the_twin_are_all_here() -> None:
         missing = public(getattr(confluent_kafka, name)) - public(getattr(sharecoord_sdk, name))
         assert not missing, name
     extra = public(sharecoord_sdk.ShareConsumer) - public(confluent_kafka.ShareConsumer)
-    assert extra == {"acquisition_lock_timeout_ms", "pause", "resume"}
+    assert extra == {"acquisition_lock_timeout_ms", "checkpoint", "pause", "resume"}
     assert public(sharecoord_sdk.AsyncShareConsumer) == public(sharecoord_sdk.ShareConsumer)
 
 
