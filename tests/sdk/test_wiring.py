@@ -24,7 +24,7 @@ from .fake_coordinator import Ack, FakeCoordinator, Refusal, make_batch
 
 APP = """
 from dataclasses import dataclass
-from sharecoord_sdk import Backoff, Message, Reject, Worker
+from sharecoord_sdk import Message, Worker
 
 @dataclass
 class Order:
