@@ -97,3 +97,17 @@ def test_dead_letters(
     printed = [line for line in lines if line.startswith(("dead letter:", "trace:"))]
     assert len(printed) == 2
     check_said("dead-letters.md", printed)
+
+
+def test_worker(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+    names = {"accounts": topic(), "account-workers": unique_name("workers")}
+    lines = run_example("worker.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    printed = [line for line in lines if line.startswith(("done:", "failed:"))]
+    assert len(printed) == 5
+    check_said("worker.md", printed)
+    assert [line for line in printed if "alice" in line] == [
+        "done: alice - open - delivery 1",
+        "failed: alice - ConnectionError",
+        "done: alice - pay 5 - delivery 2",
+        "done: alice - close - delivery 1",
+    ]
