@@ -50,6 +50,8 @@ class InFlightRow(NamedTuple):
     """Why ARCHIVING or ARCHIVED, or what the worker said at its last release."""
     key_hashes: bytes | None
     """8 bytes per offset, big-endian, 0 = no key; None in groups without order."""
+    history: str | None = None
+    """Who failed with it, as `core.history` writes it; None until the first failure."""
 
 
 class InFlight(Sequence[InFlightRow]):
@@ -144,6 +146,10 @@ class DeadLetter:
     """False when the payload could not be read any more (PAYLOAD_GONE)."""
     member_id: str | None = None
     """Who had it last; None = not known any more."""
+    members: tuple[str, ...] = ()
+    """All who failed with it, as in `core.history.History`."""
+    first_failed_at_ms: int = 0
+    """When its first delivery failed, to the second, by the store's clock; 0 = not known."""
     failed_at_ms: int = 0
     """When its last delivery failed, by the store's clock; 0 = not known any more."""
     state_epoch: int = 0

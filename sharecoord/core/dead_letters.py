@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from sharecoord.core.changes import DeadLetter, PartitionKey
@@ -77,6 +78,11 @@ def headers_of(
     ]
     if letter.member_id is not None:
         ours.append((PREFIX + "member", letter.member_id))
+    if letter.members:
+        named = json.dumps(letter.members, ensure_ascii=False)
+        ours.append((PREFIX + "members", named))
+    if letter.first_failed_at_ms:
+        ours.append((PREFIX + "first-failed-at-ms", str(letter.first_failed_at_ms)))
     if letter.failed_at_ms:
         ours.append((PREFIX + "failed-at-ms", str(letter.failed_at_ms)))
     copied = own if payload == "whole" else ()

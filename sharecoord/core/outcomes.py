@@ -7,6 +7,7 @@ Pure functions from the present state of a range and the settings in force to it
 from __future__ import annotations
 
 from sharecoord.core import limits
+from sharecoord.core.history import History, after_failure
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType, ArchiveReason, RecordState
 from sharecoord.core.window import RangeState
@@ -28,7 +29,7 @@ def settled(
     if kind is AcknowledgeType.RETURN:
         return returned(old, settings, now_ms)
     if kind is AcknowledgeType.REJECT:
-        return archived(old, settings, ArchiveReason.REJECTED, reason)
+        return archived(failed(old, now_ms, reason), settings, ArchiveReason.REJECTED, reason)
     duration_ms = settings.lock_duration_ms
     return old._replace(deadline_ms=now_ms + duration_ms, granted_ms=duration_ms)
 
@@ -42,10 +43,13 @@ def released(
 ) -> RangeState:
     """A failed attempt: due again (later), or worn out (T4, T5, T9, T10, T11)."""
     if old.delivery_count >= settings.delivery_limit:
+        old = failed(old, now_ms, reason)
         return archived(old, settings, ArchiveReason.DELIVERY_LIMIT, reason)
     wait_ms = delay_ms or settings.backoff_ms(old.delivery_count, spread=old.lock_token)
     at_ms = now_ms + wait_ms if wait_ms > 0 else 0
-    return available(old, old.delivery_count, at_ms, clip_reason(reason))
+    said = clip_reason(reason)
+    history = after_failure(old.history, old.member_id, now_ms, said)
+    return available(old, old.delivery_count, at_ms, said, history)
 
 
 def returned(old: RangeState, settings: PartitionSettings, now_ms: int) -> RangeState:
@@ -55,11 +59,22 @@ def returned(old: RangeState, settings: PartitionSettings, now_ms: int) -> Range
     if over > 0:
         shift = min(over - 1, 16)
         wait_ms = min(limits.HAND_OUT_DELAY_MS << shift, limits.HAND_OUT_DELAY_MAX_MS)
-    return available(old, old.delivery_count - 1, now_ms + wait_ms if wait_ms else 0, old.reason)
+    at_ms = now_ms + wait_ms if wait_ms else 0
+    return available(old, old.delivery_count - 1, at_ms, old.reason, old.history)
+
+
+def failed(old: RangeState, now_ms: int, error: str | None) -> RangeState:
+    """An ACQUIRED range with its failure in its history."""
+    history = after_failure(old.history, old.member_id, now_ms, clip_reason(error))
+    return old._replace(history=history)
 
 
 def available(
-    old: RangeState, delivery_count: int, available_at_ms: int, reason: str | None
+    old: RangeState,
+    delivery_count: int,
+    available_at_ms: int,
+    reason: str | None,
+    history: History | None,
 ) -> RangeState:
     """Due again (at `available_at_ms`); keeps its last token, its batch and its keys."""
     return RangeState(
@@ -75,7 +90,13 @@ def available(
         old.batch_size,
         reason,
         old.keys,
+        history,
     )
+
+
+def due(old: RangeState) -> RangeState:
+    """Due at once, whatever its back-off; the count stays."""
+    return available(old, old.delivery_count, 0, old.reason, old.history)
 
 
 def archived(
@@ -91,6 +112,7 @@ def archived(
         reason=reason,
         batch_base=old.batch_base,
         batch_size=old.batch_size,
+        history=old.history,
     )
 
 

@@ -245,6 +245,7 @@ class SharePartition:
             old.batch_size,
             None,
             old.keys,
+            old.history,
         )
         decision.edits.append(Edit(first, last, value))
         decision.acquired.append(
@@ -554,10 +555,14 @@ class SharePartition:
                 continue
             if archive:
                 new = outcomes.forced(value, ArchiveReason.ADMIN)
-            elif value.state is acquired and value.delivery_count >= self._settings.delivery_limit:
-                new = outcomes.archived(value, self._settings, DELIVERY_LIMIT, None)
-            elif value.state is acquired or value.available_at_ms:
-                new = outcomes.available(value, value.delivery_count, 0, value.reason)
+            elif value.state is acquired:
+                failed = outcomes.failed(value, now_ms, None)
+                if value.delivery_count >= self._settings.delivery_limit:
+                    new = outcomes.archived(failed, self._settings, DELIVERY_LIMIT, None)
+                else:
+                    new = outcomes.due(failed)
+            elif value.available_at_ms:
+                new = outcomes.due(value)
             else:
                 continue
             decision.edits.append(Edit(left, right, new))

@@ -26,7 +26,7 @@ from sharecoord.core.outcomes import archive_cause, archive_message
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import RecordState
-from sharecoord.core.window import Edit, Window
+from sharecoord.core.window import Edit, RangeState, Window
 from sharecoord.errors import (
     LimitExceededError,
     OffsetOutOfRangeError,
@@ -163,17 +163,13 @@ class DeadLetters:
         for first, last, value in edits:
             if value is None or value.state is not RecordState.ARCHIVING:
                 continue
-            cause, said = archive_cause(value), archive_message(value)
+            common = self._without_payload(value, now_ms)
             for start, end, old in window.ranges.overlapping(first, last):
                 for offset in range(max(start, first), min(end, last) + 1):
-                    letter = _without_payload(
-                        offset,
-                        cause,
-                        value.delivery_count,
-                        said,
+                    letter = replace(
+                        common,
+                        offset=offset,
                         member_id=old.member_id,
-                        failed_at_ms=self._context.clock.to_store(now_ms),
-                        state_epoch=self._actor.state_epoch,
                         checkpoint=self._actor.checkpoints.for_letter(offset),
                     )
                     whole = self._with_payload(letter, self._actor.cache.find(offset))
@@ -185,6 +181,24 @@ class DeadLetters:
         self._store(made)
         if self._lacking:
             asyncio.get_running_loop().call_soon(self._go)
+
+    def _without_payload(self, value: RangeState, now_ms: int) -> DeadLetter:
+        """What the letters of a range have in common."""
+        history, clock = value.history, self._context.clock
+        return DeadLetter(
+            offset=-1,
+            reason=str(archive_cause(value)),
+            delivery_count=value.delivery_count,
+            message=archive_message(value) or (history.error if history else None),
+            key=None,
+            value=None,
+            headers=(),
+            timestamp_ms=-1,
+            members=history.members if history else (),
+            first_failed_at_ms=history.first_failed_ms + clock.store_offset_ms if history else 0,
+            failed_at_ms=clock.to_store(now_ms),
+            state_epoch=self._actor.state_epoch,
+        )
 
     def _with_payload(self, letter: DeadLetter, chunk: RecordChunk | None) -> DeadLetter | None:
         """A letter with what its record holds; None = that is not known."""
@@ -405,30 +419,3 @@ class DeadLetters:
                 self._actor.dead_letters_safe(first, offset)
                 first = after or 0
         self._context.committer.add(self._actor)
-
-
-def _without_payload(
-    offset: int,
-    cause: str,
-    delivery_count: int,
-    said: str | None,
-    *,
-    member_id: str | None = None,
-    failed_at_ms: int = 0,
-    state_epoch: int = 0,
-    checkpoint: bytes | None = None,
-) -> DeadLetter:
-    return DeadLetter(
-        offset=offset,
-        reason=str(cause),
-        delivery_count=delivery_count,
-        message=said,
-        key=None,
-        value=None,
-        headers=(),
-        timestamp_ms=-1,
-        member_id=member_id,
-        failed_at_ms=failed_at_ms,
-        state_epoch=state_epoch,
-        checkpoint=checkpoint,
-    )

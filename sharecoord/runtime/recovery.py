@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sharecoord.core.changes import InFlight, InFlightRow, PartitionCommit
+from sharecoord.core.history import History, history_from_text, history_to_text
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.states import RecordState
@@ -66,6 +67,7 @@ def _state_of(row: InFlightRow, clock: RuntimeClock, grace_until_ms: int) -> Ran
         batch_size=row.batch_size,
         reason=row.reason,
         keys=None if row.key_hashes is None else Keys(row.first_offset, row.key_hashes),
+        history=history_from_text(row.history, clock.store_offset_ms) if row.history else None,
     )
 
 
@@ -78,11 +80,16 @@ def commit_of(
     deleted: list[int] = []
     upserted: list[InFlightRow] = []
     to_store = clock.to_store
+    history: History | None = None
+    text = ""  # of the last history that was met
     for first, entry in dirty.items():
         if entry is None:
             deleted.append(first)
             continue
         last, value = entry
+        if value.history is not None and value.history is not history:
+            history = value.history
+            text = history_to_text(history, clock.store_offset_ms)
         upserted.append(
             InFlightRow(
                 first,
@@ -99,6 +106,7 @@ def commit_of(
                 value.batch_size,
                 value.reason,
                 None if value.keys is None else value.keys.slice(first, last),
+                None if value.history is None else text,
             )
         )
     return PartitionCommit(

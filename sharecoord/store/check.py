@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table
 
 from sharecoord.config.group import GROUP_SETTINGS
+from sharecoord.core.history import history_from_text
 from sharecoord.core.lanes import MarkKind
 from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
 from sharecoord.core.states import RecordState
@@ -292,6 +293,9 @@ class _Check:
             yield "headers are not as the coordinator writes them", ""
         if row["delivery_count"] < 0:
             yield f"delivery_count is {row['delivery_count']}", ""
+        members = _json(row["members"])
+        if not isinstance(members, list) or not all(isinstance(name, str) for name in members):
+            yield "members is no JSON array of texts", "set members to [] with UPDATE"
 
     def _mark(self, row: Values) -> Iterator[tuple[str, str]]:
         if row["partition_id"] not in self._partitions:
@@ -356,6 +360,16 @@ def _state_problems(row: Values, part: _Partition) -> Iterator[str]:
     size, hashes = row["last_offset"] - row["first_offset"] + 1, row["key_hashes"]
     if hashes is not None and len(hashes) != 8 * size:
         yield f"key_hashes has {len(hashes)} bytes for {size} records; 8 for each is right"
+    if row["history"] is not None and not _is_history(row["history"]):
+        yield "history is not as the coordinator writes it"
+
+
+def _is_history(text: str) -> bool:
+    try:
+        history_from_text(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _json(text: str) -> object:

@@ -30,6 +30,7 @@ State = tuple[Any, ...]
 
 _STATE_NAMES = InFlightRow._fields[2:]
 _BYTES = "key_hashes"
+_BYTES_AT = _STATE_NAMES.index(_BYTES)
 
 
 _NO_CUT = DelayedPlace(2**63 - 1, 2**63 - 1)
@@ -159,8 +160,10 @@ def _read_sqlite(connection: Connection, places: _Places) -> dict[int, InFlight]
 
 
 def _of_json(text: str) -> State:
-    *fields, hashes = json.loads(text)
-    return (*fields, None if hashes is None else bytes.fromhex(hashes))
+    fields = json.loads(text)
+    if fields[_BYTES_AT] is not None:
+        fields[_BYTES_AT] = bytes.fromhex(fields[_BYTES_AT])
+    return tuple(fields)
 
 
 # -- PostgreSQL -----------------------------------------------------------------------------------

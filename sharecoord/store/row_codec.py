@@ -226,6 +226,8 @@ def encode_dead_letter(partition_id: int, letter: DeadLetter) -> tuple[object, .
         letter.state_epoch,
         letter.kept,
         letter.checkpoint,
+        _to_json(letter.members),
+        letter.first_failed_at_ms,
     )
 
 
@@ -246,4 +248,6 @@ def decode_dead_letter(row: Sequence[Any]) -> DeadLetter:
         state_epoch=row[11],
         kept=bool(row[12]),
         checkpoint=row[13],
+        members=tuple(json.loads(row[14])),
+        first_failed_at_ms=row[15],
     )

@@ -137,6 +137,7 @@ IN_FLIGHT = Table(
     Column("batch_size", Integer, nullable=False),
     Column("reason", LONG_TEXT),
     Column("key_hashes", LONG_BLOB),
+    Column("history", LONG_TEXT),  # JSON, see core.history
     _of_share_partition(),
     # One B-tree instead of two: a commit writes half the pages.
     sqlite_with_rowid=False,
@@ -188,6 +189,8 @@ DEAD_LETTER = Table(
     Column("state_epoch", BigInteger, nullable=False),
     Column("kept", Boolean, nullable=False),
     Column("checkpoint", LONG_BLOB),
+    Column("members", LONG_TEXT, nullable=False),  # JSON array of ids
+    Column("first_failed_at_ms", BigInteger, nullable=False),
     _of_share_partition(),
 )
 

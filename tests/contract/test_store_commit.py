@@ -40,7 +40,21 @@ def test_every_field_of_a_range_comes_back(world: World) -> None:
     rows = [
         InFlightRow(0, 9, 1, 3, 4, "m-1", (5 << 32) | 1, START_MS, 30_000, 0, 0, 10, None, None),
         InFlightRow(
-            10, 11, 0, 1, 1, None, 7, 0, 0, START_MS + 5, 10, 2, "später \U0001f600", b"\0" * 16
+            10,
+            11,
+            0,
+            1,
+            1,
+            None,
+            7,
+            0,
+            0,
+            START_MS + 5,
+            10,
+            2,
+            "später \U0001f600",
+            b"\0" * 16,
+            '{"first_ms":7,"members":["ä","…"],"error":"\\u0000"}',
         ),
         InFlightRow(
             BIG - 1, BIG, 4, 2**31 - 1, 2**31 - 1, None, BIG, BIG, BIG, BIG, BIG, 2, "", b""

@@ -85,6 +85,7 @@ def layouts(draw: st.DrawFn) -> list[InFlightRow]:
                 batch_size=draw(small),
                 reason=draw(st.none() | texts),
                 key_hashes=draw(st.none() | st.binary(max_size=16)),
+                history=draw(st.none() | texts),
             )
         )
     return rows
@@ -114,6 +115,8 @@ letters = st.builds(
     state_epoch=int64,
     kept=st.booleans(),
     checkpoint=st.none() | st.binary(max_size=3),
+    members=st.lists(texts, max_size=2).map(tuple),
+    first_failed_at_ms=int64,
 )
 checkpoints = st.lists(
     st.builds(Checkpoint, offset=small, data=st.binary(max_size=3), at_ms=int64),

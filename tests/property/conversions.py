@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from sharecoord.core.changes import InFlightRow
+from sharecoord.core.history import history_from_text, history_to_text
 from sharecoord.core.share_partition import AcknowledgedRange
 from sharecoord.core.states import RecordState
 from sharecoord.core.window import Keys, RangeState
@@ -17,13 +19,15 @@ Found = tuple[int, int, RangeState]
 def to_row(first: int, last: int, value: RangeState) -> InFlightRow:
     """What is stored of a range."""
     hashes = value.keys.slice(first, last) if value.keys else None
-    return InFlightRow(first, last, int(value.state), *value[1:11], hashes)
+    text = None if value.history is None else history_to_text(value.history, 0)
+    return InFlightRow(first, last, int(value.state), *value[1:11], hashes, text)
 
 
 def from_row(row: InFlightRow) -> Found:
     """A stored range."""
     keys = None if row.key_hashes is None else Keys(row.first_offset, row.key_hashes)
-    value = RangeState(RecordState(row.state), *row[3:13], keys)
+    history = None if row.history is None else history_from_text(row.history)
+    value = RangeState(RecordState(row.state), *row[3:13], keys, history)
     return row.first_offset, row.last_offset, value
 
 
@@ -32,7 +36,7 @@ def as_record(offset: int, value: RangeState) -> Record:
     key = None
     if value.keys is not None:
         key = int.from_bytes(value.keys.at(offset), "big")
-    return Record(*value[:11], key)
+    return Record(*value[:11], key, value.history)
 
 
 def spread(ranges: Sequence[tuple[Any, ...]]) -> list[int]:
@@ -42,8 +46,7 @@ def spread(ranges: Sequence[tuple[Any, ...]]) -> list[int]:
 
 def without_key(record: Record) -> tuple[Any, ...]:
     """The fields of a record whose key no longer matters."""
-    values = [getattr(record, name) for name in record.__dataclass_fields__]
-    return (*values[:-1], None)
+    return dataclasses.astuple(dataclasses.replace(record, key=None))
 
 
 def once_where_malformed(items: list[AcknowledgedRange], real: list[Any]) -> list[Any]:

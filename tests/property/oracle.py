@@ -46,6 +46,8 @@ class Record:
     size: int = 0
     reason: str | None = None
     key: int | None = UNKNOWN_KEY
+    failed: tuple[int, tuple[str, ...], str | None] | None = None
+    """First time, members, last words of the deliveries that failed."""
 
 
 @dataclass
@@ -333,6 +335,7 @@ class Oracle:
         if item.type is AcknowledgeType.ACCEPT:
             return None
         if item.type is AcknowledgeType.REJECT:
+            record = self._failed(record, now, item.reason)
             return self._archived(record, ArchiveReason.REJECTED, item.reason)
         if item.type is AcknowledgeType.RELEASE:
             return self._released(record, now, item.delay_ms, item.reason)
@@ -342,6 +345,7 @@ class Oracle:
         return replace(record, deadline=now + duration, granted=duration)
 
     def _released(self, record: Record, now: int, delay: int, reason: str | None) -> Record:
+        record = self._failed(record, now, reason)
         if record.count >= self.settings.delivery_limit:
             return self._archived(record, ArchiveReason.DELIVERY_LIMIT, reason)
         wait = delay or self.settings.backoff_ms(record.count, spread=record.token)
@@ -351,6 +355,15 @@ class Oracle:
         over = record.hand_outs - 10 * self.settings.delivery_limit
         wait = 0 if over <= 0 else min(1000 * 2 ** (over - 1), 60_000)
         return self._available(record, record.count - 1, now + wait if wait else 0, record.reason)
+
+    @staticmethod
+    def _failed(record: Record, now: int, words: str | None) -> Record:
+        first, members, last_words = record.failed or (now // 1000 * 1000, (), None)
+        if str(record.member) not in members:
+            members = (*members, str(record.member))
+            if len(members) > 10:
+                members = (*members[:10], "…")
+        return replace(record, failed=(first, members, words or last_words))
 
     @staticmethod
     def _available(record: Record, count: int, at: int, reason: str | None) -> Record:
@@ -369,7 +382,13 @@ class Oracle:
         text = f"{cause}: {message}" if message else str(cause)
         state = ARCHIVING if self.settings.dead_letter_topic else ARCHIVED
         return Record(
-            state, record.count, record.hand_outs, base=record.base, size=record.size, reason=text
+            state,
+            record.count,
+            record.hand_outs,
+            base=record.base,
+            size=record.size,
+            reason=text,
+            failed=record.failed,
         )
 
     def _forced(self, record: Record, cause: ArchiveReason) -> Record:
@@ -472,6 +491,8 @@ class Oracle:
             if not first <= offset <= last or record.state not in UNFINISHED:
                 continue
             worn = record.state is ACQUIRED and record.count >= self.settings.delivery_limit
+            if record.state is ACQUIRED and action is not ForceAction.ARCHIVE:
+                record = self._failed(record, now, None)
             if action is ForceAction.ARCHIVE:
                 effects[offset] = self._forced(record, ArchiveReason.ADMIN)
             elif worn:

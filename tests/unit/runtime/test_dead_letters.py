@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 
 import pytest
 
 from sharecoord.core.dead_letters import ID_HEADER, KAFKA_PREFIX, PAYLOAD_HEADER, PREFIX
 from sharecoord.core.delivery import Delivery
+from sharecoord.core.share_partition import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import (
     InvalidConfigError,
@@ -63,6 +65,16 @@ async def joined(world: World, coordinator: Coordinator, **more: int) -> FakeMem
     return member
 
 
+async def release(member: FakeMember, delivery: Delivery, words: str | None) -> None:
+    """Releases it for so long that it does not come back to this member."""
+    key = delivery.key
+    ranges = [
+        AcknowledgedRange(r.first, r.last, RELEASE, r.lock_token, 100_000, words)
+        for r in delivery.ranges
+    ]
+    await member.send([(key.topic, key.topic_id, key.partition, ranges)])
+
+
 async def reject(member: FakeMember, delivery: Delivery) -> None:
     await member.settle(delivery, REJECT)
 
@@ -103,6 +115,34 @@ async def test_the_last_failure_makes_a_dead_letter() -> None:
         (message,) = arrived(world)
         assert text(message, PREFIX + "reason") == "DELIVERY_LIMIT"
         assert text(message, KAFKA_PREFIX + "delivery.count") == "5"
+
+
+@virtual
+async def test_it_tells_who_had_the_record_since_when_and_what_they_said_over_a_crash() -> None:
+    world = letters_world(1)
+    async with running(world) as coordinator:
+        for name, words in (("ann", "no such customer"), ("bob", None), ("ann", None)):
+            member = world.member(name)
+            await member.join(coordinator, "g", TOPICS, max_poll_records=1)
+            (delivery,) = await member.take(1)
+            await release(member, delivery, words)
+            member.leave()
+            await asyncio.sleep(101)
+        await world.kill(coordinator)
+    async with running(world) as coordinator:
+        member = world.member("eve")
+        await member.join(coordinator, "g", TOPICS, max_poll_records=1)
+        for _ in range(2):
+            (delivery,) = await member.take(1)
+            await member.settle(delivery, RELEASE)
+        await until(lambda: arrived(world), step_s=0.01)
+    (message,) = arrived(world)
+    assert json.loads(text(message, PREFIX + "members")) == ["ann", "bob", "eve"]
+    assert text(message, PREFIX + "member") == "eve"
+    assert text(message, KAFKA_PREFIX + "message") == "no such customer", "the last words"
+    first_ms = int(text(message, PREFIX + "first-failed-at-ms"))
+    last_ms = int(text(message, PREFIX + "failed-at-ms"))
+    assert 300_000 <= last_ms - first_ms < 310_000
 
 
 @virtual

@@ -16,6 +16,7 @@ class At(RuntimeClock):
 
     def __init__(self, at_ms: int) -> None:
         self.at_ms = at_ms
+        self.store_offset_ms = 0
 
     def now_ms(self) -> int:
         return self.at_ms

@@ -279,6 +279,13 @@ RANGE = "partition_id=1 first_offset="
             RESET,
         ),
         (
+            "UPDATE in_flight SET history = '{}' WHERE first_offset = 0",
+            "in_flight",
+            f"{RANGE}0",
+            "history is not as the coordinator writes it",
+            RESET,
+        ),
+        (
             "UPDATE in_flight SET partition_id = 9 WHERE first_offset = 21",
             "in_flight",
             "partition_id=9 first_offset=21",

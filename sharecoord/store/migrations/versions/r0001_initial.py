@@ -125,6 +125,7 @@ def _make_in_flight() -> None:
         sa.Column("batch_size", sa.Integer, nullable=False),
         sa.Column("reason", _LONG_TEXT),
         sa.Column("key_hashes", _LONG_BLOB),
+        sa.Column("history", _LONG_TEXT),
         sa.PrimaryKeyConstraint("partition_id", "first_offset", name="pk_in_flight"),
         *_of_share_partition("fk_in_flight_partition_id"),
         sqlite_with_rowid=False,
@@ -156,6 +157,8 @@ def _make_dead_letter() -> None:
         sa.Column("state_epoch", sa.BigInteger, nullable=False),
         sa.Column("kept", sa.Boolean, nullable=False),
         sa.Column("checkpoint", _LONG_BLOB),
+        sa.Column("members", _LONG_TEXT, nullable=False),
+        sa.Column("first_failed_at_ms", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("partition_id", "record_offset", name="pk_dead_letter"),
         *_of_share_partition("fk_dead_letter_partition_id"),
     )
