@@ -244,7 +244,10 @@ class Application:
             lease_renewal_s=config.coordinator.lease_renew_interval_ms / 1000,
             fleet=Fleet(coordinator_id, clock) if is_fleet else None,
             offsets_export=KafkaOffsetsExport(config.kafka),
-            dead_letters=KafkaDeadLetters(config.kafka),
+            dead_letters=KafkaDeadLetters(
+                config.kafka,
+                transactional_producers_max=config.limits.transactional_producers_max,
+            ),
             events=await self._event_sink(coordinator_id, clock),
         )
 

@@ -26,6 +26,7 @@ from sharecoord.core.changes import (
     PartitionStart,
     PausesChanged,
 )
+from sharecoord.core.dead_letters import OutboxMark
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.events import EventBlock
 from sharecoord.core.lanes import Mark, Order, Replayed, Selection, Taken
@@ -406,6 +407,18 @@ class DeadLetterSink(Protocol):
                 LimitExceededError (the topic takes no message of that size), or another error.
         """
 
+    async def open(self, outbox: str, topic: str) -> LetterTransactions:
+        """Takes an outbox: who had it before can send nothing more, and what it sent is decided.
+
+        Args:
+            outbox: Its name in the cluster.
+            topic: Where its letters go to.
+
+        Raises:
+            UnauthorizedError: Kafka does not let us.
+            KafkaUnavailableError: No answer in time.
+        """
+
     async def ensure(self, topic: str, *, create: bool) -> None:
         """Sees to it that a topic is there.
 
@@ -421,6 +434,27 @@ class DeadLetterSink(Protocol):
 
     async def close(self) -> None:
         """Ends the client; what is under way may or may not arrive."""
+
+
+class LetterTransactions(Protocol):
+    """An outbox that was opened, until something fails or it is opened again."""
+
+    @property
+    def mark(self) -> OutboxMark | None:
+        """That of the last transaction that had gone through to the topic; None = none had."""
+
+    @property
+    def is_open(self) -> bool:
+        """False: what became of the last transaction is known only to who opens it anew."""
+
+    async def send(self, topic: str, messages: Sequence[OutgoingMessage], mark: OutboxMark) -> None:
+        """Sends messages and the mark, all or nothing; after an error it is not open any more.
+
+        Raises:
+            NotOwnerError: Somebody else has opened the outbox since.
+            LimitExceededError: The topic does not take one of them, for its size; nothing was sent.
+            SharecoordError: It may have been sent or not.
+        """
 
 
 class OutgoingMessage(NamedTuple):

@@ -312,6 +312,15 @@ class LimitsConfig:
         unit="groups",
     )
 
+    transactional_producers_max: int = int_setting(
+        "limits.transactional.producers.max",
+        "How many producers are kept for share-partitions whose dead letters go exactly once; each "
+        "is a client of Kafka with 2 MiB and threads of its own. Beyond it the one that was not "
+        "used for the longest time is closed, and opened again when it has letters.",
+        default=32,
+        bounds=(1, 1_000),
+        unit="producers",
+    )
     stream_unsent_max_bytes: int = size_setting(
         "limits.stream.unsent.max.bytes",
         "A stream with more unsent bytes than this gets nothing more.",

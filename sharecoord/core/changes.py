@@ -155,9 +155,21 @@ class DeadLetter:
     state_epoch: int = 0
     """Of the share-partition at that time: a reset delivers an offset anew, as another letter."""
     kept: bool = False
-    """The dead-letter topic does not take it whole: its payload stays here."""
+    """The dead-letter topic does not take it whole: headers alone go, its payload stays here."""
     checkpoint: bytes | None = None
     """What members had stored with the record, when it is small."""
+    sequence: int = 0
+    """Letters of a share-partition go in this order: owner epoch in the high half, a number in the
+    low half, so it only grows. 0 = its payload is still being read; of one that is `kept`: gone."""
+    topic: str = ""
+    """The dead-letter topic that it was meant for."""
+    exactly_once: bool = False
+    """Whether it goes in a transaction."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is to be sent any more."""
+        return self.kept and not self.sequence
 
 
 class Checkpoint(NamedTuple):

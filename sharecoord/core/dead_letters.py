@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from typing import Final
+from typing import Final, NamedTuple
 
 from sharecoord.core.changes import DeadLetter, PartitionKey
 from sharecoord.core.states import ArchiveReason
@@ -22,6 +23,9 @@ _MESSAGES: Final = {
     ArchiveReason.DELIVERY_LIMIT: "The record was delivered as often as the group allows.",
 }
 
+TOKEN_CHARACTERS: Final = 32
+"""Of a mark."""
+
 _OVERHEAD_BYTES: Final = 512
 """What headers of ours and the message around them take, about."""
 
@@ -35,6 +39,26 @@ def letter_id(key: PartitionKey, letter: DeadLetter) -> str:
     """The same for each copy of one dead letter, and no other's."""
     place = f"{key.topic_id or key.topic}:{key.partition}:{letter.offset}"
     return f"{key.group_id}:{place}:{letter.state_epoch}"
+
+
+class OutboxMark(NamedTuple):
+    """Up to where an outbox has come in its dead-letter topic."""
+
+    sequence: int
+    token: str
+    """The letter's own: of a store that was lost or set back, another letter has this sequence."""
+
+
+def mark_of(key: PartitionKey, letter: DeadLetter) -> OutboxMark:
+    """What the transaction commits whose last letter this is."""
+    said = f"{letter_id(key, letter)}:{letter.failed_at_ms}"
+    return OutboxMark(letter.sequence, hashlib.sha256(said.encode()).hexdigest()[:TOKEN_CHARACTERS])
+
+
+def outbox_name(key: PartitionKey) -> str:
+    """The transactional id of a share-partition's letters, and their consumer group."""
+    place = f"{key.topic_id or key.topic}.{key.partition}"
+    return f"sharecoord.dlq.{key.group_id}.{place}" + (f".{key.lane}" if key.lane else "")
 
 
 def size_of(letter: DeadLetter) -> int:

@@ -27,6 +27,8 @@ class PartitionSettings(NamedTuple):
     """Whether dead letters have key, value and headers of their records."""
     dead_letter_auto_create: bool = False
     """Whether their topic may be made."""
+    dead_letter_exactly_once: bool = False
+    """Whether they go in transactions."""
     outbox_max_bytes: int = 64 << 20
     """Of the group's dead letters that wait; then it acquires nothing more."""
     checkpoint_max_bytes: int = 64 << 10

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from sharecoord.errors import (
     KafkaUnavailableError,
     LimitExceededError,
+    NotOwnerError,
     SharecoordError,
     UnauthorizedError,
     UnknownTopicOrPartitionError,
@@ -25,6 +26,7 @@ from sharecoord.kafka.client import (
     make_admin,
     make_producer,
 )
+from sharecoord.kafka.dead_letter_transactions import Transactions
 from sharecoord.ports import OutgoingMessage
 
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -60,6 +62,20 @@ _UNKNOWN: Final = frozenset(
 _REFUSED: Final = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 )
+_TRANSACTIONS_REFUSED: Final = frozenset(
+    {
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+    }
+)
+_FENCED: Final = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
 _TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
 Done = Callable[[SharecoordError | None], None]
@@ -68,8 +84,28 @@ Done = Callable[[SharecoordError | None], None]
 class KafkaDeadLetters:
     """The `DeadLetterSink` of a real cluster; connects at the first call."""
 
-    def __init__(self, settings: Mapping[str, str | int | float | bool]) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str | int | float | bool],
+        *,
+        transactional_producers_max: int = 32,
+    ) -> None:
+        """Starts nothing.
+
+        Args:
+            settings: librdkafka's.
+            transactional_producers_max: `limits.transactional.producers.max`.
+        """
         self._settings = dict(settings)
+        unlimited = {"message.timeout.ms"}  # a transaction has a time limit
+        fixed = {name: value for name, value in _FIXED.items() if name not in unlimited}
+        self._transactions = Transactions(
+            self._settings,
+            producer_settings={**_DEFAULTS, **self._settings, **fixed},
+            producers_max=transactional_producers_max,
+            problem=_problem,
+        )
+        self.open = self._transactions.open
         self._producer: Producer | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -164,7 +200,8 @@ class KafkaDeadLetters:
             raise _problem(topic, error.args[0]) from error
 
     async def close(self) -> None:
-        """Ends the producer."""
+        """Ends the producers."""
+        await self._transactions.close()
         self._closing = True
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -181,6 +218,14 @@ def _problem(topic: str, error: KafkaError) -> SharecoordError:
             f"Kafka refuses dead-letter topic {topic!r} to the coordinator ({what}); allow WRITE "
             "and DESCRIBE on it, and IDEMPOTENT_WRITE on the cluster before Kafka 3.0"
         )
+    if code in _TRANSACTIONS_REFUSED:
+        return UnauthorizedError(
+            f"Kafka refuses transactions for dead-letter topic {topic!r} to the coordinator "
+            f"({what}); allow WRITE and DESCRIBE on transactional ids, and READ on groups, that "
+            "begin with sharecoord.dlq., and READ on the topic"
+        )
+    if code in _FENCED:
+        return NotOwnerError(f"another coordinator sends these dead letters ({what})")
     if code in _TOO_LARGE:
         return LimitExceededError(
             f"dead-letter topic {topic!r} takes no message of this size ({what})"

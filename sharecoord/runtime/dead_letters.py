@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from sharecoord.core.changes import DeadLetter, LoadedPartition, PartitionCommit
-from sharecoord.core.dead_letters import headers_of, size_of
+from sharecoord.core.dead_letters import OutboxMark, headers_of, mark_of, outbox_name, size_of
 from sharecoord.core.outcomes import archive_cause, archive_message
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
@@ -29,11 +29,18 @@ from sharecoord.core.states import RecordState
 from sharecoord.core.window import Edit, RangeState, Window
 from sharecoord.errors import (
     LimitExceededError,
+    NotOwnerError,
     OffsetOutOfRangeError,
     SharecoordError,
     UnknownTopicOrPartitionError,
 )
-from sharecoord.ports import EARLIEST, OffsetQuery, OutgoingMessage
+from sharecoord.ports import (
+    EARLIEST,
+    DeadLetterSink,
+    LetterTransactions,
+    OffsetQuery,
+    OutgoingMessage,
+)
 from sharecoord.runtime.effects import CallbackEffect
 
 if TYPE_CHECKING:
@@ -70,19 +77,12 @@ class _Entry:
 
     letter: DeadLetter
     size_bytes: int
-    number: int
-    """Letters go in this order."""
     too_large: int = 0
     """How often Kafka said so."""
 
     @property
     def is_alone(self) -> bool:
-        return 0 < self.too_large < ALONE_TRIES
-
-    @property
-    def is_headers_only(self) -> bool:
-        """Whether its payload stays in the store."""
-        return self.too_large >= ALONE_TRIES
+        return self.too_large > 0
 
 
 class DeadLetters:
@@ -92,7 +92,14 @@ class DeadLetters:
         self._context = context
         self._actor = actor
         self._settings = PartitionSettings()
-        self._number = 0
+        self._owner_epoch = self._number = 0
+        """Of the last letter."""
+        self._transaction: asyncio.Task[None] | None = None
+        """Under way; never beside letters that are not in one."""
+        self._outbox: LetterTransactions | None = None
+        """Once it is open, nobody else can send what is in it."""
+        self._singly = 0
+        """So many letters go in transactions of their own: one of them is too large."""
         self._entries: dict[int, _Entry] = {}
         """By offset: what waits, stored or about to be."""
         self._queue: deque[_Entry] = deque()
@@ -117,21 +124,21 @@ class DeadLetters:
 
     def begin(self, loaded: LoadedPartition, settings: PartitionSettings) -> None:
         """Goes on with what the former incarnation left; once."""
-        self._settings = settings
-        for letter in loaded.dead_letters:
-            if letter.payload_known or not settings.dead_letter_copies:
-                if not letter.kept:
-                    self._queue.append(self._enter(letter))
-            else:
+        self._settings, self._owner_epoch = settings, loaded.row.owner_epoch
+        for letter in sorted(loaded.dead_letters, key=lambda each: each.sequence):
+            if letter.sequence:
+                self._queue.append(self._enter(letter))
+            elif not letter.kept:
                 self._lacking[letter.offset] = replace(letter, payload_known=True)
         if self._entries or self._lacking:
             asyncio.get_running_loop().call_soon(self._go)
 
     def end(self) -> None:
         """The incarnation is over; what is under way may still arrive, and be sent again."""
-        reading, self._reading = self._reading, None
-        if reading is not None:
-            reading.cancel()
+        for task in (self._reading, self._transaction):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        self._reading = self._transaction = None
         if self._again is not None:
             self._again.cancel()
         for entry in self._entries.values():
@@ -198,6 +205,8 @@ class DeadLetters:
             first_failed_at_ms=history.first_failed_ms + clock.store_offset_ms if history else 0,
             failed_at_ms=clock.to_store(now_ms),
             state_epoch=self._actor.state_epoch,
+            topic=self._settings.dead_letter_topic,
+            exactly_once=self._settings.dead_letter_exactly_once,
         )
 
     def _with_payload(self, letter: DeadLetter, chunk: RecordChunk | None) -> DeadLetter | None:
@@ -222,8 +231,7 @@ class DeadLetters:
         if former is not None:
             # A reset delivered it anew; its row is replaced.
             self._leave(former)
-        self._number += 1
-        entry = self._entries[letter.offset] = _Entry(letter, size_of(letter), self._number)
+        entry = self._entries[letter.offset] = _Entry(letter, size_of(letter))
         self._actor.budget.outbox_grew(entry.size_bytes)
         return entry
 
@@ -234,10 +242,15 @@ class DeadLetters:
         """The next commit stores them; then they go."""
         if not letters:
             return
-        entries = [self._enter(letter) for letter in letters]
-        self._new += letters
+        ready = [replace(letter, sequence=self._next_sequence()) for letter in letters]
+        entries = [self._enter(letter) for letter in ready]
+        self._new += ready
         effect = CallbackEffect(partial(self._stored, entries))
         self._context.committer.add(self._actor, effect)
+
+    def _next_sequence(self) -> int:
+        self._number += 1
+        return (self._owner_epoch << 32) | self._number
 
     def _stored(self, entries: Sequence[_Entry], error: SharecoordError | None) -> None:
         if error is None:
@@ -310,17 +323,26 @@ class DeadLetters:
         sink, topic = self._context.dead_letters, self._settings.dead_letter_topic
         if self._queue and not topic:
             self.problem = "errors.deadletterqueue.topic.name is empty"
-        if sink is None or not topic or self._again is not None:
+        if sink is None or not topic or self._again is not None or self._transaction is not None:
+            return
+        if self._settings.dead_letter_exactly_once:
+            # What is under way without a transaction is waited for: a mark stands for all before.
+            if self._queue and not self._under_way:
+                work = self._transact(sink, topic)
+                self._transaction = self._context.spawn(work, f"dead-letters-{topic}")
             return
         while self._queue and self._has_room(self._queue[0]):
             entry = self._queue.popleft()
             if not self._waits(entry):
                 continue
-            self._under_way[entry] = None
-            self._under_way_bytes += entry.size_bytes
+            self._takes(entry)
             sink.send(topic, self._message(entry), partial(self._heard, entry))
             if entry.is_alone:
                 return
+
+    def _takes(self, entry: _Entry) -> None:
+        self._under_way[entry] = None
+        self._under_way_bytes += entry.size_bytes
 
     def _has_room(self, entry: _Entry) -> bool:
         if not self._under_way:
@@ -337,7 +359,7 @@ class DeadLetters:
             payload = "off"
         elif not letter.payload_known:
             payload = "gone"
-        elif entry.is_headers_only:
+        elif letter.kept:
             payload = "kept"
         headers = headers_of(key, letter, payload=payload)
         if payload != "whole":
@@ -368,10 +390,26 @@ class DeadLetters:
         self._safe.append(entry.letter.offset)
 
     def _failed(self, entry: _Entry, error: SharecoordError) -> None:
-        self._queue = deque(sorted([entry, *self._queue], key=lambda each: each.number))
         if isinstance(error, LimitExceededError):
             entry.too_large += 1
-            return
+            if entry.too_large < ALONE_TRIES:
+                self._put_back(entry)
+            else:
+                self._keep(entry)
+        else:
+            self._put_back(entry)
+            self._wait(error)
+
+    def _put_back(self, *entries: _Entry) -> None:
+        left = sorted([*entries, *self._queue], key=lambda each: each.letter.sequence)
+        self._queue = deque(left)
+
+    def _keep(self, entry: _Entry) -> None:
+        """Its topic takes its headers alone; stored before they go, for nobody could tell later."""
+        self._store([replace(entry.letter, kept=True)])
+
+    def _wait(self, error: SharecoordError) -> None:
+        """Says why letters wait, and has them tried again."""
         if error.message != self.problem:
             log.warning("dead letters wait", partition=self._actor.key, why=error.message)
             self.problem = error.message
@@ -384,6 +422,80 @@ class DeadLetters:
             loop = asyncio.get_running_loop()
             self._again = loop.call_later(self._delay_s, self._try_again)
             self._delay_s = min(2 * self._delay_s, AGAIN_MAX_S)
+
+    # -- exactly once ---------------------------------------------------------------------------
+
+    async def _transact(self, sink: DeadLetterSink, topic: str) -> None:
+        """Sends what waits in one transaction, or hears what the former owner has sent."""
+        batch: list[_Entry] = []
+        failure: SharecoordError | None = None
+        try:
+            if self._outbox is None or not self._outbox.is_open:
+                self._outbox = await sink.open(outbox_name(self._actor.key), topic)
+                self._take_arrived(self._outbox.mark)
+            batch = self._next_batch()
+            if batch:
+                messages = [self._message(entry) for entry in batch]
+                mark = mark_of(self._actor.key, batch[-1].letter)
+                await self._outbox.send(topic, messages, mark)
+        except SharecoordError as error:
+            failure = error
+        if self._transaction is not asyncio.current_task():
+            # The incarnation is over.
+            return
+        self._transaction = None
+        if isinstance(failure, NotOwnerError):
+            self._actor.drop(failure)
+            return
+        if failure is not None:
+            self._transaction_failed(batch, failure)
+        for entry in batch if failure is None else ():
+            self._heard(entry, None)
+        self._go()
+
+    def _transaction_failed(self, batch: Sequence[_Entry], failure: SharecoordError) -> None:
+        self._under_way.clear()
+        self._under_way_bytes = 0
+        waiting = [entry for entry in batch if self._waits(entry)]
+        if isinstance(failure, LimitExceededError):
+            self._singly = len(batch) if len(batch) > 1 else 0
+            if len(batch) == 1 and waiting:
+                self._keep(waiting.pop())
+        else:
+            self._wait(failure)
+        self._put_back(*waiting)
+
+    def _next_batch(self) -> list[_Entry]:
+        """The letters of the next transaction, taken from the queue."""
+        batch: list[_Entry] = []
+        while self._queue and self._has_room(self._queue[0]):
+            entry = self._queue.popleft()
+            if not self._waits(entry):
+                continue
+            self._takes(entry)
+            batch.append(entry)
+            if self._singly:
+                self._singly -= 1
+                break
+        return batch
+
+    def _take_arrived(self, mark: OutboxMark | None) -> None:
+        """What a former owner has sent, or a transaction whose end nobody heard of."""
+        waiting, key = [entry for entry in self._queue if self._waits(entry)], self._actor.key
+        at = next(
+            (
+                at
+                for at, entry in enumerate(waiting)
+                if mark is not None
+                and entry.letter.sequence == mark.sequence
+                and mark_of(key, entry.letter) == mark
+            ),
+            None,
+        )
+        if at is not None:
+            self._queue = deque(waiting[at + 1 :])
+            for entry in waiting[: at + 1]:
+                self._has_arrived(entry)
 
     async def _make_topic(self) -> None:
         sink = self._context.dead_letters
@@ -411,8 +523,8 @@ class DeadLetters:
         for offset, after in zip(safe, [*safe[1:], None], strict=True):
             entry = self._entries.pop(offset)
             self._leave(entry)
-            if entry.is_headers_only:
-                self._new.append(replace(entry.letter, kept=True))
+            if entry.letter.kept:
+                self._new.append(replace(entry.letter, sequence=0))
             else:
                 self._gone.append(offset)
             if after != offset + 1:

@@ -22,6 +22,7 @@ def settings_of(config: GroupConfig) -> PartitionSettings:
         dead_letter_topic=config.dlq_topic_name,
         dead_letter_copies=config.dlq_copy_record_enable,
         dead_letter_auto_create=config.dlq_auto_create,
+        dead_letter_exactly_once=config.dlq_exactly_once,
         outbox_max_bytes=config.dlq_outbox_max_bytes,
         checkpoint_max_bytes=config.checkpoint_max_bytes,
         checkpoints_max_bytes=config.checkpoints_max_bytes,

@@ -11,10 +11,7 @@ from typing import Final
 from sharecoord.config.group import GROUP_SETTINGS
 from sharecoord.errors import InvalidConfigError
 
-NOT_YET: Final = (
-    "errors.deadletterqueue.exactly.once",
-    "share.retry.keep.payload",
-)
+NOT_YET: Final = ("share.retry.keep.payload",)
 
 
 def refuse_unsupported(settings: Mapping[str, str]) -> None:

@@ -443,7 +443,7 @@ class MemoryStore:
                 part.row.key
                 for part in database.partitions.values()
                 if not part.row.closed
-                and any(not letter.kept for letter in part.dead_letters.values())
+                and not all(letter.is_done for letter in part.dead_letters.values())
             ]
 
     def list_lanes(self) -> list[PartitionRow]:

@@ -228,6 +228,9 @@ def encode_dead_letter(partition_id: int, letter: DeadLetter) -> tuple[object, .
         letter.checkpoint,
         _to_json(letter.members),
         letter.first_failed_at_ms,
+        letter.sequence,
+        letter.topic,
+        letter.exactly_once,
     )
 
 
@@ -250,4 +253,7 @@ def decode_dead_letter(row: Sequence[Any]) -> DeadLetter:
         checkpoint=row[13],
         members=tuple(json.loads(row[14])),
         first_failed_at_ms=row[15],
+        sequence=row[16],
+        topic=row[17],
+        exactly_once=bool(row[18]),
     )

@@ -191,6 +191,9 @@ DEAD_LETTER = Table(
     Column("checkpoint", LONG_BLOB),
     Column("members", LONG_TEXT, nullable=False),  # JSON array of ids
     Column("first_failed_at_ms", BigInteger, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("topic", String(249), nullable=False),
+    Column("exactly_once", Boolean, nullable=False),
     _of_share_partition(),
 )
 

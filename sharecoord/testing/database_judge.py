@@ -78,6 +78,9 @@ class DatabaseJudge:
         """Dead letters that were stored, by place of their records."""
         self._letters: set[tuple[str, int, int]] = set()
         """Dead letters that arrived: topic id, partition, offset."""
+        self.letters_once = False
+        """Whether none may come twice."""
+        self._letter_ids: set[str] = set()
         self._member_epochs: dict[str, int] = {}
         self.way: Callable[[str, str], int | None] = lambda gateway, owner: None
         """From an owner to a gateway: the same as long as nothing on it is lost; None = it is."""
@@ -130,6 +133,9 @@ class DatabaseJudge:
         _, topic_id, partition, offset, _ = headers[ID_HEADER].rsplit(":", 4)
         place = topic_id, int(partition)
         self._letters.add((*place, int(offset)))
+        if self.letters_once and headers[ID_HEADER] in self._letter_ids:
+            self.broken(f"dead letter {headers[ID_HEADER]} came twice")
+        self._letter_ids.add(headers[ID_HEADER])
         known = self.log.written.get(place, {}).get(int(offset), ())
         if headers[PAYLOAD_HEADER] == "whole" and message.value not in known:
             self.broken(f"dead letter {headers[ID_HEADER]}: {message.value!r} is another's value")

@@ -1,19 +1,25 @@
-"""Topics of dead letters in memory, with what stands in their way."""
+"""Topics of dead letters in memory, with what stands in their way.
+
+`FakeDeadLetters` is the cluster, and a sink that everybody may share; transactions belong to a
+`client()` of it each.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from sharecoord.core.dead_letters import OutboxMark
 from sharecoord.errors import (
     KafkaUnavailableError,
     LimitExceededError,
+    NotOwnerError,
     SharecoordError,
     UnknownTopicOrPartitionError,
 )
 from sharecoord.ports import OutgoingMessage
 
-__all__ = ["FakeDeadLetters"]
+__all__ = ["FakeDeadLetterClient", "FakeDeadLetters", "FakeLetterTransactions"]
 
 ROUND_TRIP_S = 0.002
 """Virtual duration of a produce request."""
@@ -21,8 +27,12 @@ ROUND_TRIP_S = 0.002
 STEP_S = 1e-6
 
 
+STEPS = 3
+"""Of a transaction: begun, committed, told."""
+
+
 class FakeDeadLetters:
-    """A `ports.DeadLetterSink`; lives on when a coordinator dies, as Kafka does."""
+    """Lives on when a coordinator dies, as Kafka does."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[OutgoingMessage]] = {}
@@ -36,6 +46,30 @@ class FakeDeadLetters:
         self.made: list[str] = []
         self.on_arrival: Callable[[OutgoingMessage], None] = lambda _: None
         self._last_s = 0.0
+        self.marks: dict[tuple[str, str], OutboxMark] = {}
+        """By outbox and topic: what its transactions have committed."""
+        self.owners: dict[str, FakeLetterTransactions] = {}
+        """Who has opened an outbox last."""
+        self.transactions: list[int] = []
+        """Sizes of those that went through."""
+        self.dies_at: int | None = None
+        """After so many steps of transactions, each of `STEPS`, nothing answers any more."""
+        self.dead = asyncio.Event()
+
+    def client(self) -> FakeDeadLetterClient:
+        """A coordinator's way to the cluster."""
+        return FakeDeadLetterClient(self)
+
+    async def step(self) -> None:
+        """Takes a while; the process may die in it."""
+        await asyncio.sleep(ROUND_TRIP_S)
+        if self.dies_at is not None:
+            self.dies_at -= 1
+            if self.dies_at < 0:
+                self.dead.set()
+                await asyncio.Event().wait()
+        if self.down:
+            raise KafkaUnavailableError("the fake cluster is down")
 
     def send(
         self,
@@ -59,13 +93,17 @@ class FakeDeadLetters:
             done(KafkaUnavailableError("the fake cluster is down"))
         elif topic not in self.topics:
             done(UnknownTopicOrPartitionError(f"no topic {topic}"))
-        elif len(message.key or b"") + len(message.value or b"") > self.most_bytes:
+        elif self.is_too_large(message):
             done(LimitExceededError("too large"))
         else:
             self.topics[topic].append(message)
             self.on_arrival(message)
             if not self.forgets:
                 done(None)
+
+    def is_too_large(self, message: OutgoingMessage) -> bool:
+        """Whether no topic takes it."""
+        return len(message.key or b"") + len(message.value or b"") > self.most_bytes
 
     async def ensure(self, topic: str, *, create: bool) -> None:
         """Makes a topic, or finds it."""
@@ -81,3 +119,52 @@ class FakeDeadLetters:
 
     async def close(self) -> None:
         """Nothing to end."""
+
+
+class FakeDeadLetterClient:
+    """A `ports.DeadLetterSink` of one coordinator."""
+
+    def __init__(self, cluster: FakeDeadLetters) -> None:
+        self._cluster = cluster
+        self.send, self.ensure, self.close = cluster.send, cluster.ensure, cluster.close
+
+    async def open(self, outbox: str, topic: str) -> FakeLetterTransactions:
+        """Fences everybody else."""
+        await self._cluster.step()
+        mark = self._cluster.marks.get((outbox, topic))
+        found = FakeLetterTransactions(self._cluster, outbox, mark)
+        self._cluster.owners[outbox] = found
+        return found
+
+
+class FakeLetterTransactions:
+    """A `ports.LetterTransactions`."""
+
+    def __init__(self, cluster: FakeDeadLetters, outbox: str, mark: OutboxMark | None) -> None:
+        self._cluster, self._outbox = cluster, outbox
+        self.mark, self.is_open = mark, True
+
+    async def send(self, topic: str, messages: Sequence[OutgoingMessage], mark: OutboxMark) -> None:
+        """All or nothing, unless the answer is lost."""
+        cluster, self.is_open = self._cluster, False
+        await cluster.step()
+        self._check_owner()
+        if topic not in cluster.topics:
+            raise UnknownTopicOrPartitionError(f"no topic {topic}")
+        if any(map(cluster.is_too_large, messages)):
+            raise LimitExceededError("too large")
+        await cluster.step()
+        self._check_owner()
+        cluster.marks[self._outbox, topic] = mark
+        cluster.transactions.append(len(messages))
+        for message in messages:
+            cluster.topics[topic].append(message)
+            cluster.on_arrival(message)
+        await cluster.step()
+        if cluster.forgets:
+            raise KafkaUnavailableError("the fake cluster forgot to answer")
+        self.is_open = True
+
+    def _check_owner(self) -> None:
+        if self._cluster.owners[self._outbox] is not self:
+            raise NotOwnerError("another coordinator has opened the outbox")

@@ -444,7 +444,7 @@ class World:
             parking=self.parking,
             group_defaults=self.defaults,
             fleet=Fleet(coordinator_id, clock) if fleet else None,
-            dead_letters=self.dead_letters,
+            dead_letters=self.dead_letters.client(),
             events=self.events,
         )
         coordinator = Coordinator(context, self.peers.network(coordinator_id) if fleet else None)

@@ -117,6 +117,9 @@ letters = st.builds(
     checkpoint=st.none() | st.binary(max_size=3),
     members=st.lists(texts, max_size=2).map(tuple),
     first_failed_at_ms=int64,
+    sequence=st.integers(0, 1),
+    topic=texts,
+    exactly_once=st.booleans(),
 )
 checkpoints = st.lists(
     st.builds(Checkpoint, offset=small, data=st.binary(max_size=3), at_ms=int64),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -168,3 +169,97 @@ def test_a_topic_is_made_where_that_is_allowed(
     reject_all(coordinator, group, name, 10)
     reader = read(dead)
     eventually(lambda: reader.has(10), WAIT_S, what="dead letters")
+
+
+ONCE = "errors.deadletterqueue.exactly.once"
+FLOOD = 4_000
+KILLS = 4
+
+
+def reject_until_told(
+    coordinator: CoordinatorProcess, group: str, topic: str, over: threading.Event
+) -> None:
+    config = {
+        "bootstrap.servers": coordinator.address,
+        "group.id": group,
+        "share.acknowledgement.mode": "explicit",
+        "max.poll.records": 50,
+    }
+    with ShareConsumer(config) as consumer:
+        consumer.subscribe([topic])
+        while not over.is_set():
+            for message in consumer.poll(0.2):
+                consumer.acknowledge(message, AcknowledgeType.REJECT)
+            consumer.commit_async()
+
+
+def test_each_letter_once_over_kill_9_in_the_middle_of_a_flood(
+    topic: Callable[..., str],
+    topics: Topics,
+    coordinator: CoordinatorProcess,
+    read: Callable[[str], Reader],
+) -> None:
+    name, dead, group = topic(), topic(), unique_name("g")
+    set_topic(coordinator, group, dead, **{ONCE: "true"})
+    topics.produce(name, FLOOD)
+    over, reader = threading.Event(), read(dead)
+    worker = threading.Thread(target=reject_until_told, args=(coordinator, group, name, over))
+    worker.start()
+    try:
+        for cycle in range(KILLS):
+            # Somewhere in a transaction, as like as not.
+            enough = cycle * FLOOD // (KILLS + 1) + 1
+            eventually(lambda enough=enough: reader.has(enough), WAIT_S, what="some letters")
+            coordinator.kill()
+            coordinator.restart()
+        eventually(lambda: reader.has(FLOOD), 2 * WAIT_S, what="all letters")
+    finally:
+        over.set()
+        worker.join()
+    offsets = [header(message, KAFKA_PREFIX + "offset") for message in reader.found]
+    assert sorted(map(int, offsets)) == list(range(FLOOD))
+    # Of a second reader, after everything has settled: none came behind.
+    again = read(dead)
+    eventually(lambda: again.has(FLOOD), WAIT_S, what="all letters again")
+    again.has(FLOOD + 1)
+    assert len(again.found) == FLOOD
+
+
+def test_each_letter_once_without_its_payload_where_it_is_too_large(
+    topic: Callable[..., str],
+    topics: Topics,
+    coordinator: CoordinatorProcess,
+    read: Callable[[str], Reader],
+) -> None:
+    name, group = topic(), unique_name("g")
+    dead = unique_name("small")
+    topics.create(dead, partitions=1, config={"max.message.bytes": "3000"})
+    noise = random.Random(1).randbytes(20_000)
+    topics.produce(name, [(b"k", b"a", None), (b"k", noise, None), (b"k", b"b", None)])
+    set_topic(coordinator, group, dead, **{ONCE: "true"})
+    reject_all(coordinator, group, name, 3)
+    reader = read(dead)
+    eventually(lambda: reader.has(3), WAIT_S, what="dead letters")
+    assert sorted((m.value() or b"", header(m, PAYLOAD_HEADER)) for m in reader.found) == [
+        (b"", "kept"),
+        (b"a", "whole"),
+        (b"b", "whole"),
+    ]
+
+
+def test_a_topic_that_is_gone_is_waited_for_with_transactions_too(
+    topic: Callable[..., str],
+    topics: Topics,
+    coordinator: CoordinatorProcess,
+    read: Callable[[str], Reader],
+) -> None:
+    name, dead, group = topic(), topic(), unique_name("g")
+    set_topic(coordinator, group, dead, **{ONCE: "true"})
+    topics.delete(dead)
+    topics.produce(name, 10)
+    reject_all(coordinator, group, name, 10)
+    eventually(lambda: f"'{dead}' does not exist" in coordinator.log_tail(), WAIT_S, what="a word")
+    topics.create(dead, partitions=1)
+    reader = read(dead)
+    eventually(lambda: reader.has(10), WAIT_S, what="dead letters")
+    assert len({header(m, KAFKA_PREFIX + "offset") for m in reader.found}) == 10

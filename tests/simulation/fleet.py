@@ -84,7 +84,7 @@ class Node:
             parking=fleet.parking,
             group_defaults=fleet.defaults,
             fleet=None if fleet.lone else peers.Fleet(self.name, self.clock),
-            dead_letters=fleet.dead_letters,
+            dead_letters=fleet.dead_letters.client(),
             events=fleet.events,
         )
         links = None if fleet.lone else Links(fleet.network, self)

@@ -129,6 +129,10 @@ def _no_outbox(letters: DeadLetters, commit: PartitionCommit) -> None:
     commit.dead_letters = []
 
 
+def _arrived_nothing(letters: DeadLetters, mark: object) -> None:
+    """Does not ask what a former owner's transactions have sent."""
+
+
 _heard, _into = DeadLetters._heard, DeadLetters.into
 
 
@@ -346,6 +350,9 @@ MUTATIONS = FLEET_MUTATIONS | {
     "a dead letter is not stored": on(DeadLetters, "into", _no_outbox),
     "a checkpoint is not stored": on(Checkpoints, "into", _forgets_checkpoints),
     "a checkpoint under an old token is stored": on(Checkpoints, "keep", _keeps_refused),
+    "what a former owner has sent is sent again": on(
+        DeadLetters, "_take_arrived", _arrived_nothing
+    ),
     "members get more than their credit": on(Session, "wants", _no_credit),
     "records of a topic's next life pass for the old one's": on(TopicLife, "admit", _no_life),
     "the window has no limit": on(SharePartition, "room", property(_no_room)),

@@ -101,6 +101,9 @@ class World:
         if seed % 3 == 2:
             # No draw: the other lives stay as they are.
             defaults["errors.deadletterqueue.topic.name"] = DEAD_LETTERS
+            self.judge.letters_once = seed % 2 == 1
+            once = str(self.judge.letters_once).lower()
+            defaults["errors.deadletterqueue.exactly.once"] = once
         if window:
             defaults["share.partition.max.record.locks"] = str(window)
         self.fleet = Fleet(

@@ -10,7 +10,6 @@ from sharecoord.runtime.supported import NOT_YET, refuse_unsupported
 
 VALUES = {
     "errors.deadletterqueue.topic.name": "dlq.orders",
-    "errors.deadletterqueue.exactly.once": "true",
     "share.retry.keep.payload": "true",
 }
 

@@ -159,6 +159,9 @@ def _make_dead_letter() -> None:
         sa.Column("checkpoint", _LONG_BLOB),
         sa.Column("members", _LONG_TEXT, nullable=False),
         sa.Column("first_failed_at_ms", sa.BigInteger, nullable=False),
+        sa.Column("sequence", sa.BigInteger, nullable=False),
+        sa.Column("topic", sa.String(249), nullable=False),
+        sa.Column("exactly_once", sa.Boolean, nullable=False),
         sa.PrimaryKeyConstraint("partition_id", "record_offset", name="pk_dead_letter"),
         *_of_share_partition("fk_dead_letter_partition_id"),
     )
