@@ -233,8 +233,8 @@ class Store(Protocol):
 
     # -- reads for people: committed state ------------------------------------------------------
 
-    def list_outboxes(self) -> list[PartitionKey]:
-        """Share-partitions, not closed, with dead letters that wait for their topic."""
+    def list_outboxes(self) -> list[PartitionRow]:
+        """Share-partitions with dead letters that wait for their topic, closed ones too, by id."""
 
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
         """The share-partitions of a group, closed ones included, by topic and partition."""

@@ -167,6 +167,12 @@ class DeadLetter:
     """Whether it goes in a transaction."""
 
     @property
+    def is_bare(self) -> bool:
+        """Whether nothing was copied into it: the group wanted headers alone."""
+        whole = self.key is None and self.value is None and not self.headers
+        return whole and self.payload_known and self.timestamp_ms < 0
+
+    @property
     def is_done(self) -> bool:
         """Whether nothing is to be sent any more."""
         return self.kept and not self.sequence
@@ -193,7 +199,8 @@ class PartitionCommit:
     owner_epoch: int
     state_epoch: int
     """Both must equal the row's, else the partition is left out of the commit (fenced)."""
-    head: PartitionHead
+    head: PartitionHead | None
+    """None = it stays as it is: of what is left of a share-partition, only letters go."""
     deleted: list[int] = field(default_factory=list)
     """First offsets."""
     upserted: list[InFlightRow] = field(default_factory=list)

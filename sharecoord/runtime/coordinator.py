@@ -32,12 +32,11 @@ from sharecoord.runtime.idle import IdleWatch
 from sharecoord.runtime.lanes import Lanes
 from sharecoord.runtime.memory import MemoryWatch
 from sharecoord.runtime.offsets_export import OffsetsExporter
+from sharecoord.runtime.outboxes import INTERVAL_S as OUTBOX_INTERVAL_S
+from sharecoord.runtime.outboxes import OutboxWatch
 from sharecoord.runtime.sessions import JoinCommand, Session
 
 log = structlog.get_logger(__name__)
-
-OUTBOX_INTERVAL_S = 10.0
-"""How often it is looked whose dead letters wait while nobody serves them."""
 
 UNKNOWN_TOPIC_INTERVAL_S = 0.5
 """How often topics are looked for that members want and the cluster does not have."""
@@ -77,6 +76,9 @@ class Coordinator:
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._watch_now = asyncio.Event()
         self.memory = MemoryWatch(context, self.groups)
+        self.outboxes = OutboxWatch(
+            context, self.groups, making=self.making, on_owed=self._watch_now.set
+        )
         self._network = network
         self.lanes = Lanes(self)
         self.watch: FleetWatch | None = None
@@ -144,6 +146,7 @@ class Coordinator:
         await self.context.committer.close()
         for group in self.groups.values():
             group.stop_timers()
+        self.outboxes.close()
         await self.context.stop_tasks()
         await self.context.reader.close()
         await self.context.catalog.close()
@@ -327,20 +330,13 @@ class Coordinator:
                 looked_at_all_s = looked_s
 
     async def _follow_outboxes(self) -> None:
-        """Topics with dead letters that wait are served without members, too."""
+        """Dead letters that wait go to their topic without members, too; lanes are looked at."""
         while True:
             try:
-                keys = await self.context.caller.call(self.context.store.list_outboxes)
+                await self.outboxes.look()
             except SharecoordError as error:
                 log.warning("outboxes not read", why=error.message)
-            else:
-                for group in self.groups.values():
-                    group.owed_topics = frozenset(
-                        key.topic for key in keys if key.group_id == group.group_id and not key.lane
-                    )
-                if keys:
-                    self._watch_now.set()
-                await self._look_at_lanes()
+            await self._look_at_lanes()
             await asyncio.sleep(OUTBOX_INTERVAL_S)
 
     async def _look_at_lanes(self) -> None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from sharecoord.core.changes import DeadLetter, LoadedPartition, PartitionCommit
+from sharecoord.core.changes import DeadLetter, LoadedPartition, PartitionCommit, PartitionKey
 from sharecoord.core.dead_letters import OutboxMark, headers_of, mark_of, outbox_name, size_of
 from sharecoord.core.outcomes import archive_cause, archive_message
 from sharecoord.core.records import RecordChunk
@@ -42,10 +42,11 @@ from sharecoord.ports import (
     OutgoingMessage,
 )
 from sharecoord.runtime.effects import CallbackEffect
+from sharecoord.runtime.memory_budget import GroupBudget
+from sharecoord.runtime.record_cache import RecordCache
 
 if TYPE_CHECKING:
     from sharecoord.runtime.context import Context
-    from sharecoord.runtime.partition_actor import PartitionActor
 
 log = structlog.get_logger(__name__)
 
@@ -85,10 +86,68 @@ class _Entry:
         return self.too_large > 0
 
 
+class Life(Protocol):
+    """What knows whether a topic is still the same."""
+
+    def confirm(self, use: Callable[[], None]) -> None:
+        """Calls `use` once what was read until now is known to be of this life."""
+
+
+class Stored(Protocol):
+    """What members stored with records."""
+
+    def for_letter(self, offset: int) -> bytes | None:
+        """What goes with a record's dead letter."""
+
+
+class LetterOwner(Protocol):
+    """A share-partition, or what is left of it."""
+
+    key: PartitionKey
+    state_epoch: int
+    partition_id: int
+    generation: int
+    dead_letters: int
+    """Sent since this process started."""
+
+    @property
+    def partition(self) -> object | None:
+        """None = this incarnation is over."""
+
+    @property
+    def budget(self) -> GroupBudget:
+        """What letters that wait are counted into."""
+
+    @property
+    def cache(self) -> RecordCache:
+        """Payloads in memory."""
+
+    @property
+    def checkpoints(self) -> Stored:
+        """What members stored."""
+
+    @property
+    def life(self) -> Life | None:
+        """Lets pass what was read again."""
+
+    @property
+    def pending_ranges(self) -> int:
+        """See `Committable`."""
+
+    def take_commit(self) -> PartitionCommit | None:
+        """See `Committable`."""
+
+    def drop(self, error: SharecoordError) -> None:
+        """See `Committable`."""
+
+    def dead_letters_safe(self, first: int, last: int) -> None:
+        """Kafka has the dead letters of [first, last]."""
+
+
 class DeadLetters:
     """The outbox of one share-partition, in one incarnation of it."""
 
-    def __init__(self, context: Context, actor: PartitionActor) -> None:
+    def __init__(self, context: Context, actor: LetterOwner) -> None:
         self._context = context
         self._actor = actor
         self._settings = PartitionSettings()
@@ -283,6 +342,19 @@ class DeadLetters:
             if self._reading is asyncio.current_task():
                 self._reading = None
 
+    @property
+    def lacks_payloads(self) -> bool:
+        """Whether some are still to be read."""
+        return bool(self._lacking)
+
+    def give_up_reading(self) -> None:
+        """Nobody can read what is lacking: headers alone go."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+        lacking, self._lacking = list(self._lacking.values()), {}
+        self._store([replace(letter, payload_known=False) for letter in lacking])
+
     async def _read_range(self, first: int, last: int) -> None:
         context, key = self._context, self._actor.key
         try:
@@ -355,7 +427,7 @@ class DeadLetters:
     def _message(self, entry: _Entry) -> OutgoingMessage:
         letter, key = entry.letter, self._actor.key
         payload = "whole"
-        if not self._settings.dead_letter_copies:
+        if not self._settings.dead_letter_copies or letter.is_bare:
             payload = "off"
         elif not letter.payload_known:
             payload = "gone"

@@ -255,7 +255,8 @@ class Lanes:
             store = self._context.store
             rows = {row.key: row for row in await self._call(store.list_lanes)}
             keys = set(rows)
-            keys |= {key for key in await self._call(store.list_outboxes) if key.lane}
+            outboxes = await self._call(store.list_outboxes)
+            keys |= {row.key for row in outboxes if row.key.lane and not row.closed}
             infos = await self._known_topics({key.topic for key in keys}) if keys else {}
             await self._close_void(rows.values(), infos)
             for group_id in {key.group_id for key in rows} - self._coordinator.groups.keys():

@@ -63,7 +63,7 @@ def _write_partitions(
             statements.truncate_ranges(connection, part.partition_id, part.truncated_at)
     statements.write_ranges(
         connection,
-        [(*encode_head(part.head), part.partition_id) for part in parts],
+        [(*encode_head(part.head), part.partition_id) for part in parts if part.head is not None],
         [(part.partition_id, offset) for part in parts for offset in part.deleted],
         [(part.partition_id, *row) for part in parts for row in part.upserted],
     )

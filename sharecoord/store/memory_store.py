@@ -229,7 +229,8 @@ class MemoryStore:
             return CommitResult(fenced=frozenset(fenced))
 
     def _apply(self, partition: MemoryPartition, part: PartitionCommit) -> None:
-        partition.set_head(part.head)
+        if part.head is not None:
+            partition.set_head(part.head)
         if part.raises_state_epoch:
             partition.row = replace(partition.row, state_epoch=partition.row.state_epoch + 1)
         if part.truncated_at is not None:
@@ -437,13 +438,12 @@ class MemoryStore:
 
     # -- reads for people -----------------------------------------------------------------------
 
-    def list_outboxes(self) -> list[PartitionKey]:
+    def list_outboxes(self) -> list[PartitionRow]:
         with self._transaction("list_outboxes") as database:
             return [
-                part.row.key
+                part.row
                 for part in database.partitions.values()
-                if not part.row.closed
-                and not all(letter.is_done for letter in part.dead_letters.values())
+                if not all(letter.is_done for letter in part.dead_letters.values())
             ]
 
     def list_lanes(self) -> list[PartitionRow]:

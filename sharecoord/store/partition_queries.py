@@ -312,12 +312,12 @@ def change_as_owner(
     )
 
 
-def list_outboxes(connection: Connection) -> list[PartitionKey]:
+def list_outboxes(connection: Connection) -> list[PartitionRow]:
     """Share-partitions with dead letters that wait."""
     letter = DEAD_LETTER.c
     waiting = select(letter.partition_id).where(letter.kept.is_(False) | (letter.sequence > 0))
-    rows = connection.execute(_PARTITION.where(_C.id.in_(waiting), _C.closed.is_(False)))
-    return [row.key for row in map(decode_partition, rows)]
+    rows = connection.execute(_PARTITION.where(_C.id.in_(waiting)).order_by(_C.id))
+    return list(map(decode_partition, rows))
 
 
 def list_partitions(connection: Connection, group_id: str) -> list[PartitionRow]:

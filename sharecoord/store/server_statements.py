@@ -195,7 +195,8 @@ class MySqlStatements(Statements):
     def write_ranges(
         self, connection: Connection, heads: Rows, deleted: Rows, upserted: Rows
     ) -> None:
-        connection.exec_driver_sql(self._heads_sql, (json.dumps(heads),))
+        if heads:
+            connection.exec_driver_sql(self._heads_sql, (json.dumps(heads),))
         if deleted:
             connection.exec_driver_sql(self._flight_delete_sql, (json.dumps(deleted),))
         if upserted:

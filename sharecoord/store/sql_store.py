@@ -402,7 +402,7 @@ class SqlStore:
 
     # -- reads for people -----------------------------------------------------------------------
 
-    def list_outboxes(self) -> list[PartitionKey]:
+    def list_outboxes(self) -> list[PartitionRow]:
         with self._read() as connection:
             return partition_queries.list_outboxes(connection)
 

@@ -122,11 +122,12 @@ class Statements:
 
         Args:
             connection: In a transaction that has locked the partitions.
-            heads: `HEAD_COLUMNS`, partition id; at least one.
+            heads: `HEAD_COLUMNS`, partition id; may be empty.
             deleted: `FLIGHT_KEYS`; may be empty.
             upserted: All columns, no key twice, none of `deleted`; may be empty.
         """
-        connection.exec_driver_sql(self._update_head, heads)
+        if heads:
+            connection.exec_driver_sql(self._update_head, heads)
         if deleted:
             connection.exec_driver_sql(self._delete_in_flight, deleted)
         if upserted:

@@ -141,9 +141,9 @@ class DatabaseJudge:
             self.broken(f"dead letter {headers[ID_HEADER]}: {message.value!r} is another's value")
 
     def missing_letters(self) -> Iterator[str]:
-        """What is owed to the dead-letter topic, in words; but for topics that were deleted."""
+        """What is owed to the dead-letter topic, in words."""
         for key, offset in self._owed:
-            if key.topic_id not in self.log.ended and not self._has_letter(key, offset):
+            if not self._has_letter(key, offset):
                 yield f"dead letter of {key.name}[{key.partition}]@{offset}"
 
     def _has_letter(self, key: PartitionKey, offset: int) -> bool:
@@ -305,6 +305,10 @@ class DatabaseJudge:
 
     def committed(self, part: PartitionCommit) -> None:
         """A commit of one share-partition took effect."""
+        if part.head is None:
+            if part.upserted or part.deleted:
+                self.broken(f"an outbox changes ranges of partition {part.partition_id}")
+            return
         shadow = self.by_id.get(part.partition_id)
         if shadow is None:
             self.broken(f"a commit of partition {part.partition_id}, whose offsets were deleted")
@@ -334,11 +338,7 @@ class DatabaseJudge:
         after = {o: row for row in part.upserted for o in range(row[0], row[1] + 1)}
         truncated_at = head.end_offset if part.raises_state_epoch else None
         self._check_moves(shadow, before, after, head, truncated_at)
-        for offset, row in after.items():
-            if row.state != ARCHIVING or offset in letters:
-                continue
-            if offset not in before or before[offset].state != ARCHIVING:
-                self.broken(f"{name}@{offset}: {text_of(row)} without a stored letter")
+        self._check_archiving(name, before, after, letters)
         self._check_skipped(shadow, after, head)
         shadow.start, shadow.end = head.start_offset, head.end_offset
         for row in part.upserted:
@@ -346,6 +346,19 @@ class DatabaseJudge:
         if truncated_at is not None:
             self._void(shadow, truncated_at)
         self._check_window(shadow)
+
+    def _check_archiving(
+        self,
+        name: str,
+        before: dict[int, InFlightRow],
+        after: dict[int, InFlightRow],
+        letters: Container[int],
+    ) -> None:
+        for offset, row in after.items():
+            if row.state != ARCHIVING or offset in letters:
+                continue
+            if offset not in before or before[offset].state != ARCHIVING:
+                self.broken(f"{name}@{offset}: {text_of(row)} without a stored letter")
 
     def _changed_rows(self, shadow: Shadow, part: PartitionCommit) -> dict[int, InFlightRow]:
         """Takes what a commit changes out of the shadow: the former row of each offset."""

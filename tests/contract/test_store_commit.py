@@ -268,12 +268,29 @@ def test_outboxes_are_listed_while_something_waits_in_them(world: World) -> None
     kept = replace(letter_of(7), kept=True)
     commit(store, change_of(first, dead_letters=[letter_of(1), letter_of(2), kept]))
     commit(store, change_of(second, dead_letters=[kept]))
-    assert store.list_outboxes() == [first.row.key]
+    assert [row.key for row in store.list_outboxes()] == [first.row.key]
     commit(store, change_of(third, dead_letters=[letter_of(5)]))
-    assert set(store.list_outboxes()) == {first.row.key, third.row.key}
+    assert [row.key for row in store.list_outboxes()] == [first.row.key, third.row.key]
     commit(store, change_of(first, dead_letters_done=[1, 2]))
     store.close_partition(third.row.partition_id, owner_epoch=third.row.owner_epoch)
+    assert [(row.key, row.closed) for row in store.list_outboxes()] == [(third.row.key, True)]
+    unsent = replace(kept, sequence=1)
+    commit(store, change_of(second, dead_letters=[unsent], dead_letters_done=[7]))
+    assert [row.key for row in store.list_outboxes()] == [second.row.key, third.row.key]
+
+
+def test_letters_without_their_share_partition_leave_its_head_alone(world: World) -> None:
+    store = world.open()
+    parts = [claimed(store, key_of(n)) for n in range(2)]
+    commit(store, *(change_of(part, dead_letters=[letter_of(1)]) for part in parts))
+    store.delete_group("group")
+    rows = store.list_outboxes()
+    assert [row.head for row in rows] == [None, None]
+    claims = [PartitionClaim(row.partition_id, 9) for row in rows]
+    loaded = [each for each in store.claim_partitions(claims) if each is not None]
+    commit(store, *(replace(change_of(part, dead_letters_done=[1]), head=None) for part in loaded))
     assert store.list_outboxes() == []
+    assert [row.head for row in store.list_partitions("group")] == [None, None]
 
 
 def test_checkpoints_are_written_replaced_and_deleted(world: World) -> None:

@@ -32,6 +32,7 @@ from sharecoord.runtime.dead_letters import DeadLetters
 from sharecoord.runtime.dispatch import Dispatcher
 from sharecoord.runtime.effects import AcknowledgeEffect, DeliveryEffect
 from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.outboxes import OutboxWatch
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import TopicLife
@@ -131,6 +132,10 @@ def _no_outbox(letters: DeadLetters, commit: PartitionCommit) -> None:
 
 def _arrived_nothing(letters: DeadLetters, mark: object) -> None:
     """Does not ask what a former owner's transactions have sent."""
+
+
+async def _left_alone(watch: OutboxWatch, row: object) -> None:
+    """Sends no letters of topics that are gone."""
 
 
 _heard, _into = DeadLetters._heard, DeadLetters.into
@@ -353,6 +358,7 @@ MUTATIONS = FLEET_MUTATIONS | {
     "what a former owner has sent is sent again": on(
         DeadLetters, "_take_arrived", _arrived_nothing
     ),
+    "dead letters of a topic that was made again are left": on(OutboxWatch, "_serve", _left_alone),
     "members get more than their credit": on(Session, "wants", _no_credit),
     "records of a topic's next life pass for the old one's": on(TopicLife, "admit", _no_life),
     "the window has no limit": on(SharePartition, "room", property(_no_room)),
