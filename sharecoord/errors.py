@@ -84,6 +84,12 @@ class UnknownTopicOrPartitionError(SharecoordError):
     reason = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
+class UnknownDeadLetterError(SharecoordError):
+    """The group has no such dead letter, neither waiting nor in the topic."""
+
+    reason = "UNKNOWN_DEAD_LETTER"
+
+
 class GroupNotFoundError(SharecoordError):
     """There is no such share group."""
 

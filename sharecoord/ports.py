@@ -6,12 +6,13 @@ runs against every implementation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
+    DeadLetter,
     DelayedPlace,
     FleetView,
     GroupRow,
@@ -236,6 +237,11 @@ class Store(Protocol):
     def list_outboxes(self) -> list[PartitionRow]:
         """Share-partitions with dead letters that wait for their topic, closed ones too, by id."""
 
+    def read_dead_letters(
+        self, partition_id: int, *, from_offset: int, max_rows: int
+    ) -> list[DeadLetter]:
+        """The outbox of a share-partition from an offset on, in order."""
+
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
         """The share-partitions of a group, closed ones included, by topic and partition."""
 
@@ -281,6 +287,15 @@ class LogReading(Protocol):
         """Stops; the sink is not called again."""
 
 
+class Stretch(NamedTuple):
+    """A part of a partition's log."""
+
+    partition: int
+    first: int
+    end: int
+    """Exclusive."""
+
+
 class LogReader(Protocol):
     """The only way to Kafka's records."""
 
@@ -298,6 +313,24 @@ class LogReader(Protocol):
             KafkaUnavailableError: Not within the time limit; try again.
             UnknownTopicOrPartitionError: The partition is gone.
             OffsetOutOfRangeError: `first` is below the log start.
+        """
+
+    def scan(
+        self, topic: str, stretches: Sequence[Stretch]
+    ) -> AsyncGenerator[tuple[int, RecordChunk], None]:
+        """Reads stretches of a topic once, one after the other, for people: committed records.
+
+        Close the generator (`contextlib.aclosing`) to stop. Chunks are small, so that whoever
+        looks at each record leaves the loop to others between two of them.
+
+        Yields:
+            The partition, and records of it in order of offset.
+
+        Raises:
+            LimitExceededError: As many scans run as may.
+            KafkaUnavailableError: Nothing came for too long; try again.
+            UnknownTopicOrPartitionError: The partition is gone.
+            OffsetOutOfRangeError: A stretch begins below the log start.
         """
 
     async def close(self) -> None:

@@ -18,21 +18,19 @@ as a whole; what fails for one group, topic or partition only stands in the resu
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 # Before grpc: it sets what grpc reads when it is imported.
-from ._grpc import authorization, failure_of, open_aio_channel, open_channel  # isort: skip
+from ._grpc import failure_of, open_aio_channel, open_channel  # isort: skip
 import grpc
 from google.protobuf.message import Message
 from grpc import aio
 
 from ._admin import calls
 from ._admin.calls import Call, Topics
-from ._admin.config import read_admin_config
 from ._admin.errors import (
     AdminError,
     AuthorizationError,
@@ -42,11 +40,21 @@ from ._admin.errors import (
     InvalidConfigError,
     InvalidRequestError,
     NotACoordinatorError,
+    UnknownDeadLetterError,
     UnknownTopicOrPartitionError,
-    call_error,
     kafka_broker,
 )
+from ._admin.letter_types import (
+    DeadLetter,
+    DeadLetterDetails,
+    DeadLetterFilter,
+    DeadLetterPage,
+    DeadLettersResult,
+    DeadLetterState,
+)
+from ._admin.letters import AsyncLetterCalls, SyncLetterCalls
 from ._admin.probe import speaks_kafka
+from ._admin.route import Route
 from ._admin.types import (
     ConfigEntry,
     ConfigSource,
@@ -66,8 +74,6 @@ from ._admin.types import (
     ResetResult,
     ResetTo,
 )
-from ._core.errors import IllegalStateException
-from ._core.status import StreamFailure
 
 __all__ = [
     "AdminClient",
@@ -78,6 +84,12 @@ __all__ = [
     "ConfigSource",
     "CoordinatorDescription",
     "CoordinatorUnavailableError",
+    "DeadLetter",
+    "DeadLetterDetails",
+    "DeadLetterFilter",
+    "DeadLetterPage",
+    "DeadLetterState",
+    "DeadLettersResult",
     "GroupDescription",
     "GroupListing",
     "GroupNotEmptyError",
@@ -97,74 +109,18 @@ __all__ = [
     "ReplayedPartition",
     "ResetResult",
     "ResetTo",
+    "UnknownDeadLetterError",
     "UnknownTopicOrPartitionError",
 ]
 
 T = TypeVar("T")
 
 
-class _Route:
-    """Which coordinator is asked: the last one that answered, then the others in order."""
-
-    def __init__(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-        self.config = read_admin_config(arguments, keywords)
-        self._addresses = list(self.config.addresses)
-        self._proven = False
-        self._closed = False
-        self._pid = os.getpid()
-
-    def close(self) -> None:
-        """No calls come after this."""
-        self._closed = True
-
-    def check(self) -> None:
-        """Raises IllegalStateException after `close` and in a forked child."""
-        if self._closed:
-            raise IllegalStateException("Admin client closed")
-        if os.getpid() != self._pid:
-            raise IllegalStateException(
-                "This admin client was made before a fork: gRPC connections do not survive one."
-                " Make a new client in the child process"
-            )
-
-    def addresses(self, call: Call[Any]) -> list[str]:
-        """Where a call may go: a change to one place only, so that it never happens twice."""
-        return list(self._addresses) if call.is_safe else self._addresses[:1]
-
-    def must_be_found(self, call: Call[Any]) -> bool:
-        """Whether a coordinator has to be looked for before this call may change something."""
-        return not call.is_safe and len(self._addresses) > 1 and not self._proven
-
-    def answered(self, address: str) -> None:
-        """This one is asked first from now on."""
-        self._proven = True
-        # One assignment: other threads see the old list or the new one.
-        self._addresses = [address, *(other for other in self._addresses if other != address)]
-
-    def failed(self, failure: StreamFailure, address: str) -> AdminError:
-        """The error of a failed call."""
-        self._proven = False
-        return call_error(failure, address, self.config.api_timeout_s)
-
-    def is_silent(self, failure: StreamFailure) -> bool:
-        """Whether nobody speaks gRPC there."""
-        return failure.code == "UNAVAILABLE" and not failure.reason
-
-    def may_be_kafka(self, failure: StreamFailure) -> bool:
-        """Whether it is worth asking if a Kafka broker answers there."""
-        return self.is_silent(failure) and self.config.tls is None
-
-    def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """Credentials of one call."""
-        sasl = self.config.sasl
-        return () if sasl is None else tuple(authorization(sasl))
-
-
 def _encode(request: Message) -> bytes:
     return request.SerializeToString()
 
 
-class AdminClient:
+class AdminClient(SyncLetterCalls):
     """Admin calls on grpc's synchronous stack. Thread-safe; make one in each process.
 
     The constructor starts nothing; the connection opens at the first call.
@@ -178,7 +134,7 @@ class AdminClient:
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._route = _Route(args, kwargs)
+        self._route = Route(args, kwargs)
         self._channels: dict[str, grpc.Channel] = {}
         self._lock = threading.Lock()
 
@@ -416,7 +372,7 @@ class AdminClient:
         return answer
 
 
-class AsyncAdminClient:
+class AsyncAdminClient(AsyncLetterCalls):
     """The same calls on grpc.aio, awaited. Use it in one event loop.
 
     Args:
@@ -428,7 +384,7 @@ class AsyncAdminClient:
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._route = _Route(args, kwargs)
+        self._route = Route(args, kwargs)
         self._channels: dict[str, aio.Channel] = {}
 
     async def __aenter__(self) -> Self:

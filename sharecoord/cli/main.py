@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "consume": Lazy("consume", "consume", "Print the records of a topic as a share consumer."),
     "records": Lazy("records", "records", "List records in flight; tell the life of one."),
     "replay": Lazy("replay", "replay", "Deliver a part of a topic to a side group."),
+    "dead-letters": Lazy("dead_letters", "dead_letters", "Find, redrive and discard dead letters."),
     "config": Lazy("config_show", "config", "Show the configuration of a coordinator."),
     "store": Lazy("store", "store", "Check, migrate, back up and restore a store."),
     "events": Lazy("events", "events", "List, join, delete and check the files of the event log."),

@@ -50,15 +50,24 @@ def connection_options(function: F) -> F:
 
 def timeout_option(function: F) -> F:
     """--timeout."""
+    return _timeout_option(30_000)(function)
+
+
+def long_timeout_option(function: F) -> F:
+    """--timeout of what looks through whole topics."""
+    return _timeout_option(300_000)(function)
+
+
+def _timeout_option(default_ms: int) -> Callable[[F], F]:
     return click.option(
         "--timeout",
         "timeout_ms",
         type=click.IntRange(1),
-        default=30_000,
+        default=default_ms,
         show_default=True,
         metavar="MS",
         help="Longest wait for one answer, in milliseconds.",
-    )(function)
+    )
 
 
 def output_options(function: F) -> F:

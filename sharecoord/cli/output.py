@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,13 @@ MISSING: Final = "-"
 """What Kafka's tools print for a value that is not there."""
 
 Row = Mapping[str, Any]
+
+_STEERS: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What JSON leaves as it is, and terminals do not."""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found.group()):04x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +44,13 @@ class Output:
         """Prints rows on stdout; an empty table prints nothing, empty JSON and YAML `[]`."""
         plain = [{column.key: row.get(column.key) for column in columns} for row in rows]
         if self.format == "json":
-            click.echo(json.dumps(plain, indent=2, ensure_ascii=False))
+            click.echo(_STEERS.sub(_escaped, json.dumps(plain, indent=2, ensure_ascii=False)))
         elif self.format == "yaml":
             import yaml
 
             text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+            if _STEERS.search(text):
+                text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
             click.echo(text, nl=False)
         elif rows:
             self._table(columns, plain)

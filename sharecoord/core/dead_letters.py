@@ -94,7 +94,7 @@ def headers_of(
         (KAFKA_PREFIX + "offset", offset),
         (KAFKA_PREFIX + "group", key.group_id),
         (KAFKA_PREFIX + "delivery.count", str(letter.delivery_count)),
-        (KAFKA_PREFIX + "message", letter.message or _message(letter.reason)),
+        (KAFKA_PREFIX + "message", letter.message or message_of(letter.reason)),
         (ID_HEADER, letter_id(key, letter)),
         (PREFIX + "reason", letter.reason),
         (PAYLOAD_HEADER, payload),
@@ -114,5 +114,6 @@ def headers_of(
     return (*copied, *((name, text.encode()) for name, text in ours), *last)
 
 
-def _message(reason: str) -> str:
+def message_of(reason: str) -> str:
+    """What a letter says when its worker said nothing."""
     return _MESSAGES.get(ArchiveReason(reason), reason)

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from operator import methodcaller
@@ -23,6 +23,7 @@ import structlog
 from sharecoord.core.records import RecordChunk
 from sharecoord.ingest.columns import build_chunks
 from sharecoord.ingest.rereader import Rereader
+from sharecoord.ingest.scanner import Scanner
 from sharecoord.kafka.client import (
     END_OF_PARTITION,
     GONE,
@@ -34,7 +35,7 @@ from sharecoord.kafka.client import (
     TopicPartition,
     make_consumer,
 )
-from sharecoord.ports import LogSink
+from sharecoord.ports import LogSink, Stretch
 
 log = structlog.get_logger(__name__)
 
@@ -406,6 +407,7 @@ class KafkaLogReader:
         self._settings = dict(settings)
         self._slots: list[_Slot] = []
         self._rereaders: dict[bool, Rereader] = {}
+        self._scanner = Scanner(settings)
         self._closing: set[asyncio.Task[None]] = set()
 
     def read(
@@ -449,8 +451,15 @@ class KafkaLogReader:
             rereader = self._rereaders[committed] = Rereader(self._settings, committed=committed)
         return await rereader.read(topic, partition, first, last)
 
+    def scan(
+        self, topic: str, stretches: Sequence[Stretch]
+    ) -> AsyncGenerator[tuple[int, RecordChunk], None]:
+        """Reads stretches of a topic once."""
+        return self._scanner.scan(topic, stretches)
+
     async def close(self) -> None:
         """Stops every read."""
+        await self._scanner.close()
         closing: list[_Slot | Rereader] = [*self._slots, *self._rereaders.values()]
         self._slots, self._rereaders = [], {}
         for part in closing:

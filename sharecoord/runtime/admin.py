@@ -31,6 +31,7 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.runtime.admin_base import counted, not_found
+from sharecoord.runtime.admin_letters import LetterAdmin
 from sharecoord.runtime.admin_replay import (
     ReplayCommand,
     check_replay,
@@ -81,6 +82,7 @@ class Admin(Interventions):
         self._info = info
         self._started_ms = coordinator.context.clock.now_ms()
         self._altering = asyncio.Lock()
+        self.letters = LetterAdmin(coordinator, reads)
 
     # -- reads ----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
     CoordinatorRow,
+    DeadLetter,
     DelayedPlace,
     FleetView,
     GroupRow,
@@ -454,6 +455,14 @@ class MemoryStore:
     def read_marks(self, group_id: str, topic: str, topic_id: str, partition: int) -> list[Mark]:
         with self._transaction("read_marks") as database:
             return memory_lanes.read_marks(database, (group_id, topic, topic_id, partition))
+
+    def read_dead_letters(
+        self, partition_id: int, *, from_offset: int, max_rows: int
+    ) -> list[DeadLetter]:
+        with self._transaction("read_dead_letters") as database:
+            partition = database.partitions.get(partition_id)
+            letters = {} if partition is None else partition.dead_letters
+            return [letters[o] for o in sorted(letters) if o >= from_offset][:max_rows]
 
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
         with self._transaction("list_partitions") as database:

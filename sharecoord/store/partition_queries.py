@@ -320,6 +320,20 @@ def list_outboxes(connection: Connection) -> list[PartitionRow]:
     return list(map(decode_partition, rows))
 
 
+def read_dead_letters(
+    connection: Connection, *, partition_id: int, from_offset: int, max_rows: int
+) -> list[DeadLetter]:
+    """The outbox of a share-partition from an offset on, in order."""
+    letter = DEAD_LETTER.c
+    query = (
+        select(DEAD_LETTER)
+        .where(letter.partition_id == partition_id, letter.record_offset >= from_offset)
+        .order_by(letter.record_offset)
+        .limit(max_rows)
+    )
+    return [decode_dead_letter(row[1:]) for row in connection.execute(query)]
+
+
 def list_partitions(connection: Connection, group_id: str) -> list[PartitionRow]:
     """By topic, partition and age; sorted here, because collations of databases differ."""
     rows = connection.execute(_PARTITION.where(_C.group_id == group_id))

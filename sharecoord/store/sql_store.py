@@ -16,6 +16,7 @@ from sqlalchemy import Connection, delete, select, update
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
+    DeadLetter,
     DelayedPlace,
     FleetView,
     GroupRow,
@@ -413,6 +414,14 @@ class SqlStore:
     def read_marks(self, group_id: str, topic: str, topic_id: str, partition: int) -> list[Mark]:
         with self._read() as connection:
             return lane_queries.read_marks(connection, group_id, topic, topic_id, partition)
+
+    def read_dead_letters(
+        self, partition_id: int, *, from_offset: int, max_rows: int
+    ) -> list[DeadLetter]:
+        with self._read() as connection:
+            return partition_queries.read_dead_letters(
+                connection, partition_id=partition_id, from_offset=from_offset, max_rows=max_rows
+            )
 
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
         with self._read() as connection:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from sharecoord.core.records import Headers, RecordChunk
@@ -19,7 +19,7 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.kafka.looks import SharedLooks
-from sharecoord.ports import EARLIEST, LATEST, LogSink, OffsetQuery, TopicInfo
+from sharecoord.ports import EARLIEST, LATEST, LogSink, OffsetQuery, Stretch, TopicInfo
 
 __all__ = [
     "FakeLog",
@@ -33,6 +33,9 @@ EPOCH_MS = 1_700_000_000_000
 """What clocks on the wall show when virtual time begins."""
 
 CHUNK_RECORDS_MAX = 500
+
+SCAN_RECORDS_MAX = 20
+"""Of one chunk of a scan."""
 
 
 @dataclass(slots=True)
@@ -182,6 +185,8 @@ class FakeLog:
         """Since when the readers' queues are never empty; None = they are."""
         self._looks = SharedLooks(self.describe)
         self.readings: dict[FakeReading, None] = {}
+        self.scans = 0
+        """How many run."""
         self._ids = itertools.count(1)
         self._topics: dict[str, tuple[str, dict[int, FakePartition]]] = {}
 
@@ -294,6 +299,21 @@ class FakeLog:
             raise OffsetOutOfRangeError(f"{first} is below the log start {log.log_start}")
         records = [r for r in log.visible(first, committed=committed) if r.offset <= last]
         return [build_chunk(records, first)] if records else []
+
+    async def scan(
+        self, topic: str, stretches: Sequence[Stretch]
+    ) -> AsyncGenerator[tuple[int, RecordChunk], None]:
+        """Reads stretches once."""
+        self.scans += 1
+        try:
+            for partition, first, end in stretches:
+                while first < end:
+                    last = min(first + SCAN_RECORDS_MAX, end) - 1
+                    for chunk in await self.reread(topic, partition, first, last, committed=True):
+                        yield partition, chunk
+                    first = last + 1
+        finally:
+            self.scans -= 1
 
     # -- ports.TopicCatalog ---------------------------------------------------------------------
 

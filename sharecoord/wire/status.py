@@ -22,6 +22,7 @@ CODES: dict[str, grpc.StatusCode] = {
     "UNKNOWN_MEMBER": grpc.StatusCode.NOT_FOUND,
     "MEMBER_FENCED": grpc.StatusCode.FAILED_PRECONDITION,
     "UNKNOWN_TOPIC_OR_PARTITION": grpc.StatusCode.NOT_FOUND,
+    "UNKNOWN_DEAD_LETTER": grpc.StatusCode.NOT_FOUND,
     "GROUP_ID_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
     "GROUP_NOT_EMPTY": grpc.StatusCode.FAILED_PRECONDITION,
     "GROUP_PAUSED": grpc.StatusCode.UNAVAILABLE,

@@ -94,8 +94,8 @@ def test_dead_letters(
 ) -> None:
     names = {"payments": topic(), "billing-dead": unique_name("dead"), "look": unique_name("look")}
     lines = run_example("dead-letters.md", kafka_broker.bootstrap_servers, tmp_path, names)
-    printed = [line for line in lines if line.startswith(("dead letter:", "trace:"))]
-    assert len(printed) == 2
+    printed = [line for line in lines if line.startswith(("dead letter:", "trace:", "listed:"))]
+    assert len(printed) == 3
     check_said("dead-letters.md", printed)
 
 

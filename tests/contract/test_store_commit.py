@@ -340,6 +340,20 @@ def test_checkpoints_end_with_what_is_in_flight(world: World, ends_by: str) -> N
     assert found[0].dead_letters == (letter,)
 
 
+def test_an_outbox_is_read_page_by_page(world: World) -> None:
+    store = world.open()
+    first, second = (claimed(store, key_of(n)) for n in range(2))
+    kept = replace(letter_of(7), kept=True)
+    commit(store, change_of(first, dead_letters=[letter_of(9), letter_of(1), kept]))
+    commit(store, change_of(second, dead_letters=[letter_of(2)]))
+    id_ = first.row.partition_id
+    read = store.read_dead_letters
+    assert read(id_, from_offset=0, max_rows=2) == [letter_of(1), kept]
+    assert read(id_, from_offset=8, max_rows=2) == [letter_of(9)]
+    assert read(id_, from_offset=10, max_rows=2) == []
+    assert read(10**9, from_offset=0, max_rows=2) == []
+
+
 def test_a_dead_letter_at_the_same_offset_is_replaced(world: World) -> None:
     store = world.open()
     loaded = claimed(store)

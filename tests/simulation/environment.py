@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -30,7 +30,7 @@ from sharecoord.errors import (
     StoreUnavailableError,
 )
 from sharecoord.kafka.looks import SharedLooks
-from sharecoord.ports import LogReading, LogSink, OffsetQuery, TopicInfo
+from sharecoord.ports import LogReading, LogSink, OffsetQuery, Stretch, TopicInfo
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.store.memory_store import MemoryStore
@@ -336,6 +336,12 @@ class LogView:
     ) -> list[RecordChunk]:
         """Reads again."""
         return await self._log.reread(topic, partition, first, last, committed=committed)
+
+    def scan(
+        self, topic: str, stretches: Sequence[Stretch]
+    ) -> AsyncGenerator[tuple[int, RecordChunk], None]:
+        """Reads stretches once."""
+        return self._log.scan(topic, stretches)
 
     async def cluster_id(self) -> str:
         """Kafka's cluster id."""

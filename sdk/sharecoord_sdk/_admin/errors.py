@@ -56,6 +56,10 @@ class UnknownTopicOrPartitionError(AdminError):
     """The cluster, or the group, does not have this topic or partition."""
 
 
+class UnknownDeadLetterError(AdminError):
+    """The group has no such dead letter."""
+
+
 class CoordinatorUnavailableError(AdminError):
     """No coordinator answers, or it can not reach its store or Kafka. A retry may help."""
 
@@ -71,6 +75,7 @@ _CLASSES: Final[dict[str, type[AdminError]]] = {
     "GROUP_ID_NOT_FOUND": GroupNotFoundError,
     "GROUP_NOT_EMPTY": GroupNotEmptyError,
     "UNKNOWN_TOPIC_OR_PARTITION": UnknownTopicOrPartitionError,
+    "UNKNOWN_DEAD_LETTER": UnknownDeadLetterError,
     "NOT_OWNER": CoordinatorUnavailableError,
     "DRAINING": CoordinatorUnavailableError,
     "STORE_UNAVAILABLE": CoordinatorUnavailableError,

@@ -21,6 +21,14 @@ class ConfigSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONFIG_SOURCE_GROUP: _ClassVar[ConfigSource]
     CONFIG_SOURCE_COORDINATOR: _ClassVar[ConfigSource]
     CONFIG_SOURCE_DEFAULT: _ClassVar[ConfigSource]
+
+class DeadLetterState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DEAD_LETTER_STATE_UNSPECIFIED: _ClassVar[DeadLetterState]
+    DEAD_LETTER_STATE_WAITING: _ClassVar[DeadLetterState]
+    DEAD_LETTER_STATE_IN_TOPIC: _ClassVar[DeadLetterState]
+    DEAD_LETTER_STATE_REDRIVEN: _ClassVar[DeadLetterState]
+    DEAD_LETTER_STATE_DISCARDED: _ClassVar[DeadLetterState]
 GROUP_STATE_UNSPECIFIED: GroupState
 GROUP_STATE_EMPTY: GroupState
 GROUP_STATE_STABLE: GroupState
@@ -29,6 +37,11 @@ CONFIG_SOURCE_UNSPECIFIED: ConfigSource
 CONFIG_SOURCE_GROUP: ConfigSource
 CONFIG_SOURCE_COORDINATOR: ConfigSource
 CONFIG_SOURCE_DEFAULT: ConfigSource
+DEAD_LETTER_STATE_UNSPECIFIED: DeadLetterState
+DEAD_LETTER_STATE_WAITING: DeadLetterState
+DEAD_LETTER_STATE_IN_TOPIC: DeadLetterState
+DEAD_LETTER_STATE_REDRIVEN: DeadLetterState
+DEAD_LETTER_STATE_DISCARDED: DeadLetterState
 
 class ListGroupsRequest(_message.Message):
     __slots__ = ("states",)
@@ -500,3 +513,226 @@ class DescribeCoordinatorResponse(_message.Message):
     store: str
     uptime_ms: int
     def __init__(self, coordinator_id: _Optional[str] = ..., version: _Optional[str] = ..., kafka_cluster_id: _Optional[str] = ..., kafka_bootstrap_servers: _Optional[str] = ..., store: _Optional[str] = ..., uptime_ms: _Optional[int] = ...) -> None: ...
+
+class DeadLetterFilter(_message.Message):
+    __slots__ = ("reasons", "topic", "partitions", "first_offset", "last_offset", "key", "key_prefix", "failed_from_ms", "failed_to_ms", "headers", "ids", "text")
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KEY_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FROM_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_TO_MS_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    topic: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    first_offset: int
+    last_offset: int
+    key: bytes
+    key_prefix: bytes
+    failed_from_ms: int
+    failed_to_ms: int
+    headers: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.Header]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    text: str
+    def __init__(self, reasons: _Optional[_Iterable[str]] = ..., topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., key: _Optional[bytes] = ..., key_prefix: _Optional[bytes] = ..., failed_from_ms: _Optional[int] = ..., failed_to_ms: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_share_types_pb2.Header, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., text: _Optional[str] = ...) -> None: ...
+
+class DeadLetterPlace(_message.Message):
+    __slots__ = ("topic", "partition", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class DeadLetter(_message.Message):
+    __slots__ = ("id", "topic", "partition", "offset", "reason", "delivery_count", "failed_at_ms", "message", "key", "state", "place", "payload", "member_id", "timestamp_ms", "run_id", "marked_at_ms")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FAILED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    MARKED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    delivery_count: int
+    failed_at_ms: int
+    message: str
+    key: bytes
+    state: DeadLetterState
+    place: DeadLetterPlace
+    payload: str
+    member_id: str
+    timestamp_ms: int
+    run_id: str
+    marked_at_ms: int
+    def __init__(self, id: _Optional[str] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., reason: _Optional[str] = ..., delivery_count: _Optional[int] = ..., failed_at_ms: _Optional[int] = ..., message: _Optional[str] = ..., key: _Optional[bytes] = ..., state: _Optional[_Union[DeadLetterState, str]] = ..., place: _Optional[_Union[DeadLetterPlace, _Mapping]] = ..., payload: _Optional[str] = ..., member_id: _Optional[str] = ..., timestamp_ms: _Optional[int] = ..., run_id: _Optional[str] = ..., marked_at_ms: _Optional[int] = ...) -> None: ...
+
+class ListDeadLettersRequest(_message.Message):
+    __slots__ = ("group_id", "filter", "max_letters", "after", "dead_letter_topic")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    MAX_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    filter: DeadLetterFilter
+    max_letters: int
+    after: str
+    dead_letter_topic: str
+    def __init__(self, group_id: _Optional[str] = ..., filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., max_letters: _Optional[int] = ..., after: _Optional[str] = ..., dead_letter_topic: _Optional[str] = ...) -> None: ...
+
+class ListDeadLettersResponse(_message.Message):
+    __slots__ = ("letters", "next")
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
+    next: str
+    def __init__(self, letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
+
+class ShowDeadLetterRequest(_message.Message):
+    __slots__ = ("group_id", "id", "place", "dead_letter_topic")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    id: str
+    place: DeadLetterPlace
+    dead_letter_topic: str
+    def __init__(self, group_id: _Optional[str] = ..., id: _Optional[str] = ..., place: _Optional[_Union[DeadLetterPlace, _Mapping]] = ..., dead_letter_topic: _Optional[str] = ...) -> None: ...
+
+class DeadLetterStep(_message.Message):
+    __slots__ = ("time_ms", "text")
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    time_ms: int
+    text: str
+    def __init__(self, time_ms: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class ShowDeadLetterResponse(_message.Message):
+    __slots__ = ("letter", "value", "headers", "steps")
+    LETTER_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    letter: DeadLetter
+    value: bytes
+    headers: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.Header]
+    steps: _containers.RepeatedCompositeFieldContainer[DeadLetterStep]
+    def __init__(self, letter: _Optional[_Union[DeadLetter, _Mapping]] = ..., value: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[_share_types_pb2.Header, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[DeadLetterStep, _Mapping]]] = ...) -> None: ...
+
+class RedriveDeadLettersRequest(_message.Message):
+    __slots__ = ("group_id", "filter", "all", "dry_run", "rate_per_s", "again", "discarded", "max_letters", "dead_letter_topic")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    RATE_PER_S_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    DISCARDED_FIELD_NUMBER: _ClassVar[int]
+    MAX_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    filter: DeadLetterFilter
+    all: bool
+    dry_run: bool
+    rate_per_s: int
+    again: bool
+    discarded: bool
+    max_letters: int
+    dead_letter_topic: str
+    def __init__(self, group_id: _Optional[str] = ..., filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., all: bool = ..., dry_run: bool = ..., rate_per_s: _Optional[int] = ..., again: bool = ..., discarded: bool = ..., max_letters: _Optional[int] = ..., dead_letter_topic: _Optional[str] = ...) -> None: ...
+
+class DiscardDeadLettersRequest(_message.Message):
+    __slots__ = ("group_id", "filter", "all", "dry_run", "max_letters", "dead_letter_topic")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    MAX_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    filter: DeadLetterFilter
+    all: bool
+    dry_run: bool
+    max_letters: int
+    dead_letter_topic: str
+    def __init__(self, group_id: _Optional[str] = ..., filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., all: bool = ..., dry_run: bool = ..., max_letters: _Optional[int] = ..., dead_letter_topic: _Optional[str] = ...) -> None: ...
+
+class DeadLetterCount(_message.Message):
+    __slots__ = ("topic", "partition", "letters")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    letters: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., letters: _Optional[int] = ...) -> None: ...
+
+class DeadLettersResult(_message.Message):
+    __slots__ = ("run_id", "letters", "parts", "first", "redriven", "discarded", "under_way", "copies", "waiting", "not_redrivable", "more")
+    class NotRedrivableEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    REDRIVEN_FIELD_NUMBER: _ClassVar[int]
+    DISCARDED_FIELD_NUMBER: _ClassVar[int]
+    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    NOT_REDRIVABLE_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    letters: int
+    parts: _containers.RepeatedCompositeFieldContainer[DeadLetterCount]
+    first: _containers.RepeatedCompositeFieldContainer[DeadLetter]
+    redriven: int
+    discarded: int
+    under_way: int
+    copies: int
+    waiting: int
+    not_redrivable: _containers.ScalarMap[str, int]
+    more: bool
+    def __init__(self, run_id: _Optional[str] = ..., letters: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[DeadLetterCount, _Mapping]]] = ..., first: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., redriven: _Optional[int] = ..., discarded: _Optional[int] = ..., under_way: _Optional[int] = ..., copies: _Optional[int] = ..., waiting: _Optional[int] = ..., not_redrivable: _Optional[_Mapping[str, int]] = ..., more: bool = ...) -> None: ...
+
+class WithdrawRedriveRequest(_message.Message):
+    __slots__ = ("group_id", "dead_letter_topic")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    dead_letter_topic: str
+    def __init__(self, group_id: _Optional[str] = ..., dead_letter_topic: _Optional[str] = ...) -> None: ...
+
+class WithdrawRedriveResponse(_message.Message):
+    __slots__ = ("letters",)
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    letters: int
+    def __init__(self, letters: _Optional[int] = ...) -> None: ...

@@ -89,6 +89,31 @@ class AdminServiceStub(object):
                 request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ReplayRequest.SerializeToString,
                 response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ReplayResponse.FromString,
                 _registered_method=True)
+        self.ListDeadLetters = channel.unary_unary(
+                '/sharecoord.v1.AdminService/ListDeadLetters',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ListDeadLettersRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ListDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.ShowDeadLetter = channel.unary_unary(
+                '/sharecoord.v1.AdminService/ShowDeadLetter',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ShowDeadLetterRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ShowDeadLetterResponse.FromString,
+                _registered_method=True)
+        self.RedriveDeadLetters = channel.unary_unary(
+                '/sharecoord.v1.AdminService/RedriveDeadLetters',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.RedriveDeadLettersRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.DeadLettersResult.FromString,
+                _registered_method=True)
+        self.DiscardDeadLetters = channel.unary_unary(
+                '/sharecoord.v1.AdminService/DiscardDeadLetters',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.DiscardDeadLettersRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.DeadLettersResult.FromString,
+                _registered_method=True)
+        self.WithdrawRedrive = channel.unary_unary(
+                '/sharecoord.v1.AdminService/WithdrawRedrive',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.WithdrawRedriveRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.WithdrawRedriveResponse.FromString,
+                _registered_method=True)
         self.DescribeCoordinator = channel.unary_unary(
                 '/sharecoord.v1.AdminService/DescribeCoordinator',
                 request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.DescribeCoordinatorRequest.SerializeToString,
@@ -180,6 +205,43 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDeadLetters(self, request, context):
+        """Dead letters of a group: those that wait for their topic first, then those in it, page by page.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ShowDeadLetter(self, request, context):
+        """One dead letter whole. NOT_FOUND (UNKNOWN_DEAD_LETTER): it is neither waiting nor in the topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RedriveDeadLetters(self, request, context):
+        """Delivers dead letters to their group again, as records of the topic they came from, each once and
+        with a new count; durable when it answers. The same call again takes those that are left.
+        INVALID_ARGUMENT (INVALID_REQUEST): the filter is empty, and `all` is not set.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardDeadLetters(self, request, context):
+        """Marks dead letters as done with: no redrive takes them unless asked to.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WithdrawRedrive(self, request, context):
+        """Takes back what was redriven and never handed out; its letters bear no mark of that any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeCoordinator(self, request, context):
         """The coordinator itself: version, Kafka cluster, store, uptime.
         """
@@ -244,6 +306,31 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Replay,
                     request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ReplayRequest.FromString,
                     response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ReplayResponse.SerializeToString,
+            ),
+            'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetters,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ListDeadLettersRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ListDeadLettersResponse.SerializeToString,
+            ),
+            'ShowDeadLetter': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShowDeadLetter,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ShowDeadLetterRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ShowDeadLetterResponse.SerializeToString,
+            ),
+            'RedriveDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.RedriveDeadLetters,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.RedriveDeadLettersRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.DeadLettersResult.SerializeToString,
+            ),
+            'DiscardDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.DiscardDeadLetters,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.DiscardDeadLettersRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.DeadLettersResult.SerializeToString,
+            ),
+            'WithdrawRedrive': grpc.unary_unary_rpc_method_handler(
+                    servicer.WithdrawRedrive,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.WithdrawRedriveRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.WithdrawRedriveResponse.SerializeToString,
             ),
             'DescribeCoordinator': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeCoordinator,
@@ -548,6 +635,141 @@ class AdminService(object):
             '/sharecoord.v1.AdminService/Replay',
             sharecoord_dot_v1_dot_admin__service__pb2.ReplayRequest.SerializeToString,
             sharecoord_dot_v1_dot_admin__service__pb2.ReplayResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/ListDeadLetters',
+            sharecoord_dot_v1_dot_admin__service__pb2.ListDeadLettersRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.ListDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShowDeadLetter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/ShowDeadLetter',
+            sharecoord_dot_v1_dot_admin__service__pb2.ShowDeadLetterRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.ShowDeadLetterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedriveDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/RedriveDeadLetters',
+            sharecoord_dot_v1_dot_admin__service__pb2.RedriveDeadLettersRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.DeadLettersResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiscardDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/DiscardDeadLetters',
+            sharecoord_dot_v1_dot_admin__service__pb2.DiscardDeadLettersRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.DeadLettersResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WithdrawRedrive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/WithdrawRedrive',
+            sharecoord_dot_v1_dot_admin__service__pb2.WithdrawRedriveRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.WithdrawRedriveResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,6 +9,7 @@ import grpc
 from google.protobuf.message import Message
 
 from sharecoord.api.grpc.calls import unary, without_context
+from sharecoord.api.grpc.dead_letters import DeadLetterCalls
 from sharecoord.api.grpc.interventions import InterventionCalls, pause_of
 from sharecoord.api.grpc.validation import check_group_id, check_topics
 from sharecoord.config.group import GroupSource
@@ -53,6 +54,7 @@ class AdminService(InterventionCalls):
 
     def __init__(self, admin: Admin) -> None:
         self._admin: Admin = admin
+        self._letters = DeadLetterCalls(admin.letters)
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Method handlers for `grpc.aio.Server.add_generic_rpc_handlers`."""
@@ -66,6 +68,11 @@ class AdminService(InterventionCalls):
             "DeleteGroups": self.delete_groups,
             "ListInFlight": self.list_in_flight,
             "Replay": self.replay,
+            "ListDeadLetters": self._letters.list_dead_letters,
+            "ShowDeadLetter": self._letters.show_dead_letter,
+            "RedriveDeadLetters": self._letters.redrive_dead_letters,
+            "DiscardDeadLetters": self._letters.discard_dead_letters,
+            "WithdrawRedrive": self._letters.withdraw_redrive,
             "DescribeCoordinator": self.describe_coordinator,
             "PauseGroup": self.pause_group,
             "ResumeGroup": self.resume_group,

@@ -1,0 +1,206 @@
+"""Which letters a redrive or a discard takes, and which it leaves out, and why."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final
+
+from sharecoord.core.lanes import KEY_BYTES, RATE_MAX, MarkKind, divided
+from sharecoord.core.letter import SeenIds
+from sharecoord.errors import InvalidRequestError, LimitExceededError
+from sharecoord.ports import TopicInfo
+from sharecoord.runtime.lanes import RUNS_MAX, LaneSelection, RedriveResult
+from sharecoord.runtime.letter_scan import Cursor, LetterScan
+from sharecoord.runtime.letter_types import FoundLetter, LetterCommand, LetterRun, LetterState
+
+LETTERS_MAX: Final = 250_000
+"""Of one redrive or discard: with their keys some ten megabytes. The same call again goes on."""
+
+SEEN_MAX: Final = 500_000
+"""Entries of ids that were met, 75 MB: 32 million letters side by side, or as many as this of
+which no two come from near offsets."""
+
+FIRST_SHOWN: Final = 5
+
+
+def check_command(command: LetterCommand) -> None:
+    """Refuses what is not said clearly.
+
+    Raises:
+        InvalidRequestError: Names the field and the fix.
+    """
+    if command.wanted.is_empty and not command.all_letters:
+        raise InvalidRequestError(
+            "filter is empty: say which letters are meant, or set all (--all) to mean all of them"
+        )
+    if command.all_letters and not command.wanted.is_empty:
+        raise InvalidRequestError("filter and all (--all) exclude each other; give one of them")
+    if not 0 <= command.max_letters <= LETTERS_MAX:
+        raise InvalidRequestError(
+            f"max_letters is {command.max_letters}; 1 to {LETTERS_MAX}, or 0 for as many as may be"
+        )
+    if not 0 <= command.rate_per_s <= RATE_MAX:
+        raise InvalidRequestError(
+            f"rate_per_s is {command.rate_per_s}; 1 to {RATE_MAX}, or 0 for no limit"
+        )
+
+
+@dataclass(slots=True)
+class _Part:
+    """Letters in one partition of the dead-letter topic that come from one topic."""
+
+    runs: list[tuple[int, int]] = field(default_factory=list)
+    keys: bytearray = field(default_factory=bytearray)
+
+    def add(self, offset: int, key_hash: bytes) -> None:
+        """Takes a letter behind the last one."""
+        if self.runs and self.runs[-1][1] == offset - 1:
+            self.runs[-1] = (self.runs[-1][0], offset)
+        else:
+            self.runs.append((offset, offset))
+        self.keys += key_hash
+
+
+class Plan:
+    """What one call takes.
+
+    Args:
+        command: What is asked for.
+        keys: Whether the group keeps order by key.
+    """
+
+    def __init__(self, command: LetterCommand, *, keys: bool) -> None:
+        self.command = command
+        self.letters = 0
+        self._keys = keys
+        self._taken: dict[tuple[int, str], _Part] = {}
+        self._copied: dict[tuple[int, str], _Part] = {}
+        self._seen = SeenIds()
+        self._parts: Counter[tuple[str, int]] = Counter()
+        self._left: Counter[LetterState] = Counter()
+        self._not_redrivable: Counter[str] = Counter()
+        self._first: list[FoundLetter] = []
+        self._unfinished: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        self._copies = self._waiting = self._under_way = 0
+        self._more = False
+
+    async def fill(self, scan: LetterScan, info: TopicInfo) -> None:
+        """Looks through everything, or until no more may be taken.
+
+        Raises:
+            KafkaUnavailableError: Kafka does not answer.
+            LimitExceededError: There are too many letters to know each.
+        """
+        async with aclosing(scan.waiting(Cursor())) as waiting:
+            async for _ in waiting:
+                self._waiting += 1
+        if self.command.again or self.command.discarded:
+            self._unfinished = await scan.unfinished(info)
+        async with aclosing(scan.in_topic(info, Cursor())) as chunks:
+            async for each in chunks:
+                hashes = each.chunk.key_hashes() if self._keys and each.found else b""
+                for index, found in each.found:
+                    if self._is_full:
+                        self._more = True
+                        return
+                    self._meet(found, hashes[index * KEY_BYTES : (index + 1) * KEY_BYTES])
+                if len(self._seen) > SEEN_MAX:
+                    raise LimitExceededError(
+                        f"more than {SEEN_MAX} letters, far apart, match: narrow the filter to one "
+                        "topic, partition or time"
+                    )
+
+    def check_rate(self) -> None:
+        """Refuses a rate that is too small to be divided: a dry run says so, too.
+
+        Raises:
+            InvalidRequestError: Names the rate and the fix.
+        """
+        counts = [sum(b - a + 1 for a, b in part.runs) for part in self._taken.values()]
+        divided(self.command.rate_per_s, counts)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be written."""
+        return not (self._taken or self._copied)
+
+    @property
+    def _is_full(self) -> bool:
+        if self.letters >= (self.command.max_letters or LETTERS_MAX):
+            return True
+        parts = (*self._taken.values(), *self._copied.values())
+        return any(len(part.runs) >= RUNS_MAX for part in parts)
+
+    def _meet(self, found: FoundLetter, key_hash: bytes) -> None:
+        letter, place = found.letter, found.place
+        assert place is not None, "it is in the topic"
+        is_redrive = self.command.kind is MarkKind.REDRIVEN
+        if is_redrive and not letter.is_redrivable:
+            self._not_redrivable[letter.payload] += 1
+            return
+        where = (place.partition, letter.topic)
+        if self._seen.meet(letter.id):
+            # The same letter twice: marked with the first one, which retention may take before.
+            self._copies += 1
+            if found.state is LetterState.IN_TOPIC:
+                self._copied.setdefault(where, _Part()).add(place.offset, b"")
+            return
+        asked_for = {LetterState.IN_TOPIC}
+        if is_redrive and self.command.again:
+            asked_for.add(LetterState.REDRIVEN)
+        if is_redrive and self.command.discarded:
+            asked_for.add(LetterState.DISCARDED)
+        if found.state not in asked_for:
+            self._left[found.state] += 1
+            return
+        if self._is_under_way(where, place.offset):
+            self._under_way += 1
+            return
+        self._taken.setdefault(where, _Part()).add(place.offset, key_hash)
+        self._parts[letter.topic, letter.partition] += 1
+        self.letters += 1
+        if len(self._first) < FIRST_SHOWN:
+            self._first.append(found)
+
+    def _is_under_way(self, where: tuple[int, str], offset: int) -> bool:
+        ranges = self._unfinished.get(where, [])
+        at = bisect_right(ranges, (offset, 2**63)) - 1
+        return at >= 0 and ranges[at][1] >= offset
+
+    def selections(self, topic: str, topic_id: str) -> list[LaneSelection]:
+        """What is to be redriven or discarded."""
+        return self._selections(self._taken, topic, topic_id, keys=self._keys)
+
+    def copies(self, topic: str, topic_id: str) -> list[LaneSelection]:
+        """Letters that are in the topic a second time."""
+        return self._selections(self._copied, topic, topic_id, keys=False)
+
+    @staticmethod
+    def _selections(
+        parts: dict[tuple[int, str], _Part], topic: str, topic_id: str, *, keys: bool
+    ) -> list[LaneSelection]:
+        return [
+            LaneSelection(
+                topic, topic_id, partition, source, part.runs, bytes(part.keys) if keys else None
+            )
+            for (partition, source), part in sorted(parts.items())
+        ]
+
+    def result(self, run_id: str = "", done: RedriveResult | None = None) -> LetterRun:
+        """What was found, and (with `done`) what became of it."""
+        return LetterRun(
+            run_id=run_id,
+            letters=self.letters if done is None else done.records,
+            parts=dict(sorted(self._parts.items())),
+            first=tuple(self._first),
+            redriven=self._left[LetterState.REDRIVEN] + (0 if done is None else done.marked),
+            discarded=self._left[LetterState.DISCARDED],
+            under_way=self._under_way + (0 if done is None else done.under_way),
+            copies=self._copies,
+            waiting=self._waiting,
+            not_redrivable=dict(sorted(self._not_redrivable.items())),
+            more=self._more,
+        )
