@@ -211,6 +211,13 @@ class GroupConfig:
         "Whether consumers may renew the lock of a record.",
         default=True,
     )
+    ack_outbox: bool = bool_setting(
+        "share.ack.outbox",
+        "Whether acknowledgements may come out of an outbox: for a member that may be gone, by the "
+        "lock tokens that it wrote down in a transaction of its own "
+        "(`sharecoord_sdk.contrib.sqlalchemy`).",
+        default=False,
+    )
     assignment_interval_ms: int = duration_setting(
         "share.assignment.interval.ms",
         "Accepted for Kafka's tools. Every member may receive from every partition here, so there "

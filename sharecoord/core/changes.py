@@ -352,6 +352,9 @@ class PartitionRow:
     """Bounded: nothing from here on is read or handed out. None = it follows its log."""
     rate_limit: int = 0
     """Records per second that are handed out at the most; 0 = no limit."""
+    replay_epoch: int = 0
+    """The state epoch of the last reset, truncation or deletion: records below it were delivered in
+    another life of their offsets. A restored backup goes on with the one that it has."""
 
     @property
     def is_open(self) -> bool:

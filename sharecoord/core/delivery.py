@@ -31,6 +31,8 @@ class Delivery:
     size_bytes: int
     checkpoints: Sequence[tuple[int, bytes]] = ()
     """(offset, data) of records that have one, in order of offset."""
+    replay_epoch: int = 0
+    """Grows with each reset of these offsets (`PartitionRow.replay_epoch`)."""
 
 
 @dataclass(slots=True)

@@ -124,6 +124,9 @@ class LaneChange:
     under_way: int = 0
     deleted: list[int] = field(default_factory=list)
     upserted: list[InFlightRow] = field(default_factory=list)
+    anew: bool = False
+    """Whether the offsets begin another life (`PartitionRow.replay_epoch`): what was processed is
+    to be processed again."""
 
 
 def take_in(
@@ -158,6 +161,8 @@ def take_in(
         under_way=asked - marked - _count(taken),
         deleted=[first for first in deleted if first not in written],
         upserted=rows + pieces,
+        # Not while others are under way: they would pass for what was never processed.
+        anew=order.again and bool(rows) and not unfinished,
     )
 
 
@@ -211,7 +216,7 @@ def replay(part: Replayed, change_sequence: int) -> LaneChange:
         start, end = part.runs[0].first, part.stops_at
     left = _count(map(_run_of, rows))
     head = PartitionHead(start, end, -1, end - start - left, change_sequence + 1)
-    return LaneChange(head, part.stops_at, (), upserted=rows)
+    return LaneChange(head, part.stops_at, (), upserted=rows, anew=True)
 
 
 def divided(rate_per_s: int, counts: Sequence[int]) -> list[int]:

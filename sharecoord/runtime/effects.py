@@ -39,10 +39,10 @@ class DeliveryEffect:
         records = sum(s.stop - s.start for s in slices)
         size = sum(s.chunk.size_bytes * (s.stop - s.start) // s.chunk.count for s in slices)
         if not actor.checkpoints:
-            return Delivery(actor.key, slices, acquired, records, size)
+            return Delivery(actor.key, slices, acquired, records, size, (), actor.replay_epoch)
         kept = actor.checkpoints.of(acquired)
         size += sum(len(data) for _, data in kept)
-        return Delivery(actor.key, slices, acquired, records, size, kept)
+        return Delivery(actor.key, slices, acquired, records, size, kept, actor.replay_epoch)
 
     def release(self) -> None:
         """Sends, or hands back unseen what can not be sent any more."""

@@ -214,7 +214,8 @@ def _activate(
     row = loaded.row
     if row.stops_at is not None or row.rate_limit:
         actor.bound = Bound(row.stops_at, row.rate_limit, now_ms=context.clock.now_ms())
-    actor.activate(partition, incarnation=incarnation, state_epoch=loaded.row.state_epoch)
+    actor.state_epoch, actor.replay_epoch = loaded.row.state_epoch, loaded.row.replay_epoch
+    actor.activate(partition, incarnation=incarnation)
     actor.life = TopicLife(context, group, actor)
     log.info(
         "share-partition loaded",

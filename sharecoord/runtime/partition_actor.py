@@ -78,7 +78,7 @@ class PartitionActor:
         self.clock = context.clock
         self.state = ActorState.LOADING
         self.stopped_reason = ""
-        self.incarnation = self.state_epoch = 0
+        self.incarnation = self.state_epoch = self.replay_epoch = 0
         self.partition: SharePartition | None = None
         self._settings = PartitionSettings()
         """As of the last incarnation: answers of its commits still go out when it has ended."""
@@ -130,7 +130,7 @@ class PartitionActor:
 
     # -- life -----------------------------------------------------------------------------------
 
-    def activate(self, partition: SharePartition, *, incarnation: int, state_epoch: int) -> None:
+    def activate(self, partition: SharePartition, *, incarnation: int) -> None:
         """Takes over a loaded share-partition; reading starts afterwards.
 
         Raises:
@@ -143,7 +143,6 @@ class PartitionActor:
         partition.window.count_into(self._totals)
         self._raises_state_epoch = False
         self.incarnation = incarnation
-        self.state_epoch = state_epoch
         self.state = ActorState.ACTIVE
         self.fresh.clear()
         self.proven_end = partition.window.end_offset
@@ -532,6 +531,7 @@ class PartitionActor:
             "log truncated", topic=self.key.topic, partition=self.key.partition, offset=offset
         )
         self._raises_state_epoch = True
+        self.replay_epoch = self.state_epoch + 1
         self.proven_end = offset
         self._commit(decision)
         self._recount_fresh()

@@ -261,7 +261,7 @@ class _Check:
             yield f"{place}: topic_id {row['topic_id']!r} is not 32 hex digits", ""
         if row["owner"] == "":
             yield f"{place}: owner is empty text, not NULL", ""
-        for name in ("owner_epoch", "state_epoch", "change_sequence"):
+        for name in ("owner_epoch", "state_epoch", "replay_epoch", "change_sequence"):
             if row[name] < 0:
                 yield f"{place}: {name} is {row[name]}", ""
 

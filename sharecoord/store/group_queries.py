@@ -224,10 +224,14 @@ def open_and_lock(
 def _clear(connection: Connection, partition_id: int, head: PartitionHead | None) -> None:
     """Ends everything in flight; the outbox stays (design 5.11)."""
     _empty(connection, partition_id)
+    epoch = _P.state_epoch + 1
     connection.execute(
         update(SHARE_PARTITION)
         .where(_P.id == partition_id)
-        .values(state_epoch=_P.state_epoch + 1, **head_values(head))
+        # In this order: MySQL computes the second from what the first has just become.
+        .ordered_values(
+            (_P.replay_epoch, epoch), (_P.state_epoch, epoch), *head_values(head).items()
+        )
     )
 
 

@@ -108,13 +108,15 @@ def _write(
     if change.upserted:
         rows = [{"partition_id": id_, **row._asdict()} for row in change.upserted]
         connection.execute(IN_FLIGHT.insert(), rows)
-    values = head_values(change.head) | {"stops_at": change.stops_at}
+    values: dict[str, Any] = head_values(change.head) | {"stops_at": change.stops_at}
     if rate_limit is not None:
         values["rate_limit"] = rate_limit
+    epoch = _P.state_epoch + 1
+    values |= {"closed": False, "stopped_reason": ""}
+    # In this order: MySQL computes the second from what the first has just become.
+    epochs = [(_P.replay_epoch, epoch)] * change.anew + [(_P.state_epoch, epoch)]
     connection.execute(
-        update(SHARE_PARTITION)
-        .where(_P.id == id_)
-        .values(state_epoch=_P.state_epoch + 1, closed=False, stopped_reason="", **values)
+        update(SHARE_PARTITION).where(_P.id == id_).ordered_values(*epochs, *values.items())
     )
 
 

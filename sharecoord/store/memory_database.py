@@ -43,8 +43,13 @@ class MemoryPartition:
         """Ends everything in flight; the outbox stays."""
         self.in_flight.clear()
         self.checkpoints.clear()
-        self.row = replace(self.row, state_epoch=self.row.state_epoch + 1)
+        self.raise_epochs()
         self.set_head(head)
+
+    def raise_epochs(self) -> None:
+        """Offsets begin another life."""
+        epoch = self.row.state_epoch + 1
+        self.row = replace(self.row, state_epoch=epoch, replay_epoch=epoch)
 
 
 class MemoryDatabase:
@@ -136,6 +141,7 @@ def _make(database: MemoryDatabase, key: PartitionKey, *, bounded: bool | None) 
         owner_epoch=database.epoch_floor,
         incarnation=0,
         state_epoch=database.epoch_floor,
+        replay_epoch=database.epoch_floor,
         starts_at_zero=bounded is False,
         stops_at=0 if bounded else None,
     )

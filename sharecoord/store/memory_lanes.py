@@ -97,9 +97,11 @@ def _write(part: MemoryPartition, change: LaneChange, *, rate_limit: int | None 
         part.in_flight.pop(first, None)
     part.in_flight.update((row.first_offset, row) for row in change.upserted)
     part.set_head(change.head)
+    epoch = part.row.state_epoch + 1
     part.row = replace(
         part.row,
-        state_epoch=part.row.state_epoch + 1,
+        state_epoch=epoch,
+        replay_epoch=epoch if change.anew else part.row.replay_epoch,
         closed=False,
         stopped_reason="",
         stops_at=change.stops_at,

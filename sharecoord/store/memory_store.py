@@ -233,7 +233,7 @@ class MemoryStore:
         if part.head is not None:
             partition.set_head(part.head)
         if part.raises_state_epoch:
-            partition.row = replace(partition.row, state_epoch=partition.row.state_epoch + 1)
+            partition.raise_epochs()
         if part.truncated_at is not None:
             memory_delayed.truncate(partition.in_flight, part.truncated_at)
         for first_offset in part.deleted:

@@ -55,6 +55,7 @@ MEMBER_EPOCH_FLOOR = "member_epoch_floor"
 
 _PARTITION = select(*(SHARE_PARTITION.c[name] for name in PARTITION_COLUMNS))
 _C = SHARE_PARTITION.c
+_EPOCHS = (_C.owner_epoch, _C.state_epoch, _C.replay_epoch)
 
 
 def open_partitions(
@@ -80,6 +81,7 @@ def _make_rows(connection: Connection, dialect: Dialect, keys: Sequence[Partitio
         "owner_epoch": floor,
         "incarnation": 0,
         "state_epoch": floor,
+        "replay_epoch": floor,
         "closed": False,
         "stopped_reason": "",
         "rate_limit": 0,
@@ -97,11 +99,9 @@ def _make_rows(connection: Connection, dialect: Dialect, keys: Sequence[Partitio
             connection.execute(
                 update(SHARE_PARTITION)
                 # Never claimed, so nobody has seen its owner epoch. It may be another's row, which
-                # was reset meanwhile: neither epoch may fall.
+                # was reset meanwhile: no epoch may fall.
                 .where(*same, _C.incarnation == 0)
-                .values(
-                    {c: case((c < risen, risen), else_=c) for c in (_C.owner_epoch, _C.state_epoch)}
-                )
+                .values({c: case((c < risen, risen), else_=c) for c in _EPOCHS})
             )
 
 

@@ -45,6 +45,7 @@ PARTITION_COLUMNS = (
     "lane",
     "stops_at",
     "rate_limit",
+    "replay_epoch",
 )
 """The order that `decode_partition` wants."""
 
@@ -80,6 +81,7 @@ def decode_partition(row: Sequence[Any]) -> PartitionRow:
         starts_at_zero=bool(row[16]),
         stops_at=row[18],
         rate_limit=row[19],
+        replay_epoch=row[20],
     )
 
 

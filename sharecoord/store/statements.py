@@ -66,10 +66,12 @@ class Statements:
             .values({name: bindparam(name) for name in HEAD_COLUMNS}),
             (*HEAD_COLUMNS, "the_id"),
         )
+        raised = part.c.state_epoch + literal_column("1")
         self._raise_state_epoch = self._compile(
             update(part)
             .where(part.c.id == bindparam("the_id"))
-            .values(state_epoch=part.c.state_epoch + literal_column("1")),
+            # In this order: MySQL computes the second from what the first has just become.
+            .ordered_values((part.c.replay_epoch, raised), (part.c.state_epoch, raised)),
             ("the_id",),
         )
         self._delete_in_flight = self._compile(

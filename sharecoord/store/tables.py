@@ -102,6 +102,7 @@ SHARE_PARTITION = Table(
     Column("owner_epoch", BigInteger, nullable=False),
     Column("incarnation", BigInteger, nullable=False),
     Column("state_epoch", BigInteger, nullable=False),
+    Column("replay_epoch", BigInteger, nullable=False),  # state epoch of the last reset
     Column("closed", Boolean, nullable=False),
     Column("stopped_reason", String(255), nullable=False),
     Column("starts_at_zero", Boolean, nullable=False),  # written when the row is made

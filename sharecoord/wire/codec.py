@@ -121,6 +121,7 @@ def _fill_all_but_payloads(batch: types.RecordBatch, delivery: Delivery, now_ms:
     batch.record_count = delivery.records
     batch.credit_bytes = delivery.size_bytes
     batch.timestamp_type = head.timestamp_type
+    batch.replay_epoch = delivery.replay_epoch
     for r in delivery.ranges:
         batch.ranges.add(
             first_offset=r.first,

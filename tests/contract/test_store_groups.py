@@ -173,7 +173,7 @@ def test_a_reset_under_traffic(world: World) -> None:
     assert row.head is not None
     assert (row.head.start_offset, row.head.end_offset, row.head.finished_count) == (1000, 1000, 0)
     assert (row.head.end_leader_epoch, row.head.change_sequence) == (-1, 41)
-    assert row.state_epoch == loaded.row.state_epoch + 1
+    assert row.state_epoch == row.replay_epoch == loaded.row.state_epoch + 1
     assert (row.owner, row.owner_epoch) == ("owner", loaded.row.owner_epoch)
     assert operator.ensure_group("group").group_epoch == before + 1
 
@@ -323,6 +323,7 @@ def test_what_is_made_again_repeats_no_id_and_no_epoch(world: World) -> None:
     assert new.row.partition_id != old.row.partition_id
     assert new.row.owner_epoch > old.row.owner_epoch
     assert new.row.state_epoch >= state_epoch
+    assert new.row.replay_epoch >= state_epoch
     assert store.ensure_group("group").group_epoch >= group_epoch
     assert new.dead_letters == ()
 

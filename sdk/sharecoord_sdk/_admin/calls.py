@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from sharecoord_sdk._proto import admin_service_pb2 as pb
+from sharecoord_sdk._proto import share_service_pb2 as share_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .errors import AdminError, item_error
@@ -35,6 +37,7 @@ from .types import (
 T = TypeVar("T")
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["AdminService"]
+_SHARE_SERVICE: Final = share_pb.DESCRIPTOR.services_by_name["ShareService"]
 
 Topics = Mapping[str, Sequence[int]] | Iterable[str]
 """Topic names, or topic to its partitions (none = all)."""
@@ -61,23 +64,27 @@ class Call(Generic[T]):
         request: The message to send.
         read: Makes the result out of the answer.
         is_safe: Whether it changes nothing, so that another coordinator may be asked.
+        service: Whose method it is.
+        answers: Where its answer is defined.
     """
 
     method: str
     request: Message
     read: Callable[[Any], T]
     is_safe: bool = False
+    service: ServiceDescriptor = _SERVICE
+    answers: Any = pb
 
     @property
     def path(self) -> str:
         """The method as grpc names it."""
-        return f"/{_SERVICE.full_name}/{self.method}"
+        return f"/{self.service.full_name}/{self.method}"
 
     @property
     def decode(self) -> Callable[[bytes], Message]:
         """Reads an answer."""
-        name = _SERVICE.methods_by_name[self.method].output_type.name
-        message: type[Message] = getattr(pb, name)
+        name = self.service.methods_by_name[self.method].output_type.name
+        message: type[Message] = getattr(self.answers, name)
         return message.FromString
 
 
@@ -391,4 +398,20 @@ def _in_flight(found: pb.InFlightRange) -> InFlightRange:
         lock_remaining_ms=_optional(found, "lock_remaining_ms"),
         available_at_ms=found.available_at_ms,
         reason=found.reason,
+    )
+
+
+def acknowledge_for(
+    group_id: str, member_id: str, acknowledgements: Sequence[types_pb.PartitionAcknowledgements]
+) -> Call[Sequence[types_pb.PartitionOutcome]]:
+    """Acknowledge of the ShareService, for a member that may be gone; harmless to repeat."""
+
+    def read(answer: share_pb.AcknowledgeResponse) -> Sequence[types_pb.PartitionOutcome]:
+        return answer.outcomes
+
+    request = share_pb.AcknowledgeRequest(
+        group_id=group_id, member_id=member_id, acknowledgements=acknowledgements
+    )
+    return Call(
+        "Acknowledge", request, read, is_safe=True, service=_SHARE_SERVICE, answers=share_pb
     )

@@ -122,12 +122,14 @@ class Columns:
         "count",
         "credit_bytes",
         "details",
+        "holder",
         "key",
         "keys",
         "locks",
         "owner",
         "partition",
         "received_at",
+        "replay_epoch",
         "states",
         "topic",
         "values",
@@ -140,6 +142,9 @@ class Columns:
         self.base_offset = batch.base_offset
         self.count = batch.record_count
         self.credit_bytes = batch.credit_bytes
+        self.replay_epoch = batch.replay_epoch
+        # Group and member that it was delivered to.
+        self.holder = ("", "")
         self.received_at = received_at
         # The consumer that may acknowledge these records; set when they are handed out.
         self.owner: object | None = None

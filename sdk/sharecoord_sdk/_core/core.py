@@ -72,6 +72,7 @@ class ConsumerCore:
     def __init__(self, config: ConsumerConfig, member_id: str, chance: Callable[[], float]) -> None:
         self.config = config
         self.member_id = member_id
+        self._holder = (config.group_id, member_id)
         self.link = Link(
             config.addresses,
             backoff_s=config.reconnect_backoff_s,
@@ -315,7 +316,9 @@ class ConsumerCore:
             if not count or len(batch.values) != count:
                 self._malformed(key, count, len(batch.values))
                 continue
-            self.locks.receive(Columns(batch, key, received_at))
+            columns = Columns(batch, key, received_at)
+            columns.holder = self._holder
+            self.locks.receive(columns)
             unwanted = unwanted or self._is_unwanted(key)
         if unwanted:
             # It was on its way when the subscription changed, or when the drain began.

@@ -114,7 +114,7 @@ class RecordCheckpoint(_message.Message):
     def __init__(self, index: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class RecordBatch(_message.Message):
-    __slots__ = ("partition", "base_offset", "record_count", "offset_deltas", "timestamps_ms", "timestamp_type", "keys", "values", "null_keys", "null_values", "headers", "ranges", "credit_bytes", "checkpoints")
+    __slots__ = ("partition", "base_offset", "record_count", "offset_deltas", "timestamps_ms", "timestamp_type", "keys", "values", "null_keys", "null_values", "headers", "ranges", "credit_bytes", "checkpoints", "replay_epoch")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +129,7 @@ class RecordBatch(_message.Message):
     RANGES_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_EPOCH_FIELD_NUMBER: _ClassVar[int]
     partition: TopicPartition
     base_offset: int
     record_count: int
@@ -143,7 +144,8 @@ class RecordBatch(_message.Message):
     ranges: _containers.RepeatedCompositeFieldContainer[AcquiredRange]
     credit_bytes: int
     checkpoints: _containers.RepeatedCompositeFieldContainer[RecordCheckpoint]
-    def __init__(self, partition: _Optional[_Union[TopicPartition, _Mapping]] = ..., base_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., offset_deltas: _Optional[_Iterable[int]] = ..., timestamps_ms: _Optional[_Iterable[int]] = ..., timestamp_type: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., values: _Optional[_Iterable[bytes]] = ..., null_keys: _Optional[bytes] = ..., null_values: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[RecordHeaders, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AcquiredRange, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[RecordCheckpoint, _Mapping]]] = ...) -> None: ...
+    replay_epoch: int
+    def __init__(self, partition: _Optional[_Union[TopicPartition, _Mapping]] = ..., base_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., offset_deltas: _Optional[_Iterable[int]] = ..., timestamps_ms: _Optional[_Iterable[int]] = ..., timestamp_type: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., values: _Optional[_Iterable[bytes]] = ..., null_keys: _Optional[bytes] = ..., null_values: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[RecordHeaders, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AcquiredRange, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[RecordCheckpoint, _Mapping]]] = ..., replay_epoch: _Optional[int] = ...) -> None: ...
 
 class AcknowledgedRange(_message.Message):
     __slots__ = ("first_offset", "last_offset", "type", "lock_token", "delay_ms", "reason", "checkpoint")

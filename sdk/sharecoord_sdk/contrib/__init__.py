@@ -1,1 +1,1 @@
-"""Readers of values that need packages of their own: `avro`."""
+"""What joins the SDK to libraries that it does not need itself; each module names its extra."""

@@ -16,6 +16,7 @@ from sharecoord.api.grpc.validation import check_group_id, check_member_id
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.core.peering import Relayed
 from sharecoord.errors import InvalidRequestError, SharecoordError
+from sharecoord.runtime import on_behalf
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.group_actor import GroupActor
@@ -200,9 +201,6 @@ class UnaryCalls:
 
     async def acknowledge(self, request: service.AcknowledgeRequest) -> service.AcknowledgeResponse:
         """Settles ranges; answers after the commit."""
-        group, session = await self._member(
-            request.group_id, request.member_id, request.member_epoch
-        )
         items = codec.acknowledgements(request.acknowledgements)
         done: asyncio.Future[list[PartitionResult]] = asyncio.get_running_loop().create_future()
 
@@ -210,7 +208,16 @@ class UnaryCalls:
             if not done.done():
                 done.set_result(results)
 
-        group.acknowledge(session, items, Collector(answer))
+        if request.member_epoch:
+            group, session = await self._member(
+                request.group_id, request.member_id, request.member_epoch
+            )
+            group.acknowledge(session, items, Collector(answer))
+        else:
+            group = await self._coordinator.existing_group(check_group_id(request.group_id))
+            member_id = check_member_id(request.member_id)
+            on_behalf.check_allowed(group.config, member_id)
+            on_behalf.acknowledge_for(group, member_id, items, Collector(answer))
         results = await done
         return service.AcknowledgeResponse(
             outcomes=[codec.partition_outcome(result) for result in results]

@@ -202,6 +202,13 @@ RANGE = "partition_id=1 first_offset="
             "UPDATE",
         ),
         (
+            "UPDATE share_partition SET replay_epoch = -1",
+            "share_partition",
+            "id=1",
+            "replay_epoch is -1",
+            "UPDATE",
+        ),
+        (
             "UPDATE share_partition SET owner_epoch = 0 WHERE id = 1",
             "in_flight",
             f"{RANGE}0",

@@ -88,6 +88,7 @@ def _make_share_partition() -> None:
         sa.Column("owner_epoch", sa.BigInteger, nullable=False),
         sa.Column("incarnation", sa.BigInteger, nullable=False),
         sa.Column("state_epoch", sa.BigInteger, nullable=False),
+        sa.Column("replay_epoch", sa.BigInteger, nullable=False),
         sa.Column("closed", sa.Boolean, nullable=False),
         sa.Column("stopped_reason", sa.String(255), nullable=False),
         sa.Column("starts_at_zero", sa.Boolean, nullable=False),

@@ -1,0 +1,28 @@
+"""Effects that happen once: the acknowledgement is a row in the transaction of the effect.
+
+    engine = create_engine("postgresql+psycopg://…")
+    outbox = AckOutbox()
+    outbox.create(engine)
+
+    @worker.handler("orders")
+    @outbox.once(engine)
+    def book(connection, message):
+        connection.execute(insert(bookings).values(order=message.value()))
+
+    with AckRelay(outbox, engine, {"bootstrap.servers": "localhost:7070"}):
+        worker.run()
+
+The row of a record and its effect are committed together or not at all. When the record comes
+again, because the worker died before its acknowledgement arrived, because its lock ran out, or
+because another worker is at it at the same time, the row is there and the handler is not called.
+`AckRelay` says what was committed and never acknowledged to the coordinator, in place of a worker
+that is gone; the group allows it with `share.ack.outbox=true`. It only saves a delivery: the row
+alone is what holds.
+
+Needs `sharecoord-sdk[sqlalchemy]`.
+"""
+
+from .outbox import AckOutbox, AlreadySettledError
+from .relay import AckRelay, RelayReport
+
+__all__ = ["AckOutbox", "AckRelay", "AlreadySettledError", "RelayReport"]

@@ -1,0 +1,282 @@
+"""`AckOutbox`: the table, and the rows that a handler's own transaction writes to it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar, cast
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    delete,
+    insert,
+    select,
+)
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from sharecoord_sdk._core.delivery_id import DeliveryId, delivery_id_of
+from sharecoord_sdk._core.records import Message
+
+T = TypeVar("T")
+
+#: A batch whose records another worker settles at the same time is begun anew so often.
+TRIES: Final = 5
+
+#: A row is relayed after so long without its worker's own acknowledgement, in milliseconds.
+RELAY_AFTER_MS: Final = 10_000
+
+
+class AlreadySettledError(Exception):
+    """Another worker has settled the record meanwhile: this transaction must be rolled back."""
+
+
+class AckOutbox:
+    """The table in the application's database, one for all groups; safe to share between threads.
+
+    Args:
+        name: Of the table.
+        metadata: Where the table is to stand, for migrations of the application's own; by default
+            it stands alone, and `create` makes it.
+        schema: Of the table.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        name: str = "sharecoord_ack",
+        *,
+        metadata: MetaData | None = None,
+        schema: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        self.table = Table(
+            name,
+            MetaData() if metadata is None else metadata,
+            Column("group_id", String(255), primary_key=True),
+            Column("topic", String(249), primary_key=True),
+            Column("topic_id", String(32), primary_key=True),
+            Column("partition_index", Integer, primary_key=True, autoincrement=False),
+            Column("record_offset", BigInteger, primary_key=True, autoincrement=False),
+            # Grows when the group's offsets are reset: then the record is to be processed again.
+            Column("replay_epoch", BigInteger, primary_key=True, autoincrement=False),
+            Column("member_id", String(64), nullable=False),
+            Column("lock_token", BigInteger, nullable=False),
+            Column("settled_at_ms", BigInteger, nullable=False),
+            # When it is said to the coordinator next; NULL = it is known to be finished there.
+            Column("relay_at_ms", BigInteger),
+            Index(f"ix_{name}_relay", "relay_at_ms"),
+            Index(f"ix_{name}_settled", "settled_at_ms"),
+            schema=schema,
+        )
+
+    def create(self, engine: Engine) -> None:
+        """Makes the table unless it is there."""
+        self.table.metadata.create_all(engine, tables=[self.table])
+
+    async def create_async(self, engine: AsyncEngine) -> None:
+        """`create` for an asyncio engine."""
+        async with engine.begin() as connection:
+            await connection.run_sync(self.table.create, checkfirst=True)
+
+    # -- in the application's transaction -------------------------------------------------------
+
+    def settle(self, connection: Connection, message: Message) -> bool:
+        """Writes down that a record is processed, in a transaction that holds its effect.
+
+        Args:
+            connection: Of the transaction.
+            message: The record.
+
+        Returns:
+            False = it was processed before: roll back, or leave its effect out; and return from
+            the handler, so that it is acknowledged.
+
+        Raises:
+            AlreadySettledError: Another worker settles it at the same moment: roll back.
+            ValueError: The message names no record.
+        """
+        return bool(self.settle_all(connection, [message]))
+
+    def settle_all(self, connection: Connection, messages: Sequence[Message]) -> list[Message]:
+        """`settle` for a batch; returns those that were not processed before, in order.
+
+        Raises:
+            AlreadySettledError: As `settle`.
+            ValueError: As `settle`.
+        """
+        ids = [delivery_id_of(message) for message in messages]
+        known = self._known(connection, ids)
+        fresh = {each[:6]: each for each in ids if each[:6] not in known}
+        if fresh:
+            now_ms = int(self._clock() * 1000)
+            rows = [self._row(each, now_ms) for each in fresh.values()]
+            try:
+                connection.execute(insert(self.table), rows)
+            except IntegrityError as error:
+                raise AlreadySettledError(
+                    "another worker has settled the record meanwhile; roll this transaction back"
+                ) from error
+        return [
+            message
+            for message, each in zip(messages, ids, strict=True)
+            if fresh.pop(each[:6], None) is not None
+        ]
+
+    def _known(
+        self, connection: Connection, ids: Sequence[DeliveryId]
+    ) -> set[tuple[str, str, str, int, int, int]]:
+        """Which of these have a row; one query for each run of one partition."""
+        columns = self.table.c
+        found: set[tuple[str, str, str, int, int, int]] = set()
+        by_place: dict[tuple[str, str, str, int], list[int]] = {}
+        for each in ids:
+            by_place.setdefault(each[:4], []).append(each.offset)
+        for place, offsets in by_place.items():
+            query = select(columns.record_offset, columns.replay_epoch).where(
+                columns.group_id == place[0],
+                columns.topic == place[1],
+                columns.topic_id == place[2],
+                columns.partition_index == place[3],
+                columns.record_offset.between(min(offsets), max(offsets)),
+            )
+            found.update((*place, offset, epoch) for offset, epoch in connection.execute(query))
+        return found
+
+    @staticmethod
+    def _row(each: DeliveryId, now_ms: int) -> dict[str, object]:
+        return {
+            "group_id": each.group_id,
+            "topic": each.topic,
+            "topic_id": each.topic_id,
+            "partition_index": each.partition,
+            "record_offset": each.offset,
+            "replay_epoch": each.replay_epoch,
+            "member_id": each.member_id,
+            "lock_token": each.lock_token,
+            "settled_at_ms": now_ms,
+            # What a test made has no lock that anybody could be told of.
+            "relay_at_ms": now_ms + RELAY_AFTER_MS if each.lock_token else None,
+        }
+
+    async def settle_async(self, connection: AsyncConnection, message: Message) -> bool:
+        """`settle` on an asyncio connection."""
+        return await connection.run_sync(self.settle, message)
+
+    async def settle_all_async(
+        self, connection: AsyncConnection, messages: Sequence[Message]
+    ) -> list[Message]:
+        """`settle_all` on an asyncio connection."""
+        return await connection.run_sync(self.settle_all, messages)
+
+    def purge(self, connection: Connection, *, keep_s: float) -> int:
+        """Deletes rows of records that are finished at the coordinator; returns how many.
+
+        Args:
+            connection: In a transaction.
+            keep_s: Rows that are younger stay. It must be longer than any transaction of a
+                handler can be open: a worker that stood still for longer, and then commits, would
+                find no row in its way.
+        """
+        columns, before_ms = self.table.c, int((self._clock() - keep_s) * 1000)
+        doomed = columns.relay_at_ms.is_(None) & (columns.settled_at_ms < before_ms)
+        return connection.execute(delete(self.table).where(doomed)).rowcount
+
+    # -- around a handler -----------------------------------------------------------------------
+
+    def once(self, engine: Engine | AsyncEngine) -> Callable[[Callable[..., Any]], Any]:
+        """Makes a handler out of a function that also takes the connection of a transaction.
+
+        The transaction begins before the function, commits when it returns, and rolls back when
+        it raises. The function is not called for a record that was processed before; of a batch it
+        gets the others.
+
+        Args:
+            engine: Of the application's database; an `AsyncEngine` for an `async def` function.
+
+        Returns:
+            A decorator: `(connection, message)` or `(connection, messages)` becomes `(message)` or
+            `(messages)`, for `Worker.handler`.
+
+        Raises:
+            TypeError: A plain function with an `AsyncEngine`, or the other way round.
+        """
+
+        def decorate(function: Callable[..., Any]) -> Any:
+            is_async = inspect.iscoroutinefunction(function)
+            if is_async is not isinstance(engine, AsyncEngine):
+                name = getattr(function, "__qualname__", repr(function))
+                kind, wanted = ("async", "an AsyncEngine") if is_async else ("plain", "an Engine")
+                raise TypeError(f"{name} is a {kind} function: it needs {wanted}, not {engine!r}")
+            return self._once_async(engine, function) if is_async else self._once(engine, function)
+
+        return decorate
+
+    def _once(self, engine: Engine | AsyncEngine, function: Callable[..., None]) -> Any:
+        assert isinstance(engine, Engine), "checked"
+
+        @functools.wraps(function)
+        def handle(given: Message | list[Message]) -> None:
+            for left in reversed(range(TRIES)):
+                try:
+                    with engine.begin() as connection:
+                        found = self.settle_all(connection, _listed(given))
+                        if (fresh := _left(given, found)) is not None:
+                            function(connection, fresh)
+                        return
+                except AlreadySettledError:
+                    if not left:
+                        raise
+
+        return _without_first(handle, function)
+
+    def _once_async(
+        self, engine: Engine | AsyncEngine, function: Callable[..., Awaitable[None]]
+    ) -> Any:
+        assert isinstance(engine, AsyncEngine), "checked"
+
+        @functools.wraps(function)
+        async def handle(given: Message | list[Message]) -> None:
+            for left in reversed(range(TRIES)):
+                try:
+                    async with engine.begin() as connection:
+                        found = await self.settle_all_async(connection, _listed(given))
+                        if (fresh := _left(given, found)) is not None:
+                            await function(connection, fresh)
+                        return
+                except AlreadySettledError:
+                    if not left:
+                        raise
+
+        return _without_first(handle, function)
+
+
+def _listed(given: Message | list[Message]) -> list[Message]:
+    return [given] if isinstance(given, Message) else given
+
+
+def _left(given: Message | list[Message], fresh: list[Message]) -> Message | list[Message] | None:
+    """What is still to be processed, in the form in which it was given; None = nothing."""
+    if not fresh:
+        return None
+    return fresh[0] if isinstance(given, Message) else fresh
+
+
+def _without_first(handle: Callable[..., Any], function: Callable[..., Any]) -> Any:
+    """Shows a handler's signature without the connection, for those who look at type hints."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())[1:]
+    shown = cast("Any", handle)
+    shown.__signature__ = signature.replace(parameters=parameters)
+    return shown

@@ -1,0 +1,267 @@
+"""`AckRelay`: says what stands in an outbox to the coordinator, for workers that are gone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from sqlalchemy import Engine, Row, and_, or_, select, update
+
+from sharecoord_sdk._admin.calls import acknowledge_for
+from sharecoord_sdk._core.errors import IllegalStateException
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
+from sharecoord_sdk.admin import AdminClient, AdminError
+
+from .outbox import AckOutbox
+
+_log = logging.getLogger("sharecoord_sdk")
+
+#: Rows of one call to the coordinator, and of one transaction.
+ROWS_MAX: Final = 1_000
+
+#: A row that could not be settled is said again after so long, doubled up to the second number.
+AGAIN_MS: Final = 5_000
+AGAIN_MAX_MS: Final = 300_000
+
+#: Of one statement: databases limit the parameters of one, SQLite once to 999.
+_KEYS_MAX: Final = 100
+
+_FINAL: Final = (
+    types_pb.ACKNOWLEDGE_OUTCOME_ALREADY_FINISHED,
+    # Below the start offset: finished.
+    types_pb.ACKNOWLEDGE_OUTCOME_UNKNOWN_OUTCOME,
+)
+
+_Member = tuple[str, str]
+_Place = tuple[str, str, int]
+
+
+class RelayReport(NamedTuple):
+    """What one look at the outbox did, in rows."""
+
+    finished: int
+    """Finished at the coordinator, some of them by this look."""
+    waiting: int
+    """Their lock is gone, or nobody could be asked: the record comes again, and finds its row."""
+    purged: int
+    """Finished long ago, and deleted."""
+
+
+class AckRelay:
+    """Looks at an outbox again and again, in a thread of its own.
+
+    One relay per application is enough; several do no harm.
+
+    Args:
+        outbox: The table.
+        engine: Of the database that it is in; synchronous, also where handlers use asyncio.
+        conf: Address and credentials as of `AdminClient`.
+        every_s: Time between two looks.
+        keep_s: Rows of finished records are deleted after so long (see `AckOutbox.purge`).
+        clock: Seconds since the epoch.
+
+    Raises:
+        InvalidConfigError: As `AdminClient`.
+        ValueError: A time that is not above 0.
+    """
+
+    def __init__(
+        self,
+        outbox: AckOutbox,
+        engine: Engine,
+        conf: Mapping[str, Any],
+        *,
+        every_s: float = 5.0,
+        keep_s: float = 7 * 86_400.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        for name, value in (("every_s", every_s), ("keep_s", keep_s)):
+            if not value > 0:
+                raise ValueError(f"{name} must be more than 0 seconds, not {value}")
+        self._outbox = outbox
+        self._engine = engine
+        self._every_s = every_s
+        self._keep_s = keep_s
+        self._clock = clock
+        addresses = str(conf.get("bootstrap.servers", "")).split(",")
+        # Each share-partition is settled at its own coordinator: all are asked in turn.
+        self._clients = [
+            AdminClient({**conf, "bootstrap.servers": address.strip()}) for address in addresses
+        ]
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._said = ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts the thread; the first look comes at once.
+
+        Raises:
+            IllegalStateException: It was started before.
+        """
+        if self._thread is not None:
+            raise IllegalStateException("a relay runs once; make a new one")
+        self._thread = threading.Thread(target=self._run, name="sharecoord-relay", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after the look under way, and closes the connections."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        for client in self._clients:
+            client.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.run_once()
+            except Exception as error:  # noqa: BLE001 - the database may be away for a while
+                self._tell(f"the outbox can not be relayed: {error}")
+            self._stop.wait(self._every_s)
+
+    def _tell(self, text: str) -> None:
+        """Says what is wrong, once while it is the same."""
+        if text != self._said:
+            self._said = text
+            _log.warning(text)
+
+    # -- one look -------------------------------------------------------------------------------
+
+    def run_once(self) -> RelayReport:
+        """Says everything that is due, and deletes what is old.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: The database does not answer.
+        """
+        finished = waiting = 0
+        while not self._stop.is_set():
+            rows = self._due()
+            done, other = self._say(rows)
+            finished, waiting = finished + len(done), waiting + len(other)
+            self._note(done, other)
+            if len(rows) < ROWS_MAX:
+                break
+        with self._engine.begin() as connection:
+            purged = self._outbox.purge(connection, keep_s=self._keep_s)
+        return RelayReport(finished, waiting, purged)
+
+    def _due(self) -> list[Row[Any]]:
+        columns = self._outbox.table.c
+        query = (
+            select(self._outbox.table)
+            .where(columns.relay_at_ms <= int(self._clock() * 1000))
+            .order_by(columns.relay_at_ms)
+            .limit(ROWS_MAX)
+        )
+        with self._engine.connect() as connection:
+            return list(connection.execute(query))
+
+    def _say(self, rows: Sequence[Row[Any]]) -> tuple[list[Row[Any]], list[Row[Any]]]:
+        """Asks the coordinators; returns what is finished, and what is not."""
+        done: list[Row[Any]] = []
+        open_rows: dict[_Member, list[Row[Any]]] = {}
+        newest: dict[tuple[Any, ...], Row[Any]] = {}
+        for row in sorted(rows, key=lambda each: each.replay_epoch):
+            older = newest.pop(row[:5], None)
+            if older is not None:
+                # A reset began another life of the record: nobody waits for this one.
+                done.append(older)
+            newest[row[:5]] = row
+        for row in sorted(newest.values(), key=lambda each: tuple(each[:5])):
+            open_rows.setdefault((row.group_id, row.member_id), []).append(row)
+        other: list[Row[Any]] = []
+        for member, wanted in open_rows.items():
+            for client in self._clients:
+                settled = self._ask(client, member, wanted)
+                done += settled
+                gone = set(map(id, settled))
+                wanted = [row for row in wanted if id(row) not in gone]
+                if not wanted:
+                    break
+            other += wanted
+        return done, other
+
+    def _ask(
+        self, client: AdminClient, member: _Member, rows: Sequence[Row[Any]]
+    ) -> list[Row[Any]]:
+        """Says it to one coordinator; returns the rows whose records are finished."""
+        by_place: dict[_Place, list[Row[Any]]] = {}
+        for row in rows:
+            by_place.setdefault((row.topic, row.topic_id, row.partition_index), []).append(row)
+        acknowledgements = [_to_wire(place, of_place) for place, of_place in by_place.items()]
+        try:
+            outcomes = client._run(acknowledge_for(*member, acknowledgements))
+        except AdminError as error:
+            self._tell(f"acknowledgements of an outbox are not taken: {error.message}")
+            return []
+        finished: list[Row[Any]] = []
+        for outcome in outcomes:
+            place = outcome.partition
+            of_place = by_place.get((place.topic, place.topic_id.hex(), place.partition), [])
+            if not outcome.error_reason:
+                finished += [row for row in of_place if _is_finished(row, outcome.exceptions)]
+        return finished
+
+    def _note(self, done: Sequence[Row[Any]], other: Sequence[Row[Any]]) -> None:
+        """Writes down what is finished, and when the rest is said again."""
+        if not done and not other:
+            return
+        table, now_ms = self._outbox.table, int(self._clock() * 1000)
+        with self._engine.begin() as connection:
+            for at in range(0, len(done), _KEYS_MAX):
+                some = self._are(done[at : at + _KEYS_MAX])
+                connection.execute(update(table).where(some).values(relay_at_ms=None))
+            for row in other:
+                wait_ms = min(max(AGAIN_MS, now_ms - row.settled_at_ms), AGAIN_MAX_MS)
+                connection.execute(
+                    update(table).where(self._are([row])).values(relay_at_ms=now_ms + wait_ms)
+                )
+
+    def _are(self, rows: Iterable[Row[Any]]) -> Any:
+        key = list(self._outbox.table.primary_key.columns)
+        return or_(*(and_(*(column == row[at] for at, column in enumerate(key))) for row in rows))
+
+
+def _to_wire(place: _Place, rows: Sequence[Row[Any]]) -> types_pb.PartitionAcknowledgements:
+    """Neighbours under one lock are one range."""
+    topic, topic_id, partition = place
+    found = types_pb.PartitionAcknowledgements(
+        partition=types_pb.TopicPartition(
+            topic=topic, topic_id=bytes.fromhex(topic_id), partition=partition
+        )
+    )
+    for row in rows:
+        last = found.ranges[-1] if found.ranges else None
+        if last and (last.last_offset + 1, last.lock_token) == (row.record_offset, row.lock_token):
+            last.last_offset = row.record_offset
+        else:
+            found.ranges.add(
+                first_offset=row.record_offset,
+                last_offset=row.record_offset,
+                type=types_pb.ACKNOWLEDGE_TYPE_ACCEPT,
+                lock_token=row.lock_token,
+            )
+    return found
+
+
+def _is_finished(row: Row[Any], exceptions: Iterable[types_pb.RangeOutcome]) -> bool:
+    for each in exceptions:
+        if each.first_offset <= row.record_offset <= each.last_offset:
+            return each.outcome in _FINAL
+    return True
