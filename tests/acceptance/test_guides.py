@@ -21,7 +21,9 @@ def example_of(guide: str) -> str:
     return str(program)
 
 
-def run_example(guide: str, servers: str, folder: Path, names: dict[str, str]) -> list[str]:
+def run_example(
+    guide: str, servers: str, folder: Path, names: dict[str, str], *files: str
+) -> list[str]:
     """Runs the program of a guide; returns what it printed.
 
     Args:
@@ -29,10 +31,12 @@ def run_example(guide: str, servers: str, folder: Path, names: dict[str, str]) -
         servers: Of Kafka.
         folder: For the coordinator and the program.
         names: Topics and groups of the guide, and what they are called here.
+        files: Files that the program makes; they go into the folder.
     """
     program = example_of(guide)
     with CoordinatorProcess(servers, folder) as coordinator:
         told = {"localhost:7070": coordinator.address, "localhost:9092": servers}
+        told |= {file: str(folder / file) for file in files}
         for old, new in {**told, **{f'"{k}"': f'"{v}"' for k, v in names.items()}}.items():
             assert old in program
             program = program.replace(old, new)
@@ -111,3 +115,14 @@ def test_worker(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_pat
         "done: alice - pay 5 - delivery 2",
         "done: alice - close - delivery 1",
     ]
+
+
+def test_exactly_once(
+    kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    names = {"payments": topic(), "ledger": unique_name("ledger")}
+    servers = kafka_broker.bootstrap_servers
+    lines = run_example("exactly-once.md", servers, tmp_path, names, "bookings.db")
+    printed = [line for line in lines if line.startswith(("acknowledged:", "booked:"))]
+    assert len(printed) == 4
+    check_said("exactly-once.md", printed)

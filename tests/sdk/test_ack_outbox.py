@@ -1,4 +1,4 @@
-"""Effects that happen once: `sharecoord_sdk.contrib.sqlalchemy` on SQLite, without a coordinator."""
+"""Effects that happen once (`sharecoord_sdk.contrib.sqlalchemy`), without a coordinator."""
 
 from __future__ import annotations
 
@@ -348,6 +348,11 @@ def test_a_relay_in_its_thread(
     clock.now_s += 400
     assert relay.run_once().waiting == 1
     assert any("acknowledgements of an outbox are not taken" in r.message for r in caplog.records)
+
+
+def test_a_negative_wait_is_refused() -> None:
+    with pytest.raises(ValueError, match="relay_after_s must be 0 seconds or more"):
+        AckOutbox(relay_after_s=-1)
 
 
 @pytest.mark.parametrize("setting", ["every_s", "keep_s"])

@@ -139,7 +139,7 @@ async def test_what_only_the_member_itself_can_say_is_refused() -> None:
 
 def test_the_group_has_to_allow_it() -> None:
     check_allowed(resolve({"share.ack.outbox": "true"}), "m")
-    with pytest.raises(InvalidRequestError, match="share.ack.outbox=true"):
+    with pytest.raises(InvalidRequestError, match=r"share\.ack\.outbox=true"):
         check_allowed(resolve({}), "m")
 
 

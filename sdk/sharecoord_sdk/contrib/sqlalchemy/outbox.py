@@ -33,9 +33,6 @@ T = TypeVar("T")
 #: A batch whose records another worker settles at the same time is begun anew so often.
 TRIES: Final = 5
 
-#: A row is relayed after so long without its worker's own acknowledgement, in milliseconds.
-RELAY_AFTER_MS: Final = 10_000
-
 
 class AlreadySettledError(Exception):
     """Another worker has settled the record meanwhile: this transaction must be rolled back."""
@@ -49,7 +46,11 @@ class AckOutbox:
         metadata: Where the table is to stand, for migrations of the application's own; by default
             it stands alone, and `create` makes it.
         schema: Of the table.
+        relay_after_s: So long `AckRelay` leaves a row to its worker's own acknowledgement.
         clock: Seconds since the epoch.
+
+    Raises:
+        ValueError: `relay_after_s` is negative.
     """
 
     def __init__(
@@ -58,8 +59,12 @@ class AckOutbox:
         *,
         metadata: MetaData | None = None,
         schema: str | None = None,
+        relay_after_s: float = 10.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if not relay_after_s >= 0:
+            raise ValueError(f"relay_after_s must be 0 seconds or more, not {relay_after_s}")
+        self._relay_after_ms = int(relay_after_s * 1000)
         self._clock = clock
         self.table = Table(
             name,
@@ -154,8 +159,7 @@ class AckOutbox:
             found.update((*place, offset, epoch) for offset, epoch in connection.execute(query))
         return found
 
-    @staticmethod
-    def _row(each: DeliveryId, now_ms: int) -> dict[str, object]:
+    def _row(self, each: DeliveryId, now_ms: int) -> dict[str, object]:
         return {
             "group_id": each.group_id,
             "topic": each.topic,
@@ -167,7 +171,7 @@ class AckOutbox:
             "lock_token": each.lock_token,
             "settled_at_ms": now_ms,
             # What a test made has no lock that anybody could be told of.
-            "relay_at_ms": now_ms + RELAY_AFTER_MS if each.lock_token else None,
+            "relay_at_ms": now_ms + self._relay_after_ms if each.lock_token else None,
         }
 
     async def settle_async(self, connection: AsyncConnection, message: Message) -> bool:
