@@ -105,6 +105,7 @@ def test_analytics_imports_nothing_heavy_at_start() -> None:
 
 
 def test_the_sdk_needs_grpc_and_protobuf_alone() -> None:
+<<<<<<< HEAD
     """What an extra brings is imported by one file, and only when it is used."""
     optional = {("avro.py", "fastavro"), ("tracing.py", "opentelemetry")}
     found = [
@@ -114,6 +115,19 @@ def test_the_sdk_needs_grpc_and_protobuf_alone() -> None:
         if module.split(".")[0] not in {*sys.stdlib_module_names, "grpc", "google", SDK.name}
         and (path.name, module.split(".")[0]) not in optional
     ]
+=======
+    """And each part of `contrib` the library that it is called after."""
+    found = []
+    for path in python_files(SDK):
+        parts = path.relative_to(SDK).parts
+        own = {parts[1]} if parts[0] == "contrib" else set()
+        allowed = {*sys.stdlib_module_names, "grpc", "google", SDK.name, *own}
+        found += [
+            f"{relative(path)} imports {module}"
+            for module in sorted(imports_of(path))
+            if module.split(".")[0] not in allowed
+        ]
+>>>>>>> 4838dfc (Effects: private modules, what contrib may import)
     assert found == []
     assert not [
         f"{relative(path)} imports {module} at its start"

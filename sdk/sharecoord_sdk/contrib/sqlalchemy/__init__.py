@@ -22,7 +22,7 @@ alone is what holds.
 Needs `sharecoord-sdk[sqlalchemy]`.
 """
 
-from .outbox import AckOutbox, AlreadySettledError
-from .relay import AckRelay, RelayReport
+from ._outbox import AckOutbox, AlreadySettledError
+from ._relay import AckRelay, RelayReport
 
 __all__ = ["AckOutbox", "AckRelay", "AlreadySettledError", "RelayReport"]

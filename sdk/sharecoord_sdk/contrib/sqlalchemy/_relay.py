@@ -16,7 +16,7 @@ from sharecoord_sdk._core.errors import IllegalStateException
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk.admin import AdminClient, AdminError
 
-from .outbox import AckOutbox
+from ._outbox import AckOutbox
 
 _log = logging.getLogger("sharecoord_sdk")
 
