@@ -28,6 +28,9 @@ LIFELINE_RECORDS = 100
 """So many due records still go out while the memory limit stops acquiring, and only where nothing
 is under a lock: their acknowledgements are the only way in which their ranges can go."""
 
+TOKENS_RESERVE = 100_000
+"""With fewer lock tokens left than any acquire can use, the share-partition is claimed anew."""
+
 DueRange = tuple[int, int, RangeState]
 
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from sharecoord.core.changes import DeadLetter, LoadedPartition, PartitionCommit, PartitionKey
+from sharecoord.core.changes import DeadLetter, LoadedPartition, PartitionCommit
 from sharecoord.core.dead_letters import OutboxMark, headers_of, mark_of, outbox_name, size_of
 from sharecoord.core.outcomes import archive_cause, archive_message
 from sharecoord.core.records import RecordChunk
@@ -42,8 +42,7 @@ from sharecoord.ports import (
     OutgoingMessage,
 )
 from sharecoord.runtime.effects import CallbackEffect
-from sharecoord.runtime.memory_budget import GroupBudget
-from sharecoord.runtime.record_cache import RecordCache
+from sharecoord.runtime.letter_owner import LetterOwner
 
 if TYPE_CHECKING:
     from sharecoord.runtime.context import Context
@@ -84,64 +83,6 @@ class _Entry:
     @property
     def is_alone(self) -> bool:
         return self.too_large > 0
-
-
-class Life(Protocol):
-    """What knows whether a topic is still the same."""
-
-    def confirm(self, use: Callable[[], None]) -> None:
-        """Calls `use` once what was read until now is known to be of this life."""
-
-
-class Stored(Protocol):
-    """What members stored with records."""
-
-    def for_letter(self, offset: int) -> bytes | None:
-        """What goes with a record's dead letter."""
-
-
-class LetterOwner(Protocol):
-    """A share-partition, or what is left of it."""
-
-    key: PartitionKey
-    state_epoch: int
-    partition_id: int
-    generation: int
-    dead_letters: int
-    """Sent since this process started."""
-
-    @property
-    def partition(self) -> object | None:
-        """None = this incarnation is over."""
-
-    @property
-    def budget(self) -> GroupBudget:
-        """What letters that wait are counted into."""
-
-    @property
-    def cache(self) -> RecordCache:
-        """Payloads in memory."""
-
-    @property
-    def checkpoints(self) -> Stored:
-        """What members stored."""
-
-    @property
-    def life(self) -> Life | None:
-        """Lets pass what was read again."""
-
-    @property
-    def pending_ranges(self) -> int:
-        """See `Committable`."""
-
-    def take_commit(self) -> PartitionCommit | None:
-        """See `Committable`."""
-
-    def drop(self, error: SharecoordError) -> None:
-        """See `Committable`."""
-
-    def dead_letters_safe(self, first: int, last: int) -> None:
-        """Kafka has the dead letters of [first, last]."""
 
 
 class DeadLetters:

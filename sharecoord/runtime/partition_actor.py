@@ -32,6 +32,7 @@ from sharecoord.runtime.bounded import UNBOUNDED
 from sharecoord.runtime.candidates import (
     DUE_LOOKAHEAD_RECORDS,
     LIFELINE_RECORDS,
+    TOKENS_RESERVE,
     Candidates,
     candidates,
 )
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
     from sharecoord.runtime.context import Context
 
 log = structlog.get_logger(__name__)
-
-TOKENS_RESERVE = 100_000
-"""With fewer tokens left than any acquire can use, the partition is claimed anew."""
 
 
 class PartitionActor:
