@@ -138,46 +138,38 @@ class Worker:
     ) -> Callable[[F], F]:
         """Registers the decorated function for the records of a topic.
 
-        An `async def` function runs in the worker's loop, a plain one on a thread. Async handlers
-        must not block: what blocks belongs in a plain function.
+        An `async def` function runs in the worker's loop and must not block; a plain one runs on a
+        thread. docs/worker.md and docs/values.md have examples.
 
         Args:
             topic: One handler per topic; decorate a function several times for several topics.
             batch: The function takes a list of 1 to `batch` messages instead of one message: those
                 that wait, without waiting for more. When it returns None all are accepted, when it
-                raises all are released or rejected; a list of outcomes (None, `Retry`, `Reject`,
-                another exception) in the order of the messages, or a `BatchOutcome`, says it of
-                each. A batch takes one slot.
+                raises all are released or rejected; a list of outcomes in the order of the
+                messages, or a `BatchOutcome`, says it of each. A batch takes one slot.
             ordering: "key": records of one key of a partition run one at a time, in order; records
                 without a key in none. "partition": those of a partition. When one is released, the
-                later ones that this worker holds go back unseen. Between members, and over retries
-                and restarts, the group keeps the order: give it the same `share.ordering`.
+                later ones that this worker holds go back unseen. Give the group the same
+                `share.ordering`: it keeps the order between members, over retries and restarts.
             retry: When a failed record comes again, unless the handler raised `Retry` or `Reject`:
-                a `Backoff`, or a function of message and attempt (1 = the first) that returns
-                seconds, None (the group's back-off decides) or `Reject`.
+                a `Backoff`, or a function of message and attempt that returns seconds or `Reject`.
             on_error: What exceptions mean, before `retry` is asked: `Retry(after_s)` or `Reject`,
                 by class; the most specific class wins.
-            timeout: Seconds that a call may take; then `TimeoutError` is what it raised. An async
-                handler is cancelled. A plain one can not be: it keeps its thread and its slot
-                until it returns, and what it does is dropped.
+            timeout: Seconds that a call may take; then `TimeoutError` is what it raised. A plain
+                handler can not be cancelled: it keeps its slot until it returns.
             rate_per_s: Most records per second, here.
             rate_per_key_per_s: Most records per second of one key of a partition, here.
             breaker: Pauses the topic while what the handler depends on is down.
-
             value: What the value is read as, when no type hint says it: a type of
-                `sharecoord_sdk.values`, or a callable of the bytes (Confluent's deserializers fit).
-                A function of one parameter with another hint than `Message` gets the value, one of
-                two parameters message and value.
-            on_bad_value: What becomes of a record whose value can not be read: `Reject` (with the
-                field and what is wrong with it), `Retry`, one of them made, or a function of
-                message and error that gives one.
+                `sharecoord_sdk.values`, or a callable of the bytes.
+            on_bad_value: What becomes of a record whose value can not be read: `Reject`, `Retry`,
+                one of them made, or a function of message and error that gives one.
 
         Returns:
             A decorator that returns the function as it is.
 
         Raises:
-            TypeError: An unknown keyword, not a str, not callable, a value of another type, or a
-                parameter of the function that nobody fills.
+            TypeError: A value of another type, or a parameter of the function that nobody fills.
             ValueError: The topic has a handler, is no name, or a value out of bounds.
             IllegalStateException: The worker runs.
         """
@@ -192,19 +184,21 @@ class Worker:
         )
 
         def register(function: F) -> F:
-            made = read_handler(topic, function, batch, behaviour)
-            made = with_values(made, value, on_bad_value)
-            self._check_not_started("handlers")
-            if topic in self._handlers:
-                name = self._handlers[topic].name
-                raise ValueError(f"topic {topic!r} has a handler already: {name}")
-            self._handlers[topic] = made
+            self._register(read_handler(topic, function, batch, behaviour), value, on_bad_value)
             return function
 
         # Wrong arguments are told where they stand, before there is a function.
         read_handler(topic, print, batch, behaviour)
         check_on_bad_value(on_bad_value)
         return register
+
+    def _register(self, made: Handler, value: Any, on_bad_value: OnBadValue) -> None:
+        handler = with_values(made, value, on_bad_value)
+        self._check_not_started("handlers")
+        known = self._handlers.get(handler.topic)
+        if known is not None:
+            raise ValueError(f"topic {handler.topic!r} has a handler already: {known.name}")
+        self._handlers[handler.topic] = handler
 
     def middleware(self, function: M) -> M:
         """Registers what is called around every handler: `async def f(message, call_next)`.
