@@ -24,6 +24,9 @@ PUBLIC_NAMES = [
     "AdminClient",
     "AsyncAdminClient",
     "AsyncShareConsumer",
+    "Backoff",
+    "BatchOutcome",
+    "Breaker",
     "ConcurrentModificationException",
     "DeserializingShareConsumer",
     "IllegalStateException",
@@ -39,6 +42,7 @@ PUBLIC_NAMES = [
     "ShareConsumer",
     "TopicPartition",
     "Worker",
+    "WorkerState",
     "__version__",
 ]
 
