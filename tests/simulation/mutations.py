@@ -316,7 +316,7 @@ def _forgets_marks(part: MemoryPartition) -> Any:
 
 def _forgets_locks(part: MemoryPartition) -> Any:
     """Makes letters due again that a member holds."""
-    return replace(_lane_state(part), rows=(), marks=())
+    return replace(_lane_state(part), rows=())
 
 
 _lane_state = memory_lanes._state
