@@ -295,8 +295,11 @@ class Lanes:
             if info is None or info.topic_id == key.topic_id:
                 found.setdefault((key.name, key.topic_id), set()).add(key.partition)
         for (name, topic_id), partitions in found.items():
-            known = {key.partition for key in group.keys_of(name)}
-            if not partitions <= known or group.topic_ids.get(name) != topic_id:
+            places = (*group.partitions, *group.elsewhere)
+            # Not what is known alone: what came while the name was being opened is not open yet.
+            opened = {partition for each, partition in places if each == name}
+            if not partitions <= opened or group.topic_ids.get(name) != topic_id:
+                known = {key.partition for key in group.keys_of(name)}
                 group.topic_found(name, TopicInfo(topic_id, tuple(sorted(partitions | known))))
 
     async def _call(self, work: Callable[..., T], *args: object, **named: object) -> T:

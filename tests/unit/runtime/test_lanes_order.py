@@ -9,9 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Delivery
+from sharecoord.core.lanes import MarkKind, Order, Run, Selection
 from sharecoord.core.records import key_hashes_of
 from sharecoord.errors import InvalidRequestError
+from sharecoord.ports import TopicInfo
 from sharecoord.runtime.lanes import LaneSelection
 from sharecoord.testing.harness import World, running
 from sharecoord.testing.virtual_time import virtual
@@ -158,3 +161,24 @@ async def test_in_a_fleet_any_coordinator_redrives_and_one_serves(asked: str) ->
         }
         assert owners == {"a", "b"}
         world.ledger.check()
+
+
+@virtual
+async def test_a_lane_that_comes_while_its_topic_s_other_one_is_opened_is_opened_too() -> None:
+    world = lane_world()
+    world.log.create("dead", 2)
+    world.log.append("dead", 4, partition=1)
+    async with running(world) as coordinator:
+        member = await joined(world, coordinator)
+        group, topic_id = coordinator.groups["g"], world.log.topic_id("dead")
+        for partition in (0, 1):
+            key = PartitionKey("g", "dead", topic_id, partition, "orders")
+            selection_ = Selection(key, (Run(0, 3),))
+            coordinator.context.store.take_in([selection_], Order(MarkKind.REDRIVEN, "r"))
+        group.topic_found(LANE, TopicInfo(topic_id, (0,)))
+        group.topic_found(LANE, TopicInfo(topic_id, (0, 1)))
+        await until(lambda: group.is_open(LANE), step_s=0.01)
+        assert (LANE, 1) not in group.partitions, "it came too late to be opened with the other"
+        await coordinator.lanes.look()
+        got = [delivery.key.partition for delivery in await member.take(2)]
+        assert sorted(got) == [0, 1]
