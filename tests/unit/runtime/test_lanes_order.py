@@ -175,7 +175,9 @@ async def test_a_lane_that_comes_while_its_topic_s_other_one_is_opened_is_opened
             key = PartitionKey("g", "dead", topic_id, partition, "orders")
             selection_ = Selection(key, (Run(0, 3),))
             coordinator.context.store.take_in([selection_], Order(MarkKind.REDRIVEN, "r"))
+        calls = world.caller.calls
         group.topic_found(LANE, TopicInfo(topic_id, (0,)))
+        await until(lambda: world.caller.calls > calls, step_s=0.0001)
         group.topic_found(LANE, TopicInfo(topic_id, (0, 1)))
         await until(lambda: group.is_open(LANE), step_s=0.01)
         assert (LANE, 1) not in group.partitions, "it came too late to be opened with the other"
