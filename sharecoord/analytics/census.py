@@ -5,28 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics import measures
 from sharecoord.core.events import EventKind
 
+PLACE = ["group_id", "topic", "topic_id", "partition"]
+
 
 def census(events: DataFrame) -> DataFrame:
-    """How complete the log is, per share-partition; rows of no share-partition have none.
+    """How complete the log is, per share-partition; see `of_words`."""
+    return of_words(words(events))
 
-    A partition's first change is its first event, or the one after the newest that its first sample
-    knew; the last likewise. Between the two every change has its event, or it was lost. Distinct
-    ones are counted exactly, 64 in a word of bits.
 
-    Columns: group_id, topic, topic_id, partition, events, lost (rows that `lost` rows speak of),
-    seen, expected (changes), schema_version (the highest).
+def words(events: DataFrame, *keys: Column, **sums: Column) -> DataFrame:
+    """The changes of each share-partition as words of 64 bits, one for each change.
+
+    Args:
+        events: The events.
+        keys: By what a word's rows are told apart besides.
+        sums: What is added up besides, so that a caller needs no pass of its own.
+
+    Returns:
+        The key and `PLACE`, word, and what `of_words` needs.
     """
     is_range = F.col("kind") == EventKind.RANGE.value
     sequence = F.col("change_sequence")
     bit = F.expr("shiftleft(1L, cast(change_sequence & 63L as int))")
-    place = ["group_id", "topic", "topic_id", "partition"]
-    words = events.groupBy(*place, F.shiftright(sequence, 6).alias("word")).agg(
+    return events.groupBy(*PLACE, *keys, F.shiftright(sequence, 6).alias("word")).agg(
         F.count(F.lit(1)).alias("events"),
         F.sum(F.when(F.col("kind") == EventKind.LOST.value, F.col("records"))).alias("lost"),
         F.bit_or(F.when(is_range, bit)).alias("bits"),
@@ -34,9 +41,32 @@ def census(events: DataFrame) -> DataFrame:
         F.min(F.when(~is_range, sequence + 1)).alias("first_sampled"),
         F.max(sequence).alias("last"),
         F.max("schema_version").alias("schema_version"),
+        *(value.alias(name) for name, value in sums.items()),
     )
+
+
+def of_words(pieces: DataFrame) -> DataFrame:
+    """How complete the log is, per share-partition; rows of no share-partition have none.
+
+    A partition's first change is its first event, or the one after the newest that its first sample
+    knew; the last likewise. Between the two every change has its event, or it was lost. Distinct
+    ones are counted exactly.
+
+    Args:
+        pieces: From `words`.
+
+    Returns:
+        group_id, topic, topic_id, partition, events, lost (rows that `lost` rows speak of), seen,
+        expected (changes), schema_version (the highest).
+    """
     first = F.least(F.min("first"), F.min("first_sampled"))
-    return words.groupBy(*place).agg(
+    by_word = pieces.groupBy(*PLACE, "word").agg(
+        *(F.sum(name).alias(name) for name in ("events", "lost")),
+        *(F.min(name).alias(name) for name in ("first", "first_sampled")),
+        *(F.max(name).alias(name) for name in ("last", "schema_version")),
+        F.bit_or("bits").alias("bits"),
+    )
+    return by_word.groupBy(*PLACE).agg(
         F.sum("events").alias("events"),
         F.coalesce(F.sum("lost"), F.lit(0)).alias("lost"),
         F.coalesce(F.sum(F.bit_count("bits")), F.lit(0)).alias("seen"),

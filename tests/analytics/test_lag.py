@@ -46,7 +46,8 @@ def stand(seconds: float, log_end: int, finished: int, **values: Any) -> Row:
 
 def windows(spark: SparkSession, rows: list[Row]) -> DataFrame:
     events = frame(spark, rows)
-    sampled, changes = transform.samples(events, SETTINGS), transform.happened(events, SETTINGS)
+    sampled = transform.samples(events, SETTINGS)
+    changes = transform.happened(transform.passed(events, SETTINGS))
     return transform.windows(sampled, changes, SETTINGS)
 
 

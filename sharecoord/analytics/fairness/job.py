@@ -46,17 +46,20 @@ def _write(events: DataFrame, out: str, settings: FairnessSettings, steps: Steps
     """The three tables, each from what was written or kept before."""
     from sharecoord.analytics.census import beside, census
     from sharecoord.analytics.fairness import transform
+    from sharecoord.analytics.names import naming, numbered
 
-    member_samples = transform.samples(events)
-    histogram = transform.timings(events)
-    counted = census(events)
-    with jobs.kept(member_samples, histogram, counted):
+    numbers = numbered(events)
+    member_samples, histogram = transform.samples(numbers), transform.timings(numbers)
+    counted = census(numbers)
+    with jobs.kept(member_samples), naming(events, histogram, counted) as named:
         steps.at(1, "windows")
-        rows = transform.windows(member_samples, transform.acquired(events, settings), settings)
-        windows = jobs.save(rows, out, WINDOWS)
+        rows = transform.windows(member_samples, transform.acquired(numbers, settings), settings)
+        windows = jobs.save(named(rows), out, WINDOWS)
         steps.at(2, "members")
-        members = jobs.save(transform.members(member_samples, histogram, settings), out, MEMBERS)
+        rows = transform.members(member_samples, histogram, settings)
+        members = jobs.save(named(rows), out, MEMBERS)
         steps.at(3, "groups")
+        histogram, counted = named(histogram), named(counted)
         groups = jobs.save(transform.groups(windows, members, histogram, counted), out, GROUPS)
         return FairnessResult(jobs.listed(groups, "group_id"), **beside(counted))
 

@@ -23,6 +23,8 @@ from sharecoord.core.events import EventKind, RangeEvent
 WHOLE = -1
 """In the place of a window's number: the whole range."""
 
+STRETCH_SLOTS = 600
+"""Samples of ten minutes are in one task: enough tasks, and a window is seldom in two."""
 SETTLED = (
     RangeEvent.ACCEPTED,
     RangeEvent.RELEASED,
@@ -50,10 +52,15 @@ def samples(events: DataFrame) -> DataFrame:
     """
     interval_ms = F.coalesce(F.col("interval_ms"), F.lit(SLOT_MS))
     middle_ms = F.unix_millis("time") - F.floor(interval_ms / 2)
+    is_member = F.col("kind") == EventKind.MEMBER.value
+    # One exchange for all that follows: a slot is in one place, and so are most of a window.
+    place = ["group_id", "stretch"]
     by_member = (
         events.where(F.col("kind").isin(EventKind.MEMBER.value, EventKind.PARTITION.value))
         .withColumn("slot", F.floor(middle_ms / SLOT_MS))
-        .groupBy("kind", "group_id", "slot", "member_id", "topic", "partition")
+        .withColumn("stretch", F.floor(F.col("slot") / STRETCH_SLOTS))
+        .repartition(*place)
+        .groupBy(is_member.alias("is_member"), *place, "slot", "member_id", "topic", "partition")
         .agg(
             F.coalesce(F.sum("demand"), F.lit(0)).alias("demand"),
             F.coalesce(F.sum("got"), F.lit(0)).alias("got"),
@@ -62,13 +69,13 @@ def samples(events: DataFrame) -> DataFrame:
             F.max("window_max").alias("window_max"),
         )
     )
-    together = Window.partitionBy("group_id", "slot")
+    together = Window.partitionBy(*place, "slot")
     return (
         by_member.withColumn("group_got", F.sum("got").over(together))
         .withColumn("wanting", F.sum((F.col("demand") > 0).cast("int")).over(together))
         .withColumn("window_total", F.sum("window_max").over(together))
-        .where(F.col("kind") == EventKind.MEMBER.value)
-        .drop("kind", "topic", "partition", "window_max")
+        .where("is_member")
+        .drop("is_member", "stretch", "topic", "partition", "window_max")
     )
 
 
@@ -217,14 +224,18 @@ def stretches(member_samples: DataFrame) -> DataFrame:
         | (gap_ms > 2 * F.col("interval_ms"))
     )
     counts = F.col("group_got") > 0
+    keys = ["group_id", "member_id"]
+    hungry = member_samples.where((F.col("demand") > 0) & quiet).select(*keys).distinct()
     islands = (
         member_samples.where(F.col("demand") > 0)
+        # Most members never are: nothing of them is sorted.
+        .join(F.broadcast(hungry), keys, "semi")
         .withColumn("_begins", (quiet & begins).cast("int"))
         .withColumn("_island", F.sum("_begins").over(member))
         .where(quiet)
     )
     return (
-        islands.groupBy("group_id", "member_id", "_island")
+        islands.groupBy(*keys, "_island")
         .agg(
             F.min(F.when(counts, F.col("slot"))).alias("since_slot"),
             F.sum(F.when(counts, F.col("interval_ms")).otherwise(0)).alias("starved_ms"),

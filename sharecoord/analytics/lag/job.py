@@ -39,15 +39,20 @@ def _write(events: DataFrame, out: str, settings: LagSettings, steps: Steps) -> 
     """The tables, each from what was written before."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    from sharecoord.analytics.census import beside, census
+    from sharecoord.analytics.census import beside, of_words
     from sharecoord.analytics.lag import transform
     from sharecoord.analytics.lag.trend import trends
+    from sharecoord.analytics.names import naming, numbered
 
-    changes, counted = transform.happened(events, settings), census(events)
-    with jobs.kept(changes, counted):
+    numbers = numbered(events)
+    pieces = transform.passed(numbers, settings)
+    counted = of_words(pieces)
+    with jobs.kept(pieces), naming(events, counted) as named:
         steps.at(1, "windows")
-        rows = transform.windows(transform.samples(events, settings), changes, settings)
-        windows = jobs.save(rows, out, WINDOWS)
+        changes = transform.happened(pieces)
+        rows = transform.windows(transform.samples(numbers, settings), changes, settings)
+        windows = jobs.save(named(rows), out, WINDOWS)
+        counted = named(counted)
         steps.at(2, "stretches")
         stretches = jobs.save(transform.stretches(windows), out, STRETCHES)
         steps.at(3, "causes")

@@ -1,10 +1,10 @@
 """Lag as functions from frames to frames; docs/lag.md has definitions and formulas.
 
-    events ─┬─ samples, happened ── windows ─┬─ stretches, causes ─┐
-            │                                ├─ trend.trends ──────┼─ partitions
-            └─ census ───────────────────────┴─────────────────────┘
+    events ─┬─ samples ────────────┬─ windows ─┬─ stretches, causes ─┐
+            └─ passed ─┬─ happened ┘           ├─ trend.trends ──────┼─ partitions
+                       └─ census ──────────────┴─────────────────────┘
 
-Nothing here collects rows, and nothing runs in Python.
+`passed` is used twice: a caller keeps it with `persist`. Nothing here collects rows, and nothing runs in Python.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics import measures
-from sharecoord.analytics.census import completeness
+from sharecoord.analytics.census import completeness, words
 from sharecoord.analytics.lag.settings import (
     BEFORE_WINDOWS,
     CAUSES_MAX,
@@ -103,29 +103,44 @@ def _window(settings: LagSettings) -> Column:
     return F.floor(F.unix_millis("time") / settings.window_ms).alias("window")
 
 
-def happened(events: DataFrame, settings: LagSettings) -> DataFrame:
-    """What happened in each window: to share-partitions, and to groups.
+def passed(events: DataFrame, settings: LagSettings) -> DataFrame:
+    """What `happened` and the census (`of_words`) need, in one pass over all events.
 
-    Columns: group_id, topic and partition (null: to the group), window, age_ms (the highest of what
-    was handed out), and the numbers of `FAILED` (records), `OF_PARTITION` and `OF_GROUP` (events).
+    Columns: those of `census.words`, window, event (one of `FAILED`, `OF_PARTITION` and `OF_GROUP`,
+    null for all others), records, age_ms.
     """
-    acquired = RangeEvent.ACQUIRED.value
-    names = (acquired, *FAILED, *OF_PARTITION, *OF_GROUP)
+    named = F.col("event").isin(*FAILED, *OF_PARTITION, *OF_GROUP)
     # One member that gets nothing holds up nobody else.
     of_member = F.col("event").isin(*PAUSES) & F.col("member_id").isNotNull()
-    return (
-        events.where(F.col("event").isin(*names) & ~of_member)
-        .groupBy(*PLACE, _window(settings))
-        .agg(
-            F.max(F.when(F.col("event") == acquired, F.col("age_ms"))).alias("age_ms"),
-            *(_count(name, F.col("records")) for name in FAILED),
-            *(_count(name, F.lit(1)) for name in (*OF_PARTITION, *OF_GROUP)),
-        )
+    acquired = F.col("event") == RangeEvent.ACQUIRED.value
+    return words(
+        events,
+        _window(settings),
+        F.when(named & ~of_member, F.col("event")).alias("event"),
+        records=F.sum("records"),
+        age_ms=F.max(F.when(acquired, F.col("age_ms"))),
     )
 
 
-def _count(event: str, weight: Column) -> Column:
-    return F.coalesce(F.sum(F.when(F.col("event") == event, weight)), F.lit(0)).alias(event)
+def happened(pieces: DataFrame) -> DataFrame:
+    """What happened in each window: to share-partitions, and to groups.
+
+    Args:
+        pieces: From `passed`.
+
+    Returns:
+        group_id, topic and partition (null: to the group), window, age_ms (the highest of what was
+        handed out), and the numbers of `FAILED` (records), `OF_PARTITION` and `OF_GROUP` (events).
+    """
+    return pieces.groupBy(*PLACE, "window").agg(
+        F.max("age_ms").alias("age_ms"),
+        *(_count(name, "records") for name in FAILED),
+        *(_count(name, "events") for name in (*OF_PARTITION, *OF_GROUP)),
+    )
+
+
+def _count(event: str, what: str) -> Column:
+    return F.coalesce(F.sum(F.when(F.col("event") == event, F.col(what))), F.lit(0)).alias(event)
 
 
 def windows(sampled: DataFrame, changes: DataFrame, settings: LagSettings) -> DataFrame:

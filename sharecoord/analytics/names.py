@@ -1,0 +1,101 @@
+"""Numbers in the place of names, for passes over all events.
+
+To hash, copy and compare texts is most of what a grouping costs. So the jobs group by numbers, and
+put the names back into what comes out, which is small:
+
+    events ── numbered ── … ── named (with texts) ── tables
+
+A number is the XXH64 of the text. That two of a million texts have the same one happens in one of
+40 million logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from sharecoord.analytics.jobs import kept
+from sharecoord.core.events import EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAMES: Final = ("group_id", "topic", "topic_id", "member_id", "client_id")
+_WITH_NAMES: Final = (EventKind.MEMBER.value, EventKind.PARTITION.value, EventKind.GROUP.value)
+"""Few rows, and nearly all names are among them."""
+
+
+def _number(text: Column) -> Column:
+    return F.when(text.isNotNull(), F.xxhash64(text))
+
+
+def numbered(events: DataFrame) -> DataFrame:
+    """The same rows with numbers in the columns of `NAMES`; null stays null."""
+    return events.withColumns({name: _number(F.col(name)) for name in NAMES})
+
+
+def texts(events: DataFrame, *results: DataFrame) -> DataFrame:
+    """What the numbers in results stand for.
+
+    They are looked up in the rows of samples and groups; only when one is not there all events are
+    read for it.
+
+    Args:
+        events: As they were before `numbered`.
+        results: Frames that were made of numbered events, and are kept.
+
+    Returns:
+        number, text.
+    """
+    known = _listed(events.where(F.col("kind").isin(*_WITH_NAMES)).select(*NAMES).distinct())
+    needed = reduce(DataFrame.union, [_numbers(frame) for frame in results]).distinct()
+    missing = needed.join(known, "number", "anti")
+    # An empty broadcast lets adaptive execution leave the events alone.
+    others = _listed(events).join(F.broadcast(missing), "number", "semi")
+    return known.union(others).distinct()
+
+
+def _listed(frame: DataFrame) -> DataFrame:
+    """All names of a frame, with their numbers."""
+    listed = frame.select(F.explode(F.array(*NAMES)).alias("text")).where(F.col("text").isNotNull())
+    return listed.select(_number(F.col("text")).alias("number"), "text").distinct()
+
+
+def _numbers(frame: DataFrame) -> DataFrame:
+    columns = F.array(*(name for name in NAMES if name in frame.columns))
+    found = frame.select(F.explode(columns).alias("number"))
+    return found.where(F.col("number").isNotNull()).distinct()
+
+
+def named(frame: DataFrame, known: DataFrame) -> DataFrame:
+    """A frame with names in the place of numbers.
+
+    Args:
+        frame: What was made of numbered events.
+        known: From `texts`.
+    """
+    found = frame
+    for name in NAMES:
+        if name in frame.columns:
+            pairs = known.select(F.col("number").alias(name), F.col("text").alias(f"_{name}"))
+            found = found.join(F.broadcast(pairs), name, "left").drop(name)
+            found = found.withColumnRenamed(f"_{name}", name)
+    return found.select(*frame.columns)
+
+
+@contextmanager
+def naming(events: DataFrame, *results: DataFrame) -> Iterator[Callable[[DataFrame], DataFrame]]:
+    """Keeps results and their names; gives `named` for frames that are made of these results.
+
+    Args:
+        events: As they were before `numbered`.
+        results: Made of numbered events; every number of what is to be named is in one of them.
+    """
+    known = texts(events, *results)
+    with kept(*results, known):
+        yield lambda frame: named(frame, known)
