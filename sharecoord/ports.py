@@ -149,6 +149,18 @@ class Store(Protocol):
     ) -> GroupRow:
         """Changes overrides and raises the group epoch; makes the group when it is new."""
 
+    def save_blocked_keys(
+        self, group_id: str, *, blocked: Mapping[bytes, str], unblocked: Sequence[bytes]
+    ) -> GroupRow:
+        """Blocks and unblocks keys, and raises the group epoch; makes the group when it is new.
+
+        `blocked` gives the reason of each. A key that is blocked already keeps its time.
+
+        Raises:
+            LimitExceededError: The group would have more than `limits.BLOCKED_KEYS_MAX`; nothing
+                was changed.
+        """
+
     def change_pauses(
         self, group_id: str, *, pause: Sequence[Pause] = (), resume: Sequence[PauseScope] = ()
     ) -> PausesChanged | None:
@@ -406,7 +418,9 @@ class OffsetsExport(Protocol):
         KafkaUnavailableError: No answer in time; after `write` nobody knows what was written.
     """
 
-    async def read(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
+    async def read(
+        self, group_id: str, *, even_with_members: bool = False
+    ) -> dict[tuple[str, int], CommittedOffset]:
         """Everything that a consumer group has committed; nothing when there is no such group.
 
         Anything may follow what was committed as metadata.

@@ -44,6 +44,7 @@ from ._admin.errors import (
     UnknownTopicOrPartitionError,
     kafka_broker,
 )
+from ._admin.keys import BlockedKey
 from ._admin.letter_types import (
     DeadLetter,
     DeadLetterDetails,
@@ -53,6 +54,7 @@ from ._admin.letter_types import (
     DeadLetterState,
 )
 from ._admin.letters import AsyncLetterCalls, SyncLetterCalls
+from ._admin.migration import AsyncMigrationCalls, ExportedOffsets, ImportedOffsets, MigrationCalls
 from ._admin.probe import speaks_kafka
 from ._admin.route import Route
 from ._admin.types import (
@@ -80,6 +82,7 @@ __all__ = [
     "AdminError",
     "AsyncAdminClient",
     "AuthorizationError",
+    "BlockedKey",
     "ConfigEntry",
     "ConfigSource",
     "CoordinatorDescription",
@@ -90,11 +93,13 @@ __all__ = [
     "DeadLetterPage",
     "DeadLetterState",
     "DeadLettersResult",
+    "ExportedOffsets",
     "GroupDescription",
     "GroupListing",
     "GroupNotEmptyError",
     "GroupNotFoundError",
     "GroupState",
+    "ImportedOffsets",
     "InFlightRange",
     "InvalidConfigError",
     "InvalidRequestError",
@@ -120,7 +125,7 @@ def _encode(request: Message) -> bytes:
     return request.SerializeToString()
 
 
-class AdminClient(SyncLetterCalls):
+class AdminClient(SyncLetterCalls, MigrationCalls):
     """Admin calls on grpc's synchronous stack. Thread-safe; make one in each process.
 
     The constructor starts nothing; the connection opens at the first call.
@@ -372,7 +377,7 @@ class AdminClient(SyncLetterCalls):
         return answer
 
 
-class AsyncAdminClient(AsyncLetterCalls):
+class AsyncAdminClient(AsyncLetterCalls, AsyncMigrationCalls):
     """The same calls on grpc.aio, awaited. Use it in one event loop.
 
     Args:

@@ -23,6 +23,8 @@ from sharecoord.cli.output import Output, note
 if TYPE_CHECKING:
     from sharecoord_sdk.admin import AdminClient, GroupDescription
 
+DRY_RUN: Final = "dry run: nothing was changed; use --execute instead of --dry-run to do it"
+
 NO_GROUPS: Final = (
     "there are no share groups yet; the first member that joins makes one, and so does "
     "`sharecoord configs --entity-type groups --entity-name GROUP --alter --add-config …`"
@@ -45,6 +47,20 @@ NO_GROUPS: Final = (
 )
 @click.option("--pause", is_flag=True, help="Hand out nothing new of a group, or of what is named.")
 @click.option("--resume", is_flag=True, help="End pauses, exactly those that are named.")
+@click.option(
+    "--import",
+    "import_",
+    is_flag=True,
+    help="Start where a consumer group is, or where a native share group is (--from-file).",
+)
+@click.option(
+    "--from-consumer-group", metavar="NAME", help="With --import: the consumer group of Kafka."
+)
+@click.option(
+    "--to-consumer-group",
+    metavar="NAME",
+    help="With --export: commit the start offsets for this consumer group of Kafka.",
+)
 @click.option("--group", "groups_", multiple=True, metavar="GROUP", help="The group (repeatable).")
 @click.option("--all-groups", is_flag=True, help="All groups.")
 @click.option(
@@ -73,10 +89,15 @@ NO_GROUPS: Final = (
     "--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss", help="Reset to a time (UTC without zone)."
 )
 @click.option("--to-offset", type=click.IntRange(0), help="Reset to an offset.")
-@click.option("--from-file", type=FILE, help="Reset to the offsets of a CSV file.")
-@click.option("--dry-run", is_flag=True, help="Only show what a reset would do.")
-@click.option("--execute", is_flag=True, help="Do the reset.")
-@click.option("--force", is_flag=True, help="Reset although members are connected.")
+@click.option(
+    "--from-file",
+    type=FILE,
+    help="Reset to, or import, the offsets of a file: CSV of --export, here or of Kafka's own "
+    "tools, or what kafka-share-groups.sh --describe prints.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--execute", is_flag=True, help="Do it.")
+@click.option("--force", is_flag=True, help="Do it although members are connected.")
 @output_options
 @debug_option
 @click.pass_context
@@ -101,6 +122,8 @@ def groups(
     sharecoord groups --pause --group G [--topic T:0,1 | --member ID] --reason TEXT
     sharecoord groups --delete --group G
     sharecoord groups --export --group G > offsets.csv
+    sharecoord groups --import --group G --from-consumer-group C --dry-run
+    sharecoord groups --export --group G --to-consumer-group C --execute
     """  # noqa: D301 - Click's mark for lines that stay as they are
     request = GroupsRequest(**given)
     check(request)
@@ -113,7 +136,8 @@ def groups(
         "delete": _delete,
         "reset-offsets": _reset,
         "delete-offsets": _delete_offsets,
-        "export": _export,
+        "export": _export_to_consumer_group if request.to_consumer_group else _export,
+        "import": _import if request.from_consumer_group else _reset,
         "pause": _pause,
         "resume": _resume,
     }[action]
@@ -217,8 +241,42 @@ def _reset(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
     if not results:
         note(f"share group '{group_id}' has no offsets; name topics with --topic")
     elif request.dry_run:
-        note("dry run: nothing was changed; use --execute instead of --dry-run to do it")
+        note(DRY_RUN)
     return all(result.error is None for result in results)
+
+
+def _import(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
+    results = admin.import_offsets(
+        request.groups_[0],
+        str(request.from_consumer_group),
+        request.topics,
+        dry_run=request.dry_run,
+        force=request.force,
+    )
+    groups_show.show_import(request.groups_[0], results, output)
+    if request.dry_run:
+        note(DRY_RUN)
+    return all(each.reset.error is None for each in results)
+
+
+def _export_to_consumer_group(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
+    results = admin.export_offsets(
+        request.groups_[0],
+        str(request.to_consumer_group),
+        request.topics,
+        dry_run=request.dry_run,
+        force=request.force,
+    )
+    groups_show.show_exported(str(request.to_consumer_group), results, output)
+    again = sum(each.finished_ahead_records for each in results)
+    if again:
+        note(
+            f"{again} records beyond the start offsets are finished here already and will be "
+            "delivered again there"
+        )
+    if request.dry_run:
+        note(DRY_RUN)
+    return all(each.error is None for each in results)
 
 
 def _export(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:

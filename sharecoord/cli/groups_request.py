@@ -26,6 +26,9 @@ class GroupsRequest:
     reset_offsets: bool = False
     delete_offsets: bool = False
     export: bool = False
+    import_: bool = False
+    from_consumer_group: str | None = None
+    to_consumer_group: str | None = None
     groups_: tuple[str, ...] = ()
     all_groups: bool = False
     topics: tuple[str, ...] = ()
@@ -112,6 +115,7 @@ def actions_of(request: GroupsRequest) -> list[str]:
         "export": request.export and not request.reset_offsets,
         "pause": request.pause,
         "resume": request.resume,
+        "import": request.import_,
     }
     return [name for name, is_chosen in chosen.items() if is_chosen]
 
@@ -126,7 +130,7 @@ def check(request: GroupsRequest) -> None:
     if len(actions) != 1:
         raise click.UsageError(
             "give exactly one action: --list, --describe, --delete, --reset-offsets, "
-            "--delete-offsets, --export, --pause, --resume."
+            "--delete-offsets, --export, --import, --pause, --resume."
         )
     if request.groups_ and request.all_groups:
         raise click.UsageError("--group and --all-groups exclude each other.")
@@ -137,7 +141,8 @@ def check(request: GroupsRequest) -> None:
         "delete": _check_delete,
         "reset-offsets": _check_reset,
         "delete-offsets": _check_delete_offsets,
-        "export": _check_scope,
+        "export": _check_export,
+        "import": _check_import,
         "pause": _check_pause,
         "resume": _check_pause,
     }[action](request)
@@ -147,6 +152,39 @@ def check(request: GroupsRequest) -> None:
 def _check_scope(request: GroupsRequest) -> None:
     if not request.groups_ and not request.all_groups:
         raise click.UsageError("name the group with --group, or give --all-groups.")
+
+
+def _check_export(request: GroupsRequest) -> None:
+    if request.to_consumer_group is None:
+        _check_scope(request)
+        return
+    if len(request.groups_) != 1:
+        raise click.UsageError("--export --to-consumer-group takes one --group.")
+    _check_whole_topics(request, "--export --to-consumer-group")
+
+
+def _check_import(request: GroupsRequest) -> None:
+    if len(request.groups_) != 1:
+        raise click.UsageError("--import takes one --group.")
+    if (request.from_consumer_group is None) == (request.from_file is None):
+        raise click.UsageError(
+            "--import takes one of --from-consumer-group NAME and --from-file FILE (for a native "
+            "share group what kafka-share-groups.sh --describe or --export prints)."
+        )
+    if request.from_file is None:
+        _check_whole_topics(request, "--import")
+    elif request.dry_run == request.execute:
+        raise click.UsageError("--import takes one of --dry-run and --execute.")
+
+
+def _check_whole_topics(request: GroupsRequest, action: str) -> None:
+    if request.dry_run == request.execute:
+        raise click.UsageError(f"{action} takes one of --dry-run and --execute.")
+    partial = next((topic for topic in request.topics if ":" in topic), None)
+    if partial is not None:
+        raise click.UsageError(
+            f"--topic {partial}: {action} takes whole topics; leave the partitions out."
+        )
 
 
 def _check_list(request: GroupsRequest) -> None:
@@ -206,23 +244,27 @@ def _check_reset(request: GroupsRequest) -> None:
 
 def _check_leftovers(request: GroupsRequest, action: str) -> None:
     """Options that mean nothing with this action are refused, never ignored."""
-    describe_only = {"--members": request.members, "--offsets": request.offsets}
-    describe_only["--verbose"] = request.verbose
-    reset_only = dict.fromkeys(request.scenarios(), True)
-    reset_only |= {
-        "--dry-run": request.dry_run,
-        "--execute": request.execute,
-        "--force": request.force,
-        "--all-topics": request.all_topics,
+    moves = action in ("reset-offsets", "import")
+    to_kafka = action == "export" and request.to_consumer_group is not None
+    refused: dict[str, bool] = {
+        "--from-consumer-group": request.from_consumer_group is not None and action != "import",
+        "--to-consumer-group": request.to_consumer_group is not None and action != "export",
+        "--all-topics": request.all_topics and action != "reset-offsets",
     }
-    refused: dict[str, bool] = {}
     if action != "describe":
-        refused |= describe_only
+        refused |= {"--members": request.members, "--offsets": request.offsets}
+        refused["--verbose"] = request.verbose
     if action not in ("describe", "list"):
         refused["--state"] = request.state is not None
     if action != "reset-offsets":
-        refused |= reset_only
-    if action not in ("reset-offsets", "delete-offsets", "pause", "resume"):
+        refused |= {name: name != "--from-file" or not moves for name in request.scenarios()}
+    if not moves and not to_kafka:
+        refused |= {
+            "--dry-run": request.dry_run,
+            "--execute": request.execute,
+            "--force": request.force,
+        }
+    if not moves and not to_kafka and action not in ("delete-offsets", "pause", "resume"):
         refused["--topic"] = bool(request.topics)
     if action not in ("pause", "resume"):
         refused["--member"] = bool(request.member_ids)

@@ -13,8 +13,10 @@ from sharecoord.cli.output import Column, Output, note, printable
 if TYPE_CHECKING:
     from sharecoord_sdk.admin import (
         AdminError,
+        ExportedOffsets,
         GroupDescription,
         GroupListing,
+        ImportedOffsets,
         PartitionOffsets,
         Pause,
         PauseAnswer,
@@ -231,6 +233,62 @@ def show_reset(group_id: str, results: Sequence[ResetResult], output: Output) ->
             "note": _reset_note(result),
         }
         for result in results
+    ]
+    output.show(columns, rows)
+
+
+def show_import(group_id: str, results: Sequence[ImportedOffsets], output: Output) -> None:
+    """New start offsets, and what the consumer group had."""
+    columns = [
+        _GROUP,
+        _TOPIC,
+        _PARTITION,
+        Column("COMMITTED", "committed"),
+        Column("NEW-OFFSET", "new_offset"),
+        Column("OLD-OFFSET", "old_offset"),
+        Column("LAG", "lag"),
+        Column("NOTE", "note"),
+    ]
+    rows = [
+        {
+            "group": group_id,
+            "topic": each.reset.topic,
+            "partition": each.reset.partition if each.reset.partition >= 0 else None,
+            "committed": each.committed_offset,
+            "new_offset": each.reset.new_offset,
+            "old_offset": each.reset.old_offset,
+            "lag": each.lag,
+            "note": _reset_note(each.reset) or _import_note(each),
+        }
+        for each in results
+    ]
+    output.show(columns, rows)
+
+
+def _import_note(each: ImportedOffsets) -> str:
+    return "nothing committed: share.auto.offset.reset" if each.committed_offset is None else ""
+
+
+def show_exported(name: str, results: Sequence[ExportedOffsets], output: Output) -> None:
+    """What was committed for a consumer group."""
+    columns = [
+        Column("CONSUMER-GROUP", "consumer_group"),
+        _TOPIC,
+        _PARTITION,
+        Column("OFFSET", "offset"),
+        Column("AGAIN", "again"),
+        Column("STATUS", "status"),
+    ]
+    rows = [
+        {
+            "consumer_group": name,
+            "topic": each.topic,
+            "partition": each.partition,
+            "offset": each.offset,
+            "again": each.finished_ahead_records,
+            "status": _done(each.error),
+        }
+        for each in results
     ]
     output.show(columns, rows)
 

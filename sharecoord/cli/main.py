@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "demo": Lazy("demo", "demo", "Show what it does, on a fake or a real Kafka."),
     "groups": Lazy("groups", "groups", "List, describe, reset and delete share groups."),
     "configs": Lazy("configs", "configs", "Show and change the settings of share groups."),
+    "keys": Lazy("keys", "keys", "Block, unblock and list keys of groups that keep order."),
     "consume": Lazy("consume", "consume", "Print the records of a topic as a share consumer."),
     "records": Lazy("records", "records", "List records in flight; tell the life of one."),
     "replay": Lazy("replay", "replay", "Deliver a part of a topic to a side group."),

@@ -1,7 +1,8 @@
 """Start offsets as CSV, as Kafka's own tools write and read them.
 
 `topic,partition,offset` for one group (what `kafka-share-groups --export` of Kafka 4.4 writes), or
-`group,topic,partition,offset` for several. Their --from-file reads both.
+`group,topic,partition,offset` for several. Their --from-file reads both. Read is the table that
+`kafka-share-groups --describe` prints as well: up to 4.3 Kafka's tool exports nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def read(path: Path, group_id: str) -> dict[tuple[str, int], int]:
         for fields in reader:
             if not any(field.strip() for field in fields):
                 continue
-            parsed = _fields(fields)
+            if fields[0].split()[:3] == ["GROUP", "TOPIC", "PARTITION"]:
+                continue
+            parsed = _fields(fields) or _described(fields, path, reader.line_num)
             if parsed is None:
                 raise click.UsageError(
                     f"{path}:{reader.line_num}: {','.join(fields)!r} is neither "
@@ -54,6 +57,23 @@ def read(path: Path, group_id: str) -> dict[tuple[str, int], int]:
     if not found:
         raise click.UsageError(f"{path}: there is no offset of group {group_id!r} in it.")
     return found
+
+
+def _described(fields: Sequence[str], path: Path, line: int) -> CsvRow | None:
+    """A line of the table of `kafka-share-groups --describe`: group, topic, partition, start.
+
+    Raises:
+        click.UsageError: Kafka has no start offset there.
+    """
+    words = fields[0].split() if len(fields) == 1 else []
+    if len(words) < 4 or not words[2].isdecimal():
+        return None
+    if words[3] == "-":
+        raise click.UsageError(
+            f"{path}:{line}: {words[1]}[{words[2]}] has no start offset yet; take the line out, "
+            "and share.auto.offset.reset decides where it starts."
+        )
+    return (words[0], words[1], int(words[2]), int(words[3])) if words[3].isdecimal() else None
 
 
 def _fields(fields: Sequence[str]) -> CsvRow | None:

@@ -79,11 +79,14 @@ def plan_acquire(
 ) -> AcquirePlan:
     """Plans one acquire; see `SharePartition.decide_acquire`."""
     plan = AcquirePlan()
+    order = window.order
     budget = min(max_records, limits.ACQUIRE_RECORDS_MAX)
+    if order is not None:
+        # What waited in the window for its turn did not take up room when it entered.
+        budget = min(budget, settings.record_locks_max - window.acquired)
     if budget <= 0:
         return plan
     soft = mode is AcquireMode.BATCH_OPTIMIZED
-    order = window.order
     if order is not None:
         due = _ready_parts(due, Admission(order, member_id), settings.delivery_limit)
     for _, parts in groupby(due, key=_batch_base):
@@ -251,6 +254,8 @@ def _take_fresh_in_order(
     """Takes the new records that are ready; those that are not enter the window and wait."""
     entered: list[tuple[int, int, Keys | None, bool]] = []
     space = limits.WINDOW_RECORDS_MAX - window.acquired - window.due - window.delayed
+    if window.order is not None:
+        space += window.order.parked
     records = total = 0
     for run in fresh:
         first, last, keys, at_ms = run

@@ -254,6 +254,15 @@ class CommitResult:
     """Partition ids that were left out because an epoch differed; all the rest is durable."""
 
 
+class BlockedKey(NamedTuple):
+    """A key of which a group hands out nothing (table `blocked_key`)."""
+
+    key: bytes
+    since_ms: int
+    """The store's clock."""
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRow:
     """A share group (table `share_group`)."""
@@ -262,9 +271,11 @@ class GroupRow:
     config: dict[str, str]
     """Overrides of settings, by Kafka's names."""
     group_epoch: int
-    """Grows with each change of configuration, pause and reset."""
+    """Grows with each change of configuration, pause, reset and blocked key."""
     pauses: tuple[Pause, ...] = ()
     """What of it is paused; by member, topic and partition."""
+    blocked_keys: tuple[BlockedKey, ...] = ()
+    """In order of the key."""
 
     @property
     def paused(self) -> bool:

@@ -186,7 +186,7 @@ def _check_order(window: Window, order: KeyOrder) -> None:
     holders: dict[int, dict[str, int]] = defaultdict(dict)
     unknown: list[int] = []
     due: set[int] = set()
-    ready = 0
+    ready = parked = 0
     for first, last, value in window.ranges:
         if value.state not in (RecordState.AVAILABLE, RecordState.ACQUIRED):
             continue
@@ -199,11 +199,16 @@ def _check_order(window: Window, order: KeyOrder) -> None:
                 ready += is_due
             elif value.state is RecordState.AVAILABLE:
                 waiting[key].append(offset)
+                parked += key in order.blocked
             else:
                 held[key].append(offset)
                 member_id = str(value.member_id)
                 holders[key][member_id] = holders[key].get(member_id, 0) + 1
-    ready += sum(len(w) for key, w in waiting.items() if not held.get(key) and w[0] in due)
+    ready += sum(
+        len(w)
+        for key, w in waiting.items()
+        if not held.get(key) and w[0] in due and key not in order.blocked
+    )
     ready += bool(unknown) and unknown[0] in due
     _require(order.unknown == unknown, "the order's unknown keys are not the window's")
     _require({*order.lanes} == {*waiting, *held}, "the order's keys are not the window's")
@@ -211,6 +216,7 @@ def _check_order(window: Window, order: KeyOrder) -> None:
         same = [*lane.waiting] == waiting.get(key, []) and [*lane.held] == held.get(key, [])
         _require(same and lane.holders == holders.get(key, {}), f"the lane of key {key} is wrong")
     _require(order.ready == ready, f"ready is {order.ready}, a recount gives {ready}")
+    _require(order.parked == parked, f"parked is {order.parked}, a recount gives {parked}")
 
 
 def _require(holds: bool, message: str) -> None:  # noqa: FBT001

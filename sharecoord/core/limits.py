@@ -29,5 +29,11 @@ CHECKPOINT_HEADER_BYTES_MAX = 4 << 10
 CHECKPOINT_OVERHEAD_BYTES = 256
 """What one takes beside its bytes, in memory and towards the group's limit."""
 
+BLOCKED_KEYS_MAX = 1_000
+"""Blocked keys of a group: an operator's list, which every coordinator holds in memory."""
+
+BLOCKED_KEY_BYTES_MAX = 4_096
+"""Longest key that can be blocked: such a list stays below 4 MiB a group."""
+
 TOKEN_SEQUENCE_MAX = 2**32 - 1
 """Lock tokens have the owner epoch in the high half: a full sequence forces a new claim."""

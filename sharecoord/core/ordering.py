@@ -4,6 +4,7 @@ A record is ready for a member when every earlier unfinished record of its key i
 member: the records of a key go out as a chain to one member. Records without a key have no order.
 In `partition` order all records share one key. A record whose key is not known (it entered before
 the group kept order) goes out alone: after everything earlier is finished, before anything later.
+A key may be blocked by an operator: its records wait until it is unblocked, all others go on.
 
 `KeyOrder` follows a window through `note` (called by `Window.apply` alone) and costs O(records)
 per change, so groups without order have none.
@@ -34,7 +35,7 @@ WHOLE_PARTITION = 1
 class Lane:
     """The unfinished records of one key: those that wait, and those that are held."""
 
-    __slots__ = ("counted", "extender", "held", "holders", "listed", "waiting")
+    __slots__ = ("counted", "extender", "held", "holders", "listed", "parked", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[int] = deque()
@@ -45,6 +46,8 @@ class Lane:
         """Records held by member; more than one only after order was switched on."""
         self.counted = 0
         """Its part of `KeyOrder.ready`; above 0 = nobody holds it and its head is due."""
+        self.parked = 0
+        """Its part of `KeyOrder.parked`; above 0 = its key is blocked."""
         self.extender: str | None = None
         """The only holder, while something waits for it."""
         self.listed = -1
@@ -55,12 +58,21 @@ class KeyOrder:
     """The keys of a window's unfinished records."""
 
     def __init__(
-        self, window: Window, *, whole_partition: bool, shared: SharedKeys | None = None
+        self,
+        window: Window,
+        *,
+        whole_partition: bool,
+        shared: SharedKeys | None = None,
+        blocked: frozenset[int] = frozenset(),
     ) -> None:
         self._window = window
         self.shared = shared
         """What other share-partitions have out; None = no other one has these keys."""
         self._whole = whole_partition
+        self.blocked = blocked
+        """Hashes of the keys of which nothing is handed out."""
+        self.parked = 0
+        """Records that wait because their key is blocked."""
         self.lanes: dict[int, Lane] = {}
         self.unknown: list[int] = []
         """Unfinished offsets whose key is not known, ascending."""
@@ -72,6 +84,24 @@ class KeyOrder:
         for first, last, value in window.ranges:
             self._move(first, last, None, value)
         self.settle()
+
+    # -- blocked keys ---------------------------------------------------------------------------
+
+    def block(self, blocked: frozenset[int]) -> None:
+        """Blocks these keys and no others; what is under a lock runs on."""
+        self._touched |= self.blocked ^ blocked
+        self.blocked = blocked
+        self.settle()
+
+    def waiting_of(self, key: int) -> int:
+        """How many records of a key wait."""
+        lane = self.lanes.get(key)
+        return 0 if lane is None else len(lane.waiting)
+
+    def first_parked(self) -> int | None:
+        """The lowest offset that waits because its key is blocked."""
+        lanes = [lane for key in self.blocked if (lane := self.lanes.get(key))]
+        return min((lane.waiting[0] for lane in lanes if lane.waiting), default=None)
 
     # -- following the window -------------------------------------------------------------------
 
@@ -162,8 +192,11 @@ class KeyOrder:
 
     def _refresh(self, key: int, lane: Lane) -> None:
         """Files a lane under what may happen to it next."""
-        counted = 0
-        if lane.waiting and not lane.holders:
+        counted, is_blocked = 0, key in self.blocked
+        parked = len(lane.waiting) if is_blocked else 0
+        self.parked += parked - lane.parked
+        lane.parked = parked
+        if lane.waiting and not lane.holders and not is_blocked:
             head = lane.waiting[0]
             if self._is_due(head):
                 counted = len(lane.waiting)
@@ -174,7 +207,7 @@ class KeyOrder:
         lane.counted = counted
         if self.shared is not None:
             self.shared.note(key, self, is_out=bool(lane.holders))
-        alone = len(lane.holders) == 1 and bool(lane.waiting)
+        alone = len(lane.holders) == 1 and bool(lane.waiting) and not is_blocked
         extender = next(iter(lane.holders)) if alone else None
         if extender != lane.extender:
             if lane.extender is not None:
@@ -454,7 +487,7 @@ class Admission:
 
     def _is_open(self, key: int) -> bool:
         """Whether nobody else holds the key, and nothing of it was left out of this plan."""
-        if key in self._stopped:
+        if key in self._stopped or key in self._order.blocked:
             return False
         lane, shared = self._order.lanes.get(key), self._order.shared
         held = lane is not None and bool(lane.holders)

@@ -15,14 +15,19 @@ _NO_KEY = bytes(8)
 _SEED = b"sharecoord key order"
 
 
-def _hash(key: bytes) -> bytes:
+def key_hash(key: bytes) -> bytes:
+    """8 bytes that stand for a key wherever order is kept; never all zero.
+
+    Stable over restarts and versions: they are stored. Two keys with one hash only wait for each
+    other.
+    """
     found = hashlib.blake2b(key, digest_size=8, key=_SEED).digest()
     return found if found != _NO_KEY else b"\x00\x00\x00\x00\x00\x00\x00\x01"
 
 
 def key_hashes_of(keys: Iterable[bytes | None]) -> bytes:
     """8 bytes per key, as groups that keep order by key store them (`RecordChunk.key_hashes`)."""
-    return b"".join([_NO_KEY if key is None else _hash(key) for key in keys])
+    return b"".join([_NO_KEY if key is None else key_hash(key) for key in keys])
 
 
 Headers = list[tuple[str, bytes | None]]
@@ -55,8 +60,7 @@ class RecordChunk:
     def key_hashes(self) -> bytes:
         """8 bytes per record, in groups that keep order by key; all zero = no key (design 5.6).
 
-        Stable over restarts and versions: they are stored. Two keys with one hash only wait for
-        each other. An empty key is a key.
+        An empty key is a key.
         """
         if self._hashes is None:
             self._hashes = key_hashes_of(self.keys or [None] * self.count)

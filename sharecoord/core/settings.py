@@ -36,6 +36,8 @@ class PartitionSettings(NamedTuple):
     checkpoints_max_bytes: int = 64 << 20
     """Of all unfinished records of the group together."""
     ordering: Ordering = Ordering.UNORDERED
+    blocked_keys: frozenset[int] = frozenset()
+    """Hashes of keys of which nothing is handed out, in `key` order."""
     retry_backoff_ms: int = 0
     retry_backoff_max_ms: int = 0
     retry_backoff_multiplier: float = 2.0

@@ -23,6 +23,7 @@ from sharecoord.core.decisions import (
 )
 from sharecoord.core.ordering import KeyOrder
 from sharecoord.core.parked import ParkedOffsets
+from sharecoord.core.room import full_at, room_of
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.shared_keys import SharedKeys
 from sharecoord.core.states import (
@@ -97,6 +98,8 @@ class SharePartition:
         before, self._settings = self._settings, settings
         if settings.ordering != before.ordering:
             self._follow_order()
+        elif self.window.order is not None and settings.blocked_keys != before.blocked_keys:
+            self.window.order.block(settings.blocked_keys)
 
     def _follow_order(self) -> None:
         """Starts (or stops) to follow the keys of the window, as the group's order wants."""
@@ -108,7 +111,12 @@ class SharePartition:
         else:
             whole = ordering == Ordering.PARTITION
             shared = None if whole else self._shared_keys
-            self.window.order = KeyOrder(self.window, whole_partition=whole, shared=shared)
+            self.window.order = KeyOrder(
+                self.window,
+                whole_partition=whole,
+                shared=shared,
+                blocked=self._settings.blocked_keys,
+            )
 
     def share_keys(self, shared: SharedKeys | None) -> None:
         """Keeps order together with other share-partitions from now on, or alone (None)."""
@@ -136,14 +144,18 @@ class SharePartition:
     @property
     def room(self) -> int:
         """How many new records may enter the window (design 5.4)."""
-        window, settings = self.window, self._settings
-        if len(window.ranges) + window.parked.segments >= settings.window_ranges_max:
-            return 0
-        if window.order is None:
-            return max(0, settings.record_locks_max - window.acquired - window.due)
-        free = settings.record_locks_max - window.acquired - window.ready
-        unfinished = window.acquired + window.due + window.delayed
-        return max(0, min(free, limits.WINDOW_RECORDS_MAX - unfinished))
+        return room_of(self.window, self._settings)
+
+    @property
+    def set_aside(self) -> int:
+        """Records that are not to be handed out now: they wait for their time, or are blocked."""
+        order = self.window.order
+        return self.window.delayed + (0 if order is None else order.parked)
+
+    @property
+    def full_at(self) -> int | None:
+        """The offset that must be finished before anything new is read, if the window is full."""
+        return full_at(self.window, self._settings)
 
     def apply(self, decision: Decision) -> None:
         """Carries out a decision of this partition that was made on its present state."""

@@ -19,9 +19,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from sharecoord.config.setting import invalid_config
 from sharecoord.errors import (
     GroupNotEmptyError,
+    InvalidConfigError,
     KafkaUnavailableError,
     SharecoordError,
     UnauthorizedError,
@@ -34,8 +34,6 @@ from sharecoord.kafka.client import (
     make_group_reader,
 )
 from sharecoord.ports import CommittedOffset
-
-SETTING = "share.offsets.export.group"
 
 WITHOUT_MEMBERS = frozenset({ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD})
 """Kafka describes a group that does not exist as DEAD, and so its own share groups to who asks for
@@ -63,12 +61,15 @@ class KafkaOffsetsExport:
         self._admin.poll(0)  # hears of broken connections
         return self._admin
 
-    async def read(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
+    async def read(
+        self, group_id: str, *, even_with_members: bool = False
+    ) -> dict[tuple[str, int], CommittedOffset]:
         """What the group has committed."""
         described = self._client().describe_consumer_groups(
             [group_id], request_timeout=REQUEST_TIMEOUT_S
         )
-        if (await _answer(group_id, described)).state not in WITHOUT_MEMBERS:
+        state = (await _answer(group_id, described)).state
+        if state not in WITHOUT_MEMBERS and not even_with_members:
             raise _has_members(group_id)
         found: dict[tuple[str, int], CommittedOffset] = {}
         for place in await asyncio.to_thread(_committed, self._settings, group_id):
@@ -148,16 +149,14 @@ def _problem(group_id: str, error: KafkaError) -> SharecoordError:
         return _has_members(group_id)
     # librdkafka says the second one of groups of Kafka Connect and their like.
     if name in {"GROUP_ID_NOT_FOUND", "_INVALID_ARG"}:
-        return invalid_config(
-            SETTING,
-            group_id,
-            "Kafka has a group of this name that is not a consumer group",
-            fix="Choose another name",
+        return InvalidConfigError(
+            f"consumer group {group_id!r}: Kafka has a group of this name that is not a consumer "
+            "group. Choose another name"
         )
     if name in {"GROUP_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED"}:
         return UnauthorizedError(
-            f'{SETTING}="{group_id}": Kafka refuses it to the coordinator ({name}); allow READ on '
-            "this consumer group and READ on the group's topics"
+            f"Kafka refuses consumer group {group_id!r} to the coordinator ({name}); allow READ on "
+            "it and READ on the share group's topics"
         )
     return KafkaUnavailableError(
         f"Kafka did not take or show the offsets of consumer group {group_id!r}: {name} "
@@ -167,6 +166,5 @@ def _problem(group_id: str, error: KafkaError) -> SharecoordError:
 
 def _has_members(group_id: str) -> GroupNotEmptyError:
     return GroupNotEmptyError(
-        f'{SETTING}="{group_id}": the consumer group of this name has members; stop them, or '
-        "choose another name"
+        f"consumer group {group_id!r} of Kafka has members; stop them, or choose another name"
     )

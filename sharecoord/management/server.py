@@ -73,6 +73,11 @@ class BoardCollector(Collector):
             "Members that get nothing new because they are paused.",
             snapshot.members_paused,
         )
+        yield _by_group(
+            "sharecoord_blocked_keys",
+            "Keys of which nothing is handed out, in groups that keep order by key.",
+            snapshot.blocked_keys,
+        )
         exports = GaugeMetricFamily(
             "sharecoord_offsets_export_ok",
             "1 = share.offsets.export.group is written, 0 = not, for this reason.",
@@ -92,6 +97,7 @@ _PLACE_GAUGES = {
     "acquired": ("sharecoord_acquired_records", "Records under a lock."),
     "due": ("sharecoord_due_records", "Records to be delivered again."),
     "delayed": ("sharecoord_delayed_records", "Records that wait for their time."),
+    "parked": ("sharecoord_parked_records", "Records that wait because their key is blocked."),
     "lag": ("sharecoord_lag_records", "Records behind the log end."),
     "window_ranges": ("sharecoord_window_ranges", "Ranges in memory."),
     "held_back": ("sharecoord_held_back", "1 = not read because of memory.limit."),

@@ -6,9 +6,7 @@ as they notice another coordinator's: their next commit is fenced, and they load
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
 
 import structlog
 
@@ -31,7 +29,9 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.runtime.admin_base import counted, not_found
+from sharecoord.runtime.admin_keys import KeysAdmin, refuse_while_blocked
 from sharecoord.runtime.admin_letters import LetterAdmin
+from sharecoord.runtime.admin_offsets import export_offsets, import_offsets
 from sharecoord.runtime.admin_replay import (
     ReplayCommand,
     check_replay,
@@ -42,9 +42,13 @@ from sharecoord.runtime.admin_reset import plan_reset
 from sharecoord.runtime.admin_types import (
     CoordinatorInfo,
     CoordinatorView,
+    ExportCommand,
+    ExportedPartition,
     GroupListing,
     GroupState,
     GroupView,
+    ImportCommand,
+    ImportedPartition,
     InFlightView,
     ResetCommand,
     ResetKind,
@@ -62,10 +66,8 @@ log = structlog.get_logger(__name__)
 IN_FLIGHT_DEFAULT = 1_000
 """Ranges of one answer when the caller names no number."""
 
-T = TypeVar("T")
 
-
-class Admin(Interventions):
+class Admin(Interventions, KeysAdmin):
     """The operations of one coordinator.
 
     Args:
@@ -81,7 +83,6 @@ class Admin(Interventions):
         super().__init__(coordinator, reads)
         self._info = info
         self._started_ms = coordinator.context.clock.now_ms()
-        self._altering = asyncio.Lock()
         self.letters = LetterAdmin(coordinator, reads)
 
     # -- reads ----------------------------------------------------------------------------------
@@ -234,6 +235,7 @@ class Admin(Interventions):
                 config | dict(set_values), self._context.group_defaults
             )
             refuse_unsupported(checked)
+            refuse_while_blocked(row, resolve(checked, self._context.group_defaults))
             if "errors.deadletterqueue.topic.name" in set_values:
                 await self._check_dead_letters(group_id, checked)
             self._coordinator.check_room(group_id)
@@ -305,6 +307,41 @@ class Admin(Interventions):
             raise
         await self._reload(group_id, heads)
         log.info("offsets reset", group=group_id, partitions=len(heads))
+
+    async def import_offsets(self, command: ImportCommand) -> list[ImportedPartition]:
+        """Sets start offsets to what a consumer group of Kafka has committed.
+
+        Raises:
+            SharecoordError: As `admin_offsets.import_offsets` and `reset_offsets`.
+        """
+        groups, _ = await self._load()
+        config = self._config(groups.get(command.group_id))
+        return await import_offsets(self._context, config, command, self.reset_offsets)
+
+    async def export_offsets(self, command: ExportCommand) -> list[ExportedPartition]:
+        """Commits start offsets for a consumer group of Kafka.
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+            GroupNotEmptyError: It has members, and `force` is not set; or the consumer group has.
+            SharecoordError: As `admin_offsets.export_offsets`.
+        """
+        groups, members = await self._load()
+        group_id, name = command.group_id, command.consumer_group
+        if group_id not in groups:
+            raise not_found(group_id)
+        found = members.get(group_id, [])
+        if found and not (command.force or command.dry_run):
+            raise GroupNotEmptyError(
+                f"group {group_id!r} has {counted(len(found), 'member')}; stop them first, or use "
+                "force: what they finish meanwhile comes again in the consumer group"
+            )
+        if self._config(groups[group_id]).offsets_export_group == name:
+            raise InvalidRequestError(
+                f"to_consumer_group: share.offsets.export.group of {group_id!r} is {name!r}, where "
+                "other offsets are written for its lag. Delete that setting first"
+            )
+        return await export_offsets(self._context, command, await self._log_rows(group_id))
 
     async def _open_siblings(self, group_id: str, topics: Iterable[str]) -> None:
         """Makes the rows of all partitions: those of a first use before a reset begins it.

@@ -29,6 +29,8 @@ class AdminBase:
         self._coordinator = coordinator
         self._context = coordinator.context
         self._reads = reads or coordinator.context.caller
+        self._altering = asyncio.Lock()
+        """Who holds it changes settings, or what must fit them."""
 
     async def _reload(self, group_id: str, keys: Iterable[PartitionKey]) -> None:
         """Makes the live actors of these share-partitions see what the store has now."""

@@ -234,6 +234,87 @@ class ResetResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportCommand:
+    """Start offsets are set to what a consumer group of Kafka has committed.
+
+    Attributes:
+        topics: Empty = all for which the consumer group has committed something.
+        dry_run: Only say what would happen.
+        force: Also with members in one of both groups.
+    """
+
+    group_id: str
+    consumer_group: str
+    topics: tuple[str, ...] = ()
+    dry_run: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedPartition:
+    """What an import did, or would do, with one share-partition.
+
+    Attributes:
+        committed_offset: None = the consumer group has none: the reset policy decided.
+        lag: Records from the new start offset to the end of the log; None = not known.
+    """
+
+    reset: ResetResult
+    committed_offset: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportCommand:
+    """Start offsets are committed for a consumer group of Kafka.
+
+    Attributes:
+        topics: Empty = all for which the group has offsets.
+        dry_run: Only say what would happen.
+        force: Also with members in the share group.
+    """
+
+    group_id: str
+    consumer_group: str
+    topics: tuple[str, ...] = ()
+    dry_run: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedPartition:
+    """What an export did, or would do, with one share-partition.
+
+    Attributes:
+        offset: The start offset.
+        finished_ahead: Records behind it that are finished here and come again there.
+        error: Why it was not written.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    finished_ahead: int
+    error: SharecoordError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedKeyView:
+    """A blocked key.
+
+    Attributes:
+        since_ms: When it was blocked, by the store's clock.
+        waiting_records: How many records of it wait in the windows of all share-partitions; what
+            was not read yet is not among them, records of another key with the same hash are.
+    """
+
+    key: bytes
+    since_ms: int
+    reason: str
+    waiting_records: int
+
+
+@dataclass(frozen=True, slots=True)
 class InFlightView:
     """Ranges in flight, and the store's clock when they were read, in milliseconds."""
 

@@ -102,8 +102,7 @@ class Views:
             lag = lag_of(log_end, head.start_offset, head.finished_count)
         core = None if actor is None else actor.partition
         if core is not None and head is not None:
-            full = len(core.window.ranges) >= core.settings.window_ranges_max
-            full_at = head.start_offset if full else None
+            full_at = core.full_at
         epoch = -1 if head is None else head.end_leader_epoch
         pauses = self._pauses[row.key.group_id]
         return PartitionView(

@@ -6,6 +6,7 @@ first one in 32 bits, and it has one type of timestamps. So a call ends where ei
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -149,6 +150,7 @@ def _fresh_runs(
     """Runs of new records from the window's end on; those that wait are not among `max_records`."""
     end_offset = partition.window.end_offset
     by_key = partition.settings.ordering == Ordering.KEY
+    blocked = partition.settings.blocked_keys
     runs: list[Run] = []
     records = waiting = 0
     for chunk in cache.after(end_offset):
@@ -157,10 +159,10 @@ def _fresh_runs(
                 return runs
             keys = _keys_of(chunk, first, last) if by_key else None
             runs.append(Run(first, last, keys, at_ms))
-            if at_ms:
-                waiting += last - first + 1
-            else:
-                records += last - first + 1
+            count = last - first + 1
+            wait = count if at_ms else _blocked_in(keys, count, blocked)
+            waiting += wait
+            records += count - wait
             if records >= max_records or waiting >= ACQUIRE_RECORDS_MAX:
                 return runs
     return runs
@@ -184,6 +186,13 @@ def _by_time(
             else:
                 pieces.append((offset, offset, at_ms))
     return pieces
+
+
+def _blocked_in(keys: Keys | None, count: int, blocked: frozenset[int]) -> int:
+    """How many records of a run have a blocked key."""
+    if keys is None or not blocked:
+        return 0
+    return sum(key in blocked for key in struct.unpack(f">{count}Q", keys.hashes))
 
 
 def _keys_of(chunk: RecordChunk, first: int, last: int) -> Keys:

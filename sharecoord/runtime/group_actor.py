@@ -103,7 +103,7 @@ class GroupActor:
         self.pauses = Pauses(row.pauses)
         pausing.follow(self)
         before, self.config = self.config, resolve(row.config, self.context.group_defaults)
-        self.settings = settings_of(self.config)
+        self.settings = settings_of(self.config, row.blocked_keys)
         for actor in list(self.partitions.values()):
             actor.apply_settings(self.settings)
             if (

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sharecoord.config.group import GroupConfig
+from sharecoord.core.blocked_keys import hash_of
+from sharecoord.core.changes import BlockedKey
 from sharecoord.core.pace import grown_window
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import Ordering
 from sharecoord.errors import InvalidRequestError
 
 
-def settings_of(config: GroupConfig) -> PartitionSettings:
-    """The settings that the state machine reads."""
+def settings_of(config: GroupConfig, blocked_keys: Iterable[BlockedKey] = ()) -> PartitionSettings:
+    """The settings that the state machine reads; only order by key knows keys to block."""
+    ordering = Ordering(config.ordering)
+    hashes = (hash_of(blocked.key) for blocked in blocked_keys if ordering is Ordering.KEY)
     return PartitionSettings(
         lock_duration_ms=config.lock_duration_ms,
         delivery_limit=config.delivery_count_limit,
@@ -26,7 +30,8 @@ def settings_of(config: GroupConfig) -> PartitionSettings:
         outbox_max_bytes=config.dlq_outbox_max_bytes,
         checkpoint_max_bytes=config.checkpoint_max_bytes,
         checkpoints_max_bytes=config.checkpoints_max_bytes,
-        ordering=Ordering(config.ordering),
+        ordering=ordering,
+        blocked_keys=frozenset(hashes),
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,
         retry_backoff_multiplier=config.retry_backoff_multiplier,

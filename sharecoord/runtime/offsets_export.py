@@ -52,7 +52,7 @@ WRITE_PARTITIONS_MAX = 400
 holds two names of groups, in key and metadata, and one of a topic: 249 characters each, of up to 4
 bytes in a group's."""
 
-_METADATA = re.compile(r'sharecoord spso=\d+ group=("(?:[^"\\]|\\.)*")')
+METADATA = re.compile(r'sharecoord spso=\d+ group=("(?:[^"\\]|\\.)*")')
 """The name in quotation marks, as JSON has it: confluent-kafka reads metadata up to some NUL behind
 its end, so the text itself must say where it ends."""
 
@@ -173,7 +173,7 @@ class OffsetsExporter:
         """
         found = await port.read(export.name)
         for place in sorted(found):
-            mark = _METADATA.match(found[place].metadata)
+            mark = METADATA.match(found[place].metadata)
             if mark is None or mark[1] != _quoted(group_id):
                 whose = f"share group {mark[1]}" if mark else "somebody else"
                 raise invalid_config(

@@ -349,7 +349,7 @@ class PartitionActor:
             return 0
         window = partition.window
         found = self._candidates(session.member_id, max_records, short=short)
-        end_before, delayed = window.end_offset, window.delayed
+        end_before, set_aside = window.end_offset, partition.set_aside
         decision = partition.decide_acquire(
             now_ms,
             session.member_id,
@@ -368,7 +368,7 @@ class PartitionActor:
         if not delivery.records:
             self._committer.add(self)
             # Whoever asks must not wait for those that are to be delivered later.
-            return self.acquire(session, max_records) if window.delayed > delayed else 0
+            return self.acquire(session, max_records) if partition.set_aside > set_aside else 0
         session.sent(delivery.records, delivery.size_bytes, now_ms)
         self.budget.delivers(delivery.size_bytes)
         effect = DeliveryEffect(self, session, delivery)

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 
 from sharecoord.core.lag import lag as lag_of
+from sharecoord.core.states import Ordering
 from sharecoord.ports import EventFigures
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.coordinator import Coordinator
@@ -39,6 +40,8 @@ class PartitionFigures:
     """Payloads, ranges and keys."""
     held_back: bool = False
     """Nothing new is read because of `memory.limit`."""
+    parked: int = 0
+    """Records that wait because their key is blocked."""
     dead_letters: int = 0
     """Records that went to the dead-letter topic since the process started."""
     dead_letters_waiting: int = 0
@@ -68,6 +71,8 @@ class Snapshot:
     groups_paused: dict[str, bool] = field(default_factory=dict)
     members_paused: dict[str, int] = field(default_factory=dict)
     """By group, of those that are here."""
+    blocked_keys: dict[str, int] = field(default_factory=dict)
+    """Number of blocked keys, by group; only groups that keep order by key."""
     exports: tuple[ExportFigures, ...] = ()
     events: EventFigures | None = None
     """None where there is no event log."""
@@ -122,6 +127,11 @@ class StatusBoard:
             members_paused={
                 g.group_id: sum(session.held_up for session in g.sessions.values()) for g in groups
             },
+            blocked_keys={
+                g.group_id: len(g.settings.blocked_keys)
+                for g in groups
+                if g.settings.ordering is Ordering.KEY
+            },
             exports=coordinator.offsets_exporter.figures(),
             events=None if sink is None else sink.figures,
         )
@@ -150,6 +160,7 @@ def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
                     settled=actor.settled_records,
                     memory_bytes=partition_bytes(actor),
                     held_back=actor.held_back,
+                    parked=window.order.parked if window and window.order else 0,
                     dead_letters=actor.dead_letters,
                     dead_letters_waiting=actor.letters.waiting,
                     dead_letters_failing=bool(actor.letters.problem),

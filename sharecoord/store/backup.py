@@ -29,6 +29,7 @@ from sharecoord.store.backup_file import BackupHeader, BackupReader, write_backu
 from sharecoord.store.partition_queries import raise_floor, read_floor
 from sharecoord.store.raw_rows import Row, name_of, problems_of, rows_at_once, stored_rows
 from sharecoord.store.tables import (
+    BLOCKED_KEY,
     COORDINATOR,
     DEAD_LETTER,
     HEAD_REVISION,
@@ -44,6 +45,7 @@ from sharecoord.store.tables import (
 TABLES: Sequence[Table] = (
     STORE_META,
     SHARE_GROUP,
+    BLOCKED_KEY,
     SHARE_PARTITION,
     IN_FLIGHT,
     MEMBER,

@@ -19,9 +19,10 @@ from sharecoord.errors import InvalidConfigError
 from sharecoord.store.access import StoreAccess, StoreFacts
 from sharecoord.store.partition_queries import EPOCH_FLOOR, MEMBER_EPOCH_FLOOR
 from sharecoord.store.raw_rows import Row, name_of, problems_of, stored_rows
-from sharecoord.store.row_codec import decode_headers, decode_pauses
+from sharecoord.store.row_codec import decode_headers, decode_pauses, key_digest
 from sharecoord.store.tables import (
     ALEMBIC_VERSION,
+    BLOCKED_KEY,
     COORDINATOR,
     DEAD_LETTER,
     HEAD_REVISION,
@@ -152,6 +153,7 @@ class _Check:
             (STORE_META, "write the value that is meant with UPDATE", self._meta),
             (COORDINATOR, _NEW_ROW, self._coordinator),
             (SHARE_GROUP, "mend the row with UPDATE, or restore a backup", self._group),
+            (BLOCKED_KEY, "delete the row, and block the key again", self._blocked_key),
             (SHARE_PARTITION, "mend the row with UPDATE, or restore a backup", self._partition),
             (IN_FLIGHT, "mend the row with UPDATE, or restore a backup", self._range),
             (MEMBER, "delete the row; the member joins again by itself", self._member),
@@ -228,6 +230,11 @@ class _Check:
             yield "paused is not as the coordinator writes it", "set paused to [] with UPDATE"
         if row["group_epoch"] < 0:
             yield f"group_epoch is {row['group_epoch']}", ""
+
+    @staticmethod
+    def _blocked_key(row: Values) -> Iterator[tuple[str, str]]:
+        if row["key_digest"] != key_digest(row["record_key"]):
+            yield "key_digest is not that of record_key", ""
 
     def _partition(self, row: Values) -> Iterator[tuple[str, str]]:
         place = f"group {row['group_id']}, topic {row['topic']}, partition {row['partition_index']}"

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from sharecoord.core.changes import (
+    BlockedKey,
     GroupRow,
     MemberRow,
     PartitionHead,
@@ -32,6 +33,7 @@ from sharecoord.store.partition_queries import (
 )
 from sharecoord.store.row_codec import (
     PARTITION_COLUMNS,
+    decode_blocked_key,
     decode_group,
     decode_member,
     decode_partition,
@@ -40,6 +42,7 @@ from sharecoord.store.row_codec import (
     encode_pauses,
 )
 from sharecoord.store.tables import (
+    BLOCKED_KEY,
     DEAD_LETTER,
     IN_FLIGHT,
     LETTER_MARK,
@@ -49,14 +52,21 @@ from sharecoord.store.tables import (
     SHARE_PARTITION,
 )
 
+_B = BLOCKED_KEY.c
 _G = SHARE_GROUP.c
 _P = SHARE_PARTITION.c
 
 
 def load_groups(connection: Connection) -> list[GroupRow]:
     """All groups by id."""
-    rows = map(decode_group, connection.execute(select(SHARE_GROUP)))
-    return sorted(rows, key=lambda group: group.group_id)
+    blocked: dict[str, list[BlockedKey]] = {}
+    for group_id, *row in connection.execute(
+        select(_B.group_id, _B.record_key, _B.since_ms, _B.reason)
+    ):
+        blocked.setdefault(group_id, []).append(decode_blocked_key(row))
+    rows = connection.execute(select(SHARE_GROUP))
+    groups = [decode_group(row, blocked.get(row[0], ())) for row in rows]
+    return sorted(groups, key=lambda group: group.group_id)
 
 
 def ensure_group(connection: Connection, dialect: Dialect, group_id: str) -> GroupRow:
@@ -64,7 +74,7 @@ def ensure_group(connection: Connection, dialect: Dialect, group_id: str) -> Gro
     query = select(SHARE_GROUP).where(_G.group_id == group_id).with_for_update()
     row = connection.execute(query).one_or_none()
     if row is not None:
-        return decode_group(row)
+        return decode_group(row, _blocked_keys(connection, group_id))
     for _ in range(ROUNDS):
         values = {
             "group_id": group_id,
@@ -113,7 +123,7 @@ def change_pauses(
     found = connection.execute(query).one_or_none()
     if found is None:
         return None
-    row = decode_group(found)
+    row = decode_group(found, _blocked_keys(connection, group_id))
     before, after = row.pauses, changed(row.pauses, pause, resume)
     if after != before:
         row = change_group(connection, group_id, {"paused": encode_pauses(after)})
@@ -128,7 +138,12 @@ def change_group(connection: Connection, group_id: str, values: dict[str, Any]) 
         .values(group_epoch=_G.group_epoch + 1, **values)
     )
     row = connection.execute(select(SHARE_GROUP).where(_G.group_id == group_id)).one()
-    return decode_group(row)
+    return decode_group(row, _blocked_keys(connection, group_id))
+
+
+def _blocked_keys(connection: Connection, group_id: str) -> list[BlockedKey]:
+    query = select(_B.record_key, _B.since_ms, _B.reason).where(_B.group_id == group_id)
+    return [decode_blocked_key(row) for row in connection.execute(query)]
 
 
 def join_members(
@@ -274,6 +289,7 @@ def delete_group(connection: Connection, dialect: Dialect, group_id: str) -> boo
     doomed = _delete_all_but_outboxes(connection, of_group, locked)
     if group_epoch is not None:  # else one that is made right now would go, and its epoch with it
         connection.execute(delete(SHARE_GROUP).where(_G.group_id == group_id))
+        connection.execute(delete(BLOCKED_KEY).where(_B.group_id == group_id))
     of_members = MEMBER.c.group_id == group_id
     query = select(MEMBER.c.member_epoch).where(of_members).with_for_update()
     member_epochs = connection.execute(query).scalars().all()

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from sharecoord.core.blocked_keys import merged
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
@@ -349,6 +350,14 @@ class MemoryStore:
             if after == old.pauses:
                 return PausesChanged(after, copied(old))
             return PausesChanged(old.pauses, change_group(database, replace(old, pauses=after)))
+
+    def save_blocked_keys(
+        self, group_id: str, *, blocked: Mapping[bytes, str], unblocked: Sequence[bytes]
+    ) -> GroupRow:
+        with self._transaction("save_blocked_keys") as database:
+            group = ensure(database, group_id)
+            kept = merged(group, blocked, unblocked, database.clock_ms())
+            return change_group(database, replace(group, blocked_keys=kept))
 
     def ensure_group(self, group_id: str) -> GroupRow:
         with self._transaction("ensure_group") as database:

@@ -7,11 +7,13 @@ a person can read them; record headers keep every byte, their order, duplicates 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sharecoord.core.changes import (
+    BlockedKey,
     DeadLetter,
     GroupRow,
     InFlightRow,
@@ -109,10 +111,14 @@ def encode_config(config: Mapping[str, str]) -> str:
     return _to_json(dict(sorted(config.items())))
 
 
-def decode_group(row: Sequence[Any]) -> GroupRow:
-    """A row of `share_group`, in the order of its columns."""
+def decode_group(row: Sequence[Any], blocked_keys: Iterable[BlockedKey] = ()) -> GroupRow:
+    """A row of `share_group`, in the order of its columns, with its blocked keys in any order."""
     return GroupRow(
-        group_id=row[0], config=json.loads(row[1]), group_epoch=row[2], pauses=decode_pauses(row[3])
+        group_id=row[0],
+        config=json.loads(row[1]),
+        group_epoch=row[2],
+        pauses=decode_pauses(row[3]),
+        blocked_keys=tuple(sorted(blocked_keys)),
     )
 
 
@@ -145,6 +151,16 @@ def decode_pauses(text: str) -> tuple[Pause, ...]:
         )
         for each in json.loads(text)
     )
+
+
+def key_digest(key: bytes) -> str:
+    """What a blocked key is found by."""
+    return hashlib.sha256(key).hexdigest()
+
+
+def decode_blocked_key(row: Sequence[Any]) -> BlockedKey:
+    """The columns `record_key`, `since_ms`, `reason` of `blocked_key`."""
+    return BlockedKey(bytes(row[0]), row[1], row[2])
 
 
 def encode_member(member: MemberRow) -> tuple[str | int, ...]:

@@ -40,6 +40,7 @@ from sharecoord.errors import (
     StoreInUseError,
 )
 from sharecoord.store import (
+    blocked_keys,
     commit_queries,
     fleet_queries,
     flight_reads,
@@ -343,6 +344,15 @@ class SqlStore:
                 group_id=group_id,
                 set_values=set_values,
                 deleted=deleted,
+            )
+        )
+
+    def save_blocked_keys(
+        self, group_id: str, *, blocked: Mapping[bytes, str], unblocked: Sequence[bytes]
+    ) -> GroupRow:
+        return self._change(
+            lambda c: blocked_keys.save_blocked_keys(
+                c, self._dialect, group_id=group_id, blocked=blocked, unblocked=unblocked
             )
         )
 

@@ -74,6 +74,17 @@ SHARE_GROUP = Table(
     Column("paused", LONG_TEXT, nullable=False),  # JSON array of what is paused, see row_codec
 )
 
+BLOCKED_KEY = Table(
+    "blocked_key",
+    METADATA,
+    Column("group_id", String(255), primary_key=True),
+    # MySQL has no index over a blob: SHA-256 of the key, in hex.
+    Column("key_digest", String(64), primary_key=True),
+    Column("record_key", LONG_BLOB, nullable=False),
+    Column("since_ms", BigInteger, nullable=False),
+    Column("reason", LONG_TEXT, nullable=False),
+)
+
 COORDINATOR = Table(
     "coordinator",
     METADATA,

@@ -16,6 +16,7 @@ from sharecoord.core.lanes import Taken
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.ports import OutgoingMessage
 from sharecoord.store import memory_delayed
+from sharecoord.testing.order_judge import OrderJudge
 from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow
 
 __all__ = ["DatabaseJudge"]
@@ -82,6 +83,7 @@ class DatabaseJudge:
         """Whether none may come twice."""
         self._letter_ids: set[str] = set()
         self._member_epochs: dict[str, int] = {}
+        self.order = OrderJudge(log, now_ms, self.broken)
         self.way: Callable[[str, str], int | None] = lambda gateway, owner: None
         """From an owner to a gateway: the same as long as nothing on it is lost; None = it is."""
         self.unheard_ms: Callable[[str, str], int | None] = lambda gateway, owner: None
@@ -337,6 +339,7 @@ class DatabaseJudge:
         before = self._changed_rows(shadow, part)
         after = {o: row for row in part.upserted for o in range(row[0], row[1] + 1)}
         truncated_at = head.end_offset if part.raises_state_epoch else None
+        self.order.excuse_broken_chains(shadow, before, after)
         self._check_moves(shadow, before, after, head, truncated_at)
         self._check_archiving(name, before, after, letters)
         self._check_skipped(shadow, after, head)
@@ -345,6 +348,7 @@ class DatabaseJudge:
             shadow.rows[row[0]] = row
         if truncated_at is not None:
             self._void(shadow, truncated_at)
+        self.order.check(shadow, before, after)
         self._check_window(shadow)
 
     def _check_archiving(

@@ -216,6 +216,10 @@ class Judge(DatabaseJudge):
         where: str,
     ) -> None:
         life, now_ms = shadow.life(offset), self._now_ms()
+        if token in life.taken_back:
+            # It was on its way when its chain broke: the lock is gone, its holder hears so later.
+            life.arrived.add(token)
+            return
         if life.final is not None:
             self.broken(f"{where}: after a confirmed {life.final.name}")
         if self._is_valid(shadow, life):

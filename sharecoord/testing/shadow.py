@@ -26,6 +26,8 @@ class RecordLog:
         """Records that a reader finds now: offset to value."""
         self.written: dict[tuple[str, int], dict[int, set[bytes]]] = {}
         """All values that ever stood at an offset."""
+        self.keys: dict[tuple[str, int], dict[int, bytes]] = {}
+        """Keys of records, where the life has any."""
         self.starts: dict[tuple[str, int], int] = {}
         self.ended: set[str] = set()
         """Ids of topics that were deleted: nobody can see any more what becomes of their state."""
@@ -48,6 +50,10 @@ class RecordLog:
         """Whether a reader finds a record there."""
         return offset in self.alive.get((key.topic_id, key.partition), ())
 
+    def keys_of(self, key: PartitionKey) -> dict[int, bytes]:
+        """Keys by offset; records without a key have none."""
+        return self.keys.get((key.topic_id, key.partition), {})
+
     def start(self, key: PartitionKey) -> int:
         """Log start."""
         return self.starts.get((key.topic_id, key.partition), 0)
@@ -66,6 +72,8 @@ class RecordLife:
     """Tokens under which it reached a member."""
     excused: set[int] = field(default_factory=set)
     """Tokens whose holder said that it had not seen the record."""
+    taken_back: set[int] = field(default_factory=set)
+    """Tokens that went with a chain; their deliveries may still be under way."""
     said: set[tuple[int, AcknowledgeType]] = field(default_factory=set)
     final: AcknowledgeType | None = None
     """Confirmed to a member."""
@@ -89,6 +97,8 @@ class Shadow:
     """(offset, token) to (member, delivery count): what was committed."""
     calm: dict[tuple[int, int], tuple[int, str | None, object]] = field(default_factory=dict)
     """What stood in the way of a grant's delivery when it was committed; see the judge."""
+    in_order: set[tuple[int, int]] = field(default_factory=set)
+    """Grants that were made while order was kept."""
     void: set[tuple[int, int]] = field(default_factory=set)
     """Grants that a reset or a truncation ended."""
     lives: dict[int, RecordLife] = field(default_factory=dict)

@@ -129,3 +129,20 @@ def test_exactly_once(
     printed = [line for line in lines if line.startswith(("acknowledged:", "booked:"))]
     assert len(printed) == 4
     check_said("exactly-once.md", printed)
+
+
+def test_order(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+    names = {"purchases": topic(), "shop": unique_name("shop")}
+    lines = run_example("ordering.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    printed = [line for line in lines if line.startswith(("in order:", "blocked:"))]
+    assert len(printed) == 4
+    check_said("ordering.md", printed)
+
+
+def test_migration(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+    names = {name: unique_name(name) for name in ("billing", "billing-old", "billing-new")}
+    names["payments"] = topic()
+    lines = run_example("migrate.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    printed = [line for line in lines if line.startswith(("import:", "handled:", "export:"))]
+    assert len(printed) == 3
+    check_said("migrate.md", printed)

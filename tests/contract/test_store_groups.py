@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sharecoord.core.changes import CommitBatch, PausesChanged
+from sharecoord.core.changes import BlockedKey, CommitBatch, PausesChanged
+from sharecoord.core.limits import BLOCKED_KEYS_MAX
 from sharecoord.core.pauses import PAUSES_MAX, WHOLE_GROUP, Pause, PauseScope
 from sharecoord.errors import LimitExceededError
 from tests.contract.store_worlds import (
@@ -107,6 +108,41 @@ def test_a_group_has_so_many_pauses_and_no_more(world: World) -> None:
     with pytest.raises(LimitExceededError, match=r"1001 pauses in one group, 1000 is the most"):
         store.change_pauses("group", pause=[Pause(WHOLE_GROUP, 1, "operator")])
     assert store.load_groups() == [full.row]
+
+
+def test_keys_are_blocked_and_unblocked(world: World) -> None:
+    store = world.open()
+    epoch = store.save_group_config("group", set_values={"a": "1"}, deleted=[]).group_epoch
+    blocked = store.save_blocked_keys(
+        "group", blocked={b"\x00\xff": "ticket 7", b"": ""}, unblocked=[]
+    )
+    first, second = BlockedKey(b"", START_MS, ""), BlockedKey(b"\x00\xff", START_MS, "ticket 7")
+    assert blocked.blocked_keys == (first, second)
+    assert (blocked.group_epoch, blocked.config) == (epoch + 1, {"a": "1"})
+    assert store.load_groups() == [blocked]
+    assert store.ensure_group("group") == blocked
+    world.time_ms += 5
+    again = store.save_blocked_keys(
+        "group", blocked={b"\x00\xff": "ticket 8", b"k": ""}, unblocked=[b"", b"never"]
+    )
+    kept = second._replace(reason="ticket 8")
+    assert again.blocked_keys == (kept, BlockedKey(b"k", START_MS + 5, ""))
+    assert store.save_group_config("group", set_values={}, deleted=[]).blocked_keys == (
+        again.blocked_keys
+    )
+    assert store.save_blocked_keys("new", blocked={b"k": ""}, unblocked=[]).group_id == "new"
+    assert store.delete_group("group")
+    assert store.ensure_group("group").blocked_keys == ()
+
+
+def test_too_many_blocked_keys_are_refused_and_change_nothing(world: World) -> None:
+    store = world.open()
+    most = {b"%d" % number: "" for number in range(BLOCKED_KEYS_MAX)}
+    full = store.save_blocked_keys("group", blocked=most, unblocked=[])
+    with pytest.raises(LimitExceededError, match="1001 blocked keys; 1000 are allowed"):
+        store.save_blocked_keys("group", blocked={b"one more": ""}, unblocked=[])
+    assert store.load_groups() == [full]
+    store.save_blocked_keys("group", blocked={b"one more": ""}, unblocked=[b"0"])
 
 
 # -- members --------------------------------------------------------------------------------------

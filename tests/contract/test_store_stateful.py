@@ -60,6 +60,7 @@ groups = st.sampled_from(GROUPS)
 int64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 small = st.integers(min_value=0, max_value=5)
 headers = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2)
+keys_of_records = st.sampled_from([b"", b"k", b"\x00\xff"])
 texts = st.text(st.characters(codec="utf-8"), max_size=4)
 
 
@@ -324,6 +325,20 @@ class StoresAgree(RuleBasedStateMachine):
         self.both(
             name,
             lambda store: store.save_group_config(group, set_values={"a": value}, deleted=deleted),
+        )
+
+    @rule(
+        name=coordinators,
+        group=groups,
+        blocked=st.dictionaries(keys_of_records, texts, max_size=2),
+        unblocked=st.lists(keys_of_records, max_size=2),
+    )
+    def block(
+        self, name: str, group: str, blocked: dict[bytes, str], unblocked: list[bytes]
+    ) -> None:
+        self.both(
+            name,
+            lambda store: store.save_blocked_keys(group, blocked=blocked, unblocked=unblocked),
         )
 
     @rule(name=coordinators, group=groups, pause=pauses, resume=pauses)

@@ -97,6 +97,8 @@ class Oracle:
         if self.settings.ordering is Ordering.UNORDERED or self.key(record) == NO_KEY:
             return True
         mine = self.key(record)
+        if mine in self.settings.blocked_keys:
+            return False
         known = {**self.records, **{o: Record(key=k) for o, k in plan.entered.items()}}
         for other, its in known.items():
             if its.state not in UNFINISHED or other == offset:
@@ -143,6 +145,9 @@ class Oracle:
     ) -> Plan:
         """Decides an acquire; changes nothing but who is waited for."""
         plan = Plan()
+        if self.settings.ordering is not Ordering.UNORDERED:
+            locks = self.settings.record_locks_max - self.count(ACQUIRED)
+            max_records = min(max_records, locks)
         if max_records <= 0:
             return plan
         self._plan_due(plan, now, member, max_records, soft, due)

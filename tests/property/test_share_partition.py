@@ -40,6 +40,25 @@ class KeyOrderMachine(SharePartitionMachine):
                 if earlier < later and key and self.twin.key(before) == key:
                     assert after.state is AVAILABLE or before.member == after.member
 
+    @rule(blocked=st.frozensets(st.integers(1, 2)))
+    def keys_are_blocked(self, blocked: frozenset[int]) -> None:
+        """An operator blocks keys, and no others."""
+        if self.real.settings.ordering is Ordering.KEY:
+            changed = self.real.settings._replace(blocked_keys=blocked)
+            self.real.settings = self.twin.settings = changed
+
+    def teardown(self) -> None:
+        """A blocked key holds nothing up but itself."""
+        if hasattr(self, "real"):
+            blocked = self.real.settings.blocked_keys
+            changed = self.real.settings._replace(record_locks_max=2_000)
+            self.real.settings = self.twin.settings = changed
+            self.work_off()
+            left = [r for r in self.twin.records.values() if r.state in UNFINISHED]
+            assert all(self.twin.key(record) in blocked for record in left)
+            assert self.real.window.order.parked == len(left)
+        super().teardown()
+
 
 class PartitionOrderMachine(KeyOrderMachine):
     """Groups in partition order."""
@@ -52,10 +71,17 @@ class SwitchedOrderMachine(SharePartitionMachine):
 
     orderings = tuple(Ordering)
 
+    @rule(blocked=st.frozensets(st.integers(1, 2)))
+    def keys_are_blocked(self, blocked: frozenset[int]) -> None:
+        """Only order by key knows keys."""
+        if self.real.settings.ordering is Ordering.KEY:
+            changed = self.real.settings._replace(blocked_keys=blocked)
+            self.real.settings = self.twin.settings = changed
+
     @rule(ordering=st.sampled_from(list(Ordering)))
     def order_changes(self, ordering: Ordering) -> None:
         """Records that entered before have no known key."""
-        changed = self.real.settings._replace(ordering=ordering)
+        changed = self.real.settings._replace(ordering=ordering, blocked_keys=frozenset())
         self.real.settings = self.twin.settings = changed
 
 

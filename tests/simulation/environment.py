@@ -77,6 +77,9 @@ class SimLog(FakeLog):
             topic, count, partition=partition, key=key, value=text, headers=headers
         )
         self.known.appended(self._key(topic, partition), first, count, text)
+        if key is not None:
+            keys = self.known.keys.setdefault(self._key(topic, partition), {})
+            keys.update(dict.fromkeys(range(first, first + count), key))
         return first
 
     def compact(self, topic: str, offsets: Sequence[int], *, partition: int = 0) -> None:
@@ -170,6 +173,15 @@ class SimStore(MemoryStore):
         row = super().save_group_config(group_id, set_values=set_values, deleted=deleted)
         if "share.delivery.count.limit" in set_values:
             self._judge.limit_changed(int(set_values["share.delivery.count.limit"]))
+        if "share.ordering" in set_values:
+            self._judge.order.switched(kept=set_values["share.ordering"] == "key")
+        return row
+
+    def save_blocked_keys(
+        self, group_id: str, *, blocked: Mapping[bytes, str], unblocked: Sequence[bytes]
+    ) -> GroupRow:
+        row = super().save_blocked_keys(group_id, blocked=blocked, unblocked=unblocked)
+        self._judge.order.blocked(entry.key for entry in row.blocked_keys)
         return row
 
     def reset_partitions(

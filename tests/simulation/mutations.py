@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from sharecoord.config.group import GroupConfig
-from sharecoord.core import outcomes
+from sharecoord.core import outcomes, share_partition
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
@@ -22,6 +22,7 @@ from sharecoord.core.changes import (
     PartitionCommit,
 )
 from sharecoord.core.decisions import AcknowledgedRange, Decision, HeldRange
+from sharecoord.core.ordering import Admission
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.window import RangeState, Window
@@ -175,9 +176,9 @@ def _no_lock_book(
 _compare = PartitionActor.compare_lock_book
 
 
-def _one_more(config: GroupConfig) -> PartitionSettings:
+def _one_more(config: GroupConfig, *args: Any) -> PartitionSettings:
     """The delivery limit is one higher than what is set."""
-    settings = _settings_of(config)
+    settings = _settings_of(config, *args)
     return settings._replace(delivery_limit=settings.delivery_limit + 1)
 
 
@@ -303,6 +304,20 @@ def _not_woken(dispatcher: Dispatcher, actor: PartitionActor, refunded: str | No
 _wake = Dispatcher.wake
 
 
+def _any_holder(admission: Admission, key: int) -> bool:
+    """A key goes on at another member."""
+    return key not in admission._stopped and key not in admission._order.blocked
+
+
+def _chain_goes_on(*args: Any) -> None:
+    """A chain stays with its member although its first record came back."""
+
+
+def _nothing_blocked(config: GroupConfig, *args: Any) -> PartitionSettings:
+    """Blocked keys are handed out."""
+    return _settings_of(config)
+
+
 def _reset_keeps_epoch(partition: Any, head: Any) -> None:
     """A reset does not raise the state epoch: owners do not notice."""
     partition.in_flight.clear()
@@ -362,6 +377,9 @@ MUTATIONS = FLEET_MUTATIONS | {
     "members get more than their credit": on(Session, "wants", _no_credit),
     "records of a topic's next life pass for the old one's": on(TopicLife, "admit", _no_life),
     "the window has no limit": on(SharePartition, "room", property(_no_room)),
+    "a key goes on at another member": on(Admission, "_is_open", _any_holder),
+    "a broken chain goes on": on(share_partition, "take_back_chains", _chain_goes_on),
+    "a blocked key is handed out": on(group_actor, "settings_of", _nothing_blocked),
     "locks do not end by themselves": on(PartitionActor, "_set_alarm", _no_timer),
     "due records are not looked at": on(Dispatcher, "wake", _not_woken),
 }

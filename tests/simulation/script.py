@@ -13,9 +13,11 @@ from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime.admin_types import ResetCommand, ResetKind, ResetTo
 from sharecoord.runtime.lanes import LaneSelection
-from tests.simulation.fleet import GROUP, Node, finished
+from sharecoord.testing.order_judge import KNOWN_MS
+from tests.simulation.fleet import GROUP, finished
 from tests.simulation.members import SimMember
-from tests.simulation.world import LETTER_PARTITIONS, LETTERS, TOPICS, World
+from tests.simulation.operators import Operators
+from tests.simulation.world import KEYS, LETTER_PARTITIONS, LETTERS, TOPICS, World
 
 STEPS = 30
 MEMBERS = 5
@@ -23,12 +25,11 @@ ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 REJECT, RENEW, RETURN = AcknowledgeType.REJECT, AcknowledgeType.RENEW, AcknowledgeType.RETURN
 
 
-class Script:
+class Script(Operators):
     """One life; its steps are its methods."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
-        self.chance = world.chance
+        super().__init__(world)
         self.runs = 0
         """Redrives so far."""
         self._numbers = itertools.count()
@@ -187,10 +188,6 @@ class Script:
             member.stream.up(member.stream.subscribe, topics)
 
     # -- coordinators ---------------------------------------------------------------------------
-
-    def some_node(self) -> Node | None:
-        nodes = [n for n in self.world.fleet.alive() if not n.process.frozen]
-        return self.chance.choice(nodes) if nodes else None
 
     async def coordinator_comes(self) -> None:
         if len(self.world.fleet.alive()) < self.world.coordinators:
@@ -495,6 +492,10 @@ class Script:
     async def run(self) -> None:
         """The life before its end."""
         steps = self.steps()
+        if self.world.has_keys:
+            steps[self.keys_are_blocked] = 6
+        if self.world.is_switched:
+            steps[self.order_is_switched] = 6
         for _ in range(self.world.coordinators):
             self.world.fleet.add()
         await asyncio.sleep(0.1)
@@ -537,6 +538,29 @@ class Script:
             while not all(node.ready for node in self.world.fleet.alive()):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             self.world.fleet.set_paused(paused=False)
+        if self.world.has_keys:
+            await self.calm_of_keys()
+
+    async def calm_of_keys(self) -> None:
+        """Order is kept at last; one key is blocked for a while, and nothing of it goes out."""
+        ordered = {"share.ordering": "key"}
+        if self.world.is_switched:
+            await self.operator(
+                lambda admin: admin.alter_configs(GROUP, ordered, []),
+                lambda row: row.config.get("share.ordering") == "key",
+            )
+        await self.operator(
+            lambda admin: admin.block_keys(GROUP, [b"a"]), lambda row: bool(row.blocked_keys)
+        )
+        await asyncio.sleep(KNOWN_MS / 1000 + 1)
+        for _ in range(2):
+            await self.member_comes()
+            await self.more_records()
+            await asyncio.sleep(20)
+        every = [key for key in KEYS if key is not None]
+        await self.operator(
+            lambda admin: admin.unblock_keys(GROUP, every), lambda row: not row.blocked_keys
+        )
 
 
 async def play(world: World) -> None:

@@ -31,6 +31,9 @@ TOPICS = ("orders", "payments")
 LETTERS, LETTER_PARTITIONS = "letters", 2
 """What is redriven; nobody subscribes to it."""
 
+KEYS = (None, b"", b"a", b"b", b"c")
+"""Of the records of lives that have keys."""
+
 FINISH_S = 900.0
 """After the last fault everything must be worked off within so long, on virtual time."""
 
@@ -104,6 +107,12 @@ class World:
             self.judge.letters_once = seed % 2 == 1
             once = str(self.judge.letters_once).lower()
             defaults["errors.deadletterqueue.exactly.once"] = once
+        self.has_keys, self.is_switched = seed % 4 == 1, seed % 8 == 5
+        if self.has_keys:
+            # No draw, either.
+            defaults["share.ordering"] = "unordered" if self.is_switched else "key"
+            if not self.is_switched:
+                self.judge.order.always_kept()
         if window:
             defaults["share.partition.max.record.locks"] = str(window)
         self.fleet = Fleet(
@@ -199,8 +208,14 @@ class World:
 
     def append(self, topic: str, partition: int, count: int) -> None:
         """New records, if the log takes any."""
-        if self.takes_records(topic, partition):
+        if not self.takes_records(topic, partition):
+            return
+        if not self.has_keys:
             self.log.append(topic, count, partition=partition)
+            return
+        for _ in range(count):
+            key = KEYS[self.log.log(topic, partition).log_end * 7 % 11 % len(KEYS)]
+            self.log.append(topic, partition=partition, key=key)
 
     def takes_records(self, topic: str, partition: int) -> bool:
         """Not when the log has lost its end and nobody has noticed, nor just after its creation.

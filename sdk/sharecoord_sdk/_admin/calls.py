@@ -103,7 +103,7 @@ def describe_groups(
 ) -> Call[list[GroupDescription]]:
     """DescribeGroups."""
     request = pb.DescribeGroupsRequest(
-        group_ids=_names("group_ids", group_ids), include_members=members, include_offsets=offsets
+        group_ids=names_of("group_ids", group_ids), include_members=members, include_offsets=offsets
     )
 
     def read(answer: pb.DescribeGroupsResponse) -> list[GroupDescription]:
@@ -136,7 +136,7 @@ def alter_group_configs(
     request = pb.AlterGroupConfigsRequest(
         group_id=group_id,
         set={name: _config_text(value) for name, value in set_values.items()},
-        delete=_names("delete", delete),
+        delete=names_of("delete", delete),
         validate_only=validate_only,
     )
     return Call("AlterGroupConfigs", request, _nothing)
@@ -158,7 +158,7 @@ def reset_offsets(
         setattr(request, to.kind, True if is_flag else to.value)
 
     def read(answer: pb.ResetOffsetsResponse) -> list[ResetResult]:
-        return [_reset(p) for p in answer.partitions]
+        return [reset_of(p) for p in answer.partitions]
 
     return Call("ResetOffsets", request, read, is_safe=dry_run)
 
@@ -206,7 +206,7 @@ def replay(
 
 def delete_offsets(group_id: str, topics: Iterable[str]) -> Call[dict[str, AdminError | None]]:
     """DeleteOffsets."""
-    request = pb.DeleteOffsetsRequest(group_id=group_id, topics=_names("topics", topics))
+    request = pb.DeleteOffsetsRequest(group_id=group_id, topics=names_of("topics", topics))
 
     def read(answer: pb.DeleteOffsetsResponse) -> dict[str, AdminError | None]:
         return {t.topic: item_error(t.error_reason, t.error_message) for t in answer.topics}
@@ -216,7 +216,7 @@ def delete_offsets(group_id: str, topics: Iterable[str]) -> Call[dict[str, Admin
 
 def delete_groups(group_ids: Iterable[str]) -> Call[dict[str, AdminError | None]]:
     """DeleteGroups."""
-    request = pb.DeleteGroupsRequest(group_ids=_names("group_ids", group_ids))
+    request = pb.DeleteGroupsRequest(group_ids=names_of("group_ids", group_ids))
 
     def read(answer: pb.DeleteGroupsResponse) -> dict[str, AdminError | None]:
         return {g.group_id: item_error(g.error_reason, g.error_message) for g in answer.groups}
@@ -231,7 +231,7 @@ def pause_group(
     request = pb.PauseGroupRequest(
         group_id=group_id,
         topics=_targets(topics),
-        member_ids=_names("members", members),
+        member_ids=names_of("members", members),
         reason=reason,
     )
     return Call("PauseGroup", request, _pause_answer)
@@ -240,7 +240,7 @@ def pause_group(
 def resume_group(group_id: str, topics: Topics, members: Iterable[str]) -> Call[PauseAnswer]:
     """ResumeGroup."""
     request = pb.ResumeGroupRequest(
-        group_id=group_id, topics=_targets(topics), member_ids=_names("members", members)
+        group_id=group_id, topics=_targets(topics), member_ids=names_of("members", members)
     )
     return Call("ResumeGroup", request, _pause_answer)
 
@@ -248,7 +248,7 @@ def resume_group(group_id: str, topics: Topics, members: Iterable[str]) -> Call[
 def _targets(topics: Topics) -> list[pb.OffsetTarget]:
     if isinstance(topics, Mapping):
         return [pb.OffsetTarget(topic=t, partitions=numbers) for t, numbers in topics.items()]
-    return [pb.OffsetTarget(topic=topic) for topic in _names("topics", topics)]
+    return [pb.OffsetTarget(topic=topic) for topic in names_of("topics", topics)]
 
 
 def _pause_answer(answer: pb.PauseGroupResponse | pb.ResumeGroupResponse) -> PauseAnswer:
@@ -304,7 +304,8 @@ def describe_coordinator() -> Call[CoordinatorDescription]:
     return Call("DescribeCoordinator", pb.DescribeCoordinatorRequest(), read, is_safe=True)
 
 
-def _names(argument: str, names: Iterable[str]) -> list[str]:
+def names_of(argument: str, names: Iterable[str]) -> list[str]:
+    """Names of a request; one text is not a list of them."""
     if isinstance(names, str):
         raise TypeError(f"{argument} is one str; give a list of them")
     return list(names)
@@ -375,7 +376,8 @@ def _partition(offsets: pb.PartitionOffsets) -> PartitionOffsets:
     )
 
 
-def _reset(result: pb.ResetPartition) -> ResetResult:
+def reset_of(result: pb.ResetPartition) -> ResetResult:
+    """What a reset did with one share-partition."""
     error = item_error(result.error_reason, result.error_message)
     return ResetResult(
         topic=result.partition.topic,

@@ -494,6 +494,122 @@ class ListInFlightResponse(_message.Message):
     ranges: _containers.RepeatedCompositeFieldContainer[InFlightRange]
     def __init__(self, ranges: _Optional[_Iterable[_Union[InFlightRange, _Mapping]]] = ...) -> None: ...
 
+class BlockKeysRequest(_message.Message):
+    __slots__ = ("group_id", "keys", "reason")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    keys: _containers.RepeatedScalarFieldContainer[bytes]
+    reason: str
+    def __init__(self, group_id: _Optional[str] = ..., keys: _Optional[_Iterable[bytes]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class BlockKeysResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class UnblockKeysRequest(_message.Message):
+    __slots__ = ("group_id", "keys")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    keys: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, group_id: _Optional[str] = ..., keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class UnblockKeysResponse(_message.Message):
+    __slots__ = ("not_blocked",)
+    NOT_BLOCKED_FIELD_NUMBER: _ClassVar[int]
+    not_blocked: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, not_blocked: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ListBlockedKeysRequest(_message.Message):
+    __slots__ = ("group_id",)
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+
+class BlockedKey(_message.Message):
+    __slots__ = ("key", "since_ms", "reason", "waiting_records")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WAITING_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    since_ms: int
+    reason: str
+    waiting_records: int
+    def __init__(self, key: _Optional[bytes] = ..., since_ms: _Optional[int] = ..., reason: _Optional[str] = ..., waiting_records: _Optional[int] = ...) -> None: ...
+
+class ListBlockedKeysResponse(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[BlockedKey]
+    def __init__(self, keys: _Optional[_Iterable[_Union[BlockedKey, _Mapping]]] = ...) -> None: ...
+
+class ImportOffsetsRequest(_message.Message):
+    __slots__ = ("group_id", "from_consumer_group", "topics", "dry_run", "force")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    FROM_CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    from_consumer_group: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    dry_run: bool
+    force: bool
+    def __init__(self, group_id: _Optional[str] = ..., from_consumer_group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., dry_run: bool = ..., force: bool = ...) -> None: ...
+
+class ImportedPartition(_message.Message):
+    __slots__ = ("reset", "committed_offset", "lag")
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    reset: ResetPartition
+    committed_offset: int
+    lag: int
+    def __init__(self, reset: _Optional[_Union[ResetPartition, _Mapping]] = ..., committed_offset: _Optional[int] = ..., lag: _Optional[int] = ...) -> None: ...
+
+class ImportOffsetsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[ImportedPartition]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[ImportedPartition, _Mapping]]] = ...) -> None: ...
+
+class ExportOffsetsRequest(_message.Message):
+    __slots__ = ("group_id", "to_consumer_group", "topics", "dry_run", "force")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    to_consumer_group: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    dry_run: bool
+    force: bool
+    def __init__(self, group_id: _Optional[str] = ..., to_consumer_group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., dry_run: bool = ..., force: bool = ...) -> None: ...
+
+class ExportedPartition(_message.Message):
+    __slots__ = ("partition", "offset", "finished_ahead_records", "error_reason", "error_message")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_AHEAD_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    partition: _share_types_pb2.TopicPartition
+    offset: int
+    finished_ahead_records: int
+    error_reason: str
+    error_message: str
+    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., offset: _Optional[int] = ..., finished_ahead_records: _Optional[int] = ..., error_reason: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class ExportOffsetsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[ExportedPartition]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[ExportedPartition, _Mapping]]] = ...) -> None: ...
+
 class DescribeCoordinatorRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

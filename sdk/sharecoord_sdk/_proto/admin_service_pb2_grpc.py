@@ -114,6 +114,31 @@ class AdminServiceStub(object):
                 request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.WithdrawRedriveRequest.SerializeToString,
                 response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.WithdrawRedriveResponse.FromString,
                 _registered_method=True)
+        self.BlockKeys = channel.unary_unary(
+                '/sharecoord.v1.AdminService/BlockKeys',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.BlockKeysRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.BlockKeysResponse.FromString,
+                _registered_method=True)
+        self.UnblockKeys = channel.unary_unary(
+                '/sharecoord.v1.AdminService/UnblockKeys',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.UnblockKeysRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.UnblockKeysResponse.FromString,
+                _registered_method=True)
+        self.ListBlockedKeys = channel.unary_unary(
+                '/sharecoord.v1.AdminService/ListBlockedKeys',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ListBlockedKeysRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ListBlockedKeysResponse.FromString,
+                _registered_method=True)
+        self.ImportOffsets = channel.unary_unary(
+                '/sharecoord.v1.AdminService/ImportOffsets',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ImportOffsetsRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ImportOffsetsResponse.FromString,
+                _registered_method=True)
+        self.ExportOffsets = channel.unary_unary(
+                '/sharecoord.v1.AdminService/ExportOffsets',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ExportOffsetsRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ExportOffsetsResponse.FromString,
+                _registered_method=True)
         self.DescribeCoordinator = channel.unary_unary(
                 '/sharecoord.v1.AdminService/DescribeCoordinator',
                 request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.DescribeCoordinatorRequest.SerializeToString,
@@ -242,6 +267,43 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BlockKeys(self, request, context):
+        """Hands out nothing of these keys from now on; what is under a lock runs on. Makes the group when
+        it is new. INVALID_ARGUMENT: it does not keep order by key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnblockKeys(self, request, context):
+        """Hands out records of these keys again, in their order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBlockedKeys(self, request, context):
+        """The blocked keys of a group, with what waits for each.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportOffsets(self, request, context):
+        """Sets start offsets to what a consumer group of Kafka has committed. With `dry_run` only says what
+        it would do.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportOffsets(self, request, context):
+        """Commits start offsets for a consumer group of Kafka that has no members.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeCoordinator(self, request, context):
         """The coordinator itself: version, Kafka cluster, store, uptime.
         """
@@ -331,6 +393,31 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.WithdrawRedrive,
                     request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.WithdrawRedriveRequest.FromString,
                     response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.WithdrawRedriveResponse.SerializeToString,
+            ),
+            'BlockKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.BlockKeys,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.BlockKeysRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.BlockKeysResponse.SerializeToString,
+            ),
+            'UnblockKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnblockKeys,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.UnblockKeysRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.UnblockKeysResponse.SerializeToString,
+            ),
+            'ListBlockedKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBlockedKeys,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ListBlockedKeysRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ListBlockedKeysResponse.SerializeToString,
+            ),
+            'ImportOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportOffsets,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ImportOffsetsRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ImportOffsetsResponse.SerializeToString,
+            ),
+            'ExportOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExportOffsets,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ExportOffsetsRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ExportOffsetsResponse.SerializeToString,
             ),
             'DescribeCoordinator': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeCoordinator,
@@ -770,6 +857,141 @@ class AdminService(object):
             '/sharecoord.v1.AdminService/WithdrawRedrive',
             sharecoord_dot_v1_dot_admin__service__pb2.WithdrawRedriveRequest.SerializeToString,
             sharecoord_dot_v1_dot_admin__service__pb2.WithdrawRedriveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BlockKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/BlockKeys',
+            sharecoord_dot_v1_dot_admin__service__pb2.BlockKeysRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.BlockKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnblockKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/UnblockKeys',
+            sharecoord_dot_v1_dot_admin__service__pb2.UnblockKeysRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.UnblockKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBlockedKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/ListBlockedKeys',
+            sharecoord_dot_v1_dot_admin__service__pb2.ListBlockedKeysRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.ListBlockedKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/ImportOffsets',
+            sharecoord_dot_v1_dot_admin__service__pb2.ImportOffsetsRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.ImportOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/ExportOffsets',
+            sharecoord_dot_v1_dot_admin__service__pb2.ExportOffsetsRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.ExportOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

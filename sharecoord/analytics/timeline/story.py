@@ -152,6 +152,8 @@ _GROUP_SENTENCES = {
     GroupEvent.PAUSED: "{what} was paused",
     GroupEvent.RESUMED: "{what} was resumed",
     GroupEvent.CONFIGURED: "settings of the group changed",
+    GroupEvent.KEYS_BLOCKED: "keys were blocked",
+    GroupEvent.KEYS_UNBLOCKED: "keys were unblocked",
     GroupEvent.DELETED: "deleted, with its offsets",
     GroupEvent.OWNED: "{coordinator} took the share-partition over",
 }

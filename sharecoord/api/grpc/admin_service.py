@@ -19,8 +19,10 @@ from sharecoord.errors import InvalidRequestError, SharecoordError
 from sharecoord.runtime.admin import Admin
 from sharecoord.runtime.admin_replay import ReplayCommand
 from sharecoord.runtime.admin_types import (
+    ExportCommand,
     GroupState,
     GroupView,
+    ImportCommand,
     MemberView,
     PartitionView,
     ResetCommand,
@@ -73,6 +75,11 @@ class AdminService(InterventionCalls):
             "RedriveDeadLetters": self._letters.redrive_dead_letters,
             "DiscardDeadLetters": self._letters.discard_dead_letters,
             "WithdrawRedrive": self._letters.withdraw_redrive,
+            "BlockKeys": self.block_keys,
+            "UnblockKeys": self.unblock_keys,
+            "ListBlockedKeys": self.list_blocked_keys,
+            "ImportOffsets": self.import_offsets,
+            "ExportOffsets": self.export_offsets,
             "DescribeCoordinator": self.describe_coordinator,
             "PauseGroup": self.pause_group,
             "ResumeGroup": self.resume_group,
@@ -213,6 +220,81 @@ class AdminService(InterventionCalls):
             ]
         )
 
+    async def block_keys(self, request: pb.BlockKeysRequest) -> pb.BlockKeysResponse:
+        """Blocks keys."""
+        group_id = check_group_id(request.group_id)
+        await self._admin.block_keys(group_id, list(request.keys), request.reason)
+        return pb.BlockKeysResponse()
+
+    async def unblock_keys(self, request: pb.UnblockKeysRequest) -> pb.UnblockKeysResponse:
+        """Unblocks keys."""
+        group_id = check_group_id(request.group_id)
+        not_blocked = await self._admin.unblock_keys(group_id, list(request.keys))
+        return pb.UnblockKeysResponse(not_blocked=not_blocked)
+
+    async def list_blocked_keys(
+        self, request: pb.ListBlockedKeysRequest
+    ) -> pb.ListBlockedKeysResponse:
+        """Blocked keys, with what waits."""
+        views = await self._admin.list_blocked_keys(check_group_id(request.group_id))
+        return pb.ListBlockedKeysResponse(
+            keys=[
+                pb.BlockedKey(
+                    key=view.key,
+                    since_ms=view.since_ms,
+                    reason=view.reason,
+                    waiting_records=view.waiting_records,
+                )
+                for view in views
+            ]
+        )
+
+    async def import_offsets(self, request: pb.ImportOffsetsRequest) -> pb.ImportOffsetsResponse:
+        """Start offsets from a consumer group of Kafka."""
+        results = await self._admin.import_offsets(
+            ImportCommand(
+                check_group_id(request.group_id),
+                _consumer_group("from_consumer_group", request.from_consumer_group),
+                check_topics(list(request.topics)),
+                dry_run=request.dry_run,
+                force=request.force,
+            )
+        )
+        return pb.ImportOffsetsResponse(
+            partitions=[
+                pb.ImportedPartition(
+                    reset=_reset(each.reset),
+                    committed_offset=each.committed_offset,
+                    lag=each.lag,
+                )
+                for each in results
+            ]
+        )
+
+    async def export_offsets(self, request: pb.ExportOffsetsRequest) -> pb.ExportOffsetsResponse:
+        """Start offsets to a consumer group of Kafka."""
+        results = await self._admin.export_offsets(
+            ExportCommand(
+                check_group_id(request.group_id),
+                _consumer_group("to_consumer_group", request.to_consumer_group),
+                check_topics(list(request.topics)),
+                dry_run=request.dry_run,
+                force=request.force,
+            )
+        )
+        return pb.ExportOffsetsResponse(
+            partitions=[
+                pb.ExportedPartition(
+                    partition=_place(each.topic, each.partition, ""),
+                    offset=each.offset,
+                    finished_ahead_records=each.finished_ahead,
+                    error_reason=_reason(each.error),
+                    error_message=str(each.error or ""),
+                )
+                for each in results
+            ]
+        )
+
     async def describe_coordinator(
         self, request: pb.DescribeCoordinatorRequest
     ) -> pb.DescribeCoordinatorResponse:
@@ -267,6 +349,12 @@ def _replay_command(request: pb.ReplayRequest) -> ReplayCommand:
         with_settings=request.with_settings,
         dry_run=request.dry_run,
     )
+
+
+def _consumer_group(field: str, name: str) -> str:
+    if not name:
+        raise InvalidRequestError(f"{field} is empty; name the consumer group of Kafka")
+    return name
 
 
 def _reset_to(request: pb.ResetOffsetsRequest) -> ResetTo:

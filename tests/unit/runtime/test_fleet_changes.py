@@ -13,10 +13,10 @@ from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.admin import Admin
 from sharecoord.runtime.admin_types import CoordinatorInfo, ResetCommand, ResetKind, ResetTo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.testing.harness import VirtualStoreCaller, World
+from sharecoord.testing.harness import FakeMember, VirtualStoreCaller, World
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import Fleet, everything_finished, fleet_of
-from tests.unit.runtime.worlds import counts, now_s, until, world_with
+from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
 
 PARTITIONS = 8
 TOPIC = ("orders",)
@@ -367,3 +367,36 @@ async def test_released_records_go_to_members_of_other_gateways() -> None:
         for delivery in held:
             await one.settle(delivery, AcknowledgeType.RELEASE)
         assert counts(*await two.take(2 * PARTITIONS)) == {2}
+
+
+@virtual
+async def test_a_blocked_key_is_seen_by_all_owners() -> None:
+    """At once over links; by the next look where they are broken."""
+    world = world_with(0, partitions=PARTITIONS, ordering="key")
+    for partition in range(PARTITIONS):
+        world.log.append("orders", key=b"a", partition=partition)
+        world.log.append("orders", key=b"b", partition=partition)
+    async with fleet_of(world, "c1", "c2") as fleet:
+        admin = admin_of(fleet.all["c1"])
+        await admin.block_keys("g", [b"a"])
+        member = world.member("m1")
+        await member.join(fleet.all["c2"], "g", TOPIC)
+        assert await settled(member) == {1}
+        assert min(map(len, fleet.owned().values())) > 0
+        for coordinator in fleet.all.values():
+            (view,) = await admin_of(coordinator).list_blocked_keys("g")
+            assert view.waiting_records == PARTITIONS
+        before_s = now_s()
+        await admin_of(fleet.all["c2"]).unblock_keys("g", [b"a"])
+        assert await settled(member) == {0}
+        assert now_s() - before_s < 0.9
+
+
+async def settled(member: FakeMember) -> set[int]:
+    """The offsets of one record of each partition that a member takes and accepts."""
+    found: list[int] = []
+    while len(found) < PARTITIONS:
+        delivery = await member.next_delivery()
+        await member.settle(delivery)
+        found += offsets(delivery)
+    return set(found)

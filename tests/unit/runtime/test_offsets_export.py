@@ -58,10 +58,13 @@ class FakeGroups:
         if group_id in self.with_members:
             raise GroupNotEmptyError(f"{group_id} has members")
 
-    async def read(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
+    async def read(
+        self, group_id: str, *, even_with_members: bool = False
+    ) -> dict[tuple[str, int], CommittedOffset]:
         self.reads_s.append(now_s())
         await asyncio.sleep(self.answer_s)
-        self._answer(group_id)
+        if not even_with_members:
+            self._answer(group_id)
         return dict(self.groups.get(group_id, {}))
 
     async def write(

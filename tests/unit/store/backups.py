@@ -98,6 +98,7 @@ def filled(world: World) -> tuple[AnyStore, LoadedPartition]:
     )
     store.join_members([member_of()])
     store.save_group_config("group", set_values={"share.ordering": "key"}, deleted=[])
+    store.save_blocked_keys("group", blocked={b"k\xff": "ticket 7"}, unblocked=[])
     return store, loaded
 
 

@@ -69,6 +69,7 @@ def sound(world: SqliteWorld) -> tuple[AnyStore, LoadedPartition]:
     store.save_group_config("group", set_values={"share.ordering": "key"}, deleted=[])
     lane = replace(key_of(topic="dead"), lane="orders")
     store.take_in([Selection(lane, (Run(3, 4),))], Order(MarkKind.DISCARDED, "run"))
+    store.save_blocked_keys("group", blocked={b"k": "ticket 7"}, unblocked=[])
     return store, loaded
 
 
@@ -92,6 +93,7 @@ def test_a_sound_store_has_no_findings(world: SqliteWorld) -> None:
         "store_meta": 2,
         "coordinator": 1,
         "share_group": 1,
+        "blocked_key": 1,
         "share_partition": 2,
         "in_flight": 4,
         "member": 1,

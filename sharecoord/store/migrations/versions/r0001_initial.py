@@ -47,6 +47,15 @@ def _make_small_tables() -> None:
         sa.PrimaryKeyConstraint("group_id", name="pk_share_group"),
     )
     op.create_table(
+        "blocked_key",
+        sa.Column("group_id", sa.String(255), nullable=False),
+        sa.Column("key_digest", sa.String(64), nullable=False),
+        sa.Column("record_key", _LONG_BLOB, nullable=False),
+        sa.Column("since_ms", sa.BigInteger, nullable=False),
+        sa.Column("reason", _LONG_TEXT, nullable=False),
+        sa.PrimaryKeyConstraint("group_id", "key_digest", name="pk_blocked_key"),
+    )
+    op.create_table(
         "coordinator",
         sa.Column("id", sa.String(255), nullable=False),
         sa.Column("address", sa.String(255), nullable=False),

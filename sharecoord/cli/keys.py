@@ -1,0 +1,167 @@
+"""`sharecoord keys`: park the records of one key, while all others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sharecoord.cli.connection import Services
+from sharecoord.cli.failures import EXIT_ERROR
+from sharecoord.cli.options import connection_options, debug_option, output_options, timeout_option
+from sharecoord.cli.output import Column, Output, note
+
+_COLUMNS = (
+    Column("KEY", "key"),
+    Column("KEY-HEX", "key_hex"),
+    Column("SINCE", "since"),
+    Column("WAITING", "waiting"),
+    Column("REASON", "reason"),
+)
+
+
+@click.group()
+def keys() -> None:
+    """Block, unblock and list keys of groups that keep order by key."""
+
+
+def _key_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--group`, `--key` and `--key-hex`."""
+    for option in (
+        click.option("--key-hex", "hex_", multiple=True, help="The same in hexadecimal."),
+        click.option("--key", "texts", multiple=True, help="The key as text (repeatable)."),
+        click.option("--group", required=True, help="The share group."),
+    ):
+        function = option(function)
+    return function
+
+
+@keys.command()
+@connection_options
+@timeout_option
+@_key_options
+@click.option("--reason", default="", help="Why, for those who list it.")
+@debug_option
+@click.pass_context
+def block(
+    ctx: click.Context,
+    bootstrap_server: str,
+    command_config: Path | None,
+    timeout_ms: int,
+    group: str,
+    texts: tuple[str, ...],
+    hex_: tuple[str, ...],
+    reason: str,
+) -> None:
+    """Hand out no records of a key from now on; what is under a lock runs on.
+
+    \b
+    sharecoord keys block --group billing --key customer-17 --reason "ticket 4711"
+    """  # noqa: D301 - Click's mark for lines that stay as they are
+    named = _named(texts, hex_)
+    with ctx.ensure_object(Services).admin(bootstrap_server, command_config, timeout_ms) as admin:
+        admin.block_keys(group, named, reason=reason)
+    click.echo(f"Blocked {_count(len(named))} of group {group}.")
+
+
+@keys.command()
+@connection_options
+@timeout_option
+@_key_options
+@click.option("--all", "all_", is_flag=True, help="All blocked keys of the group.")
+@debug_option
+@click.pass_context
+def unblock(
+    ctx: click.Context,
+    bootstrap_server: str,
+    command_config: Path | None,
+    timeout_ms: int,
+    group: str,
+    texts: tuple[str, ...],
+    hex_: tuple[str, ...],
+    all_: bool,  # noqa: FBT001 - Click calls by name
+) -> None:
+    """Hand out records of a key again, in their order."""
+    if all_ and (texts or hex_):
+        raise click.UsageError("--all takes no --key or --key-hex.")
+    named = [] if all_ else _named(texts, hex_)
+    with ctx.ensure_object(Services).admin(bootstrap_server, command_config, timeout_ms) as admin:
+        if all_:
+            named = [entry.key for entry in admin.list_blocked_keys(group)]
+        missing = admin.unblock_keys(group, named) if named else []
+    click.echo(f"Unblocked {_count(len(set(named)) - len(missing))} of group {group}.")
+    for key in missing:
+        note(f"sharecoord: error: key {_text(key) or key.hex()!r} was not blocked")
+    if missing:
+        ctx.exit(EXIT_ERROR)
+
+
+@keys.command("list")
+@connection_options
+@timeout_option
+@click.option("--group", required=True, help="The share group.")
+@output_options
+@debug_option
+@click.pass_context
+def list_(
+    ctx: click.Context,
+    bootstrap_server: str,
+    command_config: Path | None,
+    timeout_ms: int,
+    group: str,
+    output: str,
+    no_color: bool,  # noqa: FBT001 - Click calls by name
+) -> None:
+    """List the blocked keys: since when, and how many records of each wait."""
+    with ctx.ensure_object(Services).admin(bootstrap_server, command_config, timeout_ms) as admin:
+        found = admin.list_blocked_keys(group)
+    rows = [
+        {
+            "key": _text(entry.key),
+            "key_hex": entry.key.hex(),
+            "since": datetime.fromtimestamp(entry.since_ms / 1000, UTC).isoformat(
+                timespec="milliseconds"
+            ),
+            "waiting": entry.waiting_records,
+            "reason": entry.reason,
+        }
+        for entry in found
+    ]
+    Output(output, not no_color).show(_COLUMNS, rows)
+    if not found:
+        note(f"group '{group}' has no blocked keys")
+
+
+def _named(texts: tuple[str, ...], hex_: tuple[str, ...]) -> list[bytes]:
+    """The keys of the options, each once.
+
+    Raises:
+        click.UsageError: None is named, or one is not hexadecimal.
+    """
+    named = [text.encode() for text in texts]
+    for text in hex_:
+        try:
+            named.append(bytes.fromhex(text))
+        except ValueError:
+            raise click.UsageError(
+                f"--key-hex {text}: it must be pairs of hexadecimal digits, such as 6b3137."
+            ) from None
+    if not named:
+        raise click.UsageError("name the key with --key TEXT or --key-hex HEX.")
+    return list(dict.fromkeys(named))
+
+
+def _text(key: bytes) -> str | None:
+    """A key as text, if it is text."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() else None
+
+
+def _count(number: int) -> str:
+    return "1 key" if number == 1 else f"{number} keys"
