@@ -37,9 +37,10 @@ def attempts(events: DataFrame) -> DataFrame:
 
     Columns: group_id, topic, member_id, client_id, event (null: samples of members), given_up
     (whether its records are never delivered again), delivery_count, lock_ms (of `GRANTED`),
-    held_ms (of what ended an attempt; three significant digits), left_ms (two digits; null when clearly more than `NEAR_MISS` was left); ranges,
-    records, work_us and worked (the application's time, and of how many records it is known),
-    samples and holding (samples of members that hold records, and how many those are in all).
+    held_ms (of what ended an attempt; three significant digits), left_ms (two digits; null when
+    clearly more than `NEAR_MISS` was left); ranges, records, work_us and worked (the
+    application's time, and of how many records it is known), samples and holding (samples of
+    members that hold records, and how many those are in all).
     """
     is_granted = F.col("event").isin(*GRANTED)
     ends = F.col("event").isin(ACCEPTED, *FAILED)
