@@ -88,6 +88,9 @@ NO_GROUPS: Final = (
 @click.option(
     "--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss", help="Reset to a time (UTC without zone)."
 )
+@click.option(
+    "--by-duration", metavar="PnDTnHnMnS", help="Reset to so long before now, such as PT1H30M."
+)
 @click.option("--to-offset", type=click.IntRange(0), help="Reset to an offset.")
 @click.option(
     "--from-file",

@@ -41,6 +41,7 @@ class GroupsRequest:
     to_latest: bool = False
     to_current: bool = False
     to_datetime: str | None = None
+    by_duration: str | None = None
     to_offset: int | None = None
     from_file: Path | None = None
     dry_run: bool = False
@@ -77,6 +78,7 @@ class GroupsRequest:
             "--to-latest": self.to_latest,
             "--to-current": self.to_current,
             "--to-datetime": self.to_datetime is not None,
+            "--by-duration": self.by_duration is not None,
             "--to-offset": self.to_offset is not None,
             "--from-file": self.from_file is not None,
         }
@@ -98,6 +100,8 @@ class GroupsRequest:
             return ResetTo.current()
         if self.to_datetime is not None:
             return ResetTo.timestamp(parse_datetime_ms(self.to_datetime))
+        if self.by_duration is not None:
+            return ResetTo.duration(parse_by_duration_ms(self.by_duration))
         if self.to_offset is not None:
             return ResetTo.offset(self.to_offset)
         assert self.from_file is not None, "one scenario was checked to be there"
@@ -233,7 +237,7 @@ def _check_reset(request: GroupsRequest) -> None:
         given = " and ".join(scenarios) or "none"
         raise click.UsageError(
             "--reset-offsets takes one of --to-earliest, --to-latest, --to-current, "
-            f"--to-datetime, --to-offset, --from-file; given: {given}."
+            f"--to-datetime, --by-duration, --to-offset, --from-file; given: {given}."
         )
     if request.topics and request.all_topics:
         raise click.UsageError("--topic and --all-topics exclude each other.")
@@ -317,3 +321,17 @@ def parse_datetime_ms(text: str, option: str = "--to-datetime") -> int:
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return round(found.timestamp() * 1000)
+
+
+def parse_by_duration_ms(text: str) -> int:
+    """Reads an ISO-8601 duration such as `PT1H30M` or `P1DT12H`, as Kafka's tools do.
+
+    Raises:
+        click.UsageError: Not such a duration.
+    """
+    from sharecoord.config.values import parse_iso_duration_ms
+
+    try:
+        return parse_iso_duration_ms(text.strip())
+    except ValueError as error:
+        raise click.UsageError(f"--by-duration {text}: it must be {error}.") from None

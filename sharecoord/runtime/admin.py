@@ -285,7 +285,14 @@ class Admin(Interventions, KeysAdmin):
         self._coordinator.check_room(group_id)
         config = self._config(groups.get(group_id))
         committed = config.isolation_level is IsolationLevel.READ_COMMITTED
-        results = await plan_reset(self._context.catalog, command, rows, committed=committed)
+        clock = self._context.clock
+        results = await plan_reset(
+            self._context.catalog,
+            command,
+            rows,
+            committed=committed,
+            now_ms=clock.to_store(clock.now_ms()),
+        )
         if not command.dry_run:
             await self._to_the_end(self._execute_reset(group_id, results))
         return results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from sharecoord.core.changes import PartitionRow
 from sharecoord.errors import (
@@ -30,6 +31,7 @@ async def plan_reset(
     rows: Sequence[PartitionRow],
     *,
     committed: bool,
+    now_ms: int,
 ) -> list[ResetResult]:
     """Says for each partition what its start offset becomes.
 
@@ -39,6 +41,7 @@ async def plan_reset(
         rows: The group's share-partitions, without the closed ones.
         committed: Whether the group reads committed records only; then its log ends at the last
             stable offset.
+        now_ms: By the store's clock.
 
     Returns:
         By topic and partition; those that can not be reset carry an error.
@@ -48,6 +51,9 @@ async def plan_reset(
         KafkaUnavailableError: Kafka does not answer.
     """
     _check(command.to)
+    if command.to.kind is ResetKind.DURATION:
+        at = ResetTo(ResetKind.TIMESTAMP, max(0, now_ms - command.to.value))
+        command = replace(command, to=at)
     wanted = _wanted(command, rows)
     infos = await catalog.describe(sorted(wanted))
     places, results = _existing(wanted, infos)
@@ -62,7 +68,8 @@ async def plan_reset(
 
 def _check(to: ResetTo) -> None:
     if to.value < 0:
-        raise InvalidRequestError(f"to_{to.kind.value} is {to.value}; it must be 0 or more")
+        name = "by_duration_ms" if to.kind is ResetKind.DURATION else f"to_{to.kind.value}"
+        raise InvalidRequestError(f"{name} is {to.value}; it must be 0 or more")
     for (topic, partition), offset in to.offsets.items():
         if offset < 0:
             raise InvalidRequestError(
@@ -136,7 +143,7 @@ def _result(
             requested = start
         case ResetKind.LATEST:
             requested = end
-        case ResetKind.TIMESTAMP:
+        case ResetKind.TIMESTAMP | ResetKind.DURATION:
             requested = found.get(OffsetQuery(topic, partition, to.value))
         case ResetKind.OFFSET:
             requested = to.value

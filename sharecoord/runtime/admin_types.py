@@ -171,6 +171,7 @@ class ResetKind(enum.Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
     TIMESTAMP = "timestamp"
+    DURATION = "duration"
     OFFSET = "offset"
     CURRENT = "current"
     OFFSETS = "offsets"
@@ -181,7 +182,8 @@ class ResetTo:
     """The target of a reset.
 
     Attributes:
-        value: Milliseconds since the epoch for TIMESTAMP, the offset for OFFSET, else 0.
+        value: Milliseconds since the epoch for TIMESTAMP, before now for DURATION, the offset for
+            OFFSET, else 0.
         offsets: One offset for each place, for OFFSETS.
     """
 

@@ -197,6 +197,9 @@ async def test_reset_offsets(served: Served, admin: Any) -> None:
     assert (back.new_offset, back.requested_offset) == (60, None)
     (later,) = await admin.reset_offsets("g", ResetTo.timestamp(1_070), {"orders": [0]})
     assert later.new_offset == 70
+    (all_of_it,) = await admin.reset_offsets("g", ResetTo.duration(1 << 50), {"orders": [0]})
+    assert all_of_it.new_offset == 0
+    (back,) = await admin.reset_offsets("g", ResetTo.timestamp(1_070), {"orders": [0]})
     (unknown,) = await admin.reset_offsets("g", ResetTo.latest(), ["nowhere"])
     assert (unknown.partition, unknown.new_offset) == (-1, None)
     assert isinstance(unknown.error, UnknownTopicOrPartitionError)

@@ -257,7 +257,7 @@ class ResetTo:
 
     Attributes:
         kind: Name of the field of the request.
-        value: Milliseconds since the epoch, or an offset.
+        value: Milliseconds since the epoch or back from now, or an offset.
         by_partition: One offset for each (topic, partition).
     """
 
@@ -284,6 +284,11 @@ class ResetTo:
     def timestamp(cls, timestamp_ms: int) -> ResetTo:
         """The first record of this time or later; milliseconds since the epoch."""
         return cls("to_timestamp_ms", timestamp_ms)
+
+    @classmethod
+    def duration(cls, duration_ms: int) -> ResetTo:
+        """The first record that is younger than this, in milliseconds, by the coordinator."""
+        return cls("by_duration_ms", duration_ms)
 
     @classmethod
     def offset(cls, offset: int) -> ResetTo:

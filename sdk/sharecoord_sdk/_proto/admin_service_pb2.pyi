@@ -243,7 +243,7 @@ class PartitionOffsetList(_message.Message):
     def __init__(self, offsets: _Optional[_Iterable[_Union[PartitionOffset, _Mapping]]] = ...) -> None: ...
 
 class ResetOffsetsRequest(_message.Message):
-    __slots__ = ("group_id", "topics", "to_earliest", "to_latest", "to_timestamp_ms", "to_offset", "to_current", "to_offsets", "dry_run", "force")
+    __slots__ = ("group_id", "topics", "to_earliest", "to_latest", "to_timestamp_ms", "to_offset", "to_current", "to_offsets", "by_duration_ms", "dry_run", "force")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     TO_EARLIEST_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +252,7 @@ class ResetOffsetsRequest(_message.Message):
     TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TO_CURRENT_FIELD_NUMBER: _ClassVar[int]
     TO_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    BY_DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
     group_id: str
@@ -262,9 +263,10 @@ class ResetOffsetsRequest(_message.Message):
     to_offset: int
     to_current: bool
     to_offsets: PartitionOffsetList
+    by_duration_ms: int
     dry_run: bool
     force: bool
-    def __init__(self, group_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[OffsetTarget, _Mapping]]] = ..., to_earliest: bool = ..., to_latest: bool = ..., to_timestamp_ms: _Optional[int] = ..., to_offset: _Optional[int] = ..., to_current: bool = ..., to_offsets: _Optional[_Union[PartitionOffsetList, _Mapping]] = ..., dry_run: bool = ..., force: bool = ...) -> None: ...
+    def __init__(self, group_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[OffsetTarget, _Mapping]]] = ..., to_earliest: bool = ..., to_latest: bool = ..., to_timestamp_ms: _Optional[int] = ..., to_offset: _Optional[int] = ..., to_current: bool = ..., to_offsets: _Optional[_Union[PartitionOffsetList, _Mapping]] = ..., by_duration_ms: _Optional[int] = ..., dry_run: bool = ..., force: bool = ...) -> None: ...
 
 class ResetPartition(_message.Message):
     __slots__ = ("partition", "new_offset", "old_offset", "error_reason", "error_message", "requested_offset")

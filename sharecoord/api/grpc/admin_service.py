@@ -362,12 +362,14 @@ def _reset_to(request: pb.ResetOffsetsRequest) -> ResetTo:
     if which is None or (which in _FLAGS and not getattr(request, which)):
         raise InvalidRequestError(
             "to is not set; give one of to_earliest, to_latest, to_timestamp_ms, to_offset, "
-            "to_current, to_offsets"
+            "to_current, to_offsets, by_duration_ms"
         )
     if which in _FLAGS:
         return ResetTo(_FLAGS[which])
     if which == "to_timestamp_ms":
         return ResetTo(ResetKind.TIMESTAMP, request.to_timestamp_ms)
+    if which == "by_duration_ms":
+        return ResetTo(ResetKind.DURATION, request.by_duration_ms)
     if which == "to_offset":
         return ResetTo(ResetKind.OFFSET, request.to_offset)
     offsets: dict[tuple[str, int], int] = {}

@@ -51,6 +51,23 @@ async def test_each_target_gives_its_offset(bench: Bench) -> None:
 
 
 @virtual
+async def test_a_duration_goes_back_from_now(bench: Bench) -> None:
+    """Record n was written at 1,000 + n ms; a reset takes a few milliseconds by itself."""
+    clock = bench.coordinator.context.clock
+    to = ResetTo(ResetKind.DURATION, clock.to_store(clock.now_ms()) - 1_050)
+    (result,) = await bench.reset(to, orders=(0,))
+    assert 50 <= result.new_offset <= 60
+    for value, offset in ((0, 100), (1 << 60, 0)):
+        (result,) = await bench.reset(ResetTo(ResetKind.DURATION, value), orders=(0,))
+        assert result.new_offset == offset
+    with pytest.raises(InvalidRequestError, match="by_duration_ms is -1; it must be 0 or more"):
+        await bench.reset(ResetTo(ResetKind.DURATION, -1), orders=(0,))
+    missing, beyond = await bench.reset(ResetTo(ResetKind.DURATION, 5), nowhere=(), orders=(7,))
+    assert str(missing.error) == "the cluster has no topic 'nowhere'"
+    assert str(beyond.error) == "topic 'orders' has no partition 7; it has 2 (0 to 1)"
+
+
+@virtual
 async def test_an_offset_outside_of_the_log_becomes_the_nearest_one(bench: Bench) -> None:
     bench.log.move_log_start("orders", 10)
     (low,) = await bench.reset(ResetTo(ResetKind.OFFSET, 3), orders=(0,))

@@ -297,6 +297,8 @@ def test_a_dry_run_says_that_it_is_one() -> None:
         (["--to-datetime", "2026-01-31T12:00:00.250"], ResetTo.timestamp(1_769_860_800_250)),
         (["--to-datetime", "2026-01-31T13:00:00.250+01:00"], ResetTo.timestamp(1_769_860_800_250)),
         (["--to-datetime", "2026-01-31T12:00:00.250Z"], ResetTo.timestamp(1_769_860_800_250)),
+        (["--by-duration", "PT1H30M"], ResetTo.duration(5_400_000)),
+        (["--by-duration", "P1DT0.5S"], ResetTo.duration(86_400_500)),
     ],
 )
 def test_each_scenario(options: list[str], to: ResetTo) -> None:
@@ -453,6 +455,11 @@ def test_delete_offsets() -> None:
         ("--reset-offsets --group g --topic t:x --to-latest --dry-run", "TOPIC or TOPIC:0,1,2"),
         ("--reset-offsets --group g --topic t --to-datetime noon --dry-run", "YYYY-MM-DDThh:mm"),
         ("--reset-offsets --group g --topic t --to-datetime 2026-01-31 --dry-run", "time of day"),
+        (
+            "--reset-offsets --group g --topic t --by-duration 1h --dry-run",
+            "must be an ISO-8601",
+        ),
+        ("--reset-offsets --group g --topic t --by-duration=-PT1H --dry-run", "that is not neg"),
         ("--reset-offsets --group g --topic t --all-topics --to-latest --dry-run", "exclude each"),
         ("--export", "name the group"),
         ("--pause --all-groups", "--pause and --resume take one --group"),
