@@ -44,6 +44,7 @@ from sharecoord.runtime.context import Context
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.event_samples import EventSampler
 from sharecoord.runtime.fleet import Fleet
+from sharecoord.runtime.flood_watch import FloodWatch
 from sharecoord.runtime.memory_budget import MemoryBudget, MemoryLimits
 from sharecoord.runtime.precise_loop import precise_loop
 from sharecoord.runtime.status import StatusBoard
@@ -152,7 +153,9 @@ class Application:
         server, statuses = make_server(
             coordinator, request_bytes_max=config.limits.request_max_bytes, shares_port=shares_port
         )
-        server.add_generic_rpc_handlers((AdminService(self._admin(coordinator)).handlers(),))
+        admin = self._admin(coordinator)
+        server.add_generic_rpc_handlers((AdminService(admin).handlers(),))
+        coordinator.context.spawn(FloodWatch(coordinator, admin).run(), "floods")
         peers = PeerService(coordinator, fleet) if fleet else None
         if peers is not None:
             server.add_generic_rpc_handlers((peers.handlers(),))

@@ -325,6 +325,27 @@ class GroupConfig:
         default_bytes=64 * _MIB,
         bounds_bytes=(_MIB, 1 << 40),
     )
+    dlq_flood_ratio: float = float_setting(
+        "errors.deadletterqueue.flood.ratio",
+        "The group is paused when more than this share of the records that were finished in a "
+        "window became dead letters, until an operator resumes it; 0 = never. In a fleet each "
+        "coordinator judges by the partitions that it serves, and all of them stop.",
+        default=0.0,
+        bounds=(0.0, 1.0),
+    )
+    dlq_flood_window_ms: int = duration_setting(
+        "errors.deadletterqueue.flood.window.ms",
+        "Length of that window, which moves along.",
+        default_ms=60_000,
+        bounds_ms=(1_000, _HOUR_MS),
+    )
+    dlq_flood_min_records: int = int_setting(
+        "errors.deadletterqueue.flood.min.records",
+        "So many records must have been finished in the window before its share says anything.",
+        default=100,
+        bounds=(1, 1_000_000),
+        unit="records",
+    )
     sources: Mapping[str, GroupSource] = dataclasses.field(default_factory=dict, hash=False)
 
     def source(self, name: str) -> GroupSource:

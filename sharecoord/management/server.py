@@ -69,6 +69,11 @@ class BoardCollector(Collector):
             snapshot.groups_paused,
         )
         yield _by_group(
+            "sharecoord_flood_breaker_open",
+            "1 = paused because too many records became dead letters.",
+            snapshot.floods,
+        )
+        yield _by_group(
             "sharecoord_members_paused",
             "Members that get nothing new because they are paused.",
             snapshot.members_paused,

@@ -179,6 +179,7 @@ class DeadLetters:
                         member_id=old.member_id,
                         checkpoint=self._actor.checkpoints.for_letter(offset),
                     )
+                    self._actor.letters_made += 1
                     whole = self._with_payload(letter, self._actor.cache.find(offset))
                     if whole is None:
                         self._lacking[offset] = letter

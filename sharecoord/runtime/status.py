@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 
 from sharecoord.core.lag import lag as lag_of
+from sharecoord.core.pauses import FLOOD_BREAKER
 from sharecoord.core.states import Ordering
 from sharecoord.ports import EventFigures
 from sharecoord.runtime.actor_state import ActorState
@@ -69,6 +70,8 @@ class Snapshot:
     outboxes: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """Bytes of dead letters that wait, by group, and whether they stop it."""
     groups_paused: dict[str, bool] = field(default_factory=dict)
+    floods: dict[str, bool] = field(default_factory=dict)
+    """Groups that their flood breaker has paused."""
     members_paused: dict[str, int] = field(default_factory=dict)
     """By group, of those that are here."""
     blocked_keys: dict[str, int] = field(default_factory=dict)
@@ -124,6 +127,11 @@ class StatusBoard:
                 if g.settings.dead_letter_topic or g.budget.outbox_bytes
             },
             groups_paused={g.group_id: g.pauses.group is not None for g in groups},
+            floods={
+                g.group_id: g.pauses.group is not None and g.pauses.group.by == FLOOD_BREAKER
+                for g in groups
+                if g.config.dlq_flood_ratio
+            },
             members_paused={
                 g.group_id: sum(session.held_up for session in g.sessions.values()) for g in groups
             },

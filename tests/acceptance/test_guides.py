@@ -146,3 +146,12 @@ def test_migration(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_
     printed = [line for line in lines if line.startswith(("import:", "handled:", "export:"))]
     assert len(printed) == 3
     check_said("migrate.md", printed)
+
+
+def test_pause(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+    names = {"payments": topic(), "transfers": unique_name("transfers")}
+    lines = run_example("pause.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    words = ("paid:", "while", "paused")
+    printed = [line for line in lines if line.startswith(words)]
+    assert len(printed) == 4
+    check_said("pause.md", printed)

@@ -62,6 +62,7 @@ SNAPSHOT = Snapshot(
     outboxes={"g": (700, True)},
     groups_paused={"g": True},
     members_paused={"g": 3},
+    floods={"g": True},
     events=EventFigures(9, 2, 100),
     memory=MemoryFigures(MemoryLevel.READS_STOPPED, 1_000, caches=800, ranges=55),
 )
@@ -78,6 +79,7 @@ LINES = {
     f"sharecoord_paused{PLACE} 1.0",
     'sharecoord_group_paused{group="g"} 1.0',
     'sharecoord_members_paused{group="g"} 3.0',
+    'sharecoord_flood_breaker_open{group="g"} 1.0',
     'sharecoord_dead_letters_waiting_bytes{group="g"} 700.0',
     'sharecoord_dead_letters_full{group="g"} 1.0',
     'sharecoord_fairness_jain_ratio{group="g"} 0.5',
