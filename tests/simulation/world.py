@@ -93,28 +93,7 @@ class World:
         )
         if trace is not None:
             self.judge.trace = self.trace
-        defaults = {
-            "share.auto.offset.reset": "earliest",
-            "share.delivery.count.limit": str(limit),
-            "share.record.lock.duration.ms": str(1000 * self.lock_s),
-            "share.session.timeout.ms": str(1000 * self.session_s),
-            "share.retry.backoff.ms": choice(("0", "0", "500")),
-            "share.isolation.level": choice(("read_committed", "read_uncommitted")),
-        }
-        if seed % 3 == 2:
-            # No draw: the other lives stay as they are.
-            defaults["errors.deadletterqueue.topic.name"] = DEAD_LETTERS
-            self.judge.letters_once = seed % 2 == 1
-            once = str(self.judge.letters_once).lower()
-            defaults["errors.deadletterqueue.exactly.once"] = once
-        self.has_keys, self.is_switched = seed % 4 == 1, seed % 8 == 5
-        if self.has_keys:
-            # No draw, either.
-            defaults["share.ordering"] = "unordered" if self.is_switched else "key"
-            if not self.is_switched:
-                self.judge.order.always_kept()
-        if window:
-            defaults["share.partition.max.record.locks"] = str(window)
+        defaults = self._settings(limit, window)
         self.fleet = Fleet(
             self.log,
             self.database,
@@ -131,6 +110,32 @@ class World:
         self.truncating: set[PartitionKey] = set()
         self.young: set[str] = set()
         self._numbers = 0
+
+    def _settings(self, limit: int, window: int) -> dict[str, str]:
+        """Of the group; window 0 = as it grows."""
+        defaults = {
+            "share.auto.offset.reset": "earliest",
+            "share.delivery.count.limit": str(limit),
+            "share.record.lock.duration.ms": str(1000 * self.lock_s),
+            "share.session.timeout.ms": str(1000 * self.session_s),
+            "share.retry.backoff.ms": self.chance.choice(("0", "0", "500")),
+            "share.isolation.level": self.chance.choice(("read_committed", "read_uncommitted")),
+        }
+        if self.seed % 3 == 2:
+            # No draw: the other lives stay as they are.
+            defaults["errors.deadletterqueue.topic.name"] = DEAD_LETTERS
+            self.judge.letters_once = self.seed % 2 == 1
+            once = str(self.judge.letters_once).lower()
+            defaults["errors.deadletterqueue.exactly.once"] = once
+        self.has_keys, self.is_switched = self.seed % 4 == 1, self.seed % 8 == 5
+        if self.has_keys:
+            # No draw, either.
+            defaults["share.ordering"] = "unordered" if self.is_switched else "key"
+            if not self.is_switched:
+                self.judge.order.always_kept()
+        if window:
+            defaults["share.partition.max.record.locks"] = str(window)
+        return defaults
 
     # -- telling --------------------------------------------------------------------------------
 
