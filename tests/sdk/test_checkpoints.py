@@ -213,10 +213,13 @@ def handler_of(kind: str, seen: list[Any]) -> Callable[[Message], Any]:
     return {"plain": plain, "async": coroutine, "to_thread": on_a_thread}[kind]
 
 
+@pytest.mark.parametrize("ordering", [None, "partition"])
 @pytest.mark.parametrize("kind", ["plain", "async", "to_thread"])
-def test_a_handler_goes_on_where_the_last_one_was(kind: str, make: Make) -> None:
+def test_a_handler_goes_on_where_the_last_one_was(
+    kind: str, ordering: str | None, make: Make
+) -> None:
     running, seen = make(), list[Any]()
-    running.worker.handler("t")(handler_of(kind, seen))
+    running.worker.handler("t", ordering=ordering)(handler_of(kind, seen))
     stream = running.start()
     stream.send(make_batch(values(1), token=7))
     stream.wait_for(lambda s: any(ack.kind == "RELEASE" for ack in s.acks()))
