@@ -403,7 +403,7 @@ class Admission:
     def __init__(self, order: KeyOrder, member_id: str) -> None:
         self._order = order
         self._member_id = member_id
-        self._stopped: set[int] = set()
+        self._stopped: set[int] = set(order.blocked)
         self._next: dict[int, tuple[int, Iterator[int]]] = {}
         self._barrier = order.barrier
         self._took_keyed = False
@@ -487,7 +487,7 @@ class Admission:
 
     def _is_open(self, key: int) -> bool:
         """Whether nobody else holds the key, and nothing of it was left out of this plan."""
-        if key in self._stopped or key in self._order.blocked:
+        if key in self._stopped:
             return False
         lane, shared = self._order.lanes.get(key), self._order.shared
         held = lane is not None and bool(lane.holders)
