@@ -396,13 +396,15 @@ class Admin(Interventions, KeysAdmin):
 
     async def _delete_topics(self, group_id: str, topics: Sequence[str]) -> None:
         group = await self._coordinator.group(group_id)
+        rows = await self._rows(group_id)
         await self._context.committed()
+        names = group.names_served(topics) | {r.key.name for r in rows if r.key.served in topics}
         if group.closed:
             raise not_found(group_id)
-        group.forget(group.names_served(topics), "its offsets were deleted")
+        group.forget(names, "its offsets were deleted")
         try:
             # In the same step as `forget`: whoever opens the topics from now on comes after it.
-            with told_when_done(self._context, group_id, topics):
+            with told_when_done(self._context, group_id, sorted(names)):
                 await self._context.caller.call(self._context.store.delete_topics, group_id, topics)
         finally:
             for session in group.sessions.values():
