@@ -463,6 +463,7 @@ class Hands(LockBook):
         while self._buffer and self._buffer[-1].columns is columns:
             spans.append(self._buffer.pop())
         columns.unpack()
+        columns.owner = self.owner
         for span in reversed(spans):
             lease = Lease(span, line.handler, math.inf)
             lease.line = line
