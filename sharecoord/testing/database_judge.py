@@ -294,6 +294,16 @@ class DatabaseJudge:
                 self.by_id = {n: s for n, s in self.by_id.items() if s is not shadow}
                 self._void(shadow, 0)
 
+    def emptied(self, row: PartitionRow) -> None:
+        """An operator deleted offsets; dead letters that wait keep the row."""
+        shadow = self.by_id.get(row.partition_id)
+        if shadow is None or row.state_epoch == shadow.state_epoch:
+            return
+        shadow.state_epoch = row.state_epoch
+        shadow.start, shadow.end = None, 0
+        shadow.rows.clear()
+        self._void(shadow, 0)
+
     @staticmethod
     def _void(shadow: Shadow, from_offset: int) -> None:
         """What was known of records from an offset on is about other records."""

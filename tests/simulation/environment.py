@@ -211,6 +211,9 @@ class SimStore(MemoryStore):
         before = set(self.database.ids)
         deleted = super().delete_topics(group_id, topics)
         self._judge.deleted(sorted(before - set(self.database.ids), key=str))
+        for partition in self.database.partitions.values():
+            if partition.row.head is None:
+                self._judge.emptied(partition.row)
         return deleted
 
 
