@@ -79,7 +79,9 @@ class OrderJudge:
                 life.taken_back.add(old.lock_token)
                 if life.token == old.lock_token:
                     life.deadline_ms = 0
-            elif key not in broken and _came_back(shadow.life(offset), old, after.get(offset)):
+                continue
+            life = shadow.life(offset)
+            if key not in broken and _came_back(life, old, after.get(offset), self._now_ms()):
                 broken[key] = offset
 
     def check(
@@ -134,13 +136,15 @@ class OrderJudge:
                         )
 
 
-def _came_back(life: RecordLife, old: InFlightRow, new: InFlightRow | None) -> bool:
+def _came_back(life: RecordLife, old: InFlightRow, new: InFlightRow | None, now_ms: int) -> bool:
     """Whether a lock ended, or came and went, without being accepted or rejected."""
     if old.state != ACQUIRED:
         return new is not None and new.state == AVAILABLE and new.hand_outs > old.hand_outs
     if new is None:
-        # Worn out at the front of the window: its row is dropped at once.
-        return not {(old.lock_token, ACCEPT), (old.lock_token, REJECT)} & life.said
+        # Worn out at the front of the window: its row is dropped at once. What was said of it may
+        # have been refused.
+        over = life.token == old.lock_token and life.deadline_ms <= now_ms
+        return over or not {(old.lock_token, ACCEPT), (old.lock_token, REJECT)} & life.said
     if (new.state, new.lock_token) == (ACQUIRED, old.lock_token):
         return False
     return new.state in (AVAILABLE, ACQUIRED) or not (new.reason or "").startswith("REJECTED")
