@@ -30,7 +30,7 @@ __all__ = ["broker", "everybody_is_up", "scene"]
 pytestmark = pytest.mark.timeout(300)
 
 MEBIBYTE = 1 << 20
-DISK_BYTES = 4 * MEBIBYTE
+DISK_BYTES = 12 * MEBIBYTE
 HOUR_MS = 3_600_000
 
 
