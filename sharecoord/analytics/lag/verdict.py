@@ -24,8 +24,6 @@ WORDS: Final = {
     "paused": "the group was paused",
     "resumed": "the group was resumed",
     "configured": "settings changed",
-    "keys_blocked": "keys were blocked",
-    "keys_unblocked": "keys were unblocked",
 }
 
 
