@@ -35,12 +35,11 @@ NEAR_MISS: Final = 0.1
 def attempts(events: DataFrame) -> DataFrame:
     """What became of deliveries, as a histogram.
 
-    Columns: group_id, topic, member_id, client_id, event (null: samples of members), given_up
-    (whether its records are never delivered again), delivery_count, lock_ms (of `GRANTED`),
-    held_ms (of what ended an attempt; three significant digits), left_ms (two digits; null when
-    clearly more than `NEAR_MISS` was left); ranges, records, work_us and worked (the
-    application's time, and of how many records it is known), samples and holding (samples of
-    members that hold records, and how many those are in all).
+    Columns: group_id, topic, member_id, client_id, event (null: samples of members), state,
+    delivery_count, lock_ms (of `GRANTED`), held_ms (of what ended an attempt; three significant
+    digits), left_ms (two digits; null when clearly more than `NEAR_MISS` was left); ranges,
+    records, work_us and worked (the application's time, and of how many records it is known),
+    samples and holding (samples of members that hold records, and how many those are in all).
     """
     is_granted = F.col("event").isin(*GRANTED)
     ends = F.col("event").isin(ACCEPTED, *FAILED)
@@ -53,7 +52,7 @@ def attempts(events: DataFrame) -> DataFrame:
         events.where(F.col("event").isin(ACCEPTED, *FAILED, *BESIDE, *GRANTED) | holds)
         .groupBy(
             *("group_id", "topic", "member_id", "client_id", "event"),
-            F.when(~is_granted, F.col("state").isin(*GIVEN_UP)).alias("given_up"),
+            F.when(~is_granted, F.col("state")).alias("state"),
             F.when(~is_granted, F.col("delivery_count")).alias("delivery_count"),
             F.when(is_granted, F.col("lock_ms")).alias("lock_ms"),
             F.when(ends, measures.significant(F.col("held_ms"))).alias("held_ms"),

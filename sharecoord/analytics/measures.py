@@ -12,8 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 TOP_PART = 0.1
 """Of the members, rounded up: whose share is the top-decile share."""
-LONG_DIGITS = 18
-"""Every number of so many digits is a 64-bit number."""
 
 
 def ratio(part: Column, whole: Column, otherwise: float | None = None) -> Column:
@@ -119,14 +117,13 @@ def spread(values: Column, members: Column) -> list[Column]:
 
 
 def significant(value: Column, digits: int = 3) -> Column:
-    """A whole number from 0 to below 10^18, to so many significant digits: few different values.
+    """A whole number, at least 0, to so many significant digits: few different values.
 
     What is cut off is less than 10^(1 - digits) of the value (1 % with three digits); the middle of
     what is joined stands for it, so that the error is at most half of that.
     """
-    found = F.when(value < 10**digits, value)
-    # Comparisons of whole numbers: a logarithm per row costs more than a grouping does.
-    for power in range(1, LONG_DIGITS - digits + 1):
-        step = 10**power
-        found = found.when(value < step * 10**digits, value - value % step + step // 2)
-    return found
+    limit = 10**digits
+    power = F.floor(F.log10(F.greatest(value, F.lit(1)).cast("double"))) - (digits - 1)
+    step = F.pow(F.lit(10.0), power)
+    middle = (F.floor(value / step) * step + step / 2).cast("long")
+    return F.when(value < limit, value).otherwise(middle)

@@ -1,7 +1,7 @@
 """Numbers in the place of names, for passes over all events.
 
-To hash, copy and compare texts is most of what a grouping costs. So the jobs group by numbers, and
-put the names back into what comes out, which is small:
+To hash, copy, sort and compare texts costs most where groupings have many results, as those of
+fairness do. So it groups by numbers, and puts the names back into what comes out, which is small:
 
     events ── numbered ── … ── named (with texts) ── tables
 

@@ -1,4 +1,4 @@
-"""Numbers in the place of names: every name comes back, all events are read only when needed."""
+"""Numbers in the place of names: every name comes back; all events are read only when needed."""
 
 from __future__ import annotations
 

@@ -42,17 +42,14 @@ def _write(events: DataFrame, out: str, settings: LagSettings, steps: Steps) -> 
     from sharecoord.analytics.census import beside, of_words
     from sharecoord.analytics.lag import transform
     from sharecoord.analytics.lag.trend import trends
-    from sharecoord.analytics.names import naming, numbered
 
-    numbers = numbered(events)
-    pieces = transform.passed(numbers, settings)
+    pieces = transform.passed(events, settings)
     counted = of_words(pieces)
-    with jobs.kept(pieces), naming(events, counted) as named:
+    with jobs.kept(pieces, counted):
         steps.at(1, "windows")
         changes = transform.happened(pieces)
-        rows = transform.windows(transform.samples(numbers, settings), changes, settings)
-        windows = jobs.save(named(rows), out, WINDOWS)
-        counted = named(counted)
+        rows = transform.windows(transform.samples(events, settings), changes, settings)
+        windows = jobs.save(rows, out, WINDOWS)
         steps.at(2, "stretches")
         stretches = jobs.save(transform.stretches(windows), out, STRETCHES)
         steps.at(3, "causes")

@@ -36,15 +36,12 @@ def _write(events: DataFrame, out: str, _: None, steps: Steps) -> LocksResult:
     from sharecoord.analytics.attempts import attempts
     from sharecoord.analytics.census import beside, census
     from sharecoord.analytics.locks import transform
-    from sharecoord.analytics.names import naming, numbered
 
-    numbers = numbered(events)
-    made, counted = attempts(numbers), census(numbers)
-    with naming(events, made, counted) as named:
+    made, counted = attempts(events), census(events)
+    with jobs.kept(made, counted):
         steps.at(1, "members")
-        jobs.save(named(transform.members(made)), out, MEMBERS)
+        jobs.save(transform.members(made), out, MEMBERS)
         steps.at(2, "groups")
-        made, counted = named(made), named(counted)
         groups = jobs.save(transform.groups(made, counted), out, GROUPS)
         return LocksResult(jobs.listed(groups, "group_id"), **beside(counted))
 

@@ -42,22 +42,20 @@ def _write(events: DataFrame, out: str, settings: PoisonSettings, steps: Steps) 
     """The tables, each from what was written or kept before."""
     from sharecoord.analytics.attempts import attempts
     from sharecoord.analytics.census import beside, census
-    from sharecoord.analytics.names import naming, numbered
     from sharecoord.analytics.poison import transform
 
-    numbers, failed = numbered(events), transform.troubles(events)
-    made, counted, keys = attempts(numbers), census(numbers), transform.keys(failed)
-    with jobs.kept(failed, keys), naming(events, made, counted) as named:
+    made, failed, counted = attempts(events), transform.troubles(events), census(events)
+    keys = transform.keys(failed)
+    with jobs.kept(made, failed, counted, keys):
         steps.at(1, "attempts")
-        deliveries = jobs.save(named(transform.deliveries(made)), out, DELIVERIES)
-        members = jobs.save(named(transform.members(made)), out, MEMBERS)
+        deliveries = jobs.save(transform.deliveries(made), out, DELIVERIES)
+        members = jobs.save(transform.members(made), out, MEMBERS)
         jobs.save(transform.expiries(members), out, EXPIRIES)
         steps.at(2, "failures")
         jobs.save(transform.top(transform.records(failed), settings.top), out, RECORDS)
         jobs.save(transform.top(keys, settings.top), out, KEYS)
         reasons = jobs.save(transform.reasons(failed), out, REASONS)
         steps.at(3, "groups")
-        counted = named(counted)
         rows = transform.groups(deliveries, members, keys, reasons, counted)
         groups = jobs.save(rows, out, GROUPS)
         return PoisonResult(jobs.listed(groups, "group_id"), **beside(counted))

@@ -87,7 +87,7 @@ def deliveries(counted: DataFrame) -> DataFrame:
 def _archived() -> Column:
     """Records that were given up; on the way to the dead-letter topic they are counted once."""
     again = F.col("event") == RangeEvent.DEAD_LETTERED.value
-    return F.when(F.col("given_up") & ~again, F.col("records"))
+    return F.when(F.col("state").isin(*GIVEN_UP) & ~again, F.col("records"))
 
 
 # -- what fails -----------------------------------------------------------------------------------
