@@ -11,7 +11,7 @@ from sharecoord.core.changes import (
     PartitionKey,
     PartitionRow,
 )
-from sharecoord.core.dead_letters import ID_HEADER, PAYLOAD_HEADER
+from sharecoord.core.dead_letters import ID_HEADER, KAFKA_PREFIX, PAYLOAD_HEADER
 from sharecoord.core.lanes import Taken
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.ports import OutgoingMessage
@@ -81,7 +81,7 @@ class DatabaseJudge:
         """Dead letters that arrived: topic id, partition, offset."""
         self.letters_once = False
         """Whether none may come twice."""
-        self._letter_ids: set[str] = set()
+        self._letter_ids: set[tuple[str, str]] = set()
         self._member_epochs: dict[str, int] = {}
         self.order = OrderJudge(log, now_ms, self.broken)
         self.way: Callable[[str, str], int | None] = lambda gateway, owner: None
@@ -135,9 +135,11 @@ class DatabaseJudge:
         _, topic_id, partition, offset, _ = headers[ID_HEADER].rsplit(":", 4)
         place = topic_id, int(partition)
         self._letters.add((*place, int(offset)))
-        if self.letters_once and headers[ID_HEADER] in self._letter_ids:
+        # With its topic: a life may take one letter into two lanes, which no redrive does.
+        known_as = headers[KAFKA_PREFIX + "topic"], headers[ID_HEADER]
+        if self.letters_once and known_as in self._letter_ids:
             self.broken(f"dead letter {headers[ID_HEADER]} came twice")
-        self._letter_ids.add(headers[ID_HEADER])
+        self._letter_ids.add(known_as)
         known = self.log.written.get(place, {}).get(int(offset), ())
         if headers[PAYLOAD_HEADER] == "whole" and message.value not in known:
             self.broken(f"dead letter {headers[ID_HEADER]}: {message.value!r} is another's value")
