@@ -69,6 +69,8 @@ class Decision:
     acquired: list[AcquiredRange] = field(default_factory=list)
     exceptions: list[RangeOutcome] = field(default_factory=list)
     """Outcomes other than OK, in order; empty = everything asked is OK."""
+    unseen: list[HeldRange] = field(default_factory=list)
+    """Of a lock book: what the member holds and never received."""
     lost: list[HeldRange] = field(default_factory=list)
     """Lock-book entries that are no longer the member's."""
     isolate: bool = False

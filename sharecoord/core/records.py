@@ -94,3 +94,17 @@ class RecordChunk:
         if start >= 0:
             found.append((start, previous))
         return found
+
+
+def gaps_in(chunks: Iterable[RecordChunk], first: int, last: int) -> list[tuple[int, int]]:
+    """The offsets of [first, last] without a record in the chunks, as inclusive ranges."""
+    found: list[tuple[int, int]] = []
+    position = first
+    for chunk in chunks:
+        for run_first, run_last in chunk.runs(first):
+            if position < run_first <= last:
+                found.append((position, run_first - 1))
+            position = run_last + 1
+    if position <= last:
+        found.append((position, last))
+    return found

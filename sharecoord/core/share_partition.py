@@ -452,14 +452,15 @@ class SharePartition:
                 shown.setdefault(entry.lock_token, []).append(entry)
         for first, last, value in self.window.held_by(member_id):
             position, back = first, outcomes.returned(value, self._settings, now_ms)
-            for entry in sorted(shown.get(value.lock_token, ())):
-                if entry.last < position or entry.first > last:
+            after = HeldRange(last + 1, last + 1, value.lock_token)
+            for entry in [*sorted(shown.get(value.lock_token, ())), after]:
+                if entry.last < position or entry.first > last + 1:
                     continue
                 if entry.first > position:
                     decision.edits.append(Edit(position, entry.first - 1, back))
+                    missing = HeldRange(position, entry.first - 1, value.lock_token)
+                    decision.unseen.append(missing)
                 position = entry.last + 1
-            if position <= last:
-                decision.edits.append(Edit(position, last, back))
         decision.edits.sort()
         for entry in book:
             decision.lost.extend(self._lost_parts(member_id, entry))

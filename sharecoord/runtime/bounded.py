@@ -45,9 +45,11 @@ class Bound:
         if self._rate is not None:
             self._rate.take(records)
 
-    def waits_until_ms(self) -> list[int]:
-        """When more may go out; [] = at any time."""
-        return [] if self._rate is None else [self._rate.next_ms()]
+    def waits_until_ms(self, now_ms: int) -> list[int]:
+        """When more may go out; [] = now, so it is members that are waited for."""
+        if self._rate is None or self._rate.available(now_ms):
+            return []
+        return [self._rate.next_ms()]
 
 
 UNBOUNDED = Bound()

@@ -9,7 +9,12 @@ import structlog
 
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Delivery, PartitionResult
-from sharecoord.core.share_partition import AcknowledgedRange, AcquiredRange, RangeOutcome
+from sharecoord.core.share_partition import (
+    AcknowledgedRange,
+    AcquiredRange,
+    HeldRange,
+    RangeOutcome,
+)
 from sharecoord.errors import InternalError, SharecoordError
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.sessions import Session
@@ -104,7 +109,10 @@ class HandBackEffect:
     __slots__ = ("actor", "member_id", "ranges")
 
     def __init__(
-        self, actor: PartitionActor, member_id: str, ranges: Sequence[AcquiredRange]
+        self,
+        actor: PartitionActor,
+        member_id: str,
+        ranges: Sequence[AcquiredRange | HeldRange],
     ) -> None:
         self.actor = actor
         self.member_id = member_id

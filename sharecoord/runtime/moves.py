@@ -177,5 +177,5 @@ def compare_book(
         return
     if actor.partition.owner_epoch == owner_epoch and actor.key == key:
         session.compared.add(place)
-        actor.compare_lock_book(session.member_id, held)
+        actor.compare_lock_book(session.member_id, held, is_shown_again=True)
         group.dispatcher.offer(session)

@@ -14,7 +14,7 @@ import structlog
 
 from sharecoord.core.changes import PartitionCommit, PartitionKey
 from sharecoord.core.events import RangeEvent
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import RecordChunk, gaps_in
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import (
     AcknowledgedRange,
@@ -104,7 +104,7 @@ class PartitionActor:
         """Sent to members, settled by them, dead letters sent and made, since the process began."""
         self.sending: dict[DeliveryEffect, None] = {}
         """Deliveries that wait for their commit."""
-        self._unseen: list[tuple[str, Sequence[AcquiredRange]]] = []
+        self._unseen: list[tuple[str, Sequence[AcquiredRange | HeldRange]]] = []
         """What was not sent and may be stored as acquired: handed back after the reload."""
         self.loader: asyncio.Task[None] | None = None
         """The load under way; ends when the actor is closed."""
@@ -424,20 +424,15 @@ class PartitionActor:
         if partition is None:
             return
         self.cache.evict(partition.window.end_offset, self.budget.excess_bytes)
-        position = first
         for chunk in chunks:
             self.cache.add(chunk)
-            for run_first, run_last in chunk.runs(first):
-                if run_first > position:
-                    self._commit(partition.decide_gap(position, run_first - 1))
-                position = run_last + 1
-        if position <= last:
-            self._commit(partition.decide_gap(position, last))
+        for gap_first, gap_last in gaps_in(chunks, first, last):
+            self._commit(partition.decide_gap(gap_first, gap_last))
         self._pump(self)
 
     # -- sending --------------------------------------------------------------------------------
 
-    def hand_back(self, member_id: str, ranges: Sequence[AcquiredRange]) -> None:
+    def hand_back(self, member_id: str, ranges: Sequence[AcquiredRange | HeldRange]) -> None:
         """Takes back unseen what never reached the member; while loading, once that is done."""
         if self.partition is None:
             if self.state is ActorState.LOADING:
@@ -514,11 +509,15 @@ class PartitionActor:
             gone = self.partition.decide_release_member(self.clock.now_ms(), member_id)
             self._commit(gone, RangeEvent.DEPARTED)
 
-    def compare_lock_book(self, member_id: str, book: Sequence[HeldRange]) -> list[HeldRange]:
-        """Settles the difference between a member's lock book and ours; returns what it lost."""
+    def compare_lock_book(
+        self, member_id: str, book: Sequence[HeldRange], *, is_shown_again: bool = False
+    ) -> list[HeldRange]:
+        """Settles how a lock book differs, again if that fails; returns what is lost."""
         assert self.partition is not None, "only an active partition compares"
         decision = self.partition.decide_lock_book(self.clock.now_ms(), member_id, book)
         self._commit(decision)
+        if decision.unseen and not is_shown_again:
+            self._committer.add(self, HandBackEffect(self, member_id, decision.unseen))
         return decision.lost
 
     def truncate(self, offset: int) -> None:
@@ -580,7 +579,7 @@ class PartitionActor:
         if window.parked.records:
             times += self.parking.look(self.partition, self.clock.now_ms())
         if window.due or self.fresh.records:
-            times += self.bound.waits_until_ms()
+            times += self.bound.waits_until_ms(self.clock.now_ms())
         if times:
             self._alarm.ask(min(times))
 

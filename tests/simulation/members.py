@@ -210,6 +210,8 @@ class SimMember:
         stream.joined = True
         if not self._left:
             self.judge.joined(self.name, stream, stream.node.name)
+            if stream.node.process.frozen:  # The answer was under way when it stood still.
+                self.judge.silent(self.name)
         self._trace(f"{self.name} joined {stream.node.name}, lost {len(lost)} ranges")
         for entry in lost:
             self.judge.lost(self.name, entry.key, entry.held)

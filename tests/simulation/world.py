@@ -245,8 +245,12 @@ class World:
         return PartitionKey(GROUP, topic, self.log.topic_id(topic), partition)
 
     def log_ends(self) -> list[tuple[PartitionKey, int]]:
-        """Everything that must be worked off."""
-        lanes = [(key, shadow.end) for key, shadow in self.judge.by_key.items() if key.lane]
+        """Everything that must be worked off; not a lane that lives for its outbox alone."""
+        lanes = [
+            (key, shadow.end)
+            for key, shadow in self.judge.by_key.items()
+            if key.lane and shadow.start is not None
+        ]
         return lanes + [
             (self.key(topic, partition), self.log.log(topic, partition).log_end)
             for topic in TOPICS

@@ -354,6 +354,26 @@ async def test_an_owner_that_can_not_take_a_member_in_is_asked_again() -> None:
 
 
 @virtual
+async def test_an_owner_that_comes_while_a_member_joins_hears_of_it() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        caller_of(fleet.all["b"]).delay_s = 0.5
+        member = world.member("m")
+        joining = asyncio.create_task(member.join(fleet.all["a"], "g", TOPIC))
+        await asyncio.sleep(0.1)
+        coming = asyncio.create_task(fleet.add("c"))
+        sees = fleet.all["a"].context.fleet
+        await until(lambda: sees is not None and "c" in sees.present, step_s=0.01)
+        assert not joining.done()
+        await asyncio.gather(joining, coming)
+        caller_of(fleet.all["b"]).delay_s = 0
+        work = asyncio.create_task(member.work())
+        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+        assert fleet.owned()["c"]
+        work.cancel()
+
+
+@virtual
 async def test_released_records_go_to_members_of_other_gateways() -> None:
     world = world_with(2, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:

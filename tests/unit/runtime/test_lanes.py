@@ -12,6 +12,7 @@ from sharecoord.core.changes import PartitionKey
 from sharecoord.core.dead_letters import ID_HEADER, KAFKA_PREFIX
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import GroupNotFoundError, InvalidRequestError, LimitExceededError
+from sharecoord.runtime.bounded import Bound
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.lanes import RUNS_MAX, LaneSelection
 from sharecoord.store.memory_database import MemoryPartition
@@ -171,6 +172,19 @@ async def test_a_rate_is_kept() -> None:
             assert got <= (now_s() - began_s) * 10 + 2
             await member.settle(delivery, ACCEPT)
         assert 2.7 <= now_s() - began_s <= 3.5
+
+
+def test_a_rate_is_waited_for_only_while_it_is_spent() -> None:
+    """Else a lane that has nobody to take its records would wake each millisecond."""
+    bound = Bound(rate_per_s=10, now_ms=0)
+    now_ms = 1000
+    while allowed := bound.allows(100, now_ms):
+        assert bound.waits_until_ms(now_ms) == []
+        bound.took(allowed)
+    (until_ms,) = bound.waits_until_ms(now_ms)
+    assert now_ms < until_ms <= now_ms + 100
+    assert bound.waits_until_ms(until_ms) == []
+    assert bound.allows(100, until_ms) == 1
 
 
 @virtual

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sharecoord.core.changes import CommitBatch, CommitResult, PartitionClaim
+from sharecoord.core.decisions import HeldRange
 from sharecoord.core.states import AcknowledgeOutcome, RecordState
 from sharecoord.errors import (
     InternalError,
@@ -20,7 +21,7 @@ from sharecoord.runtime.actor_state import ActorState
 from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.harness import World, actor_of, running
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import now_s, world_with
+from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
 
 EPOCH = 32
 """The owner epoch is the high half of a lock token."""
@@ -80,6 +81,27 @@ async def test_a_hand_back_whose_own_commit_fails_is_made_again() -> None:
         assert delivery.ranges[0].delivery_count == 1
         assert now_s() < 5
         await member.acknowledge(delivery)
+
+
+@FAILURES
+@virtual
+async def test_what_a_lock_book_hands_back_comes_again_when_its_commit_failed(
+    error: SharecoordError, after: bool
+) -> None:
+    world = world_with(20)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", ("orders",), max_poll_records=20)
+        (seen,) = await member.take(20)
+        member.disconnect()
+        token = seen.ranges[0].lock_token
+        book = [("orders", seen.key.topic_id, 0, HeldRange(5, 9, token))]
+        fail_commits(world, error, after=after)
+        await member.join(coordinator, "g", ("orders",), max_poll_records=100, lock_book=book)
+        again = await member.take(15)
+        assert offsets(*again) == [*range(5), *range(10, 20)]
+        assert counts(*again) == {1}
+        assert now_s() < 5, "long before a lock ends"
 
 
 @FAILURES
