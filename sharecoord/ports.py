@@ -21,6 +21,7 @@ from sharecoord.core.changes import (
     LoadedPartition,
     MemberRow,
     PartitionClaim,
+    PartitionCommit,
     PartitionKey,
     PartitionRelease,
     PartitionRow,
@@ -35,6 +36,32 @@ from sharecoord.core.pauses import Pause, PauseScope
 from sharecoord.core.peering import GatewayItem, OwnerItem
 from sharecoord.core.records import RecordChunk
 from sharecoord.errors import SharecoordError
+
+
+class PartitionChange(Protocol):
+    """What is to be done to a share-partition; see `Store.change_partition`."""
+
+    @property
+    def first(self) -> int:
+        """The records that it is about."""
+
+    @property
+    def last(self) -> int:
+        """The last one of them."""
+
+    @property
+    def delayed_max(self) -> int | None:
+        """As in `PartitionClaim`; those that the change is about are read besides."""
+
+    def decide(
+        self, loaded: LoadedPartition, named: Sequence[InFlightRow]
+    ) -> PartitionCommit | None:
+        """What to write; None = nothing. Called inside the transaction, on any thread.
+
+        Args:
+            loaded: The share-partition, owned as it is.
+            named: The stored ranges that touch [first, last], in order.
+        """
 
 
 class Store(Protocol):
@@ -193,6 +220,16 @@ class Store(Protocol):
         """Sets start offsets: state epoch + 1, in-flight rows cleared, rows made when missing.
 
         `heads` gives the new SPSO per share-partition. Owners notice at their next commit.
+        """
+
+    def change_partition(self, key: PartitionKey, change: PartitionChange) -> bool:
+        """Changes a share-partition, whoever owns it: locked, read, decided on, written.
+
+        State epoch + 1, as `change.decide` says with `raises_state_epoch`; the owner notices at its
+        next commit. What is decided may be decided again, on what is there by then.
+
+        Returns:
+            False = there is no such share-partition.
         """
 
     def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ import click
 from sharecoord.cli.connection import Services
 from sharecoord.cli.options import connection_options, debug_option, output_options, timeout_option
 from sharecoord.cli.output import Column, Output, note
+from sharecoord.cli.records_force import force_commands
 
 if TYPE_CHECKING:
     from sharecoord_sdk.admin import AdminClient, InFlightRange
@@ -36,7 +37,11 @@ _STORY = (
 
 @click.group()
 def records() -> None:
-    """Records in flight, and the life of one record."""
+    """Records in flight, the life of one record, and what an operator does to records."""
+
+
+for _each in force_commands():
+    records.add_command(_each)
 
 
 @records.command("list")

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, overload
 
 from sharecoord.core.parked import ParkedOffsets
+from sharecoord.core.passed_over import Ranges
 from sharecoord.core.pauses import Pause, Pauses
 
 
@@ -216,6 +217,9 @@ class PartitionCommit:
     """Whether the row's state epoch becomes `state_epoch` + 1 (a truncated log, design 5.12)."""
     truncated_at: int | None = None
     """Before all else every row loses its offsets from here on (rows that are not in memory)."""
+    passed_over: Ranges | None = None
+    """`PartitionRow.passed_over` from now on, under a state epoch that is one higher; None = it
+    stays. Without `raises_state_epoch` offsets go on with the life that they have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +370,9 @@ class PartitionRow:
     replay_epoch: int = 0
     """The state epoch of the last reset, truncation or deletion: records below it were delivered in
     another life of their offsets. A restored backup goes on with the one that it has."""
+    passed_over: Ranges = ()
+    """Beyond the window's end, and never to be delivered (`core.passed_over`); some of it may lie
+    before the end by now."""
 
     @property
     def is_open(self) -> bool:

@@ -56,6 +56,8 @@ class RangeEvent(StrEnum):
     """The log lost it."""
     RELEASED_BY_ADMIN = "released_by_admin"
     ARCHIVED_BY_ADMIN = "archived_by_admin"
+    FINISHED_BY_ADMIN = "finished_by_admin"
+    """Taken for accepted by an operator; members never see it (again)."""
     RESET = "reset"
     """The start offset was set to `first_offset`; what was in flight is void."""
     DEAD_LETTERED = "dead_lettered"

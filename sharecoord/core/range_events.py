@@ -44,7 +44,7 @@ def changes_of(window: Window, decision: Decision, ended_by: RangeEvent) -> list
         window: As it is before the decision is applied.
         decision: Made on its present state.
         ended_by: What ends locks by this decision, where the states alone do not tell: RELEASED,
-            EXPIRED, DEPARTED or RELEASED_BY_ADMIN.
+            EXPIRED, DEPARTED, RELEASED_BY_ADMIN or FINISHED_BY_ADMIN.
     """
     if decision.truncate_to is not None:
         lost = decision.truncate_to, window.end_offset - 1
@@ -66,6 +66,8 @@ def changes_of(window: Window, decision: Decision, ended_by: RangeEvent) -> list
 def event_of(old: RangeState | None, new: RangeState | None, ended_by: RangeEvent) -> RangeEvent:
     """What happened to a range that was `old` and became `new`; see `changes_of`."""
     if new is None:
+        if ended_by is RangeEvent.FINISHED_BY_ADMIN:
+            return ended_by
         return RangeEvent.ACCEPTED if old and old.state is ACQUIRED else RangeEvent.GAP
     if new.state is ACQUIRED:
         return RangeEvent.RENEWED if old and old.state is ACQUIRED else RangeEvent.ACQUIRED

@@ -558,16 +558,19 @@ class SharePartition:
 
         RELEASE makes what is acquired or delayed due at once; a record at its delivery limit is
         archived as by any release. ARCHIVE archives what is acquired, delayed or due, without a
-        dead letter. Locks that end so are dead: their holders get LOCK_LOST.
+        dead letter; FINISH takes it for accepted. Locks that end so are dead.
         """
         decision = Decision()
-        acquired, archive = RecordState.ACQUIRED, action is ForceAction.ARCHIVE
+        acquired = RecordState.ACQUIRED
         for start, end, value in self.window.ranges.overlapping(first, last):
             left, right = max(start, first), min(end, last)
             if value.state not in (RecordState.AVAILABLE, acquired):
                 continue
-            if archive:
+            new: RangeState | None = None
+            if action is ForceAction.ARCHIVE:
                 new = outcomes.forced(value, ArchiveReason.ADMIN)
+            elif action is ForceAction.FINISH:
+                pass
             elif value.state is acquired:
                 failed = outcomes.failed(value, now_ms, None)
                 if value.delivery_count >= self._settings.delivery_limit:

@@ -70,6 +70,7 @@ class ForceAction(enum.StrEnum):
 
     RELEASE = "release"
     ARCHIVE = "archive"
+    FINISH = "finish"
 
 
 class AcknowledgeOutcome(enum.IntEnum):

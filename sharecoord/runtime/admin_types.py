@@ -165,6 +165,32 @@ class PauseAnswer:
     pauses: tuple[Pause, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ForcedRange:
+    """What an operator's skip, finish or release did, or would do, with some records.
+
+    Attributes:
+        last: Inclusive.
+        before: What they were: available, delayed, acquired, archiving, archived, finished (or a
+            gap), unread, or passed_over (settled before they were read).
+        after: What they are; the same as before = nothing was done with them.
+        member_id: Who held them, "" = nobody; its lock is dead if they changed.
+        delivery_count: How often they were delivered.
+    """
+
+    first: int
+    last: int
+    before: str
+    after: str
+    member_id: str = ""
+    delivery_count: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether something was done with them."""
+        return self.before != self.after
+
+
 class ResetKind(enum.Enum):
     """Where start offsets are moved to."""
 

@@ -41,6 +41,7 @@ from sharecoord.ports import (
     OffsetQuery,
     OutgoingMessage,
 )
+from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.effects import CallbackEffect
 from sharecoord.runtime.letter_owner import LetterOwner
 
@@ -170,7 +171,9 @@ class DeadLetters:
         for first, last, value in edits:
             if value is None or value.state is not RecordState.ARCHIVING:
                 continue
-            common = self._without_payload(value, now_ms)
+            common = without_payload(
+                value, self._context.clock, now_ms, self._settings, self._actor.state_epoch
+            )
             for start, end, old in window.ranges.overlapping(first, last):
                 for offset in range(max(start, first), min(end, last) + 1):
                     letter = replace(
@@ -189,26 +192,6 @@ class DeadLetters:
         self._store(made)
         if self._lacking:
             asyncio.get_running_loop().call_soon(self._go)
-
-    def _without_payload(self, value: RangeState, now_ms: int) -> DeadLetter:
-        """What the letters of a range have in common."""
-        history, clock = value.history, self._context.clock
-        return DeadLetter(
-            offset=-1,
-            reason=str(archive_cause(value)),
-            delivery_count=value.delivery_count,
-            message=archive_message(value) or (history.error if history else None),
-            key=None,
-            value=None,
-            headers=(),
-            timestamp_ms=-1,
-            members=history.members if history else (),
-            first_failed_at_ms=history.first_failed_ms + clock.store_offset_ms if history else 0,
-            failed_at_ms=clock.to_store(now_ms),
-            state_epoch=self._actor.state_epoch,
-            topic=self._settings.dead_letter_topic,
-            exactly_once=self._settings.dead_letter_exactly_once,
-        )
 
     def _with_payload(self, letter: DeadLetter, chunk: RecordChunk | None) -> DeadLetter | None:
         """A letter with what its record holds; None = that is not known."""
@@ -545,3 +528,30 @@ class DeadLetters:
                 self._actor.dead_letters_safe(first, offset)
                 first = after or 0
         self._context.committer.add(self._actor)
+
+
+def without_payload(
+    value: RangeState,
+    clock: RuntimeClock,
+    now_ms: int,
+    settings: PartitionSettings,
+    state_epoch: int,
+) -> DeadLetter:
+    """What the letters of a range that becomes ARCHIVING have in common."""
+    history = value.history
+    return DeadLetter(
+        offset=-1,
+        reason=str(archive_cause(value)),
+        delivery_count=value.delivery_count,
+        message=archive_message(value) or (history.error if history else None),
+        key=None,
+        value=None,
+        headers=(),
+        timestamp_ms=-1,
+        members=history.members if history else (),
+        first_failed_at_ms=history.first_failed_ms + clock.store_offset_ms if history else 0,
+        failed_at_ms=clock.to_store(now_ms),
+        state_epoch=state_epoch,
+        topic=settings.dead_letter_topic,
+        exactly_once=settings.dead_letter_exactly_once,
+    )

@@ -5,10 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sharecoord.core.changes import PartitionKey, PartitionRow
-from sharecoord.core.events import EventBlock, EventKind, EventValue, GroupEvent, RangeEvent
+from sharecoord.core.events import (
+    EventBlock,
+    EventKind,
+    EventRow,
+    EventValue,
+    GroupEvent,
+    RangeEvent,
+)
+from sharecoord.core.range_events import STATE_NAMES, RangeChange
+from sharecoord.core.states import RecordState
 from sharecoord.errors import StoreOutcomeUnknownError
 from sharecoord.runtime.sessions import Session
 
@@ -16,6 +25,15 @@ if TYPE_CHECKING:
     from sharecoord.runtime.context import Context
 
 GROUP_COLUMNS = ("time", "event", "topic", "partition", "member_id", "client_id", "reason")
+FORCED_COLUMNS = (
+    "event",
+    "state",
+    "first_offset",
+    "last_offset",
+    "records",
+    "delivery_count",
+    "member_id",
+)
 RESET_COLUMNS = (
     "topic",
     "topic_id",
@@ -24,6 +42,13 @@ RESET_COLUMNS = (
     "first_offset",
     "last_offset",
 )
+
+
+class Forced(Protocol):
+    """What an operator did to records of one share-partition."""
+
+    changes: list[RangeChange]
+    change_sequence: int
 
 
 def tell(
@@ -73,6 +98,38 @@ def tell_reset(context: Context, group_id: str, rows: Mapping[PartitionKey, Part
         "delivery_count": 0,
     }
     context.events.put(EventBlock(common, RESET_COLUMNS, found))
+
+
+def tell_forced(context: Context, key: PartitionKey, forced: Forced) -> None:
+    """Writes what an operator did to records, under the change sequence that the store has now."""
+    if context.events is None:
+        return
+    rows: list[EventRow] = []
+    for change in forced.changes:
+        new, old = change.new, change.old
+        is_skipped = change.event is RangeEvent.ARCHIVED_BY_ADMIN
+        state = RecordState.ARCHIVED if is_skipped else RecordState.ACKNOWLEDGED
+        rows.append(
+            (
+                change.event.value,
+                STATE_NAMES[state if new is None else new.state],
+                change.first,
+                change.last,
+                change.last - change.first + 1,
+                0 if (known := new or old) is None else known.delivery_count,
+                None if old is None else old.member_id,
+            )
+        )
+    common: dict[str, EventValue] = {
+        "kind": EventKind.RANGE.value,
+        "group_id": key.group_id,
+        "topic": key.topic,
+        "topic_id": key.topic_id,
+        "partition": key.partition,
+        "change_sequence": forced.change_sequence,
+        "time": store_us(context),
+    }
+    context.events.put(EventBlock(common, FORCED_COLUMNS, rows))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What operators do to a group at work: pause and resume parts of it."""
+"""What operators do to a group at work: pause parts of it, settle or release single records."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from sharecoord.core.changes import MemberRow, PausesChanged
+from sharecoord.config.group import IsolationLevel
+from sharecoord.core.changes import MemberRow, PartitionKey, PausesChanged
 from sharecoord.core.events import GroupEvent
 from sharecoord.core.pauses import OPERATOR, Pause, Pauses, PauseScope
-from sharecoord.errors import UnknownMemberError, UnknownTopicOrPartitionError
+from sharecoord.core.states import ForceAction
+from sharecoord.errors import (
+    InvalidRequestError,
+    StoreOutcomeUnknownError,
+    UnknownMemberError,
+    UnknownTopicOrPartitionError,
+)
+from sharecoord.ports import LATEST, OffsetQuery
 from sharecoord.runtime.admin_base import AdminBase, not_found
-from sharecoord.runtime.admin_types import PauseAnswer, PauseResult
-from sharecoord.runtime.group_events import tell
+from sharecoord.runtime.admin_types import ForcedRange, PauseAnswer, PauseResult
+from sharecoord.runtime.forcing import Forcing
+from sharecoord.runtime.group_events import tell, tell_forced
+from sharecoord.runtime.group_settings import settings_of
+from sharecoord.runtime.parking import delayed_max
+
+FORCE_RECORDS_MAX = 100_000
+"""Of one call: what it releases for the last time gets a dead letter each, in one transaction."""
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +66,74 @@ class Interventions(AdminBase):
         """
         change = await self._to_the_end(self._change_pauses(group_id, (), scopes))
         return _answer(change, scopes, pausing=False)
+
+    async def force_records(
+        self,
+        group_id: str,
+        place: tuple[str, int],
+        offsets: tuple[int, int],
+        action: ForceAction,
+        *,
+        dry_run: bool = False,
+    ) -> list[ForcedRange]:
+        """Skips, finishes or releases [first, last], whoever holds it and whoever owns it.
+
+        Returns:
+            What became of it, or would become, in order of offset.
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+            UnknownTopicOrPartitionError: The group has no such share-partition.
+            InvalidRequestError: The range is not in the log, or too long.
+            KafkaUnavailableError: Where the log ends is not known.
+            LimitExceededError: Too much is to be passed over.
+        """
+        _check_range(*offsets)
+        groups, _ = await self._load()
+        if group_id not in groups:
+            raise not_found(group_id)
+        key = await self._key_of(group_id, place)
+        config = self._config(groups[group_id])
+        committed = config.isolation_level is IsolationLevel.READ_COMMITTED
+        query = OffsetQuery(*place, LATEST)
+        log_end = await self._context.offset(query, committed=committed)
+        if offsets[1] >= log_end:
+            raise InvalidRequestError(
+                f"offset {offsets[1]} of {place[0]}[{place[1]}] does not exist yet: the log ends "
+                f"at {log_end}"
+            )
+        settings = settings_of(config)
+        change = Forcing(
+            *offsets,
+            action,
+            settings,
+            self._context.clock,
+            delayed_max(self._context, settings),
+            dry_run=dry_run,
+        )
+        await self._to_the_end(self._force(key, change))
+        return change.results
+
+    async def _force(self, key: PartitionKey, change: Forcing) -> None:
+        store, caller = self._context.store, self._context.caller
+        try:
+            if not await caller.call(store.change_partition, key, change):
+                raise _no_place(key.group_id, key.topic, key.partition)
+            if change.dry_run or not change.change_sequence:
+                return
+            tell_forced(self._context, key, change)
+        except StoreOutcomeUnknownError:
+            await self._reload(key.group_id, [key])
+            raise
+        await self._reload(key.group_id, [key])
+        changed = [(each.first, each.last) for each in change.results if each.changed]
+        log.info("records forced", partition=key, action=change.action.value, offsets=changed)
+
+    async def _key_of(self, group_id: str, place: tuple[str, int]) -> PartitionKey:
+        for row in await self._log_rows(group_id):
+            if (row.key.topic, row.key.partition) == place:
+                return row.key
+        raise _no_place(group_id, *place)
 
     async def _change_pauses(
         self, group_id: str, pause: Sequence[Pause], resume: Sequence[PauseScope]
@@ -111,6 +193,23 @@ class Interventions(AdminBase):
             for topic, info in (await self._context.catalog.describe(missing)).items():
                 found[topic] = set(info.partitions)
         return found
+
+
+def _check_range(first: int, last: int) -> None:
+    if not 0 <= first <= last:
+        raise InvalidRequestError(f"offsets {first} to {last} are no range; 0 <= first <= last")
+    if last - first >= FORCE_RECORDS_MAX:
+        raise InvalidRequestError(
+            f"{last - first + 1} records at once; {FORCE_RECORDS_MAX} is the most: call again, "
+            "or reset the group's offset"
+        )
+
+
+def _no_place(group_id: str, topic: str, partition: int) -> UnknownTopicOrPartitionError:
+    return UnknownTopicOrPartitionError(
+        f"group {group_id!r} has no share-partition {topic}[{partition}]; "
+        "`sharecoord groups --describe` lists what it has"
+    )
 
 
 def _check_topics(scopes: Sequence[PauseScope], partitions: Mapping[str, set[int]]) -> None:

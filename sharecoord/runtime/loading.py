@@ -37,6 +37,7 @@ from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.bounded import Bound, BoundedSink
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.partition_actor import PartitionActor
+from sharecoord.runtime.passing_over import PassedOver, PassingOver, forget_beyond
 from sharecoord.runtime.recovery import ranges_of
 from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import GuardedReading, TopicLife
@@ -172,6 +173,7 @@ async def _load_once(
     if truncated_at is not None:
         actor.truncate(truncated_at)
     actor.log_start_moved(log_start)
+    forget_beyond(context, actor, log_end)
     group.activated(actor)
 
 
@@ -217,6 +219,7 @@ def _activate(
     actor.state_epoch, actor.replay_epoch = loaded.row.state_epoch, loaded.row.replay_epoch
     actor.activate(partition, incarnation=incarnation)
     actor.life = TopicLife(context, group, actor)
+    actor.passed_over = PassedOver(loaded.row.passed_over)
     log.info(
         "share-partition loaded",
         group=actor.key.group_id,
@@ -237,8 +240,9 @@ def start_reading(context: Context, group: LoadingGroup, actor: PartitionActor) 
     stops_at = actor.bound.stops_at
     if stops_at is not None and actor.partition.window.end_offset >= stops_at:
         return
-    bounded = None if stops_at is None else BoundedSink(actor, stops_at)
-    guarded = GuardedReading(actor.life, bounded or actor)
+    sink = PassingOver(context, actor) if actor.passed_over.ranges else actor
+    bounded = None if stops_at is None else BoundedSink(sink, stops_at)
+    guarded = GuardedReading(actor.life, bounded or sink)
     reading = context.reader.read(
         actor.key.topic,
         actor.key.partition,

@@ -42,6 +42,7 @@ from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEff
 from sharecoord.runtime.event_tap import EventTap
 from sharecoord.runtime.memory_budget import GroupBudget
 from sharecoord.runtime.parking import Parking
+from sharecoord.runtime.passing_over import PassedOver
 from sharecoord.runtime.read_ahead import ReadAhead
 from sharecoord.runtime.record_cache import RecordCache
 from sharecoord.runtime.recovery import commit_of, lock_left_max_ms
@@ -98,6 +99,7 @@ class PartitionActor:
         self.regressed_since_ms: int | None = None
         """Since when the log ends before what was read; None = it does not."""
         self._raises_state_epoch = False
+        self.passed_over = PassedOver()
         self.generation = 0
         """Grows when an incarnation ends; what an older one asked for is void."""
         self.delivered_records = self.settled_records = self.dead_letters = self.letters_made = 0
@@ -144,9 +146,8 @@ class PartitionActor:
         self.state = ActorState.ACTIVE
         self.fresh.clear()
         self.proven_end = partition.window.end_offset
-        self.read_ahead_given_up = self.resting = False
+        self.read_ahead_given_up = self.resting = self.missing_wanted = False
         self.cache.clear()
-        self.missing_wanted = False
         self._set_alarm()
         unseen, self._unseen = self._unseen, []
         for member_id, ranges in unseen:
@@ -210,9 +211,9 @@ class PartitionActor:
         commit = commit_of(self.partition, self.partition_id, self.state_epoch, self.clock)
         self.letters.into(commit)
         self.checkpoints.into(commit)
-        if self._raises_state_epoch:
-            self._raises_state_epoch = False
-            commit.raises_state_epoch = True
+        self.passed_over.into(commit)
+        commit.raises_state_epoch, self._raises_state_epoch = self._raises_state_epoch, False
+        if commit.raises_state_epoch or commit.passed_over is not None:
             self.state_epoch += 1
         return commit
 
@@ -255,8 +256,12 @@ class PartitionActor:
     def on_end(self, end_offset: int) -> None:
         """The end of the log was reached; trailing gaps are proven up to it."""
         self.log_end_offset = end_offset
+        self.nothing_before(end_offset)
+
+    def nothing_before(self, offset: int) -> None:
+        """What was not passed on before `offset` is not to be handed out."""
         if self.partition is not None:
-            self.proven_end = max(self.proven_end, end_offset)
+            self.proven_end = max(self.proven_end, offset)
             self._skip_gap()
 
     def on_out_of_range(self) -> None:
@@ -426,8 +431,8 @@ class PartitionActor:
         self.cache.evict(partition.window.end_offset, self.budget.excess_bytes)
         for chunk in chunks:
             self.cache.add(chunk)
-        for gap_first, gap_last in gaps_in(chunks, first, last):
-            self._commit(partition.decide_gap(gap_first, gap_last))
+        for gap in gaps_in(chunks, first, last):
+            self._commit(partition.decide_gap(*gap))
         self._pump(self)
 
     # -- sending --------------------------------------------------------------------------------
@@ -523,14 +528,14 @@ class PartitionActor:
     def truncate(self, offset: int) -> None:
         """The log lost its end: state from `offset` on is void, and so are its locks."""
         assert self.partition is not None, "active"
-        decision = self.partition.decide_truncate(offset)
         log.warning(
             "log truncated", topic=self.key.topic, partition=self.key.partition, offset=offset
         )
         self._raises_state_epoch = True
         self.replay_epoch = self.state_epoch + 1
         self.proven_end = offset
-        self._commit(decision)
+        self.passed_over.cut(offset)
+        self._commit(self.partition.decide_truncate(offset))
         self._recount_fresh()
 
     def dead_letters_safe(self, first: int, last: int) -> None:

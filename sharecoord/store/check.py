@@ -19,7 +19,12 @@ from sharecoord.errors import InvalidConfigError
 from sharecoord.store.access import StoreAccess, StoreFacts
 from sharecoord.store.partition_queries import EPOCH_FLOOR, MEMBER_EPOCH_FLOOR
 from sharecoord.store.raw_rows import Row, name_of, problems_of, stored_rows
-from sharecoord.store.row_codec import decode_headers, decode_pauses, key_digest
+from sharecoord.store.row_codec import (
+    decode_headers,
+    decode_passed_over,
+    decode_pauses,
+    key_digest,
+)
 from sharecoord.store.tables import (
     ALEMBIC_VERSION,
     BLOCKED_KEY,
@@ -268,9 +273,7 @@ class _Check:
             yield f"{place}: topic_id {row['topic_id']!r} is not 32 hex digits", ""
         if row["owner"] == "":
             yield f"{place}: owner is empty text, not NULL", ""
-        for name in ("owner_epoch", "state_epoch", "replay_epoch", "change_sequence"):
-            if row[name] < 0:
-                yield f"{place}: {name} is {row[name]}", ""
+        yield from _epoch_problems(place, row)
 
     def _range(self, row: Values) -> Iterator[tuple[str, str]]:
         first, last = row["first_offset"], row["last_offset"]
@@ -375,6 +378,22 @@ def _is_history(text: str) -> bool:
     try:
         history_from_text(text)
     except ValueError:
+        return False
+    return True
+
+
+def _epoch_problems(place: str, row: Values) -> Iterator[tuple[str, str]]:
+    if not _is_passed_over(row["passed_over"]):
+        yield f"{place}: passed_over is no JSON array of [first, last]", "set it to []"
+    for name in ("owner_epoch", "state_epoch", "replay_epoch", "change_sequence"):
+        if row[name] < 0:
+            yield f"{place}: {name} is {row[name]}", ""
+
+
+def _is_passed_over(text: str) -> bool:
+    try:
+        decode_passed_over(text)
+    except (ValueError, TypeError):
         return False
     return True
 

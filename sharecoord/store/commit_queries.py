@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from sharecoord.core.changes import CommitBatch, PartitionCommit
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.partition_queries import MEMBER_EPOCH_FLOOR, raise_floor
-from sharecoord.store.row_codec import encode_dead_letter, encode_head
+from sharecoord.store.row_codec import encode_dead_letter, encode_head, encode_passed_over
 from sharecoord.store.statements import Statements
 
 
@@ -25,7 +25,7 @@ def write_batch(
     fenced: frozenset[int] = frozenset()
     if batch.partitions:
         fenced = _fenced(connection, statements, batch.partitions)
-        _write_partitions(
+        write_partitions(
             connection,
             statements,
             [part for part in batch.partitions if part.partition_id not in fenced]
@@ -53,9 +53,10 @@ def _fenced(
     return frozenset(key for key, epochs in wanted.items() if stored.get(key) != epochs)
 
 
-def _write_partitions(
+def write_partitions(
     connection: Connection, statements: Statements, parts: Sequence[PartitionCommit]
 ) -> None:
+    """Writes the changes of share-partitions whose rows are locked."""
     if not parts:
         return
     for part in parts:
@@ -69,6 +70,12 @@ def _write_partitions(
     )
     if raised := [(part.partition_id,) for part in parts if part.raises_state_epoch]:
         statements.raise_state_epochs(connection, raised)
+    if passed := [
+        (part.state_epoch + 1, encode_passed_over(part.passed_over), part.partition_id)
+        for part in parts
+        if part.passed_over is not None
+    ]:
+        statements.pass_over(connection, passed)
     if done := [(part.partition_id, offset) for part in parts for offset in part.dead_letters_done]:
         statements.delete_dead_letters(connection, done)
     if letters := [

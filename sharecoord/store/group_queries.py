@@ -15,18 +15,22 @@ from sharecoord.core.changes import (
     BlockedKey,
     GroupRow,
     MemberRow,
+    PartitionClaim,
     PartitionHead,
     PartitionKey,
     PartitionRow,
     PausesChanged,
 )
 from sharecoord.core.pauses import Pause, PauseScope, changed
+from sharecoord.ports import PartitionChange
+from sharecoord.store.commit_queries import write_partitions
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError
 from sharecoord.store.partition_queries import (
     MEMBER_EPOCH_FLOOR,
     ROUNDS,
     head_values,
+    load_partitions,
     open_partitions,
     raise_floor,
     read_floor,
@@ -35,12 +39,15 @@ from sharecoord.store.row_codec import (
     PARTITION_COLUMNS,
     decode_blocked_key,
     decode_group,
+    decode_in_flight,
     decode_member,
     decode_partition,
     encode_config,
     encode_member,
+    encode_passed_over,
     encode_pauses,
 )
+from sharecoord.store.statements import Statements
 from sharecoord.store.tables import (
     BLOCKED_KEY,
     DEAD_LETTER,
@@ -223,6 +230,39 @@ def reset_partitions(
     return rows
 
 
+def change_partition(
+    connection: Connection,
+    dialect: Dialect,
+    statements: Statements,
+    key: PartitionKey,
+    change: PartitionChange,
+) -> bool:
+    """Locks and reads a share-partition, writes what is decided; raises the group epoch."""
+    place = (_P.group_id == key.group_id) & (_P.topic == key.topic)
+    place &= (_P.topic_id == key.topic_id) & (_P.partition_index == key.partition)
+    place &= _P.lane == key.lane
+    locked = _lock_partitions(connection, place)
+    if not locked:
+        return False
+    (id_,) = [row["id"] for row in locked]
+    claim = PartitionClaim(id_, 0, delayed_max=change.delayed_max)
+    loaded = load_partitions(connection, claims=[claim], now_ms=dialect.now_ms(connection))[id_]
+    columns = list(IN_FLIGHT.columns)[1:]
+    flight = IN_FLIGHT.c
+    named = connection.execute(
+        select(*columns)
+        .where(flight.partition_id == id_)
+        .where(flight.first_offset <= change.last, flight.last_offset >= change.first)
+        .order_by(flight.first_offset)
+    )
+    commit = change.decide(loaded, decode_in_flight(named.all()))
+    if commit is not None:
+        write_partitions(connection, statements, [commit])
+        ensure_group(connection, dialect, key.group_id)
+        change_group(connection, key.group_id, {})
+    return True
+
+
 def open_and_lock(
     connection: Connection, dialect: Dialect, keys: Sequence[PartitionKey]
 ) -> tuple[dict[int, PartitionKey], list[Mapping[str, Any]]]:
@@ -245,7 +285,10 @@ def _clear(connection: Connection, partition_id: int, head: PartitionHead | None
         .where(_P.id == partition_id)
         # In this order: MySQL computes the second from what the first has just become.
         .ordered_values(
-            (_P.replay_epoch, epoch), (_P.state_epoch, epoch), *head_values(head).items()
+            (_P.replay_epoch, epoch),
+            (_P.state_epoch, epoch),
+            (_P.passed_over, encode_passed_over(())),
+            *head_values(head).items(),
         )
     )
 

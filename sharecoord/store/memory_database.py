@@ -44,6 +44,7 @@ class MemoryPartition:
         self.in_flight.clear()
         self.checkpoints.clear()
         self.raise_epochs()
+        self.row = replace(self.row, passed_over=())
         self.set_head(head)
 
     def raise_epochs(self) -> None:

@@ -45,6 +45,7 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreInUseError,
 )
+from sharecoord.ports import PartitionChange
 from sharecoord.store import memory_delayed, memory_lanes
 from sharecoord.store.clock import wall_clock_ms
 from sharecoord.store.memory_database import (
@@ -233,8 +234,7 @@ class MemoryStore:
     def _apply(self, partition: MemoryPartition, part: PartitionCommit) -> None:
         if part.head is not None:
             partition.set_head(part.head)
-        if part.raises_state_epoch:
-            partition.raise_epochs()
+        _raise_epochs(partition, part)
         if part.truncated_at is not None:
             memory_delayed.truncate(partition.in_flight, part.truncated_at)
         for first_offset in part.deleted:
@@ -283,17 +283,7 @@ class MemoryStore:
         partition.row = replace(
             row, owner=self._me(), owner_epoch=row.owner_epoch + 1, incarnation=claim.incarnation
         )
-        rows, parked = memory_delayed.cut(partition.in_flight, claim.delayed_max)
-        return LoadedPartition(
-            row=partition.row,
-            in_flight=InFlight.of(rows),
-            parked=parked,
-            dead_letters=tuple(
-                sorted(partition.dead_letters.values(), key=lambda letter: letter.offset)
-            ),
-            store_now_ms=now_ms,
-            checkpoints=tuple(sorted(partition.checkpoints.values())),
-        )
+        return _loaded(partition, claim.delayed_max, now_ms)
 
     def read_delayed(self, partition_id: int, *, after: DelayedPlace, max_rows: int) -> InFlight:
         with self._transaction("read_delayed") as database:
@@ -408,6 +398,24 @@ class MemoryStore:
                 change_group(database, ensure(database, group_id))
             return rows
 
+    def change_partition(self, key: PartitionKey, change: PartitionChange) -> bool:
+        with self._transaction("change_partition") as database:
+            partition = database.partitions.get(database.ids.get(key, -1))
+            if partition is None:
+                return False
+            named = [
+                row
+                for row in _sorted_ranges(partition)
+                if row.first_offset <= change.last and row.last_offset >= change.first
+            ]
+            loaded = _loaded(partition, change.delayed_max, database.clock_ms())
+            commit = change.decide(loaded, named)
+            if commit is not None:
+                _check_commit(commit)
+                self._apply(partition, commit)
+                change_group(database, ensure(database, key.group_id))
+            return True
+
     def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
         with self._transaction("delete_topics") as database:
             ids = [
@@ -499,6 +507,27 @@ class MemoryStore:
                 state = DELAYED if delayed else int(row.state)
                 counts[state] = counts.get(state, 0) + row.last_offset - row.first_offset + 1
             return counts
+
+
+def _raise_epochs(partition: MemoryPartition, part: PartitionCommit) -> None:
+    if part.raises_state_epoch:
+        partition.raise_epochs()
+    if part.passed_over is not None:
+        epoch = part.state_epoch + 1
+        partition.row = replace(partition.row, state_epoch=epoch, passed_over=part.passed_over)
+
+
+def _loaded(partition: MemoryPartition, delayed_max: int | None, now_ms: int) -> LoadedPartition:
+    rows, parked = memory_delayed.cut(partition.in_flight, delayed_max)
+    letters = sorted(partition.dead_letters.values(), key=lambda letter: letter.offset)
+    return LoadedPartition(
+        row=partition.row,
+        in_flight=InFlight.of(rows),
+        parked=parked,
+        dead_letters=tuple(letters),
+        store_now_ms=now_ms,
+        checkpoints=tuple(sorted(partition.checkpoints.values())),
+    )
 
 
 def _epochs(row: PartitionRow) -> tuple[int, int]:

@@ -31,6 +31,7 @@ from sharecoord.store.row_codec import (
     decode_dead_letter,
     decode_in_flight,
     decode_partition,
+    encode_passed_over,
 )
 from sharecoord.store.tables import (
     COORDINATOR,
@@ -85,6 +86,7 @@ def _make_rows(connection: Connection, dialect: Dialect, keys: Sequence[Partitio
         "closed": False,
         "stopped_reason": "",
         "rate_limit": 0,
+        "passed_over": encode_passed_over(()),
     }
     rows = [
         _key_values(key) | fresh | _beginning(bounded=None if key.lane else used[_topic_of(key)])

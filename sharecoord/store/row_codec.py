@@ -22,6 +22,7 @@ from sharecoord.core.changes import (
     PartitionKey,
     PartitionRow,
 )
+from sharecoord.core.passed_over import Ranges
 from sharecoord.core.pauses import Pause, PauseScope
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -48,6 +49,7 @@ PARTITION_COLUMNS = (
     "stops_at",
     "rate_limit",
     "replay_epoch",
+    "passed_over",
 )
 """The order that `decode_partition` wants."""
 
@@ -84,7 +86,18 @@ def decode_partition(row: Sequence[Any]) -> PartitionRow:
         stops_at=row[18],
         rate_limit=row[19],
         replay_epoch=row[20],
+        passed_over=decode_passed_over(row[21]),
     )
+
+
+def encode_passed_over(ranges: Ranges) -> str:
+    """JSON array of [first, last]."""
+    return _to_json(ranges)
+
+
+def decode_passed_over(text: str) -> Ranges:
+    """The inverse of `encode_passed_over`."""
+    return tuple((int(first), int(last)) for first, last in json.loads(text))
 
 
 def encode_head(head: PartitionHead) -> tuple[int, int, int, int, int]:

@@ -128,6 +128,9 @@ class PostgresStatements(Statements):
     def raise_state_epochs(self, connection: Connection, rows: Rows) -> None:
         _send_many(connection, self._raise_state_epoch, rows)
 
+    def pass_over(self, connection: Connection, rows: Rows) -> None:
+        _send_many(connection, self._pass_over, rows)
+
     def delete_dead_letters(self, connection: Connection, rows: Rows) -> None:
         _send(connection, self._letter_delete_sql, self._record_keys.of(rows))
 

@@ -39,6 +39,7 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreInUseError,
 )
+from sharecoord.ports import PartitionChange
 from sharecoord.store import (
     blocked_keys,
     commit_queries,
@@ -387,6 +388,14 @@ class SqlStore:
         self, heads: Mapping[PartitionKey, int]
     ) -> dict[PartitionKey, PartitionRow]:
         return self._change(lambda c: group_queries.reset_partitions(c, self._dialect, heads))
+
+    def change_partition(self, key: PartitionKey, change: PartitionChange) -> bool:
+        statements = self._statements
+        if statements is None:
+            raise InternalError(f"{self.name} is not open")
+        return self._change(
+            lambda c: group_queries.change_partition(c, self._dialect, statements, key, change)
+        )
 
     def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
         return self._change(

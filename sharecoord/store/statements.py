@@ -74,6 +74,12 @@ class Statements:
             .ordered_values((part.c.replay_epoch, raised), (part.c.state_epoch, raised)),
             ("the_id",),
         )
+        self._pass_over = self._compile(
+            update(part)
+            .where(part.c.id == bindparam("the_id"))
+            .values(state_epoch=bindparam("epoch"), passed_over=bindparam("ranges")),
+            ("epoch", "ranges", "the_id"),
+        )
         self._delete_in_flight = self._compile(
             delete(flight).where(*(flight.c[key] == bindparam(key) for key in FLIGHT_KEYS)),
             FLIGHT_KEYS,
@@ -147,6 +153,10 @@ class Statements:
     def raise_state_epochs(self, connection: Connection, rows: Rows) -> None:
         """Rows: partition id."""
         connection.exec_driver_sql(self._raise_state_epoch, rows)
+
+    def pass_over(self, connection: Connection, rows: Rows) -> None:
+        """Rows: state epoch, what is passed over, partition id."""
+        connection.exec_driver_sql(self._pass_over, rows)
 
     def delete_dead_letters(self, connection: Connection, rows: Rows) -> None:
         """Rows: partition id, offset."""

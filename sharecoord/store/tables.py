@@ -120,6 +120,7 @@ SHARE_PARTITION = Table(
     Column("lane", TOPIC_IN_KEY, nullable=False),  # "" = the log itself
     Column("stops_at", BigInteger),  # NULL = it follows its log
     Column("rate_limit", Integer, nullable=False),  # records per second; 0 = none
+    Column("passed_over", LONG_TEXT, nullable=False),  # JSON array of [first, last] offsets
     UniqueConstraint("group_id", "topic", "topic_id", "partition_index", "lane"),
     # An id must never come back: a late commit of a former owner would find a stranger under it.
     sqlite_autoincrement=True,

@@ -151,7 +151,7 @@ def test_migration(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_
 def test_pause(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
     names = {"payments": topic(), "transfers": unique_name("transfers")}
     lines = run_example("pause.md", kafka_broker.bootstrap_servers, tmp_path, names)
-    words = ("paid:", "while", "paused")
+    words = ("paid:", "while", "paused", "offset")
     printed = [line for line in lines if line.startswith(words)]
-    assert len(printed) == 4
+    assert len(printed) == 5
     check_said("pause.md", printed)

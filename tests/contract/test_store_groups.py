@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from sharecoord.core.changes import BlockedKey, CommitBatch, PausesChanged
+from sharecoord.core.changes import (
+    BlockedKey,
+    CommitBatch,
+    InFlightRow,
+    LoadedPartition,
+    PartitionCommit,
+    PausesChanged,
+)
 from sharecoord.core.limits import BLOCKED_KEYS_MAX
 from sharecoord.core.pauses import PAUSES_MAX, WHOLE_GROUP, Pause, PauseScope
-from sharecoord.errors import LimitExceededError
+from sharecoord.errors import InvalidRequestError, LimitExceededError
 from tests.contract.store_worlds import (
     START_MS,
     World,
@@ -143,6 +151,101 @@ def test_too_many_blocked_keys_are_refused_and_change_nothing(world: World) -> N
         store.save_blocked_keys("group", blocked={b"one more": ""}, unblocked=[])
     assert store.load_groups() == [full]
     store.save_blocked_keys("group", blocked={b"one more": ""}, unblocked=[b"0"])
+
+
+# -- one share-partition, whoever owns it ---------------------------------------------------------
+
+
+class Change:
+    """Deletes what it is about, and makes one range; keeps what it was shown."""
+
+    def __init__(self, first: int, last: int, *, delayed_max: int | None = None) -> None:
+        self.first, self.last, self.delayed_max = first, last, delayed_max
+        self.passed_over: tuple[tuple[int, int], ...] = ((70, 71), (80, 80))
+        self.shown: list[tuple[LoadedPartition, Sequence[InFlightRow]]] = []
+
+    def decide(
+        self, loaded: LoadedPartition, named: Sequence[InFlightRow]
+    ) -> PartitionCommit | None:
+        self.shown.append((loaded, named))
+        assert loaded.row.head is not None
+        change = change_of(loaded, head=replace(loaded.row.head, change_sequence=99))
+        change.deleted = [row.first_offset for row in named]
+        change.upserted = [row_of(500, 501, state=0)]
+        change.passed_over = self.passed_over
+        return change
+
+
+def test_a_change_of_a_share_partition_is_seen_by_its_owner(world: World) -> None:
+    one, two = world.open("one"), world.open("two")
+    loaded = claimed(one, key_of(0))
+    rows = [row_of(n, n + 3, state=0) for n in (0, 10, 20)]
+    delayed = [row_of(n, n, state=0, available_at_ms=START_MS + n) for n in (31, 32, 33)]
+    commit(one, change_of(loaded, upserted=[*rows, *delayed]))
+    one.ensure_group("group")
+    epoch = one.read_fleet().group_epochs["group"]
+    change = Change(12, 32, delayed_max=1)
+    assert two.change_partition(key_of(0), change)
+    ((shown, named),) = change.shown
+    # All that it is about is shown, also what is left to the store.
+    assert [row.first_offset for row in named] == [10, 20, 31, 32]
+    assert [row.first_offset for row in shown.in_flight] == [0, 10, 20, 31]
+    assert shown.parked.offsets.records == 2
+    assert [row[:2] for row in ranges(one, loaded.row.partition_id)] == [
+        (0, 3),
+        (33, 33),
+        (500, 501),
+    ]
+    (row,) = two.list_partitions("group")
+    assert row.owner == "one"
+    assert (row.owner_epoch, row.state_epoch) == (shown.row.owner_epoch, shown.row.state_epoch + 1)
+    assert (row.passed_over, row.replay_epoch) == (change.passed_over, shown.row.replay_epoch)
+    assert row.head is not None
+    assert row.head.change_sequence == 99
+    assert one.read_fleet().group_epochs["group"] == epoch + 1
+    # The owner's next commit is fenced.
+    assert one.commit(CommitBatch([change_of(loaded)])).fenced == {loaded.row.partition_id}
+
+
+def test_a_change_that_decides_nothing_or_fails_changes_nothing(world: World) -> None:
+    class Nothing(Change):
+        def decide(self, loaded: LoadedPartition, named: Sequence[InFlightRow]) -> None:
+            super().decide(loaded, named)
+
+    class Refusing(Change):
+        def decide(
+            self, loaded: LoadedPartition, named: Sequence[InFlightRow]
+        ) -> PartitionCommit | None:
+            raise InvalidRequestError("not so")
+
+    store = world.open()
+    loaded = claimed(store, key_of(0))
+    commit(store, change_of(loaded, upserted=[row_of(0, 9, state=0)]))
+    store.ensure_group("group")
+    before = (
+        store.list_partitions("group"),
+        store.load_groups(),
+        ranges(store, loaded.row.partition_id),
+    )
+    assert store.change_partition(key_of(0), Nothing(0, 9))
+    with pytest.raises(InvalidRequestError, match="not so"):
+        store.change_partition(key_of(0), Refusing(0, 9))
+    assert not store.change_partition(key_of(1), Change(0, 9))
+    after = (
+        store.list_partitions("group"),
+        store.load_groups(),
+        ranges(store, loaded.row.partition_id),
+    )
+    assert after == before
+
+
+def test_a_reset_forgets_what_was_to_be_passed_over(world: World) -> None:
+    store = world.open()
+    claimed(store, key_of(0))
+    assert store.change_partition(key_of(0), Change(0, 9))
+    assert store.list_partitions("group")[0].passed_over
+    store.reset_partitions({key_of(0): 3})
+    assert store.list_partitions("group")[0].passed_over == ()
 
 
 # -- members --------------------------------------------------------------------------------------

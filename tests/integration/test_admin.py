@@ -18,6 +18,7 @@ from sharecoord_sdk.admin import (
     AsyncAdminClient,
     ConfigSource,
     CoordinatorUnavailableError,
+    ForceAction,
     GroupListing,
     GroupNotEmptyError,
     GroupNotFoundError,
@@ -284,6 +285,37 @@ async def test_what_can_not_be_paused(
         await admin.pause_group(*arguments[:3], **more)
     (group,) = await admin.describe_groups(["g"])
     assert group.pauses == ()
+
+
+async def test_force_records(served: Served, admin: Any) -> None:
+    async with served.consumer(**{"share.acknowledgement.mode": "explicit"}) as consumer:
+        await consumer.subscribe(["orders"])
+        got = [*await consumer.poll(5.0)]
+        planned = await admin.force_records(
+            "g", "orders", 0, 0, 0, ForceAction.FINISH, dry_run=True
+        )
+        (found,) = planned
+        assert (found.first_offset, found.last_offset, found.delivery_count) == (0, 0, 1)
+        assert (found.before, found.after) == ("acquired", "finished")
+        assert found.member_id
+        assert await admin.force_records("g", "orders", 0, 0, 0, ForceAction.FINISH) == planned
+        (found,) = await admin.force_records("g", "orders", 0, 1, 1, "skip")
+        assert found.after == "archived"
+        (found,) = await admin.force_records("g", "orders", 0, 2, 2, ForceAction.RELEASE)
+        assert found.after == "available"
+        for message in got:
+            consumer.acknowledge(message)
+        await consumer.commit_sync(10)
+        (group,) = await admin.describe_groups(["g"])
+        assert {p.partition: p.start_offset for p in group.offsets}[0] == 2
+    with pytest.raises(InvalidRequestError, match=r"offset 100 .* does not exist yet"):
+        await admin.force_records("g", "orders", 0, 99, 100, ForceAction.SKIP)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await admin.force_records("g", "orders", 7, 0, 0, ForceAction.SKIP)
+    with pytest.raises(InvalidRequestError, match="partition is -1"):
+        await admin.force_records("g", "orders", -1, 0, 0, ForceAction.SKIP)
+    with pytest.raises(InvalidRequestError, match="'' is not a topic name"):
+        await admin.force_records("g", "", 0, 0, 0, ForceAction.SKIP)
 
 
 async def test_delete_offsets(served: Served, admin: Any) -> None:

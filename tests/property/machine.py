@@ -401,11 +401,11 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), action=st.sampled_from(list(ForceAction)))
     def operator_forces(self, data: st.DataObject, action: ForceAction) -> None:
-        """Force release or archive, whoever holds the records."""
+        """Release, archive or finish, whoever holds the records."""
         self.bring()
         first, last = self.some_range(data)
         told = self.carry_out(
-            self.real.decide_force(self.now, first, last, action), RangeEvent.RELEASED_BY_ADMIN
+            self.real.decide_force(self.now, first, last, action), BY_FORCE[action]
         )
         assert told <= {BY_FORCE[action], *NOT_BY_THEMSELVES}
         self.twin.force(self.now, first, last, action)

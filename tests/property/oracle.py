@@ -496,9 +496,11 @@ class Oracle:
             if not first <= offset <= last or record.state not in UNFINISHED:
                 continue
             worn = record.state is ACQUIRED and record.count >= self.settings.delivery_limit
-            if record.state is ACQUIRED and action is not ForceAction.ARCHIVE:
+            if record.state is ACQUIRED and action is ForceAction.RELEASE:
                 record = self._failed(record, now, None)
-            if action is ForceAction.ARCHIVE:
+            if action is ForceAction.FINISH:
+                effects[offset] = None
+            elif action is ForceAction.ARCHIVE:
                 effects[offset] = self._forced(record, ArchiveReason.ADMIN)
             elif worn:
                 effects[offset] = self._archived(record, ArchiveReason.DELIVERY_LIMIT, None)

@@ -25,6 +25,7 @@ STATES_AFTER: dict[RangeEvent, frozenset[RecordState | None]] = {
     RangeEvent.LOG_START: frozenset({RecordState.ARCHIVED}),
     RangeEvent.TRUNCATED: frozenset({None}),
     RangeEvent.ARCHIVED_BY_ADMIN: frozenset({RecordState.ARCHIVED}),
+    RangeEvent.FINISHED_BY_ADMIN: frozenset({None}),
     RangeEvent.DEAD_LETTERED: frozenset({RecordState.ARCHIVED}),
     **dict.fromkeys(
         (
@@ -48,6 +49,7 @@ BY_ACQUIRING = frozenset(
 BY_FORCE = {
     ForceAction.RELEASE: RangeEvent.RELEASED_BY_ADMIN,
     ForceAction.ARCHIVE: RangeEvent.ARCHIVED_BY_ADMIN,
+    ForceAction.FINISH: RangeEvent.FINISHED_BY_ADMIN,
 }
 
 BY_ACKNOWLEDGING = (

@@ -321,6 +321,38 @@ class ResetResult:
     error: AdminError | None = None
 
 
+class ForceAction(Enum):
+    """What an operator does to records, whoever holds them."""
+
+    #: Never delivered (again), no dead letter.
+    SKIP = "skip"
+    #: Taken for accepted.
+    FINISH = "finish"
+    #: What is acquired or delayed is due at once.
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedRange:
+    """What a skip, finish or release did, or would do, with some records.
+
+    Attributes:
+        last_offset: Inclusive.
+        before: available, delayed, acquired, archiving, archived, finished (or a gap), unread, or
+            passed_over (skipped or finished before it was read).
+        after: The same as before: nothing was done with it.
+        member_id: Who held it; "" = nobody.
+        delivery_count: How often it was delivered.
+    """
+
+    first_offset: int
+    last_offset: int
+    before: str
+    after: str
+    member_id: str = ""
+    delivery_count: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class InFlightRange:
     """Records in flight that are in the same state.

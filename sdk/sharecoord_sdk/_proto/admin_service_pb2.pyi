@@ -22,6 +22,13 @@ class ConfigSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONFIG_SOURCE_COORDINATOR: _ClassVar[ConfigSource]
     CONFIG_SOURCE_DEFAULT: _ClassVar[ConfigSource]
 
+class ForceAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FORCE_ACTION_UNSPECIFIED: _ClassVar[ForceAction]
+    FORCE_ACTION_SKIP: _ClassVar[ForceAction]
+    FORCE_ACTION_FINISH: _ClassVar[ForceAction]
+    FORCE_ACTION_RELEASE: _ClassVar[ForceAction]
+
 class DeadLetterState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DEAD_LETTER_STATE_UNSPECIFIED: _ClassVar[DeadLetterState]
@@ -37,6 +44,10 @@ CONFIG_SOURCE_UNSPECIFIED: ConfigSource
 CONFIG_SOURCE_GROUP: ConfigSource
 CONFIG_SOURCE_COORDINATOR: ConfigSource
 CONFIG_SOURCE_DEFAULT: ConfigSource
+FORCE_ACTION_UNSPECIFIED: ForceAction
+FORCE_ACTION_SKIP: ForceAction
+FORCE_ACTION_FINISH: ForceAction
+FORCE_ACTION_RELEASE: ForceAction
 DEAD_LETTER_STATE_UNSPECIFIED: DeadLetterState
 DEAD_LETTER_STATE_WAITING: DeadLetterState
 DEAD_LETTER_STATE_IN_TOPIC: DeadLetterState
@@ -455,6 +466,44 @@ class ResumeGroupResponse(_message.Message):
     results: _containers.RepeatedCompositeFieldContainer[PauseResult]
     pauses: _containers.RepeatedCompositeFieldContainer[Pause]
     def __init__(self, results: _Optional[_Iterable[_Union[PauseResult, _Mapping]]] = ..., pauses: _Optional[_Iterable[_Union[Pause, _Mapping]]] = ...) -> None: ...
+
+class ForceRecordsRequest(_message.Message):
+    __slots__ = ("group_id", "partition", "first_offset", "last_offset", "action", "dry_run")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    partition: _share_types_pb2.TopicPartition
+    first_offset: int
+    last_offset: int
+    action: ForceAction
+    dry_run: bool
+    def __init__(self, group_id: _Optional[str] = ..., partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., action: _Optional[_Union[ForceAction, str]] = ..., dry_run: bool = ...) -> None: ...
+
+class ForcedRange(_message.Message):
+    __slots__ = ("first_offset", "last_offset", "before", "after", "member_id", "delivery_count")
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    first_offset: int
+    last_offset: int
+    before: str
+    after: str
+    member_id: str
+    delivery_count: int
+    def __init__(self, first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., before: _Optional[str] = ..., after: _Optional[str] = ..., member_id: _Optional[str] = ..., delivery_count: _Optional[int] = ...) -> None: ...
+
+class ForceRecordsResponse(_message.Message):
+    __slots__ = ("ranges",)
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedCompositeFieldContainer[ForcedRange]
+    def __init__(self, ranges: _Optional[_Iterable[_Union[ForcedRange, _Mapping]]] = ...) -> None: ...
 
 class ListInFlightRequest(_message.Message):
     __slots__ = ("group_id", "partition", "from_offset", "max_ranges")

@@ -79,6 +79,11 @@ class AdminServiceStub(object):
                 request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ResumeGroupRequest.SerializeToString,
                 response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ResumeGroupResponse.FromString,
                 _registered_method=True)
+        self.ForceRecords = channel.unary_unary(
+                '/sharecoord.v1.AdminService/ForceRecords',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ForceRecordsRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ForceRecordsResponse.FromString,
+                _registered_method=True)
         self.ListInFlight = channel.unary_unary(
                 '/sharecoord.v1.AdminService/ListInFlight',
                 request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ListInFlightRequest.SerializeToString,
@@ -210,6 +215,15 @@ class AdminServiceServicer(object):
 
     def ResumeGroup(self, request, context):
         """Ends pauses. NOT_FOUND (GROUP_ID_NOT_FOUND): there is no such group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForceRecords(self, request, context):
+        """Skips, finishes or releases records, whoever holds them; their locks are dead. Other locks of the
+        partition live on. With `dry_run` only says what it would do. NOT_FOUND: the group has no such
+        share-partition. INVALID_ARGUMENT: the range is not in the log, or too long.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -358,6 +372,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ResumeGroup,
                     request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ResumeGroupRequest.FromString,
                     response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ResumeGroupResponse.SerializeToString,
+            ),
+            'ForceRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForceRecords,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.ForceRecordsRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.ForceRecordsResponse.SerializeToString,
             ),
             'ListInFlight': grpc.unary_unary_rpc_method_handler(
                     servicer.ListInFlight,
@@ -668,6 +687,33 @@ class AdminService(object):
             '/sharecoord.v1.AdminService/ResumeGroup',
             sharecoord_dot_v1_dot_admin__service__pb2.ResumeGroupRequest.SerializeToString,
             sharecoord_dot_v1_dot_admin__service__pb2.ResumeGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForceRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/ForceRecords',
+            sharecoord_dot_v1_dot_admin__service__pb2.ForceRecordsRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.ForceRecordsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -141,6 +141,7 @@ _RANGE_SENTENCES = {
     RangeEvent.TRUNCATED: _plain("the log lost everything from offset {first} on"),
     RangeEvent.RELEASED_BY_ADMIN: _plain("released by an operator"),
     RangeEvent.ARCHIVED_BY_ADMIN: _plain("archived by an operator"),
+    RangeEvent.FINISHED_BY_ADMIN: _plain("taken for done by an operator"),
     RangeEvent.RESET: _plain("the group's start offset was set to {first}"),
     RangeEvent.DEAD_LETTERED: _plain("its dead letter is safe"),
 }

@@ -83,6 +83,7 @@ class AdminService(InterventionCalls):
             "DescribeCoordinator": self.describe_coordinator,
             "PauseGroup": self.pause_group,
             "ResumeGroup": self.resume_group,
+            "ForceRecords": self.force_records,
         }
         return grpc.method_handlers_generic_handler(
             SERVICE.full_name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sharecoord.api.grpc.validation import (
     check_group_id,
@@ -12,6 +12,7 @@ from sharecoord.api.grpc.validation import (
     check_topics,
 )
 from sharecoord.core.pauses import WHOLE_GROUP, Pause, PauseScope
+from sharecoord.core.states import ForceAction
 from sharecoord.errors import InvalidRequestError
 from sharecoord.runtime.admin_types import PauseAnswer
 from sharecoord.runtime.interventions import Interventions
@@ -38,6 +39,39 @@ class InterventionCalls:
             check_group_id(request.group_id), _scopes(request.topics, request.member_ids)
         )
         return pb.ResumeGroupResponse(results=_results(answer), pauses=map(pause_of, answer.pauses))
+
+    async def force_records(self, request: pb.ForceRecordsRequest) -> pb.ForceRecordsResponse:
+        """Skips, finishes or releases records."""
+        if request.action not in _ACTIONS:
+            raise InvalidRequestError("action is not set; give one of SKIP, FINISH, RELEASE")
+        check_topics([request.partition.topic])
+        found = await self._admin.force_records(
+            check_group_id(request.group_id),
+            (request.partition.topic, check_partition(request.partition.partition)),
+            (request.first_offset, request.last_offset),
+            _ACTIONS[request.action],
+            dry_run=request.dry_run,
+        )
+        return pb.ForceRecordsResponse(
+            ranges=[
+                pb.ForcedRange(
+                    first_offset=each.first,
+                    last_offset=each.last,
+                    before=each.before,
+                    after=each.after,
+                    member_id=each.member_id,
+                    delivery_count=each.delivery_count,
+                )
+                for each in found
+            ]
+        )
+
+
+_ACTIONS: Mapping[int, ForceAction] = {
+    pb.FORCE_ACTION_SKIP: ForceAction.ARCHIVE,
+    pb.FORCE_ACTION_FINISH: ForceAction.FINISH,
+    pb.FORCE_ACTION_RELEASE: ForceAction.RELEASE,
+}
 
 
 def _scopes(topics: Iterable[pb.OffsetTarget], member_ids: Iterable[str]) -> list[PauseScope]:

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sharecoord_sdk.admin import GroupDescription, InFlightRange, PartitionOffsets, RecordState
+from sharecoord_sdk.admin import (
+    ForceAction,
+    ForcedRange,
+    GroupDescription,
+    InFlightRange,
+    PartitionOffsets,
+    RecordState,
+)
 
 from tests.unit.analytics.test_timeline import LIFE, write
 from tests.unit.cli.support import FakeAdmin, run
@@ -139,3 +146,52 @@ def test_a_full_page_says_how_to_go_on() -> None:
         admin=admin_with(HELD),
     )  # fmt: skip
     assert "--from-offset 10" in result.stderr
+
+
+# -- skip, finish, release ------------------------------------------------------------------------
+
+FORCED = [
+    ForcedRange(5, 9, "acquired", "finished", "ann", 2),
+    ForcedRange(10, 12, "unread", "passed_over"),
+]
+
+
+def test_nothing_is_done_without_execute() -> None:
+    admin = FakeAdmin(force_records=FORCED)
+    result = run("records", "finish", "orders", "0", "5-12", "--group", "billing", admin=admin)
+    assert result.exit_code == 0
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["FIRST-OFFSET", "LAST-OFFSET", "BEFORE", "AFTER", "MEMBER", "DELIVERY-COUNT"],
+        ["5", "9", "acquired", "finished", "ann", "2"],
+        ["10", "12", "unread", "passed_over", "-", "0"],
+    ]
+    assert result.stderr == "dry run: nothing was changed; use --execute to do it\n"
+    arguments = ("billing", "orders", 0, 5, 12, ForceAction.FINISH)
+    assert admin.calls == [("force_records", arguments, {"dry_run": True})]
+
+
+@pytest.mark.parametrize("name", ["skip", "finish", "release"])
+def test_execute_does_it(name: str) -> None:
+    admin = FakeAdmin(force_records=[ForcedRange(7, 7, "finished", "finished")])
+    arguments = ("records", name, "orders", "3", "7", "--group", "billing", "--execute")
+    result = run(*arguments, "-o", "json", admin=admin)
+    assert json.loads(result.stdout)[0]["before"] == "finished"
+    assert result.stderr == "nothing was changed: there was nothing to do\n"
+    expected = ("billing", "orders", 3, 7, 7, ForceAction(name))
+    assert admin.calls == [("force_records", expected, {"dry_run": False})]
+
+
+@pytest.mark.parametrize(
+    ("offset", "text"),
+    [
+        ("x", "'x' is neither OFFSET nor OFFSET-OFFSET"),
+        ("-3", "No such option"),
+        ("3-", "'3-' is neither OFFSET nor OFFSET-OFFSET"),
+        ("9-3", "'9-3' ends before it begins"),
+    ],
+)
+def test_offsets_that_are_none(offset: str, text: str) -> None:
+    arguments = ("records", "skip", "orders", "0", offset, "--group", "billing")
+    result = run(*arguments, admin=FakeAdmin(force_records=[]))
+    assert result.exit_code == 2
+    assert text in " ".join(result.stderr.split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sharecoord.core.states import AcknowledgeType, ForceAction
+from sharecoord.core.states import AcknowledgeType, ForceAction, RecordState
 from tests.unit.core.scene import (
     ACCEPT,
     ACQUIRED,
@@ -388,6 +388,21 @@ def test_an_operator_archives_without_a_dead_letter() -> None:
     assert scene.at(2).reason == "ADMIN"  # type: ignore[union-attr]
     (refused,) = scene.acknowledge(ACCEPT, 2, token=token)
     assert refused.final_state is ARCHIVED
+
+
+def test_an_operator_finishes_what_is_held_and_what_waits() -> None:
+    scene = Scene(dead_letter_topic="dead")
+    scene.acquire(new=[(0, 9)])
+    token = scene.tokens()[2]
+    scene.acknowledge(RELEASE, 3, delay_ms=60_000)
+    scene.acknowledge(REJECT, 4)
+    scene.force(ForceAction.FINISH, 2, 4)
+    assert [scene.state(at) for at in (2, 3, 4)] == [FINISHED, FINISHED, ARCHIVING]
+    assert (scene.window.acquired, scene.window.delayed, scene.window.finished) == (7, 0, 2)
+    (refused,) = scene.acknowledge(ACCEPT, 2, token=token)
+    assert refused.final_state is RecordState.ACKNOWLEDGED
+    scene.force(ForceAction.FINISH, 0, 9)
+    assert scene.window.start_offset == 4
 
 
 def test_truncation_drops_everything_from_an_offset_on() -> None:

@@ -344,6 +344,13 @@ RANGE = "partition_id=1 first_offset="
             "UPDATE",
         ),
         (
+            "UPDATE share_partition SET passed_over = '[[1]]'",
+            "share_partition",
+            "id=1",
+            "passed_over is no JSON array of [first, last]",
+            "set it to []",
+        ),
+        (
             "UPDATE member SET topics = '[1]'",
             "member",
             "group_id=group member_id=m1",

@@ -104,6 +104,7 @@ def _make_share_partition() -> None:
         sa.Column("lane", _TOPIC_IN_KEY, nullable=False),
         sa.Column("stops_at", sa.BigInteger),
         sa.Column("rate_limit", sa.Integer, nullable=False),
+        sa.Column("passed_over", _LONG_TEXT, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_share_partition"),
         sa.UniqueConstraint(
             "group_id",

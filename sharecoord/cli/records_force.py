@@ -1,0 +1,111 @@
+"""`sharecoord records skip|finish|release`: settle records by hand, or give them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sharecoord.cli.connection import Services
+from sharecoord.cli.options import connection_options, debug_option, output_options, timeout_option
+from sharecoord.cli.output import Column, Output, note
+
+_FORCED = (
+    Column("FIRST-OFFSET", "first_offset"),
+    Column("LAST-OFFSET", "last_offset"),
+    Column("BEFORE", "before"),
+    Column("AFTER", "after"),
+    Column("MEMBER", "member"),
+    Column("DELIVERY-COUNT", "delivery_count"),
+)
+
+_WHAT = {
+    "skip": "Never deliver records (again): they are archived, without a dead letter.",
+    "finish": "Take records for accepted: they are never delivered (again).",
+    "release": "Make records due at once that are acquired or wait for their time.",
+}
+
+
+class Offsets(click.ParamType[tuple[int, int]]):
+    """`4711`, or `4711-4720`, both ends inclusive."""
+
+    name = "OFFSET[-OFFSET]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """First and last offset."""
+        if isinstance(value, tuple):
+            return value
+        first, dash, last = str(value).partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            self.fail(f"{value!r} is neither OFFSET nor OFFSET-OFFSET.", param, ctx)
+        found = int(first), int(last) if dash else int(first)
+        if found[0] > found[1]:
+            self.fail(f"{value!r} ends before it begins.", param, ctx)
+        return found
+
+
+def force_commands() -> list[click.Command]:
+    """The three commands."""
+    return [_command(name, text) for name, text in _WHAT.items()]
+
+
+def _command(name: str, text: str) -> click.Command:
+    command: Callable[..., None] = click.pass_context(_run)
+    for decorate in (
+        debug_option,
+        output_options,
+        click.option(
+            "--execute", is_flag=True, help="Do it; without it, only say what it would do."
+        ),
+        click.option("--group", required=True, help="The share group."),
+        click.argument("offsets", type=Offsets(), metavar="OFFSET[-OFFSET]"),
+        click.argument("partition", type=click.IntRange(0)),
+        click.argument("topic"),
+        timeout_option,
+        connection_options,
+    ):
+        command = decorate(command)
+    example = f"\b\nsharecoord records {name} orders 0 4711 --group billing --execute"
+    more = "Whoever holds the records; its locks on them are dead, all others live on."
+    return click.command(name, help=f"{text}\n\n{more}\n\n{example}")(command)
+
+
+def _run(
+    ctx: click.Context,
+    bootstrap_server: str,
+    command_config: Path | None,
+    timeout_ms: int,
+    topic: str,
+    partition: int,
+    offsets: tuple[int, int],
+    group: str,
+    execute: bool,  # noqa: FBT001 - Click calls by name
+    output: str,
+    no_color: bool,  # noqa: FBT001 - Click calls by name
+) -> None:
+    from sharecoord_sdk.admin import ForceAction
+
+    action = ForceAction(ctx.info_name)
+    services = ctx.ensure_object(Services)
+    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+        found = admin.force_records(group, topic, partition, *offsets, action, dry_run=not execute)
+    rows = [
+        {
+            "first_offset": each.first_offset,
+            "last_offset": each.last_offset,
+            "before": each.before,
+            "after": each.after,
+            "member": each.member_id,
+            "delivery_count": each.delivery_count,
+        }
+        for each in found
+    ]
+    Output(output, not no_color).show(_FORCED, rows)
+    if not execute:
+        note("dry run: nothing was changed; use --execute to do it")
+    elif all(each.before == each.after for each in found):
+        note("nothing was changed: there was nothing to do")
