@@ -16,8 +16,9 @@ from sharecoord.core.lanes import Taken
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.ports import OutgoingMessage
 from sharecoord.store import memory_delayed
+from sharecoord.testing.operator_judge import OperatorJudge, offsets_of
 from sharecoord.testing.order_judge import OrderJudge
-from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow
+from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow, name_of, text_of
 
 __all__ = ["DatabaseJudge"]
 
@@ -36,7 +37,7 @@ SESSION_MARGIN_MS = 2_000
 """Owners hear of members once a second, so a session may end this much early."""
 
 
-class DatabaseJudge:
+class DatabaseJudge(OperatorJudge):
     """See the module; `Judge` adds what members live through.
 
     Args:
@@ -56,6 +57,7 @@ class DatabaseJudge:
         session_timeout_ms: int,
         window_max: int = 0,
     ) -> None:
+        super().__init__()
         self.log = log
         self.violations: list[str] = []
         self.by_key: dict[PartitionKey, Shadow] = {}
@@ -222,6 +224,7 @@ class DatabaseJudge:
         shadow.state_epoch = row.state_epoch
         shadow.start = shadow.end = row.head.start_offset
         shadow.closed = False
+        shadow.passed_over = ()
         shadow.rows.clear()
         self._void(shadow, 0)
 
@@ -339,16 +342,17 @@ class DatabaseJudge:
         if shadow.start is None:
             self.broken(f"{name}: a commit before its start offset was resolved")
             shadow.start = shadow.end = head.start_offset
-        if part.raises_state_epoch:
+        if part.raises_state_epoch or part.passed_over is not None:
             shadow.state_epoch += 1
-        elif head.start_offset < shadow.start or head.end_offset < shadow.end:
+        moved_back = head.start_offset < shadow.start or head.end_offset < shadow.end
+        if moved_back and not part.raises_state_epoch:
             self.broken(
                 f"{name}: window [{shadow.start}, {shadow.end}) moved back to "
                 f"[{head.start_offset}, {head.end_offset})"
             )
         letters = {letter.offset for letter in part.dead_letters}
         self._owed.update(dict.fromkeys((shadow.key, offset) for offset in letters))
-        before = self._changed_rows(shadow, part)
+        before = self.changed_rows(shadow, part)
         after = {o: row for row in part.upserted for o in range(row[0], row[1] + 1)}
         truncated_at = head.end_offset if part.raises_state_epoch else None
         self.order.excuse_broken_chains(shadow, before, after)
@@ -360,6 +364,7 @@ class DatabaseJudge:
             shadow.rows[row[0]] = row
         if truncated_at is not None:
             self._void(shadow, truncated_at)
+        self.pass_over(shadow, part)
         self.order.check(shadow, before, after)
         self._check_window(shadow)
 
@@ -376,7 +381,7 @@ class DatabaseJudge:
             if offset not in before or before[offset].state != ARCHIVING:
                 self.broken(f"{name}@{offset}: {text_of(row)} without a stored letter")
 
-    def _changed_rows(self, shadow: Shadow, part: PartitionCommit) -> dict[int, InFlightRow]:
+    def changed_rows(self, shadow: Shadow, part: PartitionCommit) -> dict[int, InFlightRow]:
         """Takes what a commit changes out of the shadow: the former row of each offset."""
         if part.truncated_at is not None:
             memory_delayed.truncate(shadow.rows, part.truncated_at)
@@ -505,6 +510,7 @@ class DatabaseJudge:
             self.broken(f"{name}: token {token} was used before")
         if new.delivery_count > max(self._limits_in_force()):
             self.broken(f"{name}: handed out {new.delivery_count} times, beyond the limit")
+        self.check_pauses(shadow, offset, str(new.member_id))
         shadow.granted[offset, token] = (str(new.member_id), new.delivery_count)
         way = self._way_to(new.member_id, shadow.owner)
         if way is not None:
@@ -534,7 +540,10 @@ class DatabaseJudge:
         self, shadow: Shadow, after: dict[int, InFlightRow], head: PartitionHead
     ) -> None:
         """What the window moved over without a row must not be a record."""
+        settled = offsets_of(shadow.passed_over)
         for offset in range(shadow.end, head.end_offset):
+            if offset in settled:
+                continue
             if offset not in after and self.log.holds(shadow.key, offset):
                 self.broken(f"{name_of(shadow)}@{offset}: skipped, but it is a record")
 
@@ -556,14 +565,3 @@ class DatabaseJudge:
 
     def _session_over(self, silent_ms: int) -> bool:
         return self._now_ms() - silent_ms >= self._session_timeout_ms - SESSION_MARGIN_MS
-
-
-def name_of(shadow: Shadow) -> str:
-    """A share-partition in messages."""
-    return f"{shadow.key.name}[{shadow.key.partition}]"
-
-
-def text_of(row: InFlightRow) -> str:
-    """A row in messages."""
-    state = RecordState(row.state).name
-    return f"[{row[0]}, {row[1]}] {state} {row.delivery_count}x {row.member_id} {row.lock_token:x}"

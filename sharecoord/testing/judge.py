@@ -32,11 +32,9 @@ from sharecoord.testing.database_judge import (
     AVAILABLE,
     REJECT,
     DatabaseJudge,
-    name_of,
-    text_of,
 )
 from sharecoord.testing.ledger import BookEntry
-from sharecoord.testing.shadow import RecordLife, Shadow
+from sharecoord.testing.shadow import RecordLife, Shadow, name_of, text_of
 
 __all__ = [
     "Judge",

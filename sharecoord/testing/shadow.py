@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sharecoord.core.changes import InFlightRow, PartitionKey
+from sharecoord.core.passed_over import Ranges
 from sharecoord.core.states import AcknowledgeType, RecordState
 
 __all__ = [
     "RecordLife",
     "RecordLog",
     "Shadow",
+    "name_of",
+    "text_of",
 ]
 
 
@@ -99,8 +102,10 @@ class Shadow:
     """What stood in the way of a grant's delivery when it was committed; see the judge."""
     in_order: set[tuple[int, int]] = field(default_factory=set)
     """Grants that were made while order was kept."""
+    passed_over: Ranges = ()
+    """What an operator has settled before it was read."""
     void: set[tuple[int, int]] = field(default_factory=set)
-    """Grants that a reset or a truncation ended."""
+    """Grants that a reset, a truncation or an operator ended."""
     lives: dict[int, RecordLife] = field(default_factory=dict)
     redriven: set[int] = field(default_factory=set)
     """Of a lane: letters that were taken in."""
@@ -121,3 +126,14 @@ class Shadow:
     def unfinished(self) -> int:
         """Records that are due or under a lock."""
         return sum(r[1] - r[0] + 1 for r in self.rows.values() if r.state in UNFINISHED)
+
+
+def name_of(shadow: Shadow) -> str:
+    """A share-partition in messages."""
+    return f"{shadow.key.name}[{shadow.key.partition}]"
+
+
+def text_of(row: InFlightRow) -> str:
+    """A row in messages."""
+    state = RecordState(row.state).name
+    return f"[{row[0]}, {row[1]}] {state} {row.delivery_count}x {row.member_id} {row.lock_token:x}"

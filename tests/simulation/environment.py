@@ -13,9 +13,11 @@ from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
     GroupRow,
+    InFlightRow,
     LoadedPartition,
     MemberRow,
     PartitionClaim,
+    PartitionCommit,
     PartitionKey,
     PartitionRelease,
     PartitionRow,
@@ -30,7 +32,14 @@ from sharecoord.errors import (
     StoreUnavailableError,
 )
 from sharecoord.kafka.looks import SharedLooks
-from sharecoord.ports import LogReading, LogSink, OffsetQuery, Stretch, TopicInfo
+from sharecoord.ports import (
+    LogReading,
+    LogSink,
+    OffsetQuery,
+    PartitionChange,
+    Stretch,
+    TopicInfo,
+)
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.store.memory_store import MemoryStore
@@ -112,6 +121,21 @@ class SimLog(FakeLog):
             del self._topics[topic]
         else:
             super().delete(topic)
+
+
+class _Watched:
+    """A change of a share-partition that keeps what it decides."""
+
+    def __init__(self, change: PartitionChange) -> None:
+        self._change = change
+        self.first, self.last, self.delayed_max = change.first, change.last, change.delayed_max
+        self.commit: PartitionCommit | None = None
+
+    def decide(
+        self, loaded: LoadedPartition, named: Sequence[InFlightRow]
+    ) -> PartitionCommit | None:
+        self.commit = self._change.decide(loaded, named)
+        return self.commit
 
 
 class SimStore(MemoryStore):
@@ -206,6 +230,13 @@ class SimStore(MemoryStore):
             partition = self.database.partitions[self.database.ids[taken.key]]
             self._judge.withdrawn(partition.row, partition.in_flight, taken)
         return found
+
+    def change_partition(self, key: PartitionKey, change: PartitionChange) -> bool:
+        watched = _Watched(change)
+        done = super().change_partition(key, watched)
+        if watched.commit is not None:
+            self._judge.forced(watched.commit, watched.first, watched.last)
+        return done
 
     def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
         before = set(self.database.ids)

@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from sharecoord.core.pauses import WHOLE_GROUP, Pause
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime import fleet as peers
 from sharecoord.runtime.admin import Admin
@@ -195,14 +194,16 @@ class Fleet:
         """Where members can go."""
         return [node for node in self.nodes if node.serving]
 
-    def set_paused(self, *, paused: bool) -> None:
+    def resume_all(self) -> None:
         """One transaction, as an operator's tool would make it; a fleet sees it by itself."""
-        if GROUP not in self.database.groups:
+        group = self.database.groups.get(GROUP)
+        self.judge.resuming()
+        if group is None:
             return
         operator = SimStore(self.database, self.judge, fleet=True)
         operator.open(coordinator_id="operator", cluster_id="", address="", version="sim")
-        pause, resume = ([Pause(WHOLE_GROUP, 0, "operator")], []) if paused else ([], [WHOLE_GROUP])
-        change = operator.change_pauses(GROUP, pause=pause, resume=resume)
+        scopes = [pause.scope for pause in group.pauses]
+        change = operator.change_pauses(GROUP, resume=scopes)
         operator.close()
         assert change is not None, "there is the group"
         row = change.row

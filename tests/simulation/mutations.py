@@ -23,15 +23,24 @@ from sharecoord.core.changes import (
 )
 from sharecoord.core.decisions import AcknowledgedRange, Decision, HeldRange
 from sharecoord.core.ordering import Admission
+from sharecoord.core.pauses import Pauses
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.window import RangeState, Window
 from sharecoord.errors import SharecoordError
-from sharecoord.runtime import group_actor, loading, partition_actor, recovery
+from sharecoord.runtime import (
+    group_actor,
+    loading,
+    partition_actor,
+    passing_over,
+    pausing,
+    recovery,
+)
 from sharecoord.runtime.checkpoints import Checkpoints
 from sharecoord.runtime.dead_letters import DeadLetters
 from sharecoord.runtime.dispatch import Dispatcher
 from sharecoord.runtime.effects import AcknowledgeEffect, DeliveryEffect
+from sharecoord.runtime.forcing import Forcing
 from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.outboxes import OutboxWatch
 from sharecoord.runtime.partition_actor import PartitionActor
@@ -337,6 +346,15 @@ def _forgets_locks(part: MemoryPartition) -> Any:
 _lane_state = memory_lanes._state
 
 
+def _forces_more(forcing: Forcing, *args: Any) -> PartitionCommit | None:
+    """Forces the record before the asked ones, too."""
+    forcing.first -= forcing.first > 0
+    return _decide(forcing, *args)
+
+
+_decide = Forcing.decide
+
+
 MUTATIONS = FLEET_MUTATIONS | {
     "a letter is redriven a second time": on(memory_lanes, "_state", _forgets_marks),
     "a redrive ends locks of an earlier one": on(memory_lanes, "_state", _forgets_locks),
@@ -374,6 +392,14 @@ MUTATIONS = FLEET_MUTATIONS | {
         DeadLetters, "_take_arrived", _arrived_nothing
     ),
     "dead letters of a topic that was made again are left": on(OutboxWatch, "_serve", _left_alone),
+    "a pause of a topic, partition or member is not followed": on(
+        pausing, "follow", lambda group: None
+    ),
+    "a paused group hands out": on(Pauses, "group", property(lambda pauses: None)),
+    "what is to be passed over is delivered": on(
+        passing_over, "without", lambda chunk, ranges: chunk
+    ),
+    "one record too many is forced": on(Forcing, "decide", _forces_more),
     "members get more than their credit": on(Session, "wants", _no_credit),
     "records of a topic's next life pass for the old one's": on(TopicLife, "admit", _no_life),
     "the window has no limit": on(SharePartition, "room", property(_no_room)),

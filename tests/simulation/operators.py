@@ -1,4 +1,4 @@
-"""What operators of a simulated life do with keys and order, and how they insist on it."""
+"""What operators of a simulated life do at work, and how they insist on it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 from sharecoord.core.changes import GroupRow
+from sharecoord.core.pauses import WHOLE_GROUP, PauseScope
+from sharecoord.core.states import ForceAction
 from sharecoord.runtime.admin import Admin
 from tests.simulation.fleet import GROUP, Node, finished
-from tests.simulation.world import KEYS, World
+from tests.simulation.world import KEYS, TOPICS, World
+
+OPERATOR_S = 5
+"""An operator does not wait longer."""
+
+PAUSE_SEEN_MS = 10_000
+"""A coordinator looks each second, over a store that may be slow."""
 
 
 class Operators:
@@ -21,6 +29,44 @@ class Operators:
     def some_node(self) -> Node | None:
         nodes = [n for n in self.world.fleet.alive() if not n.process.frozen]
         return self.chance.choice(nodes) if nodes else None
+
+    def place(self) -> tuple[str, int]:
+        return self.chance.choice(TOPICS), self.chance.randrange(self.world.partitions)
+
+    async def group_is_paused(self) -> None:
+        """Or a topic, a partition, a member; it is resumed some time later."""
+        topic, partition = self.place()
+        scopes = [WHOLE_GROUP, PauseScope(topic), PauseScope(topic, partition)]
+        scopes += [PauseScope(member_id=m.name) for m in self.world.present()[:1]]
+        scope, node = self.chance.choice(scopes), self.some_node()
+        if node is not None and node.serving and node.admin is not None:
+            await finished(node.process, self._pause(node.admin, scope), OPERATOR_S)
+        await asyncio.sleep(self.chance.choice((0.05, 1, 3, 20)))
+        self.world.fleet.resume_all()
+
+    async def _pause(self, admin: Admin, scope: PauseScope) -> None:
+        await admin.pause_group(GROUP, [scope])
+        # A fleet's others may be slow to look, and one that stood still does not know yet.
+        fleet = not self.world.fleet.lone
+        group = self.world.fleet.database.groups.get(GROUP)
+        if group is None or scope not in {pause.scope for pause in group.pauses}:
+            # Somebody else has resumed it meanwhile.
+            return
+        within_ms = PAUSE_SEEN_MS if fleet else 0
+        self.world.judge.paused(scope, within_ms=within_ms, troubles_excuse=fleet)
+
+    async def records_are_forced(self) -> None:
+        """Skipped, finished or released, whether they were read or not."""
+        topic, partition = self.place()
+        node = self.some_node()
+        if node is None or not node.serving or node.admin is None:
+            return
+        end = self.world.log.log(topic, partition).log_end if self.world.log.exists(topic) else 0
+        first = self.chance.randint(max(0, end - 120), max(0, end - 1))
+        span = first, min(max(first, end - 1), first + self.chance.choice((0, 0, 3, 40)))
+        action = self.chance.choice([*ForceAction])
+        work = node.admin.force_records(GROUP, (topic, partition), span, action)
+        await finished(node.process, work, OPERATOR_S)
 
     async def keys_are_blocked(self) -> None:
         """Some keys are parked, others come back."""

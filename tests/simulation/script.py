@@ -16,7 +16,7 @@ from sharecoord.runtime.lanes import LaneSelection
 from sharecoord.testing.order_judge import KNOWN_MS
 from tests.simulation.fleet import GROUP, finished
 from tests.simulation.members import SimMember
-from tests.simulation.operators import Operators
+from tests.simulation.operators import OPERATOR_S, Operators
 from tests.simulation.world import KEYS, LETTER_PARTITIONS, LETTERS, TOPICS, World
 
 STEPS = 30
@@ -307,9 +307,6 @@ class Script(Operators):
     async def kafka_fails(self) -> None:
         self.world.log.describe_failures += self.chance.randint(1, 5)
 
-    def place(self) -> tuple[str, int]:
-        return self.chance.choice(TOPICS), self.chance.randrange(self.world.partitions)
-
     def present_place(self) -> tuple[str, int] | None:
         topic, partition = self.place()
         return (topic, partition) if self.world.log.exists(topic) else None
@@ -434,11 +431,6 @@ class Script(Operators):
             change = {"share.record.lock.duration.ms": str(self.chance.choice((1000, 8000)))}
         await finished(node.process, node.admin.alter_configs(GROUP, change, []), 5)
 
-    async def group_is_paused(self) -> None:
-        for paused in (True, False):
-            self.world.fleet.set_paused(paused=paused)
-            await asyncio.sleep(self.chance.choice((0.05, 1, 3)))
-
     async def caches_are_emptied(self) -> None:
         """All but the read-ahead leaves memory."""
         node = self.some_node()
@@ -485,6 +477,7 @@ class Script(Operators):
             self.offsets_are_deleted: 1,
             self.settings_change: 2,
             self.group_is_paused: 2,
+            self.records_are_forced: 3,
             self.caches_are_emptied: 3,
             **({self.letters_are_redriven: 12, self.lanes_are_emptied: 1} if lanes else {}),
         }
@@ -533,11 +526,13 @@ class Script(Operators):
             node.process.fuse = 0
             if node.process.frozen:
                 node.process.thaw()
-        if self.world.fleet.lone:
-            # Who began between the two words of the operator did not hear the second.
-            while not all(node.ready for node in self.world.fleet.alive()):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-            self.world.fleet.set_paused(paused=False)
+        # Who began between the two words of the operator did not hear the second, and the first
+        # may have been on its way for long.
+        while not all(node.ready for node in self.world.fleet.alive()):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        for wait_s in (OPERATOR_S, 0):
+            self.world.fleet.resume_all()
+            await asyncio.sleep(wait_s)
         if self.world.has_keys:
             await self.calm_of_keys()
 

@@ -1,0 +1,119 @@
+"""What the judge checks where operators pause parts of a group, or force records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sharecoord.core.changes import InFlightRow, PartitionCommit, PartitionKey
+from sharecoord.core.passed_over import Ranges
+from sharecoord.core.pauses import PauseScope
+from sharecoord.core.states import AcknowledgeType, RecordState
+from sharecoord.testing.shadow import Shadow, name_of, text_of
+
+ACCEPT, AVAILABLE = AcknowledgeType.ACCEPT, RecordState.AVAILABLE
+DEAD = (RecordState.ARCHIVING, RecordState.ARCHIVED)
+
+
+class OperatorJudge:
+    """A part of `DatabaseJudge`, which has all that is only named here."""
+
+    by_id: dict[int, Shadow]
+    trace: Callable[[str], None]
+    _now_ms: Callable[[], int]
+    _troubles: int
+    _owed: dict[tuple[PartitionKey, int], None]
+
+    def __init__(self) -> None:
+        self._paused: dict[PauseScope, tuple[int, int | None]] = {}
+        """Since when nothing may be handed out, and the troubles until then if they excuse it."""
+
+    def broken(self, message: str) -> None:
+        """Notes a broken promise."""
+        raise NotImplementedError
+
+    def changed_rows(self, shadow: Shadow, part: PartitionCommit) -> dict[int, InFlightRow]:
+        """Takes what a commit changes out of the shadow: the former row of each offset."""
+        raise NotImplementedError
+
+    def paused(self, scope: PauseScope, *, within_ms: int, troubles_excuse: bool) -> None:
+        """A pause was confirmed to an operator.
+
+        Args:
+            scope: Of what.
+            within_ms: So long other coordinators may still hand something out.
+            troubles_excuse: Whether one that stood still, or did not see the store, may so later.
+        """
+        troubles = self._troubles if troubles_excuse else None
+        self._paused[scope] = (self._now_ms() + within_ms, troubles)
+
+    def resuming(self) -> None:
+        """An operator is about to end all pauses."""
+        self._paused.clear()
+
+    def check_pauses(self, shadow: Shadow, offset: int, member_id: str) -> None:
+        """A record is handed out: nothing that pauses it was confirmed before."""
+        for scope, (from_ms, troubles) in self._paused.items():
+            if self._now_ms() < from_ms or troubles not in (None, self._troubles):
+                continue
+            key = shadow.key
+            of_topic = not scope.topic or scope.topic == key.served
+            # A lane has partitions of its own.
+            of_place = scope.partition in (None, -1 if key.lane else key.partition)
+            if of_topic and of_place and scope.member_id in ("", member_id):
+                self.broken(f"{name_of(shadow)}@{offset} to {member_id}: {scope} is paused")
+
+    def forced(self, part: PartitionCommit, first: int, last: int) -> None:
+        """An operator released or settled [first, last]; other locks must live on."""
+        shadow = self.by_id[part.partition_id]
+        name = name_of(shadow)
+        if (part.owner_epoch, part.state_epoch) != (shadow.owner_epoch, shadow.state_epoch):
+            self.broken(f"{name}: forced at other epochs than the database has")
+        self.trace(f"  db: {name} forced [{first}, {last}]")
+        letters = (letter.offset for letter in part.dead_letters)
+        self._owed.update(dict.fromkeys((shadow.key, offset) for offset in letters))
+        before = self.changed_rows(shadow, part)
+        after = {o: row for row in part.upserted for o in range(row[0], row[1] + 1)}
+        shadow.state_epoch += 1
+        shadow.version += 1
+        for offset, old in before.items():
+            new = after.get(offset)
+            if old.state in DEAD or (new is not None and new[2:7] == old[2:7]):
+                # The same in all but its time.
+                continue
+            back = (
+                new is not None
+                and new.state == AVAILABLE
+                and new.delivery_count == old.delivery_count - 1
+            )
+            if not back and not first <= offset <= last:
+                # Only the rest of a chain goes back with it.
+                self.broken(f"{name}@{offset}: {text_of(old)} was not to be forced")
+            life = shadow.life(offset)
+            life.deadline_ms = 0
+            dead = {grant for grant in shadow.granted if grant[0] == offset}
+            shadow.void |= dead
+            for grant in dead:
+                del shadow.granted[grant]
+            if new is None or new.state in DEAD:
+                life.final = ACCEPT
+        assert part.head is not None, "it is written with each change"
+        shadow.start, shadow.end = part.head.start_offset, part.head.end_offset
+        for row in part.upserted:
+            shadow.rows[row[0]] = row
+        more = offsets_of(part.passed_over or ()) - offsets_of(shadow.passed_over)
+        if not more <= {*range(first, last + 1)}:
+            self.broken(f"{name}: {sorted(more)} are passed over, asked was [{first}, {last}]")
+        self.pass_over(shadow, part)
+
+    def pass_over(self, shadow: Shadow, part: PartitionCommit) -> None:
+        """What an operator has settled ahead of the window must never come."""
+        if part.passed_over is not None:
+            shadow.passed_over = part.passed_over
+        for first, last in shadow.passed_over:
+            for offset in range(max(first, shadow.end), last + 1):
+                shadow.life(offset).final = ACCEPT
+
+
+def offsets_of(ranges: Ranges) -> set[int]:
+    """All offsets of some ranges."""
+    return {offset for first, last in ranges for offset in range(first, last + 1)}
