@@ -36,8 +36,6 @@ class LetterOwner(Protocol):
     """Records that became dead letters since this process started."""
     dead_letters: int
     """Sent since this process started."""
-    letters_made: int
-    """Made since then."""
 
     @property
     def partition(self) -> object | None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from sharecoord.core.decisions import AcknowledgedRange
 from sharecoord.core.passed_over import PASSED_OVER_MAX
 from sharecoord.core.pauses import PauseScope
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, ForceAction, RecordState
@@ -221,6 +222,28 @@ async def test_a_release_for_the_last_time_makes_a_dead_letter(bench: Bench) -> 
     assert letter.value == chunk.values[0]
     (found,) = await force(bench, SKIP, 5)
     assert (found.before, found.after) == ("archived", "archived")
+
+
+@virtual
+async def test_a_checkpoint_goes_with_its_record_and_others_stay(bench: Bench) -> None:
+    member = await holding(bench)
+    (delivery,) = member.deliveries
+    key, token = delivery.key, delivery.ranges[0].lock_token
+    renew = AcknowledgeType.RENEW
+    said = [AcknowledgedRange(at, at, renew, token, checkpoint=b"half") for at in (3, 4, 5, 6)]
+    (result,) = await member.send([(key.topic, key.topic_id, key.partition, said)])
+    assert result.error is None
+    (partition,) = [p for p in bench.world.database.partitions.values() if p.checkpoints]
+    epoch = partition.row.replay_epoch
+    await force(bench, FINISH, 3)
+    await force(bench, SKIP, 4)
+    await force(bench, RELEASE, 5)
+    assert sorted(partition.checkpoints) == [5, 6]
+    # Offsets go on with the life that they have.
+    assert partition.row.replay_epoch == epoch
+    member.deliveries.clear()
+    await asyncio.sleep(1)
+    assert [d.checkpoints for d in member.deliveries] == [[(5, b"half")]]
 
 
 @virtual
