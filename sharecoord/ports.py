@@ -20,8 +20,8 @@ from sharecoord.core.changes import (
     InFlightRow,
     LoadedPartition,
     MemberRow,
+    PartitionChange,
     PartitionClaim,
-    PartitionCommit,
     PartitionKey,
     PartitionRelease,
     PartitionRow,
@@ -36,32 +36,6 @@ from sharecoord.core.pauses import Pause, PauseScope
 from sharecoord.core.peering import GatewayItem, OwnerItem
 from sharecoord.core.records import RecordChunk
 from sharecoord.errors import SharecoordError
-
-
-class PartitionChange(Protocol):
-    """What is to be done to a share-partition; see `Store.change_partition`."""
-
-    @property
-    def first(self) -> int:
-        """The records that it is about."""
-
-    @property
-    def last(self) -> int:
-        """The last one of them."""
-
-    @property
-    def delayed_max(self) -> int | None:
-        """As in `PartitionClaim`; those that the change is about are read besides."""
-
-    def decide(
-        self, loaded: LoadedPartition, named: Sequence[InFlightRow]
-    ) -> PartitionCommit | None:
-        """What to write; None = nothing. Called inside the transaction, on any thread.
-
-        Args:
-            loaded: The share-partition, owned as it is.
-            named: The stored ranges that touch [first, last], in order.
-        """
 
 
 class Store(Protocol):

@@ -44,6 +44,7 @@ from ._admin.errors import (
     UnknownTopicOrPartitionError,
     kafka_broker,
 )
+from ._admin.force import AsyncForceCalls, ForceCalls
 from ._admin.keys import BlockedKey
 from ._admin.letter_types import (
     DeadLetter,
@@ -129,7 +130,7 @@ def _encode(request: Message) -> bytes:
     return request.SerializeToString()
 
 
-class AdminClient(SyncLetterCalls, MigrationCalls):
+class AdminClient(SyncLetterCalls, ForceCalls, MigrationCalls):
     """Admin calls on grpc's synchronous stack. Thread-safe; make one in each process.
 
     The constructor starts nothing; the connection opens at the first call.
@@ -318,41 +319,6 @@ class AdminClient(SyncLetterCalls, MigrationCalls):
         """
         return self._run(calls.delete_groups(group_ids))
 
-    def force_records(
-        self,
-        group_id: str,
-        topic: str,
-        partition: int,
-        first_offset: int,
-        last_offset: int,
-        action: ForceAction,
-        *,
-        dry_run: bool = False,
-    ) -> list[ForcedRange]:
-        """Skips, finishes or releases records, whoever holds them: their locks are dead.
-
-        Args:
-            group_id: The group.
-            topic: The topic.
-            partition: The partition.
-            first_offset: The first record; it need not have been read yet.
-            last_offset: The last one, inclusive; at most 100000 records.
-            action: What is to be done.
-            dry_run: Only say what would happen.
-
-        Returns:
-            What became of them, by offset.
-
-        Raises:
-            GroupNotFoundError: There is no such group.
-            UnknownTopicOrPartitionError: The group has no such share-partition.
-            InvalidRequestError: The range is not in the log, or too long.
-        """
-        call = calls.force_records(
-            group_id, topic, partition, first_offset, last_offset, action, dry_run=dry_run
-        )
-        return self._run(call)
-
     def list_in_flight(
         self,
         group_id: str,
@@ -416,7 +382,7 @@ class AdminClient(SyncLetterCalls, MigrationCalls):
         return answer
 
 
-class AsyncAdminClient(AsyncLetterCalls, AsyncMigrationCalls):
+class AsyncAdminClient(AsyncLetterCalls, AsyncForceCalls, AsyncMigrationCalls):
     """The same calls on grpc.aio, awaited. Use it in one event loop.
 
     Args:
@@ -534,23 +500,6 @@ class AsyncAdminClient(AsyncLetterCalls, AsyncMigrationCalls):
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, AdminError | None]:
         """As `AdminClient.delete_groups`."""
         return await self._run(calls.delete_groups(group_ids))
-
-    async def force_records(
-        self,
-        group_id: str,
-        topic: str,
-        partition: int,
-        first_offset: int,
-        last_offset: int,
-        action: ForceAction,
-        *,
-        dry_run: bool = False,
-    ) -> list[ForcedRange]:
-        """As `AdminClient.force_records`."""
-        call = calls.force_records(
-            group_id, topic, partition, first_offset, last_offset, action, dry_run=dry_run
-        )
-        return await self._run(call)
 
     async def list_in_flight(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 from sharecoord.core.parked import ParkedOffsets
 from sharecoord.core.passed_over import Ranges
@@ -456,3 +456,29 @@ class FleetView(NamedTuple):
     """Those whose lease lives by the store's clock, this one too, by id."""
     group_epochs: dict[str, int]
     """Of all groups, by id: who has a lower one has to load the group's row anew."""
+
+
+class PartitionChange(Protocol):
+    """What is to be done to a share-partition; see `ports.Store.change_partition`."""
+
+    @property
+    def first(self) -> int:
+        """The records that it is about."""
+
+    @property
+    def last(self) -> int:
+        """The last one of them."""
+
+    @property
+    def delayed_max(self) -> int | None:
+        """As in `PartitionClaim`; those that the change is about are read besides."""
+
+    def decide(
+        self, loaded: LoadedPartition, named: Sequence[InFlightRow]
+    ) -> PartitionCommit | None:
+        """What to write; None = nothing. Called inside the transaction, on any thread.
+
+        Args:
+            loaded: The share-partition, owned as it is.
+            named: The stored ranges that touch [first, last], in order.
+        """

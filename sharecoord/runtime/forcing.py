@@ -46,7 +46,7 @@ _Piece = tuple[int, int, str, RangeState | None]
 
 @dataclass(slots=True)
 class Forcing:
-    """Implements `ports.PartitionChange`."""
+    """Implements `changes.PartitionChange`."""
 
     first: int
     last: int

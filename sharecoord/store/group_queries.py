@@ -15,6 +15,7 @@ from sharecoord.core.changes import (
     BlockedKey,
     GroupRow,
     MemberRow,
+    PartitionChange,
     PartitionClaim,
     PartitionHead,
     PartitionKey,
@@ -22,7 +23,6 @@ from sharecoord.core.changes import (
     PausesChanged,
 )
 from sharecoord.core.pauses import Pause, PauseScope, changed
-from sharecoord.ports import PartitionChange
 from sharecoord.store.commit_queries import write_partitions
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError

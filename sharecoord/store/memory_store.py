@@ -27,6 +27,7 @@ from sharecoord.core.changes import (
     InFlightRow,
     LoadedPartition,
     MemberRow,
+    PartitionChange,
     PartitionClaim,
     PartitionCommit,
     PartitionHead,
@@ -45,7 +46,6 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreInUseError,
 )
-from sharecoord.ports import PartitionChange
 from sharecoord.store import memory_delayed, memory_lanes
 from sharecoord.store.clock import wall_clock_ms
 from sharecoord.store.memory_database import (

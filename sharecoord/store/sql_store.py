@@ -24,6 +24,7 @@ from sharecoord.core.changes import (
     InFlightRow,
     LoadedPartition,
     MemberRow,
+    PartitionChange,
     PartitionClaim,
     PartitionKey,
     PartitionRelease,
@@ -39,7 +40,6 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreInUseError,
 )
-from sharecoord.ports import PartitionChange
 from sharecoord.store import (
     blocked_keys,
     commit_queries,

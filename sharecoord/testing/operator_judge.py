@@ -10,6 +10,8 @@ from sharecoord.core.pauses import PauseScope
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.testing.shadow import Shadow, name_of, text_of
 
+__all__ = ["OperatorJudge"]
+
 ACCEPT, AVAILABLE = AcknowledgeType.ACCEPT, RecordState.AVAILABLE
 DEAD = (RecordState.ARCHIVING, RecordState.ARCHIVED)
 

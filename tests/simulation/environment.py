@@ -16,6 +16,7 @@ from sharecoord.core.changes import (
     InFlightRow,
     LoadedPartition,
     MemberRow,
+    PartitionChange,
     PartitionClaim,
     PartitionCommit,
     PartitionKey,
@@ -36,7 +37,6 @@ from sharecoord.ports import (
     LogReading,
     LogSink,
     OffsetQuery,
-    PartitionChange,
     Stretch,
     TopicInfo,
 )

@@ -18,8 +18,6 @@ from .types import (
     ConfigEntry,
     ConfigSource,
     CoordinatorDescription,
-    ForceAction,
-    ForcedRange,
     GroupDescription,
     GroupListing,
     GroupState,
@@ -271,44 +269,6 @@ def _pause(pause: pb.Pause) -> Pause:
 
 def _pause_in(message: pb.PartitionOffsets | pb.MemberDescription) -> Pause | None:
     return _pause(message.pause) if message.HasField("pause") else None
-
-
-def force_records(
-    group_id: str,
-    topic: str,
-    partition: int,
-    first_offset: int,
-    last_offset: int,
-    action: ForceAction,
-    *,
-    dry_run: bool,
-) -> Call[list[ForcedRange]]:
-    """ForceRecords."""
-    request = pb.ForceRecordsRequest(
-        group_id=group_id,
-        partition=types_pb.TopicPartition(topic=topic, partition=partition),
-        first_offset=first_offset,
-        last_offset=last_offset,
-        action=_ACTION_NUMBERS[ForceAction(action)],
-        dry_run=dry_run,
-    )
-
-    def read(answer: pb.ForceRecordsResponse) -> list[ForcedRange]:
-        return [
-            ForcedRange(
-                r.first_offset, r.last_offset, r.before, r.after, r.member_id, r.delivery_count
-            )
-            for r in answer.ranges
-        ]
-
-    return Call("ForceRecords", request, read, is_safe=dry_run)
-
-
-_ACTION_NUMBERS = {
-    ForceAction.SKIP: pb.FORCE_ACTION_SKIP,
-    ForceAction.FINISH: pb.FORCE_ACTION_FINISH,
-    ForceAction.RELEASE: pb.FORCE_ACTION_RELEASE,
-}
 
 
 def list_in_flight(
