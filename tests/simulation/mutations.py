@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from sharecoord.config.group import GroupConfig
-from sharecoord.core import outcomes, share_partition
+from sharecoord.core import outcomes, passed_over, share_partition
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
@@ -32,7 +32,6 @@ from sharecoord.runtime import (
     group_actor,
     loading,
     partition_actor,
-    passing_over,
     pausing,
     recovery,
 )
@@ -397,7 +396,7 @@ MUTATIONS = FLEET_MUTATIONS | {
     ),
     "a paused group hands out": on(Pauses, "group", property(lambda pauses: None)),
     "what is to be passed over is delivered": on(
-        passing_over, "without", lambda chunk, ranges: chunk
+        passed_over, "without", lambda chunk, ranges: chunk
     ),
     "one record too many is forced": on(Forcing, "decide", _forces_more),
     "members get more than their credit": on(Session, "wants", _no_credit),
