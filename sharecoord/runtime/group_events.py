@@ -107,12 +107,12 @@ def tell_forced(context: Context, key: PartitionKey, forced: Forced) -> None:
     rows: list[EventRow] = []
     for change in forced.changes:
         new, old = change.new, change.old
-        is_skipped = change.event is RangeEvent.ARCHIVED_BY_ADMIN
-        state = RecordState.ARCHIVED if is_skipped else RecordState.ACKNOWLEDGED
+        # What is settled before it is read has no row: it is finished, whatever the event says.
+        state = RecordState.ACKNOWLEDGED if new is None else new.state
         rows.append(
             (
                 change.event.value,
-                STATE_NAMES[state if new is None else new.state],
+                STATE_NAMES[state],
                 change.first,
                 change.last,
                 change.last - change.first + 1,
