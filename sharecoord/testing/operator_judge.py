@@ -8,7 +8,7 @@ from sharecoord.core.changes import InFlightRow, PartitionCommit, PartitionKey
 from sharecoord.core.passed_over import Ranges
 from sharecoord.core.pauses import PauseScope
 from sharecoord.core.states import AcknowledgeType, RecordState
-from sharecoord.testing.shadow import Shadow, name_of, text_of
+from sharecoord.testing.shadow import RecordLog, Shadow, name_of, text_of
 
 __all__ = ["OperatorJudge"]
 
@@ -20,6 +20,7 @@ class OperatorJudge:
     """A part of `DatabaseJudge`, which has all that is only named here."""
 
     by_id: dict[int, Shadow]
+    log: RecordLog
     trace: Callable[[str], None]
     _now_ms: Callable[[], int]
     _troubles: int
@@ -105,15 +106,28 @@ class OperatorJudge:
         more = offsets_of(part.passed_over or ()) - offsets_of(shadow.passed_over)
         if not more <= {*range(first, last + 1)}:
             self.broken(f"{name}: {sorted(more)} are passed over, asked was [{first}, {last}]")
+        alive = self.log.alive.get((shadow.key.topic_id, shadow.key.partition), {})
+        shadow.passed_values.update({offset: alive[offset] for offset in more & alive.keys()})
         self.pass_over(shadow, part)
 
     def pass_over(self, shadow: Shadow, part: PartitionCommit) -> None:
-        """What an operator has settled ahead of the window must never come."""
+        """What an operator has settled ahead of the window must never come; the log may lose it."""
         if part.passed_over is not None:
+            self._forget_lost(shadow, offsets_of(part.passed_over))
             shadow.passed_over = part.passed_over
         for first, last in shadow.passed_over:
             for offset in range(max(first, shadow.end), last + 1):
                 shadow.life(offset).final = ACCEPT
+
+    def _forget_lost(self, shadow: Shadow, kept: set[int]) -> None:
+        """What was to be passed over and is not any more: other records will come there."""
+        alive = self.log.alive.get((shadow.key.topic_id, shadow.key.partition), {})
+        for offset in offsets_of(shadow.passed_over) - kept:
+            if offset < shadow.end:
+                continue
+            if shadow.passed_values.get(offset) == alive.get(offset, b""):
+                self.broken(f"{name_of(shadow)}@{offset}: passed over no more, but still there")
+            shadow.lives.pop(offset, None)
 
 
 def offsets_of(ranges: Ranges) -> set[int]:

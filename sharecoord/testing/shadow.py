@@ -104,6 +104,8 @@ class Shadow:
     """Grants that were made while order was kept."""
     passed_over: Ranges = ()
     """What an operator has settled before it was read."""
+    passed_values: dict[int, bytes] = field(default_factory=dict)
+    """What stood there then."""
     void: set[tuple[int, int]] = field(default_factory=set)
     """Grants that a reset, a truncation or an operator ended."""
     lives: dict[int, RecordLife] = field(default_factory=dict)
