@@ -443,14 +443,11 @@ class PartitionActor:
             if self.state is ActorState.LOADING:
                 self._unseen.append((member_id, ranges))
             return
-        returned = [
-            AcknowledgedRange(r.first, r.last, AcknowledgeType.RETURN, r.lock_token)
-            for r in sorted(ranges)
-        ]
-        decision = self.partition.decide_acknowledge(self.clock.now_ms(), member_id, returned)
+        effect, now_ms = HandBackEffect(self, member_id, ranges), self.clock.now_ms()
+        decision = self.partition.decide_acknowledge(now_ms, member_id, effect.returns())
         if decision.changes_anything:
             self._commit(decision)
-            self._committer.add(self, HandBackEffect(self, member_id, ranges))
+            self._committer.add(self, effect)
         # Also when its locks have ended meanwhile: its credit is back only now.
         self._pump(self, member_id)
 
@@ -531,8 +528,7 @@ class PartitionActor:
         log.warning(
             "log truncated", topic=self.key.topic, partition=self.key.partition, offset=offset
         )
-        self._raises_state_epoch = True
-        self.replay_epoch = self.state_epoch + 1
+        self._raises_state_epoch, self.replay_epoch = True, self.state_epoch + 1
         self.proven_end = offset
         self.passed_over.cut(offset)
         self._commit(self.partition.decide_truncate(offset))
