@@ -13,7 +13,7 @@ from sharecoord.cli.analyze_options import (
     show,
     spark_options,
 )
-from sharecoord.cli.options import debug_option
+from sharecoord.cli.options import OFFSET, PARTITION, debug_option
 from sharecoord.cli.output import Column
 
 _COLUMNS: Final = (
@@ -29,8 +29,8 @@ _COLUMNS: Final = (
 @click.command()
 @events_options
 @click.option("--topic", help="Of the record; narrows a key.")
-@click.option("--partition", type=click.IntRange(0), help="Of the record; narrows a key.")
-@click.option("--offset", type=click.IntRange(0), help="One record.")
+@click.option("--partition", type=PARTITION, help="Of the record; narrows a key.")
+@click.option("--offset", type=OFFSET, help="One record.")
 @click.option(
     "--key", help="The records of one key that failed at least once; 0x… for bytes in hex."
 )

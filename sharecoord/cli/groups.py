@@ -13,6 +13,7 @@ from sharecoord.cli.failures import EXIT_ERROR
 from sharecoord.cli.groups_request import GroupsRequest, actions_of, check, parse_topics
 from sharecoord.cli.options import (
     FILE,
+    OFFSET,
     connection_options,
     debug_option,
     output_options,
@@ -91,7 +92,7 @@ NO_GROUPS: Final = (
 @click.option(
     "--by-duration", metavar="PnDTnHnMnS", help="Reset to so long before now, such as PT1H30M."
 )
-@click.option("--to-offset", type=click.IntRange(0), help="Reset to an offset.")
+@click.option("--to-offset", type=OFFSET, help="Reset to an offset.")
 @click.option(
     "--from-file",
     type=FILE,

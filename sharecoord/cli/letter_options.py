@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from sharecoord.cli.groups_request import parse_datetime_ms
+from sharecoord.cli.options import PARTITION
 from sharecoord.cli.payloads import parse_content
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _OPTIONS: Final = (
     click.option(
         "--partition",
         "partitions",
-        type=click.IntRange(0),
+        type=PARTITION,
         multiple=True,
         help="Partition of --topic (repeatable).",
     ),

@@ -22,6 +22,10 @@ else:
 DEFAULT_BOOTSTRAP_SERVER: Final = "localhost:7070"
 BOOTSTRAP_VARIABLE: Final = "SHARECOORD_BOOTSTRAP_SERVER"
 
+PARTITION: Final = click.IntRange(0, 2**31 - 1)
+OFFSET: Final = click.IntRange(0, 2**63 - 1)
+"""As Kafka's protocol has them."""
+
 FILE: Final = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sharecoord.cli.connection import Services
-from sharecoord.cli.options import connection_options, debug_option, output_options, timeout_option
+from sharecoord.cli.options import (
+    OFFSET,
+    PARTITION,
+    connection_options,
+    debug_option,
+    output_options,
+    timeout_option,
+)
 from sharecoord.cli.output import Column, Output, note
 from sharecoord.cli.records_force import force_commands
 
@@ -49,10 +56,8 @@ for _each in force_commands():
 @timeout_option
 @click.option("--group", required=True, help="The share group.")
 @click.option("--topic", required=True, help="The topic.")
-@click.option(
-    "--partition", type=click.IntRange(0), default=0, show_default=True, help="The partition."
-)
-@click.option("--from-offset", type=click.IntRange(0), default=0, help="Where to begin.")
+@click.option("--partition", type=PARTITION, default=0, show_default=True, help="The partition.")
+@click.option("--from-offset", type=OFFSET, default=0, help="Where to begin.")
 @click.option(
     "--max-ranges", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Most."
 )
@@ -90,8 +95,8 @@ def list_(
 @connection_options
 @timeout_option
 @click.argument("topic")
-@click.argument("partition", type=click.IntRange(0))
-@click.argument("offset", type=click.IntRange(0))
+@click.argument("partition", type=PARTITION)
+@click.argument("offset", type=OFFSET)
 @click.option("--group", required=True, help="The share group.")
 @click.option(
     "--events",

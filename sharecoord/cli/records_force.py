@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from sharecoord.cli.connection import Services
-from sharecoord.cli.options import connection_options, debug_option, output_options, timeout_option
+from sharecoord.cli.options import (
+    OFFSET,
+    PARTITION,
+    ParamType,
+    connection_options,
+    debug_option,
+    output_options,
+    timeout_option,
+)
 from sharecoord.cli.output import Column, Output, note
 
 _FORCED = (
@@ -28,7 +36,7 @@ _WHAT = {
 }
 
 
-class Offsets(click.ParamType[tuple[int, int]]):
+class Offsets(ParamType):
     """`4711`, or `4711-4720`, both ends inclusive."""
 
     name = "OFFSET[-OFFSET]"
@@ -42,10 +50,10 @@ class Offsets(click.ParamType[tuple[int, int]]):
         first, dash, last = str(value).partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             self.fail(f"{value!r} is neither OFFSET nor OFFSET-OFFSET.", param, ctx)
-        found = int(first), int(last) if dash else int(first)
-        if found[0] > found[1]:
+        begin, end = (OFFSET.convert(int(each), param, ctx) for each in (first, last or first))
+        if begin > end:
             self.fail(f"{value!r} ends before it begins.", param, ctx)
-        return found
+        return begin, end
 
 
 def force_commands() -> list[click.Command]:
@@ -63,7 +71,7 @@ def _command(name: str, text: str) -> click.Command:
         ),
         click.option("--group", required=True, help="The share group."),
         click.argument("offsets", type=Offsets(), metavar="OFFSET[-OFFSET]"),
-        click.argument("partition", type=click.IntRange(0)),
+        click.argument("partition", type=PARTITION),
         click.argument("topic"),
         timeout_option,
         connection_options,

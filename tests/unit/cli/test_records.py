@@ -188,6 +188,10 @@ def test_execute_does_it(name: str) -> None:
         ("-3", "No such option"),
         ("3-", "'3-' is neither OFFSET nor OFFSET-OFFSET"),
         ("9-3", "'9-3' ends before it begins"),
+        (
+            "7-9223372036854775808",
+            "9223372036854775808 is not in the range 0<=x<=9223372036854775807",
+        ),
     ],
 )
 def test_offsets_that_are_none(offset: str, text: str) -> None:
