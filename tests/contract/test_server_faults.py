@@ -217,7 +217,7 @@ def test_a_commit_that_stands_still_holds_nothing_for_ever(
     still.open(coordinator_id="still", cluster_id="", address="still:1", version="0.1.0")
     loaded = claimed(still)
     locked, goes_on = threading.Event(), threading.Event()
-    write = commit_queries._write_partitions
+    write = commit_queries.write_partitions
 
     def stand_still(*given: Any) -> None:
         if not locked.is_set():
@@ -225,7 +225,7 @@ def test_a_commit_that_stands_still_holds_nothing_for_ever(
             goes_on.wait()
         write(*given)
 
-    monkeypatch.setattr(commit_queries, "_write_partitions", stand_still)
+    monkeypatch.setattr(commit_queries, "write_partitions", stand_still)
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(commit, still, change_of(loaded, upserted=[row_of(0, 4)]))
         try:
