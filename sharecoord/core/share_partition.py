@@ -458,8 +458,7 @@ class SharePartition:
                     continue
                 if entry.first > position:
                     decision.edits.append(Edit(position, entry.first - 1, back))
-                    missing = HeldRange(position, entry.first - 1, value.lock_token)
-                    decision.unseen.append(missing)
+                    decision.unseen.append(HeldRange(position, entry.first - 1, value.lock_token))
                 position = entry.last + 1
         decision.edits.sort()
         for entry in book:

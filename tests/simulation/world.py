@@ -127,7 +127,7 @@ class World:
             self.judge.letters_once = self.seed % 2 == 1
             once = str(self.judge.letters_once).lower()
             defaults["errors.deadletterqueue.exactly.once"] = once
-        self.has_keys, self.is_switched = self.seed % 4 == 1, False
+        self.has_keys, self.is_switched = self.seed % 4 == 1, self.seed % 8 == 5
         if self.has_keys:
             # No draw, either.
             defaults["share.ordering"] = "unordered" if self.is_switched else "key"
