@@ -115,9 +115,8 @@ class Checkpoints:
 
     def finish(self, decision: Decision) -> None:
         """A decision is carried out: what it finishes, and what it drops, has none any more."""
-        for first, last, value in decision.edits:
-            if value is None or value.state in _ENDED:
-                self._end(first, last)
+        for first, last in ended_by(decision):
+            self._end(first, last)
         if decision.truncate_to is not None and self._offsets:
             self._end(decision.truncate_to, self._offsets[-1])
 
@@ -155,8 +154,22 @@ class Checkpoints:
 
     def for_letter(self, offset: int) -> bytes | None:
         """What goes with a record's dead letter: its checkpoint, when that is small."""
-        data = self._data.get(offset)
-        return None if data is None or len(data) > CHECKPOINT_HEADER_BYTES_MAX else data
+        return for_letter(self._data.get(offset))
+
+
+def ended_by(decision: Decision) -> list[tuple[int, int]]:
+    """What a decision finishes: it has no checkpoint any more."""
+    return [
+        (first, last)
+        for first, last, value in decision.edits
+        if value is None or value.state in _ENDED
+    ]
+
+
+def for_letter(checkpoint: bytes | None) -> bytes | None:
+    """What of a checkpoint goes with the dead letter of its record: all of it, or nothing."""
+    is_small = checkpoint is not None and len(checkpoint) <= CHECKPOINT_HEADER_BYTES_MAX
+    return checkpoint if is_small else None
 
 
 def _size_of(data: bytes) -> int:

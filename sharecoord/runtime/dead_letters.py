@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -168,27 +168,24 @@ class DeadLetters:
     def note(self, edits: Iterable[Edit], window: Window, now_ms: int) -> None:
         """Takes in what becomes ARCHIVING by a decision that is about to be applied."""
         made: list[DeadLetter] = []
-        for first, last, value in edits:
-            if value is None or value.state is not RecordState.ARCHIVING:
-                continue
-            common = without_payload(
-                value, self._context.clock, now_ms, self._settings, self._actor.state_epoch
-            )
-            for start, end, old in window.ranges.overlapping(first, last):
-                for offset in range(max(start, first), min(end, last) + 1):
-                    letter = replace(
-                        common,
-                        offset=offset,
-                        member_id=old.member_id,
-                        checkpoint=self._actor.checkpoints.for_letter(offset),
-                    )
-                    self._actor.letters_made += 1
-                    whole = self._with_payload(letter, self._actor.cache.find(offset))
-                    if whole is None:
-                        self._lacking[offset] = letter
-                        self._new.append(replace(letter, payload_known=False))
-                    else:
-                        made.append(whole)
+        actor = self._actor
+        letters = letters_of(
+            edits,
+            window,
+            self._context.clock,
+            now_ms,
+            settings=self._settings,
+            state_epoch=actor.state_epoch,
+            checkpoint_of=actor.checkpoints.for_letter,
+        )
+        for letter in letters:
+            actor.letters_made += 1
+            whole = self._with_payload(letter, actor.cache.find(letter.offset))
+            if whole is None:
+                self._lacking[letter.offset] = letter
+                self._new.append(replace(letter, payload_known=False))
+            else:
+                made.append(whole)
         self._store(made)
         if self._lacking:
             asyncio.get_running_loop().call_soon(self._go)
@@ -530,7 +527,32 @@ class DeadLetters:
         self._context.committer.add(self._actor)
 
 
-def without_payload(
+def letters_of(
+    edits: Iterable[Edit],
+    window: Window,
+    clock: RuntimeClock,
+    now_ms: int,
+    *,
+    settings: PartitionSettings,
+    state_epoch: int,
+    checkpoint_of: Callable[[int], bytes | None],
+) -> Iterator[DeadLetter]:
+    """What becomes ARCHIVING by edits that are about to be applied, without payloads."""
+    for first, last, value in edits:
+        if value is None or value.state is not RecordState.ARCHIVING:
+            continue
+        common = _in_common(value, clock, now_ms, settings, state_epoch)
+        for start, end, old in window.ranges.overlapping(first, last):
+            for offset in range(max(start, first), min(end, last) + 1):
+                yield replace(
+                    common,
+                    offset=offset,
+                    member_id=old.member_id,
+                    checkpoint=checkpoint_of(offset),
+                )
+
+
+def _in_common(
     value: RangeState,
     clock: RuntimeClock,
     now_ms: int,

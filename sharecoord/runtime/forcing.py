@@ -25,8 +25,9 @@ from sharecoord.core.states import ForceAction, RecordState
 from sharecoord.core.window import RangeState
 from sharecoord.errors import InvalidRequestError
 from sharecoord.runtime.admin_types import ForcedRange
+from sharecoord.runtime.checkpoints import ended_by, for_letter
 from sharecoord.runtime.clock import RuntimeClock
-from sharecoord.runtime.dead_letters import without_payload
+from sharecoord.runtime.dead_letters import letters_of
 from sharecoord.runtime.recovery import commit_of, ranges_of
 
 EVENTS = {
@@ -119,20 +120,17 @@ class Forcing:
         self, partition: SharePartition, decision: Decision, loaded: LoadedPartition
     ) -> list[DeadLetter]:
         """Outbox rows of what was released for the last time; the owner reads their payloads."""
-        now_ms, epoch = self.clock.now_ms(), loaded.row.state_epoch
-        checkpoints = {offset: data for offset, data, _ in loaded.checkpoints}
-        return [
-            replace(
-                without_payload(value, self.clock, now_ms, self.settings, epoch),
-                offset=offset,
-                member_id=old.member_id,
-                checkpoint=checkpoints.get(offset),
-                payload_known=False,
-            )
-            for first, last, value in decision.archiving
-            for start, end, old in partition.window.ranges.overlapping(first, last)
-            for offset in range(max(start, first), min(end, last) + 1)
-        ]
+        kept = {offset: data for offset, data, _ in loaded.checkpoints}
+        letters = letters_of(
+            decision.edits,
+            partition.window,
+            self.clock,
+            self.clock.now_ms(),
+            settings=self.settings,
+            state_epoch=loaded.row.state_epoch,
+            checkpoint_of=lambda offset: for_letter(kept.get(offset)),
+        )
+        return [replace(letter, payload_known=False) for letter in letters]
 
     def _pieces(self, partition: SharePartition, ahead: passed_over.Ranges) -> list[_Piece]:
         """What [first, last] is, in order."""
@@ -179,12 +177,8 @@ class Forcing:
 
 
 def _ended_checkpoints(loaded: LoadedPartition, decision: Decision) -> list[int]:
-    """What is finished has no checkpoint any more."""
-    ended = [
-        (first, last)
-        for first, last, value in decision.edits
-        if value is None or value.state in (RecordState.ARCHIVING, RecordState.ARCHIVED)
-    ]
+    """The checkpoints of what is finished."""
+    ended = ended_by(decision)
     return [
         offset
         for offset, _, _ in loaded.checkpoints

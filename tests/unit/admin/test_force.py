@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from sharecoord.core.dead_letters import PREFIX
 from sharecoord.core.decisions import AcknowledgedRange
+from sharecoord.core.limits import CHECKPOINT_HEADER_BYTES_MAX
 from sharecoord.core.passed_over import PASSED_OVER_MAX
 from sharecoord.core.pauses import PauseScope
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, ForceAction, RecordState
@@ -222,6 +224,30 @@ async def test_a_release_for_the_last_time_makes_a_dead_letter(bench: Bench) -> 
     assert letter.value == chunk.values[0]
     (found,) = await force(bench, SKIP, 5)
     assert (found.before, found.after) == ("archived", "archived")
+
+
+@virtual
+async def test_a_letter_takes_a_small_checkpoint_along_and_no_large_one(bench: Bench) -> None:
+    """As the letter of any release for the last time."""
+    bench.world.dead_letters.topics["dead"] = []
+    config = {"errors.deadletterqueue.topic.name": "dead", "share.delivery.count.limit": "1"}
+    await bench.admin.alter_configs("g", config, [])
+    member = await bench.member()
+    await asyncio.sleep(1)
+    (delivery,) = member.deliveries
+    key, token = delivery.key, delivery.ranges[0].lock_token
+    renew, most = AcknowledgeType.RENEW, CHECKPOINT_HEADER_BYTES_MAX
+    said = [
+        AcknowledgedRange(at, at, renew, token, checkpoint=b"x" * size)
+        for at, size in ((5, most), (6, most + 1))
+    ]
+    (result,) = await member.send([(key.topic, key.topic_id, key.partition, said)])
+    assert result.error is None
+    await force(bench, RELEASE, 5, 6)
+    await asyncio.sleep(5)
+    found = [dict(letter.headers) for letter in bench.world.dead_letters.topics["dead"]]
+    name = PREFIX + "checkpoint"
+    assert [len(headers.get(name) or b"") for headers in found] == [most, 0]
 
 
 @virtual
