@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -48,6 +48,14 @@ class HeldRange(NamedTuple):
     first: int
     last: int
     lock_token: int
+
+
+def handed_back(ranges: Iterable[AcquiredRange | HeldRange]) -> list[AcknowledgedRange]:
+    """What says of ranges, in order, that their member never saw them."""
+    return [
+        AcknowledgedRange(each.first, each.last, AcknowledgeType.RETURN, each.lock_token)
+        for each in sorted(ranges)
+    ]
 
 
 class TakenBack(NamedTuple):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sharecoord.core import outcomes
 from sharecoord.core.decisions import Decision
 from sharecoord.core.events import RangeEvent
+from sharecoord.core.range_map import uncovered
 from sharecoord.core.states import ArchiveReason, RecordState
 from sharecoord.core.window import Edit, RangeState, Window
 
@@ -91,15 +92,9 @@ def _archived(old: RangeState | None, new: RangeState, ended_by: RangeEvent) -> 
 
 def _gaps(edits: Sequence[Edit], start: int, end: int) -> list[RangeChange]:
     """What lies in [start, end) and in no edit: the window moved over it."""
-    gaps: list[RangeChange] = []
-    position = start
-    for first, last, _ in edits:
-        if first > position:
-            gaps.append(RangeChange(position, first - 1, RangeEvent.GAP, None, None))
-        position = max(position, last + 1)
-    if position < end:
-        gaps.append(RangeChange(position, end - 1, RangeEvent.GAP, None, None))
-    return gaps
+    edited = ((first, last) for first, last, _ in edits)
+    gaps = uncovered(edited, start, end - 1)
+    return [RangeChange(*gap, RangeEvent.GAP, None, None) for gap in gaps]
 
 
 def _first_of(change: RangeChange) -> int:

@@ -8,7 +8,7 @@ Offsets that no range covers have no value.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import lt
 from typing import Generic, TypeVar
 
@@ -149,3 +149,24 @@ class RangeMap(Generic[V]):
         ]
         self._blocks[at : at + 1] = parts
         self._starts[at : at + 1] = [p.firsts[0] for p in parts]
+
+
+def uncovered(
+    ranges: Iterable[tuple[int, int]], first: int, last: int
+) -> Iterator[tuple[int, int]]:
+    """What of [first, last] no range has, in order.
+
+    Args:
+        ranges: Inclusive, ascending by their first; they may overlap, and reach beyond.
+        first: The first offset of all.
+        last: The last one, inclusive.
+    """
+    position = first
+    for start, end in ranges:
+        if position > last:
+            return
+        if start > position:
+            yield position, min(start - 1, last)
+        position = max(position, end + 1)
+    if position <= last:
+        yield position, last

@@ -11,6 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from sharecoord.core.range_map import uncovered
+
 _NO_KEY = bytes(8)
 _SEED = b"sharecoord key order"
 
@@ -98,13 +100,4 @@ class RecordChunk:
 
 def gaps_in(chunks: Iterable[RecordChunk], first: int, last: int) -> list[tuple[int, int]]:
     """The offsets of [first, last] without a record in the chunks, as inclusive ranges."""
-    found: list[tuple[int, int]] = []
-    position = first
-    for chunk in chunks:
-        for run_first, run_last in chunk.runs(first):
-            if position < run_first <= last:
-                found.append((position, run_first - 1))
-            position = run_last + 1
-    if position <= last:
-        found.append((position, last))
-    return found
+    return list(uncovered((run for chunk in chunks for run in chunk.runs(first)), first, last))

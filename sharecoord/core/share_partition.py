@@ -23,6 +23,7 @@ from sharecoord.core.decisions import (
 )
 from sharecoord.core.ordering import KeyOrder
 from sharecoord.core.parked import ParkedOffsets
+from sharecoord.core.range_map import uncovered
 from sharecoord.core.room import full_at, room_of
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.shared_keys import SharedKeys
@@ -451,15 +452,11 @@ class SharePartition:
             if entry.first <= entry.last:
                 shown.setdefault(entry.lock_token, []).append(entry)
         for first, last, value in self.window.held_by(member_id):
-            position, back = first, outcomes.returned(value, self._settings, now_ms)
-            after = HeldRange(last + 1, last + 1, value.lock_token)
-            for entry in [*sorted(shown.get(value.lock_token, ())), after]:
-                if entry.last < position or entry.first > last + 1:
-                    continue
-                if entry.first > position:
-                    decision.edits.append(Edit(position, entry.first - 1, back))
-                    decision.unseen.append(HeldRange(position, entry.first - 1, value.lock_token))
-                position = entry.last + 1
+            back = outcomes.returned(value, self._settings, now_ms)
+            known = [entry[:2] for entry in sorted(shown.get(value.lock_token, ()))]
+            for start, end in uncovered(known, first, last):
+                decision.edits.append(Edit(start, end, back))
+                decision.unseen.append(HeldRange(start, end, value.lock_token))
         decision.edits.sort()
         for entry in book:
             decision.lost.extend(self._lost_parts(member_id, entry))
@@ -565,11 +562,11 @@ class SharePartition:
             left, right = max(start, first), min(end, last)
             if value.state not in (RecordState.AVAILABLE, acquired):
                 continue
-            new: RangeState | None = None
-            if action is ForceAction.ARCHIVE:
+            new: RangeState | None
+            if action is ForceAction.FINISH:
+                new = None
+            elif action is ForceAction.ARCHIVE:
                 new = outcomes.forced(value, ArchiveReason.ADMIN)
-            elif action is ForceAction.FINISH:
-                pass
             elif value.state is acquired:
                 failed = outcomes.failed(value, now_ms, None)
                 if value.delivery_count >= self._settings.delivery_limit:

@@ -15,7 +15,6 @@ from sharecoord.core.share_partition import (
     HeldRange,
     RangeOutcome,
 )
-from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import InternalError, SharecoordError
 from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.sessions import Session
@@ -118,13 +117,6 @@ class HandBackEffect:
         self.actor = actor
         self.member_id = member_id
         self.ranges = ranges
-
-    def returns(self) -> list[AcknowledgedRange]:
-        """What the member would say to hand it back, in order."""
-        return [
-            AcknowledgedRange(each.first, each.last, AcknowledgeType.RETURN, each.lock_token)
-            for each in sorted(self.ranges)
-        ]
 
     def release(self) -> None:
         """Durable."""

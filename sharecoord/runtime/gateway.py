@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 
 from sharecoord.core.changes import PartitionKey, key_of
-from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange
+from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange, handed_back
 from sharecoord.core.delivery import LostRange, PartitionResult
 from sharecoord.core.lending import HERE, Order
 from sharecoord.core.peering import (
@@ -158,6 +158,9 @@ class Gateway:
         if not waiting:
             return []
         done, _ = await asyncio.wait(waiting, timeout=COMPARE_WAIT_S)
+        for link in self._links.values():
+            # Those that came to own something meanwhile hear of it, too.
+            self._introduce_to(link, group, session)
         return [entry for each in done if not each.cancelled() for entry in each.result()]
 
     def _introduce_to(
@@ -312,12 +315,8 @@ class Gateway:
     def _hand_back(
         self, owner_id: str, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
     ) -> None:
-        back = [
-            AcknowledgedRange(each.first, each.last, AcknowledgeType.RETURN, each.lock_token)
-            for each in ranges
-        ]
         collector = Collector(lambda _: None)
-        self.settle(owner_id, session, key, back, collector, may_wait=False)
+        self.settle(owner_id, session, key, handed_back(ranges), collector, may_wait=False)
         collector.seal()
 
     def say(self, owner_id: str, item: GatewayItem) -> None:

@@ -183,15 +183,11 @@ class GroupActor:
         session = session_of(self, command, channel, epoch, gateway)
         try:
             lost = await lock_books.compare_joined(self, session, command.lock_book)
-            fleet = self.context.fleet
-            if fleet is not None and not gateway:
-                lost += await fleet.gateway.introduce(self, session)
+            if self.context.fleet is not None and not gateway:
+                lost += await self.context.fleet.gateway.introduce(self, session)
                 lock_books.check_current(self, session)
                 lost += lock_books.compare_places(self, session)
             session.comparing = 0
-            if fleet is not None and not gateway:
-                # Those that came to own something meanwhile have not heard of it.
-                fleet.gateway.introduce_anew(self, session)
             self.dispatcher.offer(session)
         except BaseException:
             # The stream broke meanwhile, or a newer one joined: nobody else would end the session.

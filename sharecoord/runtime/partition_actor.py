@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sharecoord.core.changes import PartitionCommit, PartitionKey
+from sharecoord.core.decisions import handed_back
 from sharecoord.core.events import RangeEvent
 from sharecoord.core.records import RecordChunk, gaps_in
 from sharecoord.core.settings import PartitionSettings
@@ -443,11 +444,11 @@ class PartitionActor:
             if self.state is ActorState.LOADING:
                 self._unseen.append((member_id, ranges))
             return
-        effect, now_ms = HandBackEffect(self, member_id, ranges), self.clock.now_ms()
-        decision = self.partition.decide_acknowledge(now_ms, member_id, effect.returns())
+        returned = handed_back(ranges)
+        decision = self.partition.decide_acknowledge(self.clock.now_ms(), member_id, returned)
         if decision.changes_anything:
             self._commit(decision)
-            self._committer.add(self, effect)
+            self._committer.add(self, HandBackEffect(self, member_id, ranges))
         # Also when its locks have ended meanwhile: its credit is back only now.
         self._pump(self, member_id)
 
@@ -478,13 +479,12 @@ class PartitionActor:
             collector.refuse(self.key, refused)
             return 0
         now_ms = self.clock.now_ms()
-        held = partition.window.held
-        before = held.get(session.member_id, 0)
+        before = partition.window.held.get(session.member_id, 0)
         decision = partition.decide_acknowledge(now_ms, session.member_id, ranges)
         self._apply(decision, work_us=work_us)
         if renewed:
             self.checkpoints.keep(ranges, decision.exceptions, self.clock.to_store(now_ms))
-        settled = before - held.get(session.member_id, 0)
+        settled = before - partition.window.held.get(session.member_id, 0)
         effect = AcknowledgeEffect(
             collector,
             self,

@@ -229,9 +229,7 @@ class _Check:
                     GROUP_SETTINGS.find(name).parse(value)
                 except InvalidConfigError as error:
                     yield error.message, fix
-        try:
-            decode_pauses(row["paused"])
-        except (ValueError, TypeError, KeyError, AttributeError):
+        if not _is_read_by(decode_pauses, row["paused"]):
             yield "paused is not as the coordinator writes it", "set paused to [] with UPDATE"
         if row["group_epoch"] < 0:
             yield f"group_epoch is {row['group_epoch']}", ""
@@ -273,6 +271,8 @@ class _Check:
             yield f"{place}: topic_id {row['topic_id']!r} is not 32 hex digits", ""
         if row["owner"] == "":
             yield f"{place}: owner is empty text, not NULL", ""
+        if not _is_read_by(decode_passed_over, row["passed_over"]):
+            yield f"{place}: passed_over is no JSON array of [first, last]", "set it to []"
         yield from _epoch_problems(place, row)
 
     def _range(self, row: Values) -> Iterator[tuple[str, str]]:
@@ -297,9 +297,7 @@ class _Check:
     def _letter(self, row: Values) -> Iterator[tuple[str, str]]:
         if row["partition_id"] not in self._partitions:
             yield "there is no such share-partition", "delete the row"
-        try:
-            decode_headers(row["headers"])
-        except (ValueError, TypeError, KeyError, AttributeError):
+        if not _is_read_by(decode_headers, row["headers"]):
             yield "headers are not as the coordinator writes them", ""
         if row["delivery_count"] < 0:
             yield f"delivery_count is {row['delivery_count']}", ""
@@ -370,32 +368,23 @@ def _state_problems(row: Values, part: _Partition) -> Iterator[str]:
     size, hashes = row["last_offset"] - row["first_offset"] + 1, row["key_hashes"]
     if hashes is not None and len(hashes) != 8 * size:
         yield f"key_hashes has {len(hashes)} bytes for {size} records; 8 for each is right"
-    if row["history"] is not None and not _is_history(row["history"]):
+    if row["history"] is not None and not _is_read_by(history_from_text, row["history"]):
         yield "history is not as the coordinator writes it"
 
 
-def _is_history(text: str) -> bool:
+def _is_read_by(decode: Callable[[str], object], text: str) -> bool:
+    """Whether a text is as the coordinator writes it."""
     try:
-        history_from_text(text)
-    except ValueError:
+        decode(text)
+    except (ValueError, TypeError, KeyError, AttributeError):
         return False
     return True
 
 
 def _epoch_problems(place: str, row: Values) -> Iterator[tuple[str, str]]:
-    if not _is_passed_over(row["passed_over"]):
-        yield f"{place}: passed_over is no JSON array of [first, last]", "set it to []"
     for name in ("owner_epoch", "state_epoch", "replay_epoch", "change_sequence"):
         if row[name] < 0:
             yield f"{place}: {name} is {row[name]}", ""
-
-
-def _is_passed_over(text: str) -> bool:
-    try:
-        decode_passed_over(text)
-    except (ValueError, TypeError):
-        return False
-    return True
 
 
 def _json(text: str) -> object:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sharecoord.core import range_map
-from sharecoord.core.range_map import RangeMap
+from sharecoord.core.range_map import RangeMap, uncovered
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -102,3 +103,21 @@ def test_a_map_that_was_filled_equals_one_that_has_grown(gaps: list[tuple[int, i
 def test_a_map_is_not_filled_with_ranges_that_overlap(firsts: list[int], lasts: list[int]) -> None:
     with pytest.raises(AssertionError, match="overlap or are not in order"):
         RangeMap[int]().fill(firsts, lasts, [1, 2])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8),
+    st.integers(0, 30),
+    st.integers(-1, 12),
+)
+def test_what_no_range_covers(spans: list[tuple[int, int]], first: int, length: int) -> None:
+    """Ranges that overlap, begin before, or reach beyond."""
+    ranges = sorted((start, start + more) for start, more in spans)
+    last = first + length
+    found = list(uncovered(ranges, first, last))
+    assert all(start <= end for start, end in found)
+    assert [n for start, end in found for n in range(start, end + 1)] == [
+        n for n in range(first, last + 1) if not any(start <= n <= end for start, end in ranges)
+    ]
+    # As few as there can be.
+    assert all(before[1] + 1 < after[0] for before, after in pairwise(found))
