@@ -14,9 +14,7 @@ from sharecoord.core.decisions import AcknowledgedRange, Decision
 from sharecoord.core.events import (
     KEY_BYTES_MAX,
     EventBlock,
-    EventKind,
     EventRow,
-    EventValue,
     RangeEvent,
 )
 from sharecoord.core.range_events import STATE_NAMES, RangeChange, changes_of
@@ -26,6 +24,7 @@ from sharecoord.core.window import RangeState
 from sharecoord.errors import SharecoordError
 from sharecoord.ports import EventSink
 from sharecoord.runtime.clock import RuntimeClock
+from sharecoord.runtime.group_events import range_values
 from sharecoord.runtime.record_cache import RecordCache
 
 if TYPE_CHECKING:
@@ -124,13 +123,7 @@ class EventTap:
         self._committer = committer
         self._cache = cache
         self._client_of = client_of
-        self._common: dict[str, EventValue] = {
-            "kind": EventKind.RANGE.value,
-            "group_id": key.group_id,
-            "topic": key.name,
-            "topic_id": key.topic_id,
-            "partition": key.partition,
-        }
+        self._common = range_values(key)
         self._pending: EventEffect | None = None
         self._began: dict[int, tuple[int, str]] = {}
         """By lock token: when, and the client id of its holder."""

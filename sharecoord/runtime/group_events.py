@@ -120,15 +120,8 @@ def tell_forced(context: Context, key: PartitionKey, forced: Forced) -> None:
                 None if old is None else old.member_id,
             )
         )
-    common: dict[str, EventValue] = {
-        "kind": EventKind.RANGE.value,
-        "group_id": key.group_id,
-        "topic": key.topic,
-        "topic_id": key.topic_id,
-        "partition": key.partition,
-        "change_sequence": forced.change_sequence,
-        "time": store_us(context),
-    }
+    common = range_values(key)
+    common |= {"change_sequence": forced.change_sequence, "time": store_us(context)}
     context.events.put(EventBlock(common, FORCED_COLUMNS, rows))
 
 
@@ -152,6 +145,17 @@ def told_when_done(
         say("outcome unknown")
         raise
     say(None)
+
+
+def range_values(key: PartitionKey) -> dict[str, EventValue]:
+    """What all rows about ranges of one share-partition have in common."""
+    return {
+        "kind": EventKind.RANGE.value,
+        "group_id": key.group_id,
+        "topic": key.name,
+        "topic_id": key.topic_id,
+        "partition": key.partition,
+    }
 
 
 def _named(key: PartitionKey) -> tuple[str, str, int]:
