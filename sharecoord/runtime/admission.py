@@ -38,7 +38,7 @@ def session_of(
         last_poll_ms=context.clock.now_ms(),
         gateway=gateway,
         book_epochs=command.book_epochs,
-        away=Away() if context.fleet is not None and not gateway else None,
+        away=_away(former) if context.fleet is not None and not gateway else None,
     )
     if former is None:
         tell(context, group.group_id, GroupEvent.JOINED, session=session)
@@ -50,9 +50,17 @@ def session_of(
         if former.channel is not None and former.channel is not channel:
             stale, former.channel = former.channel, None
             stale.end(MemberFencedError("a newer stream of this member id joined"))
+            if context.fleet is not None and not former.is_lent:
+                context.fleet.gateway.gone(former)
     session.comparing = 1
     group.dispatcher.joined(session)
     if not gateway:
         poll_timer.arm(group, session)
     idle.wake(context, group)
     return session
+
+
+def _away(former: Session | None) -> Away:
+    """What the gateway knows of a stream that begins."""
+    known = former.away if former is not None else None
+    return Away(told=set(known.told)) if known is not None else Away()

@@ -425,8 +425,10 @@ class DeadLetters:
         failure: SharecoordError | None = None
         try:
             if self._outbox is None or not self._outbox.is_open:
-                self._outbox = await sink.open(outbox_name(self._actor.key), topic)
-                self._take_arrived(self._outbox.mark)
+                opened = await sink.open(outbox_name(self._actor.key), topic)
+                await self._still_owns()
+                self._outbox = opened
+                self._take_arrived(opened.mark)
             batch = self._next_batch()
             if batch:
                 messages = [self._message(entry) for entry in batch]
@@ -446,6 +448,25 @@ class DeadLetters:
         for entry in batch if failure is None else ():
             self._heard(entry, None)
         self._go()
+
+    async def _still_owns(self) -> None:
+        """Has the store confirm it, after every other sender was fenced.
+
+        Who stood still since before a successor came would fence that one, and send again what it
+        has sent: the successor's mark is of a letter that its predecessor never had.
+        """
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def heard(error: SharecoordError | None) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+
+        self._context.committer.add(self._actor, CallbackEffect(heard))
+        await answer
 
     def _transaction_failed(self, batch: Sequence[_Entry], failure: SharecoordError) -> None:
         self._under_way.clear()

@@ -166,11 +166,12 @@ class Gateway:
     def _introduce_to(
         self, link: OwnerLink, group: RelayingGroup, session: Session
     ) -> _Guest | None:
-        """Makes a member known where it wants something; None where it does not."""
+        """Makes a member known where it wants or has something; None where it does not."""
         if session.channel is None or session.away is None or session in link.by_session:
             return link.by_session.get(session)
-        if link.owner_id not in _owners(group, session):
+        if link.owner_id not in _owners(group, session) | _holders(group, session.away):
             return None
+        session.away.told.add(link.owner_id)
         compared = asyncio.get_running_loop().create_future()
         guest = _Guest(group, session, next(self._numbers), compared)
         link.guests[guest.handle] = link.by_session[session] = guest
@@ -258,13 +259,14 @@ class Gateway:
         """
         if session.away is None:
             return
-        owners = [each for each in self._links if self._may_serve(each, session)]
+        wanted = _owners(group, session)
+        owners = [o for o in self._links if o in wanted and self._may_serve(o, session)]
         hungry = {
             owner
             for topic in session.topics
             for owner in self._hungry.get((group.group_id, topic), ())
         }
-        if HERE in _owners(group, session):
+        if HERE in wanted:
             owners.append(HERE)
             if has_backlog:
                 hungry.add(HERE)
@@ -485,6 +487,11 @@ class Gateway:
 def _owners(group: LendingGroup, session: Session) -> set[str]:
     """Who owns share-partitions that a member wants."""
     return {owner for topic in session.topics for owner in group.owners.get(topic, ())}
+
+
+def _holders(group: RelayingGroup, away: Away) -> set[str]:
+    """Who may count on records that a member has, whether it still wants such or not."""
+    return away.told | {group.elsewhere.get(place, HERE) for place in away.books}
 
 
 def _passed_on(away: Away) -> dict[tuple[str, int], Sequence[HeldRange]]:

@@ -82,6 +82,9 @@ class Away:
     purse: Purse = field(default_factory=Purse)
     books: dict[tuple[str, int], HeldBook] = field(default_factory=dict)
     """What it holds, whoever the owner is, by (topic, partition)."""
+    told: set[str] = field(default_factory=set)
+    """Owners that know of it, by this stream or a former one: they may count on records which it
+    never got."""
 
     def held(self, places: Container[tuple[str, int]]) -> int:
         """Records that it holds of some share-partitions."""

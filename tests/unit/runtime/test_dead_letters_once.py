@@ -7,11 +7,17 @@ import asyncio
 import pytest
 
 from sharecoord.core.dead_letters import PAYLOAD_HEADER, outbox_name
+from sharecoord.errors import StoreUnavailableError
 from sharecoord.runtime.admin import Admin
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.testing.fake_dead_letters import STEPS
+from sharecoord.testing.fake_dead_letters import (
+    STEPS,
+    FakeDeadLetterClient,
+    FakeLetterTransactions,
+)
 from sharecoord.testing.harness import FakeMember, World, actor_of, running
 from sharecoord.testing.virtual_time import virtual
+from tests.unit.runtime.fleets import fleet_of
 from tests.unit.runtime.test_dead_letters import (
     INFO,
     NAME,
@@ -137,6 +143,40 @@ async def test_a_former_owner_is_fenced_and_who_is_fenced_loads_anew() -> None:
         await until(lambda: is_over(world, 20), step_s=0.01)
         assert actor.incarnation != before
     assert offsets_of(arrived(world)) == list(range(20))
+
+
+@virtual
+async def test_a_former_owner_that_stood_still_before_it_opened_sends_nothing() -> None:
+    world = once_world(10)
+    async with fleet_of(world, "a") as fleet:
+        store_of_a = world.caller
+        member = await joined(world, fleet.all["a"], most=10)
+        (delivery,) = await member.take(10)
+        actor, sink = actor_of(fleet.all["a"], "orders"), fleet.all["a"].context.dead_letters
+        assert isinstance(sink, FakeDeadLetterClient)
+        goes_on = asyncio.Event()
+
+        async def late(outbox: str, topic: str) -> FakeLetterTransactions:
+            await goes_on.wait()
+            return await FakeDeadLetterClient.open(sink, outbox, topic)
+
+        sink.open = late  # type: ignore[method-assign]
+        await reject(member, delivery)
+        store_of_a.down, world.database.leases["a"] = True, 0
+        with pytest.raises(StoreUnavailableError):
+            # The former owner cannot look who is there.
+            await fleet.add("b")
+        # Of one letter more, which the former owner never had.
+        world.log.append("orders", 1)
+        other = world.member("n")
+        await other.join(fleet.all["b"], "g", TOPICS)
+        await reject(other, (await other.take(1))[0])
+        await until(lambda: is_over(world, 11), step_s=0.01)
+        assert actor.partition is not None, "it knows nothing of its successor"
+        goes_on.set()
+        await asyncio.sleep(5)
+        assert actor.partition is None
+    assert offsets_of(arrived(world)) == list(range(11))
 
 
 @virtual

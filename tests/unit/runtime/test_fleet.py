@@ -202,3 +202,27 @@ async def test_released_records_of_another_owner_come_again() -> None:
             await member.settle(delivery, AcknowledgeType.RELEASE)
         assert len(histories) == 2 * PARTITIONS
         assert all(history == [1, 2, 3] for history in histories.values())
+
+
+@virtual
+async def test_a_new_stream_with_fewer_topics_settles_all_and_the_old_one_gets_nothing() -> None:
+    world = world_with(0)
+    world.log.create("payments", PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member, other = world.member("m"), world.member("n")
+        await other.join(fleet.all["b"], "g", TOPIC)
+        await until(lambda: any(fleet.owned().values()), step_s=0.01)
+        # Nobody but its gateway has what it wants in the end.
+        (here,) = (name for name, places in fleet.owned().items() if places)
+        await member.join(fleet.all[here], "g", (*TOPIC, "payments"), max_poll_records=1000)
+        for partition in range(PARTITIONS):
+            world.log.append("payments", 3, partition=partition)
+        held = await member.take(3 * PARTITIONS)
+        # Nobody has seen its former stream end.
+        assert await member.join(fleet.all[here], "g", TOPIC, max_poll_records=1000) == []
+        for partition in range(PARTITIONS):
+            world.log.append("payments", 2, partition=partition)
+        for delivery in held:
+            assert (await member.settle(delivery)).error is None
+        await other.join(fleet.all["b"], "g", ("payments",), max_poll_records=1000)
+        assert counts(*await other.take(2 * PARTITIONS, timeout_s=1)) == {1}
