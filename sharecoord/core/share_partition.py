@@ -115,6 +115,7 @@ class SharePartition:
             self.window.order = KeyOrder(
                 self.window,
                 whole_partition=whole,
+                chain_max=self._settings.chain_max,
                 shared=shared,
                 blocked=self._settings.blocked_keys,
             )
@@ -146,12 +147,6 @@ class SharePartition:
     def room(self) -> int:
         """How many new records may enter the window (design 5.4)."""
         return room_of(self.window, self._settings)
-
-    @property
-    def set_aside(self) -> int:
-        """Records that are not to be handed out now: they wait for their time, or are blocked."""
-        order = self.window.order
-        return self.window.delayed + (0 if order is None else order.parked)
 
     @property
     def full_at(self) -> int | None:

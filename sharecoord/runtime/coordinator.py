@@ -288,6 +288,8 @@ class Coordinator:
                 )
                 self.context.clock.measured(now_ms, asked_ms=asked_ms)
                 self.store_ok = self.context.store_ok = True
+                if self.watch is not None:
+                    self.watch.renewed(now_ms)
             except (StoreFatalError, StoreInUseError):
                 raise
             except SharecoordError as error:

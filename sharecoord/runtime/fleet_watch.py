@@ -13,7 +13,13 @@ import structlog
 
 from sharecoord.core.changes import FleetView
 from sharecoord.core.peering import Look
-from sharecoord.errors import SharecoordError, StoreFatalError, StoreInUseError
+from sharecoord.errors import (
+    MemberFencedError,
+    SharecoordError,
+    StoreFatalError,
+    StoreInUseError,
+    UnknownMemberError,
+)
 from sharecoord.ports import PeerNetwork
 from sharecoord.runtime import moves
 from sharecoord.runtime.context import Context
@@ -54,6 +60,8 @@ class FleetWatch:
         self._looking = asyncio.Lock()
         self._is_behind = True
         """What has changed was not followed to the end: the store went away meanwhile."""
+        self._renewed_ms: int | None = None
+        """The store's time at the last renewal of the lease."""
         self._address = self._peer_address = ""
 
     async def announce(self, address: str, peer_address: str) -> None:
@@ -74,6 +82,17 @@ class FleetWatch:
             peer_address=self._peer_address,
             draining=self._fleet.draining,
         )
+
+    def renewed(self, store_ms: int) -> None:
+        """The lease was renewed; when it had ended meanwhile, the others went on without this one.
+
+        Args:
+            store_ms: The store's time.
+        """
+        before_ms, self._renewed_ms = self._renewed_ms, store_ms
+        if before_ms is not None and store_ms - before_ms > self._context.lease_ms:
+            self._is_behind = True
+            self._fleet.look_now.set()
 
     async def run(self) -> None:
         """Looks again and again, until cancelled."""
@@ -118,8 +137,28 @@ class FleetWatch:
         self._is_behind = False
 
     async def _adopt(self) -> None:
-        """Sees to it that members of a gateway that has died do not stay for ever."""
-        for member in await self._context.caller.call(self._context.store.load_members):
+        """Sees to it that members of a gateway that has died do not stay for ever.
+
+        Nor do those here that another coordinator took out while this one seemed to be dead: their
+        locks would end with the next move of a share-partition, for nobody knows them.
+        """
+        here = [
+            (group, session)
+            for group in self._coordinator.groups.values()
+            for session in group.sessions.values()
+            if session.channel is not None and not session.is_lent
+        ]
+        members = await self._context.caller.call(self._context.store.load_members)
+        rows = {(member.group_id, member.member_id): member.member_epoch for member in members}
+        for its_group, session in here:
+            epoch = rows.get((session.group_id, session.member_id))
+            if epoch is None:
+                ended = "the session ended while this coordinator stood still; join again"
+                its_group.fenced(session, UnknownMemberError(ended))
+            elif epoch > session.member_epoch:
+                newer = MemberFencedError("a newer stream of this member id joined")
+                its_group.fenced(session, newer)
+        for member in members:
             group = self._coordinator.groups.get(member.group_id)
             if group is None or member.member_id in group.sessions:
                 continue

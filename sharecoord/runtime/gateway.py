@@ -15,7 +15,13 @@ from typing import Protocol
 import structlog
 
 from sharecoord.core.changes import PartitionKey, key_of
-from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange, handed_back
+from sharecoord.core.decisions import (
+    AcknowledgedRange,
+    AcquiredRange,
+    HeldRange,
+    RangeOutcome,
+    handed_back,
+)
 from sharecoord.core.delivery import LostRange, PartitionResult
 from sharecoord.core.lending import HERE, Order
 from sharecoord.core.peering import (
@@ -36,7 +42,7 @@ from sharecoord.core.peering import (
     TimedOut,
 )
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.states import AcknowledgeType
+from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.errors import SharecoordError, StoreUnavailableError
 from sharecoord.ports import OwnerWay
 from sharecoord.runtime.clock import RuntimeClock
@@ -445,7 +451,9 @@ class Gateway:
         if item.result.error is None and session.away is not None:
             place = relay.key.place
             ends_ms = self._clock.now_ms() + lock_left_max_ms(relay.guest.group.settings)
-            session.away.settled(place, relay.ranges, ends_ms)
+            refused = item.result.exceptions
+            ranges = [each for each in relay.ranges if not _is_refused(each, refused)]
+            session.away.settled(place, ranges, ends_ms)
             # See `TimedOut`: what the member said crossed the owner's word.
             session.stalled = False
             relay.guest.group.dispatcher.offer(session)
@@ -506,6 +514,15 @@ def _entries(group_id: str, book: Mapping[tuple[str, int], Sequence[HeldRange]])
         for (topic, partition), ranges in book.items()
         for each in ranges
     ]
+
+
+def _is_refused(said: AcknowledgedRange, exceptions: Sequence[RangeOutcome]) -> bool:
+    """Whether an acknowledgement made no sense to the owner: what its member has, it has still."""
+    return any(
+        each.outcome is AcknowledgeOutcome.INVALID_REQUEST
+        and said.first <= each.first <= each.last <= said.last
+        for each in exceptions
+    )
 
 
 def _unreachable(key: PartitionKey) -> SharecoordError:

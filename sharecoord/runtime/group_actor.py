@@ -320,7 +320,9 @@ class GroupActor:
             self.context.fleet.gateway.hand_back(self, session, key, ranges)
 
     def subscribe(self, session: Session, topics: Sequence[str]) -> None:
-        """Replaces a member's topics."""
+        """Replaces a member's topics; a stream that was replaced itself has no say any more."""
+        if self.sessions.get(session.member_id) is not session:
+            return
         self.dispatcher.subscribed(session, topics)
         idle.wake(self.context, self)
         self.changed(session)

@@ -152,12 +152,12 @@ def compare_all(fleet: Fleet | None, group: GroupActor, actor: PartitionActor) -
 
 
 def compare_anew(group: GroupActor, actor: PartitionActor) -> None:
-    """A commit failed: what gateways handed back unseen may not have been stored.
+    """A commit failed, or another owner came first: what gateways handed back may not be stored.
 
-    Their books show it as soon as the share-partition is loaded again.
+    Their books show it as soon as the share-partition is loaded again; this coordinator's own, too.
     """
     for session in group.sessions.values():
-        if session.is_lent:
+        if session.is_lent or session.away is not None:
             session.compared.discard(actor.key.place)
 
 

@@ -155,7 +155,9 @@ class GatewayLink:
         return len(self._here)
 
     def hear(self, item: GatewayItem) -> None:
-        """Takes the gateway's next item."""
+        """Takes the gateway's next item; what was on its way on a former link is out of date."""
+        if self.closed:
+            return
         if isinstance(item, Books):
             self._compare(item)
             return

@@ -353,9 +353,8 @@ class PartitionActor:
             max_records = min(max_records, self._lifeline())
         if not max_records:
             return 0
-        window = partition.window
         found = self._candidates(session.member_id, max_records, short=short)
-        end_before, set_aside = window.end_offset, partition.set_aside
+        end_before = partition.window.end_offset
         decision = partition.decide_acquire(
             now_ms,
             session.member_id,
@@ -373,8 +372,9 @@ class PartitionActor:
         self._set_alarm()
         if not delivery.records:
             self._committer.add(self)
-            # Whoever asks must not wait for those that are to be delivered later.
-            return self.acquire(session, max_records) if partition.set_aside > set_aside else 0
+            # Behind what is to be delivered later, or was worn out, there may be more.
+            self._pump(self)
+            return 0
         session.sent(delivery.records, delivery.size_bytes, now_ms)
         self.budget.delivers(delivery.size_bytes)
         effect = DeliveryEffect(self, session, delivery)

@@ -105,7 +105,7 @@ class Away:
     def settled(
         self, place: tuple[str, int], ranges: Iterable[AcknowledgedRange], renewed_until_ms: int
     ) -> None:
-        """Acknowledgements are confirmed, whatever their outcome: the member goes by it too."""
+        """Acknowledgements are confirmed, with any outcome that the member goes by too."""
         book = self.book(place)
         for each in ranges:
             if each.type is AcknowledgeType.RENEW:

@@ -504,6 +504,8 @@ def check_coordinator(coordinator: Coordinator) -> None:
             if actor.partition is not None:
                 totals.update(actor.partition.window.held)
         assert group.totals == dict(totals), "what members hold everywhere"
+        topics = Counter(topic for session in group.sessions.values() for topic in session.topics)
+        assert group.dispatcher.topics == topics, "how many members want each topic"
         for actor in group.partitions.values():
             if actor.partition is None:
                 continue

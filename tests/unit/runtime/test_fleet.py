@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from sharecoord.core.decisions import AcknowledgedRange
 from sharecoord.core.delivery import Delivery
-from sharecoord.core.states import AcknowledgeType, AcquireMode
+from sharecoord.core.peering import MemberUp
+from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, AcquireMode
+from sharecoord.errors import UnknownMemberError
+from sharecoord.runtime.owner import GatewayLink
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import everything_finished, fleet_of
@@ -226,3 +230,80 @@ async def test_a_new_stream_with_fewer_topics_settles_all_and_the_old_one_gets_n
             assert (await member.settle(delivery)).error is None
         await other.join(fleet.all["b"], "g", ("payments",), max_poll_records=1000)
         assert counts(*await other.take(2 * PARTITIONS, timeout_s=1)) == {1}
+
+
+@virtual
+async def test_a_member_whose_session_ended_while_its_gateway_stood_still_joins_again() -> None:
+    world = world_with(3, partitions=PARTITIONS, session_timeout_ms="10000")
+    async with fleet_of(world, "a") as fleet:
+        store_of_a = world.caller
+        await fleet.add("b")
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        await member.take(3 * PARTITIONS)
+        store_of_a.down, world.database.leases["a"] = True, 0
+        await until(lambda: not world.database.members, step_s=0.1)
+        store_of_a.down = False
+        await until(lambda: member.ended, step_s=0.1)
+        # Not as if a newer stream had fenced it: that is for good.
+        assert isinstance(member.ended, UnknownMemberError)
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        work = asyncio.create_task(member.work())
+        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+        work.cancel()
+
+
+@virtual
+async def test_what_an_owner_refuses_as_nonsense_stays_in_the_lock_book() -> None:
+    world = world_with(5, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        held = await member.take(5 * PARTITIONS)
+        here = fleet.owned()["a"]
+        delivery = next(each for each in held if each.key.partition not in here)
+        (lock,) = delivery.ranges
+        accept = AcknowledgedRange(0, 4, AcknowledgeType.ACCEPT, lock.lock_token)
+        first = accept._replace(first=3, last=3)
+        key = delivery.key
+        said = [(key.topic, key.topic_id, key.partition, [first, accept])]
+        (result,) = await member.send(said)
+        assert [each.outcome for each in result.exceptions] == [AcknowledgeOutcome.INVALID_REQUEST]
+        away = member.joined_session.away
+        assert away is not None
+        left = [(each.first, each.last) for each in away.books[key.place].held()]
+        assert left == [(0, 2), (4, 4)]
+
+
+@virtual
+async def test_what_is_still_under_way_on_a_former_link_is_not_heard() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        await member.take(3 * PARTITIONS)
+        fleet_of_b = fleet.all["b"].context.fleet
+        assert fleet_of_b is not None
+        link = fleet_of_b.gateway_links["a"]
+        former = GatewayLink(fleet.all["b"], "a", link.way)
+        former.close()
+        session = fleet.all["b"].groups["g"].sessions["m"]
+        up = MemberUp(
+            *(99, "g", "m", session.member_epoch, "c", "h", TOPIC, session.mode, 0, frozenset()), []
+        )
+        former.hear(up)
+        await asyncio.sleep(1)
+        # A lock book from then would have released what was delivered since.
+        assert fleet.all["b"].groups["g"].sessions["m"] is session
+
+
+@virtual
+async def test_a_stream_that_was_replaced_has_no_say_in_what_its_member_wants() -> None:
+    world = world_with(1)
+    async with fleet_of(world, "a") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC)
+        former = member.joined_session
+        await member.join(fleet.all["a"], "g", TOPIC)
+        member.joined_group.subscribe(former, ["payments"])
+        assert member.joined_group.dispatcher.topics == {"orders": 1}

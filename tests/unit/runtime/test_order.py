@@ -8,11 +8,13 @@ from collections import defaultdict
 import pytest
 
 from sharecoord.core.records import RecordChunk
-from sharecoord.core.states import AcknowledgeType
+from sharecoord.core.states import AcknowledgeType, AcquireMode
+from sharecoord.runtime.admin import Admin
 from sharecoord.testing.harness import FakeMember, running
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import until, world_with
+from tests.unit.runtime.test_dead_letters import INFO
+from tests.unit.runtime.worlds import offsets, until, world_with
 
 TOPICS = ("orders",)
 
@@ -69,3 +71,24 @@ def test_key_hashes_are_stable_and_an_empty_key_is_a_key() -> None:
     assert hashes[8:16] == bytes(8)
     assert hashes[16:24] != bytes(8)
     assert hashes[:8].hex() == "d9b5385bca1a9336"
+
+
+@virtual
+@pytest.mark.parametrize("ordering", ["unordered", "key"])
+async def test_what_a_lowered_limit_has_worn_out_hides_nothing(ordering: str) -> None:
+    world = world_with(0, ordering=ordering, delivery_count_limit="5")
+    for number in range(20):
+        world.log.append("orders", 1, key=b"%d" % number)
+    async with running(world) as coordinator:
+        first, second = world.member("first"), world.member("second")
+        await first.join(coordinator, "g", TOPICS, max_poll_records=20)
+        for delivery in await first.take(20):
+            await first.settle(delivery, AcknowledgeType.RELEASE)
+        first.leave()
+        limit = {"share.delivery.count.limit": "1"}
+        await Admin(coordinator, INFO).alter_configs("g", limit, [])
+        world.log.append("orders", 1, key=b"new")
+        mode = AcquireMode.RECORD_LIMIT
+        await second.join(coordinator, "g", TOPICS, mode=mode, max_poll_records=1, credit=1)
+        (delivery,) = await second.take(1, timeout_s=1)
+        assert offsets(delivery) == [20]
