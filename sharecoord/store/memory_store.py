@@ -317,6 +317,7 @@ class MemoryStore:
             partition = database.owned(partition_id, owner_epoch)
             if partition is not None:
                 partition.row = replace(partition.row, closed=True)
+                partition.kept.clear()
 
     def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
         with self._transaction("stop_partition") as database:
