@@ -49,6 +49,6 @@ class KeptJudge:
             if payload.value not in written.get(payload.offset, ()):
                 self._broken(f"{name_of(shadow)}@{payload.offset}: another's payload is kept")
         for offset in shadow.kept & (before.keys() | {payload.offset for payload in part.kept}):
-            row = after.get(offset) or shadow.row_at(offset)
-            if row is None or row.state == RecordState.ARCHIVED:
+            left = after.get(offset) or shadow.row_at(offset)
+            if left is None or left.state == RecordState.ARCHIVED:
                 self._broken(f"{name_of(shadow)}@{offset}: kept, and it is finished")
