@@ -295,11 +295,13 @@ class KeptPayloads:
         await confirmed(actor.life)
         if actor.partition is None:
             return
+        cache = actor.cache
         found = {
             offset: payload
             for chunk in chunks
             for offset in offsets_of(self._lacking.runs(chunk.first, min(chunk.last, last)))
-            if (payload := payload_in(chunk, offset)) is not None
+            # What the cache knows is newer: it may have a gap there by now.
+            if (payload := payload_in(cache.find(offset) or chunk, offset)) is not None
         }
         self._is_not_kept(self._lacking.discard(first, last) - len(found))
         self._put(found.values(), actor.partition.settings)

@@ -189,6 +189,9 @@ class Parking:
         )
         if self._actor.partition is partition:
             self._unpark(partition, InFlight.of(rows), window.parked_from_ms)
+            self.log_start_moved(partition)
+            if self._below == lowest:
+                self._actor.drop(InternalError("delayed records are not in the store"))
 
     def _unpark(self, partition: SharePartition, rows: InFlight, from_ms: int) -> None:
         found = ranges_of(rows, self._context.clock, lock_grace_ms=0)

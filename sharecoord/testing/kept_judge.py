@@ -8,6 +8,8 @@ from sharecoord.core.changes import InFlightRow, PartitionCommit
 from sharecoord.core.states import ArchiveReason, RecordState
 from sharecoord.testing.shadow import RecordLog, Shadow, name_of, text_of
 
+__all__ = ["KeptJudge"]
+
 
 class KeptJudge:
     """Of all share-partitions.
