@@ -529,3 +529,48 @@ async def test_reads_of_the_store_are_bounded_by_bytes() -> None:
         assert sorted(offsets(*again)) == list(range(10))
         for each in again:
             await member.settle(each)
+
+
+@virtual
+@pytest.mark.parametrize("crash_after", [False, True])
+@pytest.mark.parametrize("crash_at", range(15, 27))
+async def test_a_crash_at_any_call_to_the_store_loses_none(
+    crash_at: int, crash_after: bool
+) -> None:
+    """The log has lost whatever was told to wait, at the moment of the crash."""
+    world = keeping_world(6)
+    crashing = world.build(crash_at=crash_at, crash_after=crash_after)
+    caller = world.caller
+    await crashing.start()
+    waiting: set[int] = set()
+    came_again: set[int] = set()
+
+    async def works(coordinator: Coordinator, name: str) -> None:
+        member = world.member(name)
+        await member.join(coordinator, "g", TOPICS, max_poll_records=2)
+        while True:
+            delivery = await member.next_delivery(timeout_s=600)
+            if counts(delivery) == {1}:
+                await release(member, delivery, 1_000)
+                waiting.update(offsets(delivery))
+                actor_of(coordinator, "orders").cache.drop_below(max(waiting) + 1)
+            else:
+                assert set(read(delivery)) == set(offsets(delivery))
+                came_again.update(offsets(delivery))
+                await member.settle(delivery)
+
+    work = asyncio.create_task(works(crashing, "m1"))
+    ended = asyncio.create_task(caller.crashed.wait())
+    await asyncio.wait([ended], timeout=5)
+    assert ended.done(), "there are so many calls"
+    work.cancel()
+    await world.kill(crashing)
+    if waiting:
+        assert waiting == set(range(max(waiting) + 1))
+        world.log.move_log_start("orders", max(waiting) + 1)
+    async with running(world) as coordinator:
+        work = asyncio.create_task(works(coordinator, "m2"))
+        await until(lambda: world.start_offset("g", "orders") == 6, step_s=0.1)
+        work.cancel()
+    assert waiting <= came_again
+    assert kept(world) == []
