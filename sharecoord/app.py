@@ -49,7 +49,6 @@ from sharecoord.runtime.memory_budget import MemoryBudget, MemoryLimits
 from sharecoord.runtime.precise_loop import precise_loop
 from sharecoord.runtime.status import StatusBoard
 from sharecoord.runtime.store_thread import StoreThread
-from sharecoord.runtime.supported import refuse_unsupported
 from sharecoord.store.factory import make_store
 
 if TYPE_CHECKING:
@@ -111,7 +110,6 @@ class Application:
 
     async def _start(self) -> None:
         config = self.config
-        refuse_unsupported(config.group_defaults)
         tls = bool(config.tls.cert_file)
         check_listen_security(config.listen.address, tls=tls, insecure=config.listen.insecure)
         loop = asyncio.get_running_loop()

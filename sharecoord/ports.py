@@ -18,6 +18,7 @@ from sharecoord.core.changes import (
     GroupRow,
     InFlight,
     InFlightRow,
+    KeptPayload,
     LoadedPartition,
     MemberRow,
     PartitionChange,
@@ -124,6 +125,9 @@ class Store(Protocol):
     def read_delayed(self, partition_id: int, *, after: DelayedPlace, max_rows: int) -> InFlight:
         """Delayed ranges that are due behind a place, in that order: by time, then by offset."""
 
+    def read_kept(self, partition_id: int, offsets: Sequence[int]) -> list[KeptPayload]:
+        """The payloads that are stored of these records, by offset."""
+
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
         """Writes the resolved start offsets of uninitialised share-partitions (design 5.7).
 
@@ -135,7 +139,7 @@ class Store(Protocol):
         """Gives up ownership; no effect on those that are fenced or gone."""
 
     def close_partition(self, partition_id: int, *, owner_epoch: int) -> None:
-        """Marks the share-partition of a deleted or re-created topic as closed."""
+        """Marks the share-partition of a deleted topic as closed; its kept payloads go."""
 
     def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
         """Marks a share-partition as not to be served until an operator decides."""

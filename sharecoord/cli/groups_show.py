@@ -97,6 +97,8 @@ def _status(offsets: PartitionOffsets) -> str:
     if offsets.stops_at is not None:
         rate = f", {offsets.rate_limit}/s" if offsets.rate_limit else ""
         return f"stops at {offsets.stops_at}{rate}"
+    if offsets.payloads_not_kept:
+        return f"{offsets.payloads_not_kept} payloads not kept"
     return "log end unknown" if offsets.log_end_offset is None else "ok"
 
 

@@ -269,6 +269,14 @@ class GroupConfig:
         "the topic's retention.",
         default=False,
     )
+    retry_kept_max_bytes: int = size_setting(
+        "share.retry.keep.payload.max.bytes",
+        "How many bytes of such payloads a group may have stored in one coordinator, with 256 more "
+        "for each. At the limit further records wait as well, but without their payload, which is "
+        "counted (`sharecoord_payloads_not_kept_total`).",
+        default_bytes=256 * _MIB,
+        bounds_bytes=(_MIB, 1 << 40),
+    )
     checkpoint_max_bytes: int = size_setting(
         "share.checkpoint.max.bytes",
         "The largest checkpoint that a worker may store with a record; 0 = none. What is stored "

@@ -7,7 +7,7 @@ and finished records cost nothing. Times in rows are milliseconds of the store's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, overload
@@ -188,6 +188,20 @@ class Checkpoint(NamedTuple):
     """When it was stored, by the store's clock."""
 
 
+class KeptPayload(NamedTuple):
+    """A record that waits, whole (docs/decisions/0027): the row of table `kept_payload`."""
+
+    offset: int
+    size_bytes: int
+    """As it counts towards the group's limit."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+    timestamp_type: int
+    """Kafka's, as in `core.records.RecordChunk`."""
+
+
 @dataclass(slots=True)
 class PartitionCommit:
     """All changes of one share-partition in one group commit. Applied whole or not at all.
@@ -213,6 +227,10 @@ class PartitionCommit:
     """Rows to write; an offset has one at most."""
     checkpoints_done: list[int] = field(default_factory=list)
     """Offsets whose checkpoints go, before those above are written."""
+    kept: list[KeptPayload] = field(default_factory=list)
+    """Rows to write; an offset has one at most."""
+    kept_done: list[int] = field(default_factory=list)
+    """Offsets whose payloads go, before those above are written."""
     raises_state_epoch: bool = False
     """Whether the row's state epoch becomes `state_epoch` + 1 (a truncated log, design 5.12)."""
     truncated_at: int | None = None
@@ -435,6 +453,8 @@ class LoadedPartition:
     """What `delayed_max` left in the store."""
     checkpoints: tuple[Checkpoint, ...] = ()
     """Of unfinished records, by offset."""
+    kept: Mapping[int, int] = field(default_factory=dict)
+    """`KeptPayload.size_bytes` by offset, ascending; the payloads are read when they are due."""
 
 
 class CoordinatorRow(NamedTuple):

@@ -103,6 +103,14 @@ class ParkedOffsets:
         if end >= 0:
             yield start, end
 
+    def first_without(self, others: ParkedOffsets, end: int) -> int | None:
+        """The lowest offset below `end` that is not among the others; None = there is none."""
+        for segment, mask in self._present(0, end - 1):
+            left = self._segments[segment] & mask & ~others._segments.get(segment, 0)
+            if left:
+                return (segment << SEGMENT_BITS) + _trailing_zeros(left)
+        return None
+
     def _present(self, first: int, last: int) -> list[tuple[int, int]]:
         """Segments that are there and share an offset with [first, last], with those offsets."""
         if first > last:

@@ -46,6 +46,10 @@ class PartitionSettings(NamedTuple):
     retry_backoff_multiplier: float = 2.0
     retry_backoff_jitter: float = 0.0
     """Part of a wait that varies: 0.2 = up to 20 % shorter or longer."""
+    retry_keep_payload: bool = False
+    """Whether the payload of what waits is stored."""
+    kept_max_bytes: int = 256 << 20
+    """Of all such payloads of the group together; what comes on top is not stored."""
 
     def backoff_ms(self, failures: int, *, spread: int = 0) -> int:
         """Wait before the next delivery after so many failed ones (design 5.5).

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sharecoord.core import limits, outcomes
+from sharecoord.core import limits, log_start, outcomes
 from sharecoord.core.acquire import Run, Take, plan_acquire
 from sharecoord.core.chains import take_back_chains
 from sharecoord.core.changes import PartitionHead
@@ -73,6 +73,8 @@ class SharePartition:
         self._shared_keys: SharedKeys | None = None
         self._follow_order()
         self.log_start_offset = 0
+        self.kept = ParkedOffsets()
+        """Unfinished records whose payload is stored: they do not need the log."""
         self.isolating: str | None = None
         self._isolating_until_ms = 0
         self._token_sequence = 0
@@ -415,24 +417,12 @@ class SharePartition:
         """Adds what follows from the end of locks.
 
         The rest of broken chains goes back (design 5.6); what would be due below the log start is
-        archived: nobody can read it (design 5.12).
+        archived, unless its payload is kept.
         """
         window = self.window
         if window.order is not None and decision.edits:
             take_back_chains(window, window.order, self._settings, decision, now_ms)
-        edits, log_start = decision.edits, self.log_start_offset
-        if not edits or edits[0].first >= log_start:
-            return decision
-        kept: list[Edit] = []
-        for first, last, value in edits:
-            if value is None or value.state is not RecordState.AVAILABLE or first >= log_start:
-                kept.append(Edit(first, last, value))
-                continue
-            cut = min(last, log_start - 1)
-            kept.append(Edit(first, cut, outcomes.forced(value, ArchiveReason.LOG_START)))
-            if cut < last:
-                kept.append(Edit(cut + 1, last, value))
-        decision.edits = kept
+        decision.edits = log_start.cut_off(decision.edits, self.log_start_offset, self.kept)
         return decision
 
     def decide_lock_book(self, now_ms: int, member_id: str, book: Sequence[HeldRange]) -> Decision:
@@ -485,28 +475,23 @@ class SharePartition:
     def decide_log_start(self, log_start_offset: int) -> Decision:
         """The log start moved: what is due below it is archived and counted (design 5.12).
 
-        What is acquired runs on; when it fails, it is archived too. Records that were never
-        acquired are archived as one range, so that no loss is silent.
+        What has its payload in the store goes on, and so does what is acquired; when it fails, it
+        is archived too. Records that were never acquired are archived as one range, so that no
+        loss is silent.
         """
         self.log_start_offset = log_start_offset
-        window, gone = self.window, ArchiveReason.LOG_START
-        decision = Decision(edits=self._forced(window.start_offset, log_start_offset - 1, gone))
+        window = self.window
+        decision = Decision(edits=log_start.gone(window, log_start_offset, self.kept))
         if window.end_offset < log_start_offset:
-            missed = RangeState(RecordState.ARCHIVED, reason=str(gone))
+            missed = RangeState(RecordState.ARCHIVED, reason=str(ArchiveReason.LOG_START))
             decision.edits.append(Edit(window.end_offset, log_start_offset - 1, missed))
             decision.end_offset = log_start_offset
         return decision
 
     def decide_gap(self, first: int, last: int) -> Decision:
         """A re-read proved that due records in [first, last] are no longer in the log."""
-        found = self.window.ranges.overlapping(first, last)
-        return Decision(
-            edits=[
-                Edit(max(start, first), min(end, last), None)
-                for start, end, value in found
-                if value.state is RecordState.AVAILABLE
-            ]
-        )
+        found = log_start.available_in(self.window, first, last, self.kept)
+        return Decision(edits=[Edit(start, end, None) for start, end, _ in found])
 
     def decide_skip(self, end_offset: int) -> Decision:
         """Nothing but a proven gap lies in [window end, `end_offset`): the window moves over it."""
@@ -574,18 +559,6 @@ class SharePartition:
                 continue
             decision.edits.append(Edit(left, right, new))
         return self._completed(decision, now_ms)
-
-    def _forced(self, first: int, last: int, reason: ArchiveReason) -> list[Edit]:
-        """Archives what is AVAILABLE in [first, last], whatever its count; no dead letter."""
-        return [
-            Edit(
-                max(start, first),
-                min(end, last),
-                outcomes.forced(value, reason),
-            )
-            for start, end, value in self.window.ranges.overlapping(first, last)
-            if value.state is RecordState.AVAILABLE
-        ]
 
 
 def _first_of(edit: Edit) -> int:

@@ -64,6 +64,11 @@ class BoardCollector(Collector):
             {group: is_full for group, (_, is_full) in snapshot.outboxes.items()},
         )
         yield _by_group(
+            "sharecoord_kept_payload_bytes",
+            "Stored payloads of records that wait.",
+            snapshot.kept_bytes,
+        )
+        yield _by_group(
             "sharecoord_group_paused",
             "1 = the whole group is paused, by an operator or by its flood breaker.",
             snapshot.groups_paused,
@@ -126,6 +131,10 @@ _PLACE_COUNTERS = {
         "Records whose lock a member's acknowledgement ended.",
     ),
     "dead_letters": ("sharecoord_dead_letters", "Records sent to the dead-letter topic."),
+    "payloads_not_kept": (
+        "sharecoord_payloads_not_kept",
+        "Records that came to wait and whose payload was to be stored, and is not.",
+    ),
 }
 
 

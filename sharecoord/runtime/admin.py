@@ -59,7 +59,6 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group_events import tell, tell_reset, told_when_done
 from sharecoord.runtime.interventions import Interventions
 from sharecoord.runtime.store_thread import StoreCaller
-from sharecoord.runtime.supported import refuse_unsupported
 
 log = structlog.get_logger(__name__)
 
@@ -234,7 +233,6 @@ class Admin(Interventions, KeysAdmin):
             checked = validate_group_overrides(
                 config | dict(set_values), self._context.group_defaults
             )
-            refuse_unsupported(checked)
             refuse_while_blocked(row, resolve(checked, self._context.group_defaults))
             if "errors.deadletterqueue.topic.name" in set_values:
                 await self._check_dead_letters(group_id, checked)

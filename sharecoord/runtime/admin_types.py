@@ -100,6 +100,8 @@ class PartitionView:
         lane: The topic whose members get these dead letters; "" = it is no lane.
         stops_at: Nothing from here on belongs to it; None = it follows its log.
         rate_limit: Records per second that are handed out at the most; 0 = no limit.
+        payloads_not_kept: Records that came to wait and whose payload is not stored, though
+            `share.retry.keep.payload` asks for it, since the process began.
     """
 
     topic: str
@@ -121,6 +123,7 @@ class PartitionView:
     lane: str = ""
     stops_at: int | None = None
     rate_limit: int = 0
+    payloads_not_kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,7 @@ class Views:
             lane=row.key.lane,
             stops_at=row.stops_at,
             rate_limit=row.rate_limit,
+            payloads_not_kept=0 if actor is None else actor.kept.not_kept,
             stopped_reason=row.stopped_reason or ("" if actor is None else actor.stopped_reason),
             pause=pauses.group or pauses.of_place(row.key.topic, row.key.partition),
         )

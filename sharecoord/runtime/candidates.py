@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from sharecoord.core.acquire import Run
 from sharecoord.core.limits import ACQUIRE_RECORDS_MAX
+from sharecoord.core.parked import ParkedOffsets
+from sharecoord.core.range_map import uncovered
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.states import Ordering
@@ -59,6 +61,8 @@ class Candidates(NamedTuple):
     """Due offsets that are no longer in the log."""
     missing: tuple[int, int] | None
     """Due offsets whose payload must be read again."""
+    stored: list[int]
+    """Due offsets whose payload the store has, and the cache has not; some of them, in order."""
 
 
 def candidates(
@@ -86,40 +90,71 @@ def candidates(
     due: list[DueRange] = []
     gaps: list[tuple[int, int]] = []
     missing: tuple[int, int] | None = None
+    stored: list[int] = []
     if partition.window.due:
-        due, gaps, missing = _readable_due(partition, cache, batch, member_id, max_records)
+        due, gaps, missing, kept = _readable_due(partition, cache, batch, member_id, max_records)
         if missing is not None:
             missing = _coalesced(partition, cache, member_id, missing[0], lookahead)
+        if kept is not None:
+            stored = _stored_due(partition, cache, member_id, kept, lookahead)
     fresh = _fresh_runs(partition, cache, clock, batch, max_records) if with_fresh else []
-    return Candidates(due, fresh, gaps, missing)
+    return Candidates(due, fresh, gaps, missing, stored)
 
 
 def _readable_due(
     partition: SharePartition, cache: RecordCache, batch: _Batch, member_id: str, max_records: int
-) -> tuple[list[DueRange], list[tuple[int, int]], tuple[int, int] | None]:
-    """Due ranges with their payload at hand, gaps, and the first range without payload."""
+) -> tuple[list[DueRange], list[tuple[int, int]], tuple[int, int] | None, int | None]:
+    """Due ranges with their payload at hand, gaps, and what has it not.
+
+    The last two are the first range that only the log has, and the first that the store has.
+    """
     readable: list[DueRange] = []
     gaps: list[tuple[int, int]] = []
     missing: tuple[int, int] | None = None
+    stored: int | None = None
     for first, last, value in partition.window.due_ranges(max_records, member_id):
         position = first
         while position <= last:
             chunk = cache.find(position)
             if chunk is None:
                 stop = min(last, (cache.next_start(position) or last + 1) - 1)
-                missing = missing or (position, stop)
+                kept, unkept = _told_apart(partition.kept, position, stop)
+                stored, missing = kept if stored is None else stored, missing or unkept
                 position = stop + 1
                 continue
             stop = min(last, chunk.last)
             for run in runs_in(chunk, position, stop):
                 gaps += [(position, run[0] - 1)] * (run[0] > position)
                 if not batch.takes(chunk, *run):
-                    return readable, gaps, missing
+                    return readable, gaps, missing, stored
                 readable.append((*run, value))
                 position = run[1] + 1
             gaps += [(position, stop)] * (position <= stop)
             position = stop + 1
-    return readable, gaps, missing
+    return readable, gaps, missing, stored
+
+
+def _told_apart(
+    kept: ParkedOffsets, first: int, last: int
+) -> tuple[int | None, tuple[int, int] | None]:
+    """Of [first, last] the first offset whose payload is kept, and the first range without."""
+    if not kept.records:
+        return None, (first, last)
+    runs = list(kept.runs(first, last))
+    return runs[0][0] if runs else None, next(uncovered(runs, first, last), None)
+
+
+def _stored_due(
+    partition: SharePartition, cache: RecordCache, member_id: str, start: int, lookahead: int
+) -> list[int]:
+    """Due records from `start` on whose payload the store has, and the cache has not."""
+    return [
+        offset
+        for first, last, _ in partition.window.due_ranges(lookahead, member_id)
+        for run in partition.kept.runs(max(first, start), last)
+        for offset in range(run[0], run[1] + 1)
+        if cache.find(offset) is None
+    ]
 
 
 def _coalesced(

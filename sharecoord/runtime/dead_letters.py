@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -43,7 +43,7 @@ from sharecoord.ports import (
 )
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.effects import CallbackEffect
-from sharecoord.runtime.letter_owner import LetterOwner
+from sharecoord.runtime.letter_owner import LetterOwner, confirmed
 
 if TYPE_CHECKING:
     from sharecoord.runtime.context import Context
@@ -254,9 +254,14 @@ class DeadLetters:
         try:
             while self._lacking:
                 first = last = next(iter(self._lacking))
-                while last + 1 in self._lacking and last - first < READ_RECORDS_MAX - 1:
+                kept = self._actor.kept.offsets.covers(first, first)
+                while (
+                    last + 1 in self._lacking
+                    and last - first < READ_RECORDS_MAX - 1
+                    and self._actor.kept.offsets.covers(last + 1, last + 1) == kept
+                ):
                     last += 1
-                await self._read_range(first, last)
+                await (self._read_kept if kept else self._read_range)(first, last)
         except SharecoordError as error:
             log.warning("dead letters wait for payloads", partition=self._actor.key, why=str(error))
             asyncio.get_running_loop().call_later(READ_AGAIN_S, self._go)
@@ -265,9 +270,9 @@ class DeadLetters:
                 self._reading = None
 
     @property
-    def lacks_payloads(self) -> bool:
-        """Whether some are still to be read."""
-        return bool(self._lacking)
+    def lacking(self) -> Collection[int]:
+        """The records whose payloads are still to be read."""
+        return self._lacking
 
     def give_up_reading(self) -> None:
         """Nobody can read what is lacking: headers alone go."""
@@ -288,11 +293,15 @@ class DeadLetters:
             start = await context.offset(OffsetQuery(key.topic, key.partition, EARLIEST))
             last = min(last, start - 1) if start > first else last
             chunks = []
-        if self._actor.life is not None:
-            known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._actor.life.confirm(lambda: None if known.done() else known.set_result(None))
-            await known
+        await confirmed(self._actor.life)
         self._found(first, last, chunks)
+
+    async def _read_kept(self, first: int, last: int) -> None:
+        """From where records that waited have their payloads, which go with the letters' commit."""
+        chunks = await self._actor.kept.read(range(first, last + 1))
+        last = chunks[-1].last if chunks else first
+        self._found(first, last, chunks)
+        self._actor.kept.drop(first, last)
 
     def _found(self, first: int, last: int, chunks: Sequence[RecordChunk]) -> None:
         made: list[DeadLetter] = []

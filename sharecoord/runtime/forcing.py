@@ -6,7 +6,7 @@ under a higher state epoch, so the owner loads it anew, as after a reset. Other 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sharecoord.core import passed_over
@@ -77,7 +77,7 @@ class Forcing:
         decision = partition.decide_force(now_ms, self.first, self.last, self.action)
         self.changes = changes_of(window, decision, EVENTS[self.action])
         letters = self._letters(partition, decision, loaded)
-        ended = _ended_checkpoints(loaded, decision)
+        ended = _ended(loaded, decision, letters)
         partition.apply(decision)
         ahead = loaded.row.passed_over
         begin = max(self.first, window.end_offset)
@@ -96,7 +96,7 @@ class Forcing:
             partition.change_sequence += 1
         commit = commit_of(partition, loaded.row.partition_id, loaded.row.state_epoch, self.clock)
         commit.dead_letters = letters
-        commit.checkpoints_done = ended
+        commit.checkpoints_done, commit.kept_done = ended
         commit.passed_over = ahead
         self.change_sequence = partition.change_sequence
         return commit
@@ -176,11 +176,14 @@ class Forcing:
                     self.results.append(ForcedRange(left, right, was, name, holder, count))
 
 
-def _ended_checkpoints(loaded: LoadedPartition, decision: Decision) -> list[int]:
-    """The checkpoints of what is finished."""
-    ended = ended_by(decision)
-    return [
-        offset
-        for offset, _, _ in loaded.checkpoints
-        if any(first <= offset <= last for first, last in ended)
-    ]
+def _ended(
+    loaded: LoadedPartition, decision: Decision, letters: Sequence[DeadLetter]
+) -> tuple[list[int], list[int]]:
+    """Checkpoints and kept payloads of what is finished; letters without payload take theirs."""
+    ended, lacking = ended_by(decision), {letter.offset for letter in letters}
+
+    def among(offsets: Iterable[int]) -> list[int]:
+        return [each for each in offsets if any(first <= each <= last for first, last in ended)]
+
+    checkpoints = among(offset for offset, _, _ in loaded.checkpoints)
+    return checkpoints, [each for each in among(loaded.kept) if each not in lacking]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sharecoord.core.changes import PartitionCommit, PartitionKey
+from sharecoord.core.parked import ParkedOffsets
+from sharecoord.core.records import RecordChunk
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime.memory_budget import GroupBudget
 from sharecoord.runtime.record_cache import RecordCache
@@ -16,6 +19,28 @@ class Life(Protocol):
 
     def confirm(self, use: Callable[[], None]) -> None:
         """Calls `use` once what was read until now is known to be of this life."""
+
+
+async def confirmed(life: Life | None) -> None:
+    """Waits until what was read until now is known to be of this life; not at all where None."""
+    if life is not None:
+        known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        life.confirm(lambda: None if known.done() else known.set_result(None))
+        await known
+
+
+class Kept(Protocol):
+    """Payloads in the store."""
+
+    @property
+    def offsets(self) -> ParkedOffsets:
+        """Whose they are."""
+
+    async def read(self, offsets: Sequence[int]) -> list[RecordChunk]:
+        """Some of them, at least the first; all of `offsets` are kept."""
+
+    def drop(self, first: int, last: int) -> None:
+        """Nobody needs them any more."""
 
 
 class Stored(Protocol):
@@ -52,6 +77,10 @@ class LetterOwner(Protocol):
     @property
     def checkpoints(self) -> Stored:
         """What members stored."""
+
+    @property
+    def kept(self) -> Kept:
+        """Payloads in the store."""
 
     @property
     def life(self) -> Life | None:

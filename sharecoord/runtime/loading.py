@@ -213,6 +213,7 @@ def _activate(
     actor.parking.begin(loaded)
     actor.letters.begin(loaded, group.settings)
     actor.checkpoints.begin(loaded)
+    partition.kept = actor.kept.begin(loaded)
     row = loaded.row
     if row.stops_at is not None or row.rate_limit:
         actor.bound = Bound(row.stops_at, row.rate_limit, now_ms=context.clock.now_ms())

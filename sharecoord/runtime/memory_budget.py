@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sharecoord.core.limits import KEPT_MEMORY_BYTES
+
 NO_MARK = sys.maxsize
 """Until memory was looked at for the first time nothing stands in the way."""
 
@@ -93,6 +95,8 @@ class GroupBudget:
         """Its dead letters that wait for Kafka; they are among `used_bytes`, too."""
         self.checkpoint_bytes = 0
         """What members stored with unfinished records; among `used_bytes`, too."""
+        self.kept_bytes = 0
+        """Payloads of delayed records in the store."""
         self.on_outbox_room: Callable[[], None] = _nobody
         """Hears that dead letters have gone while the outbox was full."""
 
@@ -130,6 +134,11 @@ class GroupBudget:
         """A checkpoint went."""
         self.checkpoint_bytes -= size_bytes
         self.shrank(size_bytes)
+
+    def keeps(self, size_bytes: int, records: int) -> None:
+        """Payloads came to the store, or went (both negative); memory knows of them."""
+        self.kept_bytes += size_bytes
+        self.grew(KEPT_MEMORY_BYTES * records)
 
     def delivers(self, size_bytes: int) -> None:
         """Something was acquired for a member."""

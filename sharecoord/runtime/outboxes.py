@@ -7,7 +7,7 @@ to read. Who looks for them is any coordinator; who sends them is the one that c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -20,6 +20,8 @@ from sharecoord.core.changes import (
     PartitionRelease,
     PartitionRow,
 )
+from sharecoord.core.parked import ParkedOffsets
+from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.errors import KafkaUnavailableError, SharecoordError
 from sharecoord.runtime.dead_letters import DeadLetters
@@ -46,6 +48,19 @@ LOOK_AGAIN_S: Final = 1.0
 """Wait after Kafka did not say whether a topic is still the same."""
 
 
+class _NothingKept:
+    """What ends a share-partition deletes the payloads that it kept."""
+
+    offsets = ParkedOffsets()
+
+    async def read(self, offsets: Sequence[int]) -> list[RecordChunk]:
+        """None of them is kept."""
+        raise AssertionError(f"nothing is kept of {offsets}")
+
+    def drop(self, first: int, last: int) -> None:
+        """There is none."""
+
+
 class Outbox:
     """What is left of a share-partition: letters that wait. Stands in for its actor."""
 
@@ -64,6 +79,7 @@ class Outbox:
         self.budget = GroupBudget(context.budget)
         self.cache = RecordCache(self.budget)
         self.life = self.checkpoints = self
+        self.kept = _NothingKept()
         self._context = context
         self.letters = DeadLetters(context, self)
         self.letters.begin(loaded, settings)
@@ -210,7 +226,7 @@ class OutboxWatch:
                 release = PartitionRelease(id_, row.owner_epoch)
                 await self._context.caller.call(self._context.store.release_partitions, [release])
                 log.info("outbox is empty", partition=outbox.key)
-            elif outbox.letters.lacks_payloads and not await outbox.is_readable():
+            elif outbox.letters.lacking and not await outbox.is_readable():
                 outbox.letters.give_up_reading()
 
     async def _serve(self, row: PartitionRow) -> None:

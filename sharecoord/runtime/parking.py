@@ -62,12 +62,14 @@ class Parking:
         """All that is parked comes behind it."""
         self._parks = 0
         """How often ranges went: what was read meanwhile may be without them."""
+        self._below: int | None = None
+        """The lowest that is parked, no longer in the log, and not kept."""
         self._reading: asyncio.Task[None] | None = None
 
     def begin(self, loaded: LoadedPartition) -> None:
         """A new incarnation is about to be served."""
         self.end()
-        self._after = loaded.parked.after
+        self._after, self._below = loaded.parked.after, None
 
     def end(self) -> None:
         """The incarnation is over."""
@@ -113,13 +115,12 @@ class Parking:
     def _is_wanted(self, partition: SharePartition, now_ms: int) -> bool:
         if not partition.window.parked.records:
             return False
-        return self._is_below_log_start(partition) or self._is_time(partition, now_ms)
+        return self._below is not None or self._is_time(partition, now_ms)
 
-    @staticmethod
-    def _is_below_log_start(partition: SharePartition) -> bool:
-        """Whether records are parked that are no longer in the log: they are not waited for."""
-        lowest = partition.window.parked.lowest
-        return lowest is not None and lowest < partition.log_start_offset
+    def log_start_moved(self, partition: SharePartition) -> None:
+        """Parked records that are no longer in the log are not waited for, but those kept."""
+        parked, end = partition.window.parked, partition.log_start_offset
+        self._below = parked.first_without(partition.kept, end)
 
     def _is_time(self, partition: SharePartition, now_ms: int) -> bool:
         window, limits = partition.window, self._context.parking
@@ -139,9 +140,12 @@ class Parking:
                 self._reading = None
 
     async def _read_page(self, partition: SharePartition) -> None:
-        below = self._is_below_log_start(partition)
+        below = self._below
         try:
-            await (self._read_lowest(partition) if below else self._read_next(partition))
+            if below is None:
+                await self._read_next(partition)
+            else:
+                await self._read_lowest(partition, below)
         except SharecoordError as error:
             log.warning("delayed records not read", partition=self._actor.key, why=str(error))
             await asyncio.sleep(AGAIN_S)
@@ -174,11 +178,9 @@ class Parking:
         if window.parked.records and after == _BEGIN:
             self._actor.drop(InternalError("delayed records are not in the store"))
 
-    async def _read_lowest(self, partition: SharePartition) -> None:
-        """The page with the lowest offsets."""
+    async def _read_lowest(self, partition: SharePartition, lowest: int) -> None:
+        """The page with the lowest offsets that are to be archived."""
         context, window = self._context, partition.window
-        lowest = window.parked.lowest
-        assert lowest is not None, "below the log's start"
         rows = await context.caller.call(
             context.store.read_in_flight,
             self._actor.partition_id,
@@ -187,6 +189,9 @@ class Parking:
         )
         if self._actor.partition is partition:
             self._unpark(partition, InFlight.of(rows), window.parked_from_ms)
+            self.log_start_moved(partition)
+            if self._below == lowest:
+                self._actor.drop(InternalError("delayed records are not in the store"))
 
     def _unpark(self, partition: SharePartition, rows: InFlight, from_ms: int) -> None:
         found = ranges_of(rows, self._context.clock, lock_grace_ms=0)

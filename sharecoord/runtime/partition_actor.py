@@ -41,11 +41,12 @@ from sharecoord.runtime.checkpoints import Checkpoints
 from sharecoord.runtime.dead_letters import DeadLetters
 from sharecoord.runtime.effects import AcknowledgeEffect, Collector, DeliveryEffect, HandBackEffect
 from sharecoord.runtime.event_tap import EventTap
+from sharecoord.runtime.kept_payloads import KeptPayloads
 from sharecoord.runtime.memory_budget import GroupBudget
 from sharecoord.runtime.parking import Parking
 from sharecoord.runtime.passing_over import PassedOver
 from sharecoord.runtime.read_ahead import ReadAhead
-from sharecoord.runtime.record_cache import RecordCache
+from sharecoord.runtime.record_cache import RecordCache, parts_without
 from sharecoord.runtime.recovery import commit_of, lock_left_max_ms
 from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import TopicLife
@@ -127,6 +128,7 @@ class PartitionActor:
         self._context = context
         self.letters = DeadLetters(context, self)
         self.checkpoints = Checkpoints(budget)
+        self.kept = KeptPayloads(context, self)
         self._events = None if tap is None else tap(key, self.cache)
 
     # -- life -----------------------------------------------------------------------------------
@@ -172,9 +174,8 @@ class PartitionActor:
             self.reading.close()
             self.reading = None
         self._alarm.cancel()
-        self.parking.end()
-        self.letters.end()
-        self.checkpoints.end()
+        for book in (self.parking, self.letters, self.checkpoints, self.kept):
+            book.end()
         self.letters = DeadLetters(self._context, self)
         if self._events is not None:
             self._events.begin()
@@ -210,9 +211,8 @@ class PartitionActor:
         if self.parking.park(self.partition.window):
             self._committer.add(self)
         commit = commit_of(self.partition, self.partition_id, self.state_epoch, self.clock)
-        self.letters.into(commit)
-        self.checkpoints.into(commit)
-        self.passed_over.into(commit)
+        for book in (self.letters, self.checkpoints, self.kept, self.passed_over):
+            book.into(commit)
         commit.raises_state_epoch, self._raises_state_epoch = self._raises_state_epoch, False
         if commit.raises_state_epoch or commit.passed_over is not None:
             self.state_epoch += 1
@@ -367,7 +367,9 @@ class PartitionActor:
             return 0
         self._apply(decision)
         delivery = DeliveryEffect.delivery_of(self, decision.acquired)
-        self._taken_from_fresh(end_before)
+        if window.end_offset != end_before:
+            self.fresh.take(end_before, window.end_offset)
+            self.adjust_appetite()
         self.bound.took(delivery.records)
         self._set_alarm()
         if not delivery.records:
@@ -383,15 +385,6 @@ class PartitionActor:
         if not self.fresh.records:
             self._skip_gap()
         return delivery.records
-
-    def _taken_from_fresh(self, end_before: int) -> None:
-        """Keeps the read-ahead counts right after the window's end moved."""
-        assert self.partition is not None, "active"
-        end = self.partition.window.end_offset
-        if end == end_before:
-            return
-        self.fresh.take(end_before, end)
-        self.adjust_appetite()
 
     def _recount_fresh(self) -> None:
         """Counts what was read ahead anew, after the window's end moved by itself."""
@@ -413,6 +406,7 @@ class PartitionActor:
         )
         for first, last in found.gaps:
             self._commit(self.partition.decide_gap(first, last))
+        self.kept.bring(found.stored)
         if found.missing is not None and not self.missing_wanted:
             self.missing_wanted = True
             self._on_missing(self, *found.missing)
@@ -431,7 +425,8 @@ class PartitionActor:
             return
         self.cache.evict(partition.window.end_offset, self.budget.excess_bytes)
         for chunk in chunks:
-            self.cache.add(chunk)
+            for part in parts_without(chunk, self.kept.offsets):
+                self.cache.add(part)
         for gap in gaps_in(chunks, first, last):
             self._commit(partition.decide_gap(*gap))
         self._pump(self)
@@ -543,8 +538,9 @@ class PartitionActor:
         """Records below the log start are gone."""
         if self.partition is not None:
             log_start_offset = self.bound.cap(log_start_offset)
-            self.partition.log_start_offset = log_start_offset
+            self.kept.before_log_start(self.partition, log_start_offset)
             self._commit(self.partition.decide_log_start(log_start_offset))
+            self.parking.log_start_moved(self.partition)
             self._recount_fresh()
 
     def members(self) -> set[str]:
@@ -562,6 +558,10 @@ class PartitionActor:
             self.letters.note(decision.edits, self.partition.window, self.clock.now_ms())
         if self.checkpoints:
             self.checkpoints.finish(decision)
+        if self._settings.retry_keep_payload:
+            self.kept.note(decision, self._settings)
+        if self.kept:
+            self.kept.finish(decision)
         self.partition.apply(decision)
 
     def _commit(self, decision: Decision, ended_by: RangeEvent = RangeEvent.RELEASED) -> None:

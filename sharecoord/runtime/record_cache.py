@@ -8,6 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 from sharecoord.core.delivery import Slice
+from sharecoord.core.parked import ParkedOffsets
+from sharecoord.core.range_map import uncovered
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.share_partition import AcquiredRange
 from sharecoord.runtime.memory_budget import GroupBudget
@@ -128,6 +130,15 @@ def runs_in(chunk: RecordChunk, first: int, last: int) -> list[tuple[int, int]]:
     if stop - start == last - first + 1:
         return [(first, last)]
     return [(a, min(b, last)) for a, b in chunk.runs(first) if a <= last]
+
+
+def parts_without(chunk: RecordChunk, kept: ParkedOffsets) -> list[RecordChunk]:
+    """What a chunk says of all offsets but these, which are not to be read from the log."""
+    if not kept.records:
+        return [chunk]
+    first, last = chunk.covers_from, chunk.last
+    parts = (part_of(chunk, *each) for each in uncovered(kept.runs(first, last), first, last))
+    return [part for part in parts if part is not None]
 
 
 def part_of(chunk: RecordChunk, first: int, last: int) -> RecordChunk | None:

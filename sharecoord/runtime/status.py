@@ -45,6 +45,8 @@ class PartitionFigures:
     """Records that wait because their key is blocked."""
     dead_letters: int = 0
     """Records that went to the dead-letter topic since the process started."""
+    payloads_not_kept: int = 0
+    """Records that came to wait without, though `share.retry.keep.payload` is on."""
     dead_letters_waiting: int = 0
     dead_letters_failing: bool = False
     """The topic does not take them at the moment."""
@@ -69,6 +71,8 @@ class Snapshot:
     """Jain's index of the last second, of the groups in which something was handed out."""
     outboxes: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """Bytes of dead letters that wait, by group, and whether they stop it."""
+    kept_bytes: dict[str, int] = field(default_factory=dict)
+    """Stored payloads of records that wait, by group; only groups that have, or want them."""
     groups_paused: dict[str, bool] = field(default_factory=dict)
     floods: dict[str, bool] = field(default_factory=dict)
     """Groups that their flood breaker has paused."""
@@ -126,6 +130,11 @@ class StatusBoard:
                 for g in groups
                 if g.settings.dead_letter_topic or g.budget.outbox_bytes
             },
+            kept_bytes={
+                g.group_id: g.budget.kept_bytes
+                for g in groups
+                if g.settings.retry_keep_payload or g.budget.kept_bytes
+            },
             groups_paused={g.group_id: g.pauses.group is not None for g in groups},
             floods={
                 g.group_id: g.pauses.group is not None and g.pauses.group.by == FLOOD_BREAKER
@@ -170,6 +179,7 @@ def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
                     held_back=actor.held_back,
                     parked=window.order.parked if window and window.order else 0,
                     dead_letters=actor.dead_letters,
+                    payloads_not_kept=actor.kept.not_kept,
                     dead_letters_waiting=actor.letters.waiting,
                     dead_letters_failing=bool(actor.letters.problem),
                     paused=actor.paused or group.pauses.group is not None,

@@ -34,6 +34,7 @@ from sharecoord.store.tables import (
     DEAD_LETTER,
     HEAD_REVISION,
     IN_FLIGHT,
+    KEPT_PAYLOAD,
     LETTER_MARK,
     MEMBER,
     RECORD_CHECKPOINT,
@@ -52,6 +53,7 @@ TABLES: Sequence[Table] = (
     DEAD_LETTER,
     LETTER_MARK,
     RECORD_CHECKPOINT,
+    KEPT_PAYLOAD,
 )
 """What is in a backup, in the order of their foreign keys. Leases are of their moment."""
 

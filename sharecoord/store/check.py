@@ -32,6 +32,7 @@ from sharecoord.store.tables import (
     DEAD_LETTER,
     HEAD_REVISION,
     IN_FLIGHT,
+    KEPT_PAYLOAD,
     LETTER_MARK,
     MEMBER,
     RECORD_CHECKPOINT,
@@ -165,6 +166,7 @@ class _Check:
             (DEAD_LETTER, "mend the row with UPDATE, or restore a backup", self._letter),
             (LETTER_MARK, "mend the row with UPDATE, or restore a backup", self._mark),
             (RECORD_CHECKPOINT, "delete the row; its record is worked on anew", self._checkpoint),
+            (KEPT_PAYLOAD, "delete the row; its record is read from its topic", self._kept),
         ]
         for table, fix, look in looks:
             self._table(table, fix, look)
@@ -313,15 +315,25 @@ class _Check:
         if row["kind"] not in {str(kind) for kind in MarkKind}:
             yield f"kind {row['kind']!r} is neither redriven nor discarded", ""
 
-    def _checkpoint(self, row: Values) -> Iterator[tuple[str, str]]:
-        part = self._partitions.get(row["partition_id"])
-        offset, size = row["record_offset"], len(row["data"])
+    def _of_window(self, row: Values) -> Iterator[tuple[str, str]]:
+        part, offset = self._partitions.get(row["partition_id"]), row["record_offset"]
         if part is None:
             yield "there is no such share-partition", ""
         elif part.start is None:
             yield f"{part.place}: the share-partition has no start offset yet", ""
         elif not part.start <= offset < part.end:
             yield f"{part.place}: offset {offset} is not inside its window", ""
+
+    def _kept(self, row: Values) -> Iterator[tuple[str, str]]:
+        yield from self._of_window(row)
+        if not _is_read_by(decode_headers, row["headers"]):
+            yield "headers are not as the coordinator writes them", ""
+        if row["size_bytes"] < 0:
+            yield f"size_bytes is {row['size_bytes']}", ""
+
+    def _checkpoint(self, row: Values) -> Iterator[tuple[str, str]]:
+        yield from self._of_window(row)
+        size = len(row["data"])
         if size > CHECKPOINT_BYTES_MAX:
             yield f"data has {size} bytes; {CHECKPOINT_BYTES_MAX} is the most", ""
 

@@ -9,7 +9,12 @@ from sqlalchemy import Connection
 from sharecoord.core.changes import CommitBatch, PartitionCommit
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.partition_queries import MEMBER_EPOCH_FLOOR, raise_floor
-from sharecoord.store.row_codec import encode_dead_letter, encode_head, encode_passed_over
+from sharecoord.store.row_codec import (
+    encode_dead_letter,
+    encode_head,
+    encode_kept,
+    encode_passed_over,
+)
 from sharecoord.store.statements import Statements
 
 
@@ -88,3 +93,7 @@ def write_partitions(
         statements.delete_checkpoints(connection, gone)
     if stored := [(part.partition_id, *each) for part in parts for each in part.checkpoints]:
         statements.upsert_checkpoints(connection, stored)
+    if left := [(part.partition_id, offset) for part in parts for offset in part.kept_done]:
+        statements.delete_kept(connection, left)
+    if kept := [encode_kept(part.partition_id, each) for part in parts for each in part.kept]:
+        statements.upsert_kept(connection, kept)

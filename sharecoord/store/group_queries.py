@@ -52,6 +52,7 @@ from sharecoord.store.tables import (
     BLOCKED_KEY,
     DEAD_LETTER,
     IN_FLIGHT,
+    KEPT_PAYLOAD,
     LETTER_MARK,
     MEMBER,
     RECORD_CHECKPOINT,
@@ -295,7 +296,7 @@ def _clear(connection: Connection, partition_id: int, head: PartitionHead | None
 
 def _empty(connection: Connection, partition_id: int) -> None:
     """Deletes everything in flight, and what was stored with it."""
-    for table in (IN_FLIGHT, RECORD_CHECKPOINT):
+    for table in (IN_FLIGHT, RECORD_CHECKPOINT, KEPT_PAYLOAD):
         connection.execute(delete(table).where(table.c.partition_id == partition_id))
 
 

@@ -12,6 +12,7 @@ from sharecoord.core.changes import (
     DeadLetter,
     GroupRow,
     InFlightRow,
+    KeptPayload,
     MemberRow,
     PartitionHead,
     PartitionKey,
@@ -31,6 +32,7 @@ class MemoryPartition:
     in_flight: dict[int, InFlightRow] = field(default_factory=dict)
     dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
+    kept: dict[int, KeptPayload] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
 
     def set_head(self, head: PartitionHead | None) -> None:
@@ -43,6 +45,7 @@ class MemoryPartition:
         """Ends everything in flight; the outbox stays."""
         self.in_flight.clear()
         self.checkpoints.clear()
+        self.kept.clear()
         self.raise_epochs()
         self.row = replace(self.row, passed_over=())
         self.set_head(head)

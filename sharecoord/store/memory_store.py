@@ -25,6 +25,7 @@ from sharecoord.core.changes import (
     GroupRow,
     InFlight,
     InFlightRow,
+    KeptPayload,
     LoadedPartition,
     MemberRow,
     PartitionChange,
@@ -249,6 +250,9 @@ class MemoryStore:
             partition.checkpoints.pop(offset, None)
         for checkpoint in part.checkpoints:
             partition.checkpoints[checkpoint.offset] = checkpoint
+        for offset in part.kept_done:
+            partition.kept.pop(offset, None)
+        partition.kept |= {kept.offset: kept for kept in part.kept}
         if self._check_ranges:
             rows = _sorted_ranges(partition)
             for before, after in itertools.pairwise(rows):
@@ -291,6 +295,12 @@ class MemoryStore:
             rows = partition.in_flight if partition is not None else {}
             return memory_delayed.read(rows, after, max_rows)
 
+    def read_kept(self, partition_id: int, offsets: Sequence[int]) -> list[KeptPayload]:
+        with self._transaction("read_kept") as database:
+            partition = database.partitions.get(partition_id)
+            kept = partition.kept if partition is not None else {}
+            return [kept[offset] for offset in sorted(offsets) if offset in kept]
+
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
         with self._transaction("initialize_partitions") as database:
             return [_initialize(database, start) for start in starts]
@@ -307,6 +317,7 @@ class MemoryStore:
             partition = database.owned(partition_id, owner_epoch)
             if partition is not None:
                 partition.row = replace(partition.row, closed=True)
+                partition.kept.clear()
 
     def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
         with self._transaction("stop_partition") as database:
@@ -527,6 +538,7 @@ def _loaded(partition: MemoryPartition, delayed_max: int | None, now_ms: int) ->
         dead_letters=tuple(letters),
         store_now_ms=now_ms,
         checkpoints=tuple(sorted(partition.checkpoints.values())),
+        kept={offset: partition.kept[offset].size_bytes for offset in sorted(partition.kept)},
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, case, func, select, update
+from sqlalchemy import Connection, bindparam, case, delete, func, select, update
 
 from sharecoord.core.changes import (
     Checkpoint,
     DeadLetter,
     InFlight,
     InFlightRow,
+    KeptPayload,
     LoadedPartition,
     Parked,
     PartitionClaim,
@@ -30,6 +31,7 @@ from sharecoord.store.row_codec import (
     PARTITION_COLUMNS,
     decode_dead_letter,
     decode_in_flight,
+    decode_kept,
     decode_partition,
     encode_passed_over,
 )
@@ -37,6 +39,7 @@ from sharecoord.store.tables import (
     COORDINATOR,
     DEAD_LETTER,
     IN_FLIGHT,
+    KEPT_PAYLOAD,
     RECORD_CHECKPOINT,
     SHARE_PARTITION,
     STORE_META,
@@ -230,7 +233,7 @@ def load_partitions(
     )
     for id_, *rest in found:
         letters[id_].append(decode_dead_letter(rest))
-    checkpoints = _read_checkpoints(connection, ids)
+    checkpoints, kept = _read_checkpoints(connection, ids), _read_kept_sizes(connection, ids)
     return {
         row.partition_id: LoadedPartition(
             row=row,
@@ -239,6 +242,7 @@ def load_partitions(
             store_now_ms=now_ms,
             parked=parked.get(row.partition_id) or Parked(ParkedOffsets()),
             checkpoints=tuple(checkpoints.get(row.partition_id, ())),
+            kept=kept.get(row.partition_id, {}),
         )
         for row in map(decode_partition, rows)
     }
@@ -251,6 +255,16 @@ def _read_checkpoints(connection: Connection, ids: Sequence[int]) -> dict[int, l
     found: dict[int, list[Checkpoint]] = {}
     for id_, *rest in connection.execute(query):
         found.setdefault(id_, []).append(Checkpoint._make(rest))
+    return found
+
+
+def _read_kept_sizes(connection: Connection, ids: Sequence[int]) -> dict[int, dict[int, int]]:
+    """How large the payloads are that are stored, by offset, in order."""
+    c = KEPT_PAYLOAD.c
+    query = select(c.partition_id, c.record_offset, c.size_bytes).where(c.partition_id.in_(ids))
+    found: dict[int, dict[int, int]] = {}
+    for id_, offset, size_bytes in connection.execute(query.order_by(c.record_offset)):
+        found.setdefault(id_, {})[offset] = size_bytes
     return found
 
 
@@ -305,13 +319,23 @@ def release_partitions(connection: Connection, releases: Sequence[PartitionRelea
 
 def change_as_owner(
     connection: Connection, *, partition_id: int, owner_epoch: int, values: dict[str, Any]
-) -> None:
-    """Changes columns of a partition unless a newer owner has it."""
-    connection.execute(
+) -> bool:
+    """Changes columns of a partition; False = a newer owner has it, nothing was changed."""
+    changed = connection.execute(
         update(SHARE_PARTITION)
         .where(_C.id == partition_id, _C.owner_epoch == owner_epoch)
         .values(**values)
     )
+    return changed.rowcount > 0
+
+
+def close_partition(connection: Connection, *, partition_id: int, owner_epoch: int) -> None:
+    """Marks a partition as closed; nobody delivers again what was kept of it."""
+    values = {"closed": True}
+    if change_as_owner(
+        connection, partition_id=partition_id, owner_epoch=owner_epoch, values=values
+    ):
+        connection.execute(delete(KEPT_PAYLOAD).where(KEPT_PAYLOAD.c.partition_id == partition_id))
 
 
 def list_outboxes(connection: Connection) -> list[PartitionRow]:
@@ -334,6 +358,19 @@ def read_dead_letters(
         .limit(max_rows)
     )
     return [decode_dead_letter(row[1:]) for row in connection.execute(query)]
+
+
+def read_kept(
+    connection: Connection, *, partition_id: int, offsets: Sequence[int]
+) -> list[KeptPayload]:
+    """Payloads of these records that are stored, by offset."""
+    c = KEPT_PAYLOAD.c
+    query = (
+        select(*list(KEPT_PAYLOAD.columns)[1:])
+        .where(c.partition_id == partition_id, c.record_offset.in_(offsets))
+        .order_by(c.record_offset)
+    )
+    return [decode_kept(row) for row in connection.execute(query)]
 
 
 def list_partitions(connection: Connection, group_id: str) -> list[PartitionRow]:

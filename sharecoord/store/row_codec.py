@@ -17,6 +17,7 @@ from sharecoord.core.changes import (
     DeadLetter,
     GroupRow,
     InFlightRow,
+    KeptPayload,
     MemberRow,
     PartitionHead,
     PartitionKey,
@@ -237,6 +238,18 @@ def _header_bytes(value: str | dict[str, str] | None) -> bytes | None:
     if isinstance(value, str):
         return value.encode("utf-8")
     return base64.b64decode(value["base64"], validate=True)
+
+
+def encode_kept(partition_id: int, kept: KeptPayload) -> tuple[object, ...]:
+    """The columns of `kept_payload`, in order."""
+    values = kept._asdict() | {"headers": encode_headers(kept.headers)}
+    return (partition_id, *values.values())
+
+
+def decode_kept(row: Sequence[Any]) -> KeptPayload:
+    """A row of `kept_payload` without its partition id."""
+    kept = KeptPayload._make(row)
+    return kept._replace(headers=decode_headers(row[KeptPayload._fields.index("headers")]))
 
 
 def encode_dead_letter(partition_id: int, letter: DeadLetter) -> tuple[object, ...]:

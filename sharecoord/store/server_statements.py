@@ -97,6 +97,7 @@ class PostgresStatements(Statements):
         gone += "WHERE d.partition_id = v.p AND d.record_offset = v.o"
         self._letter_delete_sql = f"DELETE FROM dead_letter d {gone}"
         self._checkpoint_delete_sql = f"DELETE FROM record_checkpoint d {gone}"
+        self._kept_delete_sql = f"DELETE FROM kept_payload d {gone}"
 
     def _make_ranges_sql(self) -> str:
         """One statement: each part sees the state before all of them, and no row is in two."""
@@ -142,6 +143,12 @@ class PostgresStatements(Statements):
 
     def upsert_checkpoints(self, connection: Connection, rows: Rows) -> None:
         _send_many(connection, self._upsert_checkpoint, rows)
+
+    def delete_kept(self, connection: Connection, rows: Rows) -> None:
+        _send(connection, self._kept_delete_sql, self._record_keys.of(rows))
+
+    def upsert_kept(self, connection: Connection, rows: Rows) -> None:
+        _send_many(connection, self._upsert_kept, rows)
 
     def delete_members(self, connection: Connection, rows: Rows) -> None:
         _send_many(connection, self._delete_member, rows)
@@ -189,10 +196,10 @@ class MySqlStatements(Statements):
             f"DELETE f FROM {keys} STRAIGHT_JOIN in_flight f "
             "ON f.partition_id = v.p AND f.first_offset = v.o"
         )
-        self._letter_delete_sql, self._checkpoint_delete_sql = (
+        self._letter_delete_sql, self._checkpoint_delete_sql, self._kept_delete_sql = (
             f"DELETE d FROM {keys} STRAIGHT_JOIN {table} d "
             "ON d.partition_id = v.p AND d.record_offset = v.o"
-            for table in ("dead_letter", "record_checkpoint")
+            for table in ("dead_letter", "record_checkpoint", "kept_payload")
         )
 
     def write_ranges(
@@ -210,3 +217,6 @@ class MySqlStatements(Statements):
 
     def delete_checkpoints(self, connection: Connection, rows: Rows) -> None:
         connection.exec_driver_sql(self._checkpoint_delete_sql, (json.dumps(rows),))
+
+    def delete_kept(self, connection: Connection, rows: Rows) -> None:
+        connection.exec_driver_sql(self._kept_delete_sql, (json.dumps(rows),))

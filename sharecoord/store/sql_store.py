@@ -22,6 +22,7 @@ from sharecoord.core.changes import (
     GroupRow,
     InFlight,
     InFlightRow,
+    KeptPayload,
     LoadedPartition,
     MemberRow,
     PartitionChange,
@@ -309,6 +310,12 @@ class SqlStore:
                 connection, partition_id, after=after, max_rows=max_rows
             )
 
+    def read_kept(self, partition_id: int, offsets: Sequence[int]) -> list[KeptPayload]:
+        with self._read() as connection:
+            return partition_queries.read_kept(
+                connection, partition_id=partition_id, offsets=offsets
+            )
+
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
         return self._change(lambda c: partition_queries.initialize_partitions(c, starts))
 
@@ -317,7 +324,11 @@ class SqlStore:
             self._change(lambda c: partition_queries.release_partitions(c, releases))
 
     def close_partition(self, partition_id: int, *, owner_epoch: int) -> None:
-        self._change_as_owner(partition_id, owner_epoch, closed=True)
+        self._change(
+            lambda c: partition_queries.close_partition(
+                c, partition_id=partition_id, owner_epoch=owner_epoch
+            )
+        )
 
     def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
         self._change_as_owner(partition_id, owner_epoch, stopped_reason=reason)

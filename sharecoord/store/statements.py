@@ -30,6 +30,7 @@ from sharecoord.store.tables import (
     COORDINATOR,
     DEAD_LETTER,
     IN_FLIGHT,
+    KEPT_PAYLOAD,
     MEMBER,
     RECORD_CHECKPOINT,
     SHARE_PARTITION,
@@ -100,8 +101,9 @@ class Statements:
             ("new_last", "the_id", "last"),
         )
         self._delete_dead_letter, self._upsert_dead_letter = self._of_records(dialect, letter)
-        kept = self._of_records(dialect, RECORD_CHECKPOINT)
-        self._delete_checkpoint, self._upsert_checkpoint = kept
+        checkpoint = self._of_records(dialect, RECORD_CHECKPOINT)
+        self._delete_checkpoint, self._upsert_checkpoint = checkpoint
+        self._delete_kept, self._upsert_kept = self._of_records(dialect, KEPT_PAYLOAD)
         member_keys = ("group_id", "member_id")
         alive = exists().where(
             COORDINATOR.c.id == member.c.gateway,
@@ -173,6 +175,14 @@ class Statements:
     def upsert_checkpoints(self, connection: Connection, rows: Rows) -> None:
         """Rows: all columns."""
         connection.exec_driver_sql(self._upsert_checkpoint, rows)
+
+    def delete_kept(self, connection: Connection, rows: Rows) -> None:
+        """Rows: partition id, offset."""
+        connection.exec_driver_sql(self._delete_kept, rows)
+
+    def upsert_kept(self, connection: Connection, rows: Rows) -> None:
+        """Rows: all columns."""
+        connection.exec_driver_sql(self._upsert_kept, rows)
 
     def delete_members(self, connection: Connection, rows: Rows) -> None:
         """A row with a newer epoch stays, and one whose gateway is another coordinator that lives.

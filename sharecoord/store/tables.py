@@ -226,6 +226,26 @@ RECORD_CHECKPOINT = Table(
     _of_share_partition(),
 )
 
+KEPT_PAYLOAD = Table(
+    "kept_payload",
+    METADATA,
+    Column(
+        "partition_id",
+        ROW_ID,
+        primary_key=True,
+        autoincrement=False,
+    ),
+    # From here on the columns and their order are those of `KeptPayload`.
+    Column("record_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("record_key", LONG_BLOB),
+    Column("record_value", LONG_BLOB),
+    Column("headers", LONG_TEXT, nullable=False),  # JSON, see row_codec
+    Column("timestamp_ms", BigInteger, nullable=False),
+    Column("timestamp_type", Integer, nullable=False),
+    _of_share_partition(),
+)
+
 LETTER_MARK = Table(
     "letter_mark",
     METADATA,

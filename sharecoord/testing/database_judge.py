@@ -16,6 +16,7 @@ from sharecoord.core.lanes import Taken
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.ports import OutgoingMessage
 from sharecoord.store import memory_delayed
+from sharecoord.testing.kept_judge import KeptJudge
 from sharecoord.testing.operator_judge import OperatorJudge, offsets_of
 from sharecoord.testing.order_judge import OrderJudge
 from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow, name_of, text_of
@@ -86,6 +87,7 @@ class DatabaseJudge(OperatorJudge):
         self._letter_ids: set[tuple[str, str]] = set()
         self._member_epochs: dict[str, int] = {}
         self.order = OrderJudge(log, now_ms, self.broken)
+        self.kept = KeptJudge(log, self.broken)
         self.way: Callable[[str, str], int | None] = lambda gateway, owner: None
         """From an owner to a gateway: the same as long as nothing on it is lost; None = it is."""
         self.unheard_ms: Callable[[str, str], int | None] = lambda gateway, owner: None
@@ -213,6 +215,7 @@ class DatabaseJudge(OperatorJudge):
     def closed(self, partition_id: int) -> None:
         """The topic was deleted or made again."""
         self.by_id[partition_id].closed = True
+        self.by_id[partition_id].kept.clear()
 
     def reset(self, row: PartitionRow) -> None:
         """An operator set a start offset: everything begins anew."""
@@ -313,6 +316,7 @@ class DatabaseJudge(OperatorJudge):
     def _void(shadow: Shadow, from_offset: int) -> None:
         """What was known of records from an offset on is about other records."""
         shadow.version += 1
+        shadow.kept = {offset for offset in shadow.kept if offset < from_offset}
         dead = [grant for grant in shadow.granted if grant[0] >= from_offset]
         shadow.void.update(dead)
         for grant in dead:
@@ -362,6 +366,7 @@ class DatabaseJudge(OperatorJudge):
         shadow.start, shadow.end = head.start_offset, head.end_offset
         for row in part.upserted:
             shadow.rows[row[0]] = row
+        self.kept.committed(shadow, part, before, after)
         if truncated_at is not None:
             self._void(shadow, truncated_at)
         self.pass_over(shadow, part)
@@ -432,7 +437,7 @@ class DatabaseJudge(OperatorJudge):
         if old.state == ARCHIVING and passed:
             self._check_letter(shadow, offset)
             return
-        if not self.log.holds(shadow.key, offset):
+        if not self.log.holds(shadow.key, offset) and self.kept.needs_log(shadow, offset):
             return
         life, token = shadow.life(offset), old.lock_token
         fits = (token, ACCEPT) in life.said

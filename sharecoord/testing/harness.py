@@ -20,7 +20,7 @@ from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.core.invariants import check_window
 from sharecoord.core.peering import Relayed
-from sharecoord.core.states import AcknowledgeType, AcquireMode
+from sharecoord.core.states import AcknowledgeType, AcquireMode, RecordState
 from sharecoord.errors import SharecoordError, StoreUnavailableError
 from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.committer import Committer
@@ -510,6 +510,7 @@ def check_coordinator(coordinator: Coordinator) -> None:
             if actor.partition is None:
                 continue
             check_window(actor.partition.window)
+            check_kept(actor)
             end = actor.partition.window.end_offset
             ahead = sum(
                 last - first + 1
@@ -517,6 +518,17 @@ def check_coordinator(coordinator: Coordinator) -> None:
                 for first, last in chunk.runs(end)
             )
             assert actor.fresh.records == ahead, f"{actor.fresh.records} fresh, found {ahead}"
+
+
+def check_kept(actor: PartitionActor) -> None:
+    """Checks that payloads are kept of unfinished records alone."""
+    assert actor.partition is not None, "active"
+    window, kept = actor.partition.window, actor.kept.offsets
+    for first, last in kept.runs(0, 2**63 - 1):
+        for offset in range(first, last + 1):
+            found = window.ranges.get(offset)
+            unfinished = found is not None and found[2].state is not RecordState.ARCHIVED
+            assert unfinished or window.parked.covers(offset, offset), f"{offset} is kept"
 
 
 @asynccontextmanager

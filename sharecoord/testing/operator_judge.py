@@ -8,6 +8,7 @@ from sharecoord.core.changes import InFlightRow, PartitionCommit, PartitionKey
 from sharecoord.core.passed_over import Ranges
 from sharecoord.core.pauses import PauseScope
 from sharecoord.core.states import AcknowledgeType, RecordState
+from sharecoord.testing.kept_judge import KeptJudge
 from sharecoord.testing.shadow import RecordLog, Shadow, name_of, text_of
 
 __all__ = ["OperatorJudge"]
@@ -21,6 +22,7 @@ class OperatorJudge:
 
     by_id: dict[int, Shadow]
     log: RecordLog
+    kept: KeptJudge
     trace: Callable[[str], None]
     _now_ms: Callable[[], int]
     _troubles: int
@@ -103,6 +105,7 @@ class OperatorJudge:
         shadow.start, shadow.end = part.head.start_offset, part.head.end_offset
         for row in part.upserted:
             shadow.rows[row[0]] = row
+        self.kept.committed(shadow, part, before, after)
         more = offsets_of(part.passed_over or ()) - offsets_of(shadow.passed_over)
         if not more <= {*range(first, last + 1)}:
             self.broken(f"{name}: {sorted(more)} are passed over, asked was [{first}, {last}]")

@@ -109,6 +109,8 @@ class Shadow:
     void: set[tuple[int, int]] = field(default_factory=set)
     """Grants that a reset, a truncation or an operator ended."""
     lives: dict[int, RecordLife] = field(default_factory=dict)
+    kept: set[int] = field(default_factory=set)
+    """Records whose payload the store has."""
     redriven: set[int] = field(default_factory=set)
     """Of a lane: letters that were taken in."""
     version: int = 0

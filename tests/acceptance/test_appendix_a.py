@@ -92,10 +92,10 @@ ROWS: dict[str, list[str]] = {
         f"{HERE}::test_a_client_that_was_idle_for_two_hours_goes_on",
     ],
     "a dead letter loses its headers": [
-        "tests/unit/runtime/test_supported.py::test_a_setting_that_would_do_nothing_is_refused",
+        "tests/integration/test_dead_letters.py::test_they_arrive_byte_for_byte",
     ],
     "a dead letter that can not be produced is given up": [
-        "tests/unit/runtime/test_supported.py::test_a_setting_that_would_do_nothing_is_refused",
+        "tests/integration/test_dead_letters.py::test_the_topic_is_gone_and_comes_back_and_none_is_lost",
     ],
     "a record that always fails is tried for ever": [
         f"{HERE}::test_the_default_delivery_limit_is_finite",

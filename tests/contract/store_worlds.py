@@ -17,6 +17,7 @@ from sharecoord.core.changes import (
     CommitBatch,
     DeadLetter,
     InFlightRow,
+    KeptPayload,
     LoadedPartition,
     MemberRow,
     PartitionClaim,
@@ -340,6 +341,13 @@ def claimed(
     return loaded
 
 
+def kept_of(offset: int, **changed: Any) -> KeptPayload:
+    """A kept payload with awkward bytes in every field."""
+    headers = (("a", b"1"), ("a", None), ("", b"\xff\x00"), ("größe", b""))
+    sample = KeptPayload(offset, 300, b"\x00k", b"\xff" * 9, headers, START_MS, 1)
+    return sample._replace(**changed)
+
+
 def change_of(
     loaded: LoadedPartition,
     *,
@@ -350,6 +358,8 @@ def change_of(
     dead_letters_done: list[int] | None = None,
     checkpoints: list[Checkpoint] | None = None,
     checkpoints_done: list[int] | None = None,
+    kept: list[KeptPayload] | None = None,
+    kept_done: list[int] | None = None,
 ) -> PartitionCommit:
     """One partition's part of a commit, under the epochs of its claim."""
     return PartitionCommit(
@@ -363,6 +373,8 @@ def change_of(
         dead_letters_done=dead_letters_done or [],
         checkpoints=checkpoints or [],
         checkpoints_done=checkpoints_done or [],
+        kept=kept or [],
+        kept_done=kept_done or [],
     )
 
 

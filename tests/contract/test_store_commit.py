@@ -11,18 +11,21 @@ from sharecoord.core.changes import (
     CommitBatch,
     DeadLetter,
     InFlightRow,
+    LoadedPartition,
     PartitionClaim,
     PartitionHead,
 )
 from sharecoord.errors import InternalError, StoreOutcomeUnknownError
 from tests.contract.store_worlds import (
     START_MS,
+    AnyStore,
     World,
     change_of,
     claim_partition,
     claimed,
     commit,
     head_of,
+    kept_of,
     key_of,
     letter_of,
     member_of,
@@ -338,6 +341,74 @@ def test_checkpoints_end_with_what_is_in_flight(world: World, ends_by: str) -> N
     assert [None if each is None else each.checkpoints for each in found] == [(), ()]
     assert found[0] is not None
     assert found[0].dead_letters == (letter,)
+
+
+def sizes(store: AnyStore, *loaded: LoadedPartition) -> list[dict[int, int]]:
+    """What the next claims of share-partitions say of kept payloads."""
+    claims = [
+        PartitionClaim(open_partition(store, each.row.key).partition_id, 2) for each in loaded
+    ]
+    found = [each for each in store.claim_partitions(claims) if each is not None]
+    assert all(list(each.kept) == sorted(each.kept) for each in found)
+    return [dict(each.kept) for each in found]
+
+
+def test_kept_payloads_are_written_replaced_read_and_deleted(world: World) -> None:
+    store = world.open()
+    loaded, other = claimed(store, key_of(0)), claimed(store, key_of(1))
+    bare = kept_of(9, key=None, value=None, headers=(), timestamp_ms=-1, timestamp_type=0)
+    large = kept_of(7, value=bytes(range(256)) * 4_096, size_bytes=BIG)
+    some = [bare, large, kept_of(2)]
+    commit(store, change_of(loaded, kept=some), change_of(other, kept=[large]))
+    id_, offsets = loaded.row.partition_id, [9, 2, 55, 7]
+    assert store.read_kept(id_, offsets) == [kept_of(2), large, bare]
+    assert store.read_kept(id_, [7, 8]) == [large]
+    assert store.read_kept(id_, []) == []
+    assert store.read_kept(id_, list(range(500))) == [kept_of(2), large, bare]
+    newer = kept_of(2, value=b"", key=b"", size_bytes=1)
+    commit(store, change_of(loaded, kept=[newer], kept_done=[2, 9, 55]))
+    assert store.read_kept(id_, offsets) == [newer, large]
+    assert sizes(store, loaded, other) == [{2: 1, 7: BIG}, {7: BIG}]
+
+
+def test_a_fenced_commit_keeps_no_payload(world: World) -> None:
+    store = world.open()
+    loaded, other = claimed(store, key_of(0)), claimed(store, key_of(1))
+    commit(store, change_of(loaded, kept=[kept_of(3)]))
+    store.reset_partitions({other.row.key: 0})
+    late = change_of(other, kept=[kept_of(1)])
+    fenced = commit(store, change_of(loaded, kept=[kept_of(4)], kept_done=[3]), late)
+    assert fenced == {other.row.partition_id}
+    assert sizes(store, loaded, other) == [{4: 300}, {}]
+
+
+@pytest.mark.parametrize("ends_by", ["reset", "topics", "group", "close"])
+def test_kept_payloads_end_with_what_is_in_flight(world: World, ends_by: str) -> None:
+    """Also where an outbox keeps the share-partition."""
+    store = world.open()
+    loaded, plain = claimed(store, key_of(0)), claimed(store, key_of(1))
+    rows, kept = [row_of(0, 4)], [kept_of(1), kept_of(3)]
+    commit(
+        store,
+        change_of(loaded, upserted=rows, dead_letters=[letter_of(3)], kept=kept),
+        change_of(plain, upserted=rows, kept=kept),
+    )
+    keys = [loaded.row.key, plain.row.key]
+    if ends_by == "reset":
+        store.reset_partitions(dict.fromkeys(keys, 0))
+    elif ends_by == "topics":
+        store.delete_topics("group", ["orders"])
+    elif ends_by == "group":
+        store.delete_group("group")
+    else:
+        for each in (loaded, plain):
+            id_, epoch = each.row.partition_id, each.row.owner_epoch
+            store.close_partition(id_, owner_epoch=epoch - 1)
+            assert len(store.read_kept(id_, [1, 3])) == 2, "a former owner"
+            store.close_partition(id_, owner_epoch=epoch)
+    assert sizes(store, loaded, plain) == [{}, {}]
+    for each in (loaded, plain):
+        assert store.read_kept(each.row.partition_id, [1, 3]) == []
 
 
 def test_an_outbox_is_read_page_by_page(world: World) -> None:

@@ -24,6 +24,7 @@ from sharecoord.core.changes import (
     DeadLetter,
     DelayedPlace,
     InFlightRow,
+    KeptPayload,
     LoadedPartition,
     MemberRow,
     PartitionCommit,
@@ -124,6 +125,20 @@ letters = st.builds(
 )
 checkpoints = st.lists(
     st.builds(Checkpoint, offset=small, data=st.binary(max_size=3), at_ms=int64),
+    max_size=2,
+    unique_by=lambda each: each.offset,
+)
+kept_payloads = st.lists(
+    st.builds(
+        KeptPayload,
+        offset=small,
+        size_bytes=st.integers(0, 2**63 - 1),
+        key=st.none() | st.binary(max_size=3),
+        value=st.none() | st.binary(max_size=3),
+        headers=headers.map(tuple),
+        timestamp_ms=int64,
+        timestamp_type=st.integers(0, 2),
+    ),
     max_size=2,
     unique_by=lambda each: each.offset,
 )
@@ -310,6 +325,8 @@ class StoresAgree(RuleBasedStateMachine):
             dead_letters_done=data.draw(st.lists(small, max_size=2)),
             checkpoints=data.draw(checkpoints),
             checkpoints_done=data.draw(st.lists(small, max_size=2)),
+            kept=data.draw(kept_payloads),
+            kept_done=data.draw(st.lists(small, max_size=2)),
             truncated_at=data.draw(st.none() | small),
         )
 

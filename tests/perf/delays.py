@@ -1,9 +1,10 @@
 """A million records that are to be delivered later, each at a time of its own: a script, no test.
 
-    python -m tests.perf.delays [--records 1000000] [--spread-s 60] [--stride 1] [--kill]
+    python -m tests.perf.delays [--records 1000000] [--spread-s 60] [--stride 1] [--kill] [--keep]
 
 Prints how long it takes until all of them wait, what the coordinator's memory is then and at most,
-and how late they come. With `--kill` the coordinator is killed with -9 while they wait.
+and how late they come. With `--kill` the coordinator is killed with -9 while they wait; with
+`--keep` their payloads are stored.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 
 from confluent_kafka import Producer
-from sharecoord_sdk import ShareConsumer
+from sharecoord_sdk import AdminClient, ShareConsumer
 
 from sharecoord.bench.procfs import peak_rss_mb
 from sharecoord.core.schedule import DELIVER_AT_HEADER
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--ahead-s", type=int, default=90)
     parser.add_argument("--stride", type=int, default=1, help="7919: in no order")
     parser.add_argument("--kill", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="share.retry.keep.payload=true")
     options = parser.parse_args()
     records = options.records
     with tempfile.TemporaryDirectory() as folder, KafkaBroker() as broker:
@@ -67,6 +69,9 @@ def main() -> None:
             broker.bootstrap_servers, records, first_ms, options.spread_s * 1000, options.stride
         )
         with CoordinatorProcess(broker.bootstrap_servers, Path(folder)) as coordinator:
+            with AdminClient({"bootstrap.servers": coordinator.address}) as admin:
+                keep = str(options.keep).lower()
+                admin.alter_group_configs("g", {"share.retry.keep.payload": keep})
             measure(coordinator, records, kill=options.kill)
 
 

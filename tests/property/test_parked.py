@@ -19,6 +19,21 @@ def runs_of(numbers: set[int]) -> list[tuple[int, int]]:
     return list(zip(starts, sorted(n for n in numbers if n + 1 not in numbers), strict=True))
 
 
+@given(st.lists(RANGES, max_size=6), st.lists(RANGES, max_size=6), st.integers(0, 2**62 + 9))
+def test_the_first_one_that_others_have_not(
+    mine: list[tuple[int, int]], others: list[tuple[int, int]], end: int
+) -> None:
+    parked, kept = ParkedOffsets(), ParkedOffsets()
+    numbers: list[set[int]] = []
+    for offsets, ranges in ((parked, mine), (kept, others)):
+        found = {n for first, last in ranges for n in range(first, last + 1)}
+        for run in runs_of(found):
+            offsets.add(*run)
+        numbers.append(found)
+    left = {n for n in numbers[0] - numbers[1] if n < end}
+    assert parked.first_without(kept, end) == min(left, default=None)
+
+
 @given(st.lists(st.tuples(st.booleans(), RANGES), max_size=12), RANGES)
 def test_it_is_a_set_of_numbers(
     steps: list[tuple[bool, tuple[int, int]]], asked: tuple[int, int]

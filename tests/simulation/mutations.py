@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from sharecoord.config.group import GroupConfig
-from sharecoord.core import outcomes, passed_over, share_partition
+from sharecoord.core import log_start, outcomes, passed_over, share_partition
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
@@ -41,6 +41,7 @@ from sharecoord.runtime.dispatch import Dispatcher
 from sharecoord.runtime.effects import AcknowledgeEffect, DeliveryEffect
 from sharecoord.runtime.forcing import Forcing
 from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.kept_payloads import KeptPayloads
 from sharecoord.runtime.outboxes import OutboxWatch
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import Session
@@ -386,6 +387,10 @@ MUTATIONS = FLEET_MUTATIONS | {
     "a dead letter that Kafka refused counts as arrived": on(DeadLetters, "_heard", _heard_ok),
     "a dead letter is not stored": on(DeadLetters, "into", _no_outbox),
     "a checkpoint is not stored": on(Checkpoints, "into", _forgets_checkpoints),
+    "retention takes what is kept": on(
+        log_start, "_without", lambda kept, first, last: [(first, last)]
+    ),
+    "a kept payload outlives its record": on(KeptPayloads, "finish", lambda kept, decision: None),
     "a checkpoint under an old token is stored": on(Checkpoints, "keep", _keeps_refused),
     "what a former owner has sent is sent again": on(
         DeadLetters, "_take_arrived", _arrived_nothing

@@ -127,6 +127,9 @@ class World:
             self.judge.letters_once = self.seed % 2 == 1
             once = str(self.judge.letters_once).lower()
             defaults["errors.deadletterqueue.exactly.once"] = once
+        if self.seed % 7 < 3:
+            # No draw.
+            defaults["share.retry.keep.payload"] = "true"
         self.has_keys, self.is_switched = self.seed % 4 == 1, self.seed % 8 == 5
         if self.has_keys:
             # No draw, either.

@@ -373,6 +373,7 @@ def _partition(offsets: pb.PartitionOffsets) -> PartitionOffsets:
         lane=offsets.partition.lane,
         stops_at=_optional(offsets, "stops_at"),
         rate_limit=offsets.rate_limit,
+        payloads_not_kept=offsets.payloads_not_kept,
     )
 
 

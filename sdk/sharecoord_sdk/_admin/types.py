@@ -144,6 +144,9 @@ class PartitionOffsets:
         stops_at: It has a part of its log, and nothing from this offset on; log end and lag are of
             that part. None = it follows its log.
         rate_limit: Records per second that are handed out at the most; 0 = no limit.
+        payloads_not_kept: Records that came to wait and whose payload was not stored, though
+            `share.retry.keep.payload` is on, since the coordinator that was asked started; 0 when
+            another one serves the partition.
     """
 
     topic: str
@@ -164,6 +167,7 @@ class PartitionOffsets:
     lane: str = ""
     stops_at: int | None = None
     rate_limit: int = 0
+    payloads_not_kept: int = 0
 
     @property
     def name(self) -> str:

@@ -117,7 +117,7 @@ class AssignedPartitions(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionOffsets(_message.Message):
-    __slots__ = ("partition", "start_offset", "end_offset", "log_end_offset", "lag", "acquired_records", "available_records", "delayed_records", "archived_records", "leader_epoch", "window_full_at", "stopped_reason", "pause", "stops_at", "rate_limit")
+    __slots__ = ("partition", "start_offset", "end_offset", "log_end_offset", "lag", "acquired_records", "available_records", "delayed_records", "archived_records", "leader_epoch", "window_full_at", "stopped_reason", "pause", "stops_at", "rate_limit", "payloads_not_kept")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,7 @@ class PartitionOffsets(_message.Message):
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     STOPS_AT_FIELD_NUMBER: _ClassVar[int]
     RATE_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_NOT_KEPT_FIELD_NUMBER: _ClassVar[int]
     partition: _share_types_pb2.TopicPartition
     start_offset: int
     end_offset: int
@@ -148,7 +149,8 @@ class PartitionOffsets(_message.Message):
     pause: Pause
     stops_at: int
     rate_limit: int
-    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., acquired_records: _Optional[int] = ..., available_records: _Optional[int] = ..., delayed_records: _Optional[int] = ..., archived_records: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., window_full_at: _Optional[int] = ..., stopped_reason: _Optional[str] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., stops_at: _Optional[int] = ..., rate_limit: _Optional[int] = ...) -> None: ...
+    payloads_not_kept: int
+    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., acquired_records: _Optional[int] = ..., available_records: _Optional[int] = ..., delayed_records: _Optional[int] = ..., archived_records: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., window_full_at: _Optional[int] = ..., stopped_reason: _Optional[str] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., stops_at: _Optional[int] = ..., rate_limit: _Optional[int] = ..., payloads_not_kept: _Optional[int] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
     __slots__ = ("group_id", "state", "group_epoch", "members", "offsets", "error_reason", "error_message", "coordinator_id", "fairness_jain_ratio", "member_count", "pauses")

@@ -454,6 +454,7 @@ def _partition(view: PartitionView) -> pb.PartitionOffsets:
         pause=pause_of(view.pause) if view.pause else None,
         stops_at=view.stops_at,
         rate_limit=view.rate_limit,
+        payloads_not_kept=view.payloads_not_kept,
     )
 
 

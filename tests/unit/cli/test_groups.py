@@ -133,12 +133,15 @@ def test_describe_offsets_verbose_has_kafkas_columns_in_kafkas_order() -> None:
 
 
 def test_describe_says_why_a_partition_is_not_served() -> None:
-    described = GroupDescription("g", GroupState.STABLE, member_count=1, offsets=(FULL, STOPPED))
+    unkept = PartitionOffsets("orders", 4, start_offset=5, log_end_offset=9, payloads_not_kept=3)
+    offsets = (FULL, STOPPED, unkept)
+    described = GroupDescription("g", GroupState.STABLE, member_count=1, offsets=offsets)
     result = run(
         "groups", "--describe", "--group", "g", admin=FakeAdmin(describe_groups=[described])
     )
     assert result.stdout.splitlines()[1].endswith("window full at 5")
     assert result.stdout.splitlines()[2].endswith("stopped: LOG_REGRESSED")
+    assert result.stdout.splitlines()[3].endswith("3 payloads not kept")
 
 
 def test_describe_members() -> None:

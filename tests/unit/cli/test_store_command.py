@@ -48,7 +48,7 @@ def test_check_of_a_sound_store(url: str, tmp_path: Path) -> None:
     result = run("store", "check", "--store", url)
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == (
-        f"store {tmp_path}/s.db: sound; 14 rows, schema 0001, Kafka cluster kafka-1\n"
+        f"store {tmp_path}/s.db: sound; 15 rows, schema 0001, Kafka cluster kafka-1\n"
     )
     assert json.loads(run("store", "check", "--store", url, "-o", "json").stdout) == []
 
@@ -63,7 +63,7 @@ def test_check_lists_what_is_wrong(url: str, tmp_path: Path) -> None:
         "member group_id=group member_id=m1 topics is no JSON array of texts "
         "delete the row; the member joins again by itself"
     )
-    assert "1 finding; 14 rows" in table.stderr
+    assert "1 finding; 15 rows" in table.stderr
     rows = json.loads(run("store", "check", "--store", url, "-o", "json").stdout)
     assert [(row["table"], row["row"]) for row in rows] == [
         ("member", "group_id=group member_id=m1")
@@ -93,7 +93,7 @@ def test_backup_and_restore(url: str, tmp_path: Path) -> None:
     result = run("store", "backup", str(file), "--store", url)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith(
-        f"Backed up 14 rows to {file} (schema 0001, Kafka cluster kafka-1, "
+        f"Backed up 15 rows to {file} (schema 0001, Kafka cluster kafka-1, "
     )
     again = run("store", "backup", str(file), "--store", url)
     assert again.exit_code == 1
@@ -107,7 +107,7 @@ def test_backup_and_restore(url: str, tmp_path: Path) -> None:
     other = f"sqlite:///{tmp_path}/other.db"
     restored = run("store", "restore", str(file), env={"SHARECOORD_STORE__URL": other})
     assert restored.exit_code == 0, restored.stderr
-    assert restored.stdout.startswith("Restored 14 rows of ")
+    assert restored.stdout.startswith("Restored 15 rows of ")
     assert "first used after it begin at share.auto.offset.reset" in restored.stderr
     assert run("store", "check", "--store", other).exit_code == 0
 

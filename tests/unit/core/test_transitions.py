@@ -190,6 +190,25 @@ def test_t12_records_that_were_never_acquired_are_archived_too() -> None:
     assert scene.partition.head.finished_count == 40
 
 
+def test_log_start_leaves_what_is_kept_and_so_do_gaps() -> None:
+    scene = Scene()
+    scene.acquire(new=[(0, 9)])
+    for first, last in ((1, 2), (4, 4), (7, 7)):
+        scene.partition.kept.add(first, last)
+    scene.acknowledge(RELEASE, 1, 5)
+    scene.log_start(8)
+    left = [(0, 0, "ACQUIRED", 1), (1, 2, "AVAILABLE", 1), (3, 3, "ARCHIVED", 1)]
+    left += [(4, 4, "AVAILABLE", 1), (5, 5, "ARCHIVED", 1), (6, 9, "ACQUIRED", 1)]
+    assert scene.states() == left
+    scene.acknowledge(RELEASE, 6, 9)
+    left[5:] = [(6, 6, "ARCHIVED", 1), (7, 9, "AVAILABLE", 1)]
+    left[4:6] = [(5, 6, "ARCHIVED", 1)]
+    assert scene.states() == left
+    scene.apply(scene.partition.decide_gap(0, 9))
+    assert scene.states()[-2:] == [(5, 6, "ARCHIVED", 1), (7, 7, "AVAILABLE", 1)]
+    assert scene.acquire(records=10) == [(1, 2, 2), (4, 4, 2), (7, 7, 2)]
+
+
 def test_t13_log_start_leaves_acquired_records_alone() -> None:
     scene = Scene()
     scene.acquire(new=[(0, 9)])

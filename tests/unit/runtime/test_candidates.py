@@ -7,13 +7,14 @@ import dataclasses
 import pytest
 
 from sharecoord.core.changes import PartitionHead
+from sharecoord.core.parked import ParkedOffsets
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import AcknowledgedRange, SharePartition
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.runtime.candidates import BATCH_SPAN_MAX, Candidates, candidates
 from sharecoord.runtime.memory_budget import GroupBudget, MemoryBudget
-from sharecoord.runtime.record_cache import RecordCache
+from sharecoord.runtime.record_cache import RecordCache, parts_without
 from tests.unit.runtime.worlds import At
 
 FAR = BATCH_SPAN_MAX
@@ -103,3 +104,33 @@ def test_records_without_payload_are_asked_for_together() -> None:
     assert [(first, last) for first, last, _ in found.due] == [(0, 0), (3, 3), (10, 11)]
     assert found.gaps == [(1, 2)]
     assert found.missing == (4, 49)
+
+
+def test_what_the_store_has_is_not_asked_of_the_log() -> None:
+    whole = chunk_of(*range(50), covers_from=0)
+    partition, cache = made(dataclasses.replace(whole, offsets=None))
+    acquire_and_release(partition, look(partition, cache))
+    cache.clear()
+    for first, last in ((0, 4), (10, 14), (40, 49)):
+        partition.kept.add(first, last)
+    found = look(partition, cache)
+    assert found.due == []
+    assert found.missing == (5, 49)
+    assert found.stored == [*range(5), *range(10, 15), *range(40, 50)]
+    cache.add(dataclasses.replace(chunk_of(*range(12), covers_from=0), offsets=None))
+    found = look(partition, cache)
+    assert [(first, last) for first, last, _ in found.due] == [(0, 11)]
+    assert (found.missing, found.stored) == ((15, 49), [*range(12, 15), *range(40, 50)])
+
+
+def test_a_chunk_of_the_log_says_nothing_of_what_is_kept() -> None:
+    kept = ParkedOffsets()
+    whole = chunk_of(0, 1, 5, 6, 9, covers_from=0)
+    assert parts_without(whole, kept) == [whole]
+    kept.add(1, 3)
+    kept.add(6, 9)
+    parts = parts_without(whole, kept)
+    assert [(part.covers_from, part.last, part.runs(0)) for part in parts] == [
+        (0, 0, [(0, 0)]),
+        (4, 5, [(5, 5)]),
+    ]

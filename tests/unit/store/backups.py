@@ -29,6 +29,7 @@ from tests.contract.store_worlds import (
     claimed,
     commit,
     head_of,
+    kept_of,
     letter_of,
     member_of,
     row_of,
@@ -91,10 +92,12 @@ def filled(world: World) -> tuple[AnyStore, LoadedPartition]:
     loaded = claimed(store)
     rows = [row_of(0, 4), row_of(7, 9, state=0, available_at_ms=START_MS + 5)]
     head = head_of(0, 100, finished=92)
-    kept = [Checkpoint(3, b"half \xff", START_MS)]
+    letters, half, kept = [letter_of(5)], [Checkpoint(3, b"half \xff", START_MS)], [kept_of(8)]
     commit(
         store,
-        change_of(loaded, head=head, upserted=rows, dead_letters=[letter_of(5)], checkpoints=kept),
+        change_of(
+            loaded, head=head, upserted=rows, dead_letters=letters, checkpoints=half, kept=kept
+        ),
     )
     store.join_members([member_of()])
     store.save_group_config("group", set_values={"share.ordering": "key"}, deleted=[])

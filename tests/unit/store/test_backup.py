@@ -47,7 +47,14 @@ from tests.contract.store_worlds import (
     ranges,
     row_of,
 )
-from tests.contract.test_store_stateful import checkpoints, heads, layouts, letters, members
+from tests.contract.test_store_stateful import (
+    checkpoints,
+    heads,
+    kept_payloads,
+    layouts,
+    letters,
+    members,
+)
 from tests.unit.store.backups import (
     access_of,
     backup_of,
@@ -93,6 +100,7 @@ def test_any_state_comes_back(data: st.DataObject) -> None:
                 upserted=data.draw(layouts()),
                 dead_letters=drawn_letters,
                 checkpoints=data.draw(checkpoints),
+                kept=data.draw(kept_payloads),
             )
             commit(store, change)
         unique = {"unique_by": lambda member: (member.group_id, member.member_id)}
@@ -148,6 +156,7 @@ def test_the_file_can_be_read_by_people(backup: Path) -> None:
         "dead_letter": 1,
         "letter_mark": 0,
         "record_checkpoint": 1,
+        "kept_payload": 1,
     }
     assert ["group", '{"share.ordering":"key"}', 2, "[]"] in lines
     assert backup.stat().st_mode & 0o777 == 0o600

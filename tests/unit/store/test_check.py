@@ -31,6 +31,7 @@ from tests.contract.store_worlds import (
     claimed,
     commit,
     head_of,
+    kept_of,
     key_of,
     letter_of,
     member_of,
@@ -62,8 +63,10 @@ def sound(world: SqliteWorld) -> tuple[AnyStore, LoadedPartition]:
     ]
     letters = [letter_of(20)]
     head = head_of(0, 100, finished=91)
-    kept = [Checkpoint(3, b"half", START_MS)]
-    change = change_of(loaded, head=head, upserted=rows, dead_letters=letters, checkpoints=kept)
+    half, kept = [Checkpoint(3, b"half", START_MS)], [kept_of(8)]
+    change = change_of(
+        loaded, head=head, upserted=rows, dead_letters=letters, checkpoints=half, kept=kept
+    )
     commit(store, change)
     store.join_members([member_of()])
     store.save_group_config("group", set_values={"share.ordering": "key"}, deleted=[])
@@ -100,6 +103,7 @@ def test_a_sound_store_has_no_findings(world: SqliteWorld) -> None:
         "dead_letter": 1,
         "letter_mark": 1,
         "record_checkpoint": 1,
+        "kept_payload": 1,
     }
 
 
@@ -411,6 +415,34 @@ RANGE = "partition_id=1 first_offset="
             "record_checkpoint",
             "partition_id=1 record_offset=3",
             "data has 65537 bytes; 65536 is the most",
+            "delete the row",
+        ),
+        (
+            "UPDATE kept_payload SET partition_id = 9",
+            "kept_payload",
+            "partition_id=9 record_offset=8",
+            "there is no such share-partition",
+            "delete the row",
+        ),
+        (
+            "UPDATE kept_payload SET record_offset = 100",
+            "kept_payload",
+            "partition_id=1 record_offset=100",
+            "offset 100 is not inside its window",
+            "delete the row",
+        ),
+        (
+            "UPDATE kept_payload SET headers = '{'",
+            "kept_payload",
+            "partition_id=1 record_offset=8",
+            "headers are not as the coordinator writes them",
+            "delete the row",
+        ),
+        (
+            "UPDATE kept_payload SET size_bytes = -1",
+            "kept_payload",
+            "partition_id=1 record_offset=8",
+            "size_bytes is -1",
             "delete the row",
         ),
         (

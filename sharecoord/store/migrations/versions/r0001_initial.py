@@ -29,6 +29,7 @@ def upgrade() -> None:
     _make_dead_letter()
     _make_letter_mark()
     _make_record_checkpoint()
+    _make_kept_payload()
 
 
 def _make_small_tables() -> None:
@@ -201,6 +202,22 @@ def _make_record_checkpoint() -> None:
         sa.Column("at_ms", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("partition_id", "record_offset", name="pk_record_checkpoint"),
         *_of_share_partition("fk_record_checkpoint_partition_id"),
+    )
+
+
+def _make_kept_payload() -> None:
+    op.create_table(
+        "kept_payload",
+        sa.Column("partition_id", _ROW_ID, nullable=False, autoincrement=False),
+        sa.Column("record_offset", sa.BigInteger, nullable=False, autoincrement=False),
+        sa.Column("size_bytes", sa.BigInteger, nullable=False),
+        sa.Column("record_key", _LONG_BLOB),
+        sa.Column("record_value", _LONG_BLOB),
+        sa.Column("headers", _LONG_TEXT, nullable=False),
+        sa.Column("timestamp_ms", sa.BigInteger, nullable=False),
+        sa.Column("timestamp_type", sa.Integer, nullable=False),
+        sa.PrimaryKeyConstraint("partition_id", "record_offset", name="pk_kept_payload"),
+        *_of_share_partition("fk_kept_payload_partition_id"),
     )
 
 
