@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -22,11 +22,9 @@ import structlog
 
 from sharecoord.core.changes import DeadLetter, LoadedPartition, PartitionCommit
 from sharecoord.core.dead_letters import OutboxMark, headers_of, mark_of, outbox_name, size_of
-from sharecoord.core.outcomes import archive_cause, archive_message
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.states import RecordState
-from sharecoord.core.window import Edit, RangeState, Window
+from sharecoord.core.window import Edit, Window
 from sharecoord.errors import (
     LimitExceededError,
     NotOwnerError,
@@ -41,9 +39,9 @@ from sharecoord.ports import (
     OffsetQuery,
     OutgoingMessage,
 )
-from sharecoord.runtime.clock import RuntimeClock
 from sharecoord.runtime.effects import CallbackEffect
 from sharecoord.runtime.letter_owner import LetterOwner, confirmed
+from sharecoord.runtime.new_letters import letters_of
 
 if TYPE_CHECKING:
     from sharecoord.runtime.context import Context
@@ -555,55 +553,3 @@ class DeadLetters:
                 self._actor.dead_letters_safe(first, offset)
                 first = after or 0
         self._context.committer.add(self._actor)
-
-
-def letters_of(
-    edits: Iterable[Edit],
-    window: Window,
-    clock: RuntimeClock,
-    now_ms: int,
-    *,
-    settings: PartitionSettings,
-    state_epoch: int,
-    checkpoint_of: Callable[[int], bytes | None],
-) -> Iterator[DeadLetter]:
-    """What becomes ARCHIVING by edits that are about to be applied, without payloads."""
-    for first, last, value in edits:
-        if value is None or value.state is not RecordState.ARCHIVING:
-            continue
-        common = _in_common(value, clock, now_ms, settings, state_epoch)
-        for start, end, old in window.ranges.overlapping(first, last):
-            for offset in range(max(start, first), min(end, last) + 1):
-                yield replace(
-                    common,
-                    offset=offset,
-                    member_id=old.member_id,
-                    checkpoint=checkpoint_of(offset),
-                )
-
-
-def _in_common(
-    value: RangeState,
-    clock: RuntimeClock,
-    now_ms: int,
-    settings: PartitionSettings,
-    state_epoch: int,
-) -> DeadLetter:
-    """What the letters of a range that becomes ARCHIVING have in common."""
-    history = value.history
-    return DeadLetter(
-        offset=-1,
-        reason=str(archive_cause(value)),
-        delivery_count=value.delivery_count,
-        message=archive_message(value) or (history.error if history else None),
-        key=None,
-        value=None,
-        headers=(),
-        timestamp_ms=-1,
-        members=history.members if history else (),
-        first_failed_at_ms=history.first_failed_ms + clock.store_offset_ms if history else 0,
-        failed_at_ms=clock.to_store(now_ms),
-        state_epoch=state_epoch,
-        topic=settings.dead_letter_topic,
-        exactly_once=settings.dead_letter_exactly_once,
-    )

@@ -27,7 +27,7 @@ from sharecoord.errors import InvalidRequestError
 from sharecoord.runtime.admin_types import ForcedRange
 from sharecoord.runtime.checkpoints import ended_by, for_letter
 from sharecoord.runtime.clock import RuntimeClock
-from sharecoord.runtime.dead_letters import letters_of
+from sharecoord.runtime.new_letters import letters_of
 from sharecoord.runtime.recovery import commit_of, ranges_of
 
 EVENTS = {

@@ -353,8 +353,8 @@ class PartitionActor:
             max_records = min(max_records, self._lifeline())
         if not max_records:
             return 0
+        window, end_before = partition.window, partition.window.end_offset
         found = self._candidates(session.member_id, max_records, short=short)
-        end_before = partition.window.end_offset
         decision = partition.decide_acquire(
             now_ms,
             session.member_id,

@@ -34,6 +34,9 @@ LIMIT_MEMORY_MS = 60_000
 JUMP_MEMORY_MS = 60_000
 """A coordinator measures the store's clock at least so often, however slow the store is."""
 
+LOADING_MS = 2_000
+"""From a claim until its locks are looked at."""
+
 SESSION_MARGIN_MS = 2_000
 """Owners hear of members once a second, so a session may end this much early."""
 
@@ -117,8 +120,12 @@ class DatabaseJudge(OperatorJudge):
     def clock_jumped(self, by_ms: int) -> None:
         """The store's clock was set: forward, locks that are loaded later seem that much older."""
         if by_ms > 0:
-            self._jumps.append((self._now_ms(), by_ms))
+            now_ms = self._now_ms()
+            self._jumps.append((now_ms, by_ms))
             self._troubles += 1
+            for shadow in self.by_id.values():
+                if now_ms - shadow.claimed_ms < LOADING_MS:
+                    self._seem_older(shadow, by_ms)
 
     def heard(self, gateway: str, owner: str) -> None:
         """An owner hears a gateway again: what ended meanwhile stays ended."""
@@ -197,10 +204,16 @@ class DatabaseJudge(OperatorJudge):
         if shadow.owner is not None and row.owner != shadow.owner:
             shadow.calm.clear()
         shadow.owner, shadow.owner_epoch = row.owner, row.owner_epoch
-        now_ms = self._now_ms()
+        shadow.claimed_ms = now_ms = self._now_ms()
         for life in shadow.lives.values():
             if life.deadline_ms > now_ms:
                 life.deadline_ms -= self.jumped_ms(life.granted_ms)
+
+    @staticmethod
+    def _seem_older(shadow: Shadow, by_ms: int) -> None:
+        """What is being loaded is looked at with the time that was set meanwhile."""
+        for life in shadow.lives.values():
+            life.deadline_ms -= by_ms
 
     def jumped_ms(self, granted_ms: int) -> int:
         """How much older a lock seems to who loads it: its owner did not know the time set yet."""
@@ -499,8 +512,9 @@ class DatabaseJudge(OperatorJudge):
         granted = shadow.calm.get((offset, token))
         if token in life.arrived or granted is None:
             return
-        troubles, owner, way = granted
-        if troubles == self._troubles and way == self._way_to(old.member_id, owner):
+        troubles, owner, way, until_ms = granted
+        calm = troubles == self._troubles and way == self._way_to(old.member_id, owner)
+        if calm and self._now_ms() < until_ms:
             self.broken(f"{name_of(shadow)}@{offset}: {text_of(old)} counts, and it was never sent")
 
     def _check_grant(
@@ -519,7 +533,9 @@ class DatabaseJudge(OperatorJudge):
         shadow.granted[offset, token] = (str(new.member_id), new.delivery_count)
         way = self._way_to(new.member_id, shadow.owner)
         if way is not None:
-            shadow.calm[offset, token] = (self._troubles, shadow.owner, way)
+            # Who can not load for longer than a lock may last with its extension says nothing.
+            until_ms = self._now_ms() + 2 * new.granted_ms
+            shadow.calm[offset, token] = (self._troubles, shadow.owner, way, until_ms)
 
     def _check_archived(
         self,

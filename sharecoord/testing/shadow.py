@@ -98,8 +98,11 @@ class Shadow:
     rows: dict[int, InFlightRow] = field(default_factory=dict)
     granted: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     """(offset, token) to (member, delivery count): what was committed."""
-    calm: dict[tuple[int, int], tuple[int, str | None, object]] = field(default_factory=dict)
-    """What stood in the way of a grant's delivery when it was committed; see the judge."""
+    calm: dict[tuple[int, int], tuple[int, str | None, object, int]] = field(default_factory=dict)
+    """What stood in the way of a grant's delivery when it was committed, and until when its lock
+    may last; see the judge."""
+    claimed_ms: int = -(1 << 40)
+    """When it was claimed last."""
     in_order: set[tuple[int, int]] = field(default_factory=set)
     """Grants that were made while order was kept."""
     passed_over: Ranges = ()
