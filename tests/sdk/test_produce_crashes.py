@@ -1,28 +1,28 @@
 """A relay of outputs ends, or stands still, at each step of its way: each record arrives once.
 
-A step is the begin or the commit of a SQL transaction, or the moment before or after a call of
+A step is a statement or the commit of a SQL transaction, or the moment before or after a call of
 Kafka. A life that is over does nothing more: no handler of an exception, no `finally` of it reaches
 Kafka or the database.
 """
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import confluent_kafka
+import greenlet
 import pytest
 from confluent_kafka import KafkaException
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sharecoord_sdk.contrib.sqlalchemy import ProduceOutbox, ProduceRelay
-from sqlalchemy import Engine, create_engine, event, select
+from sqlalchemy import Connection, Engine, create_engine, event, select
 
 from .fake_kafka import FakeBroker
 
 STEPS_MAX = 200
-WAIT_S = 30.0
 
 
 class Death(BaseException):
@@ -30,22 +30,43 @@ class Death(BaseException):
 
 
 class Life:
-    """The steps of one process."""
+    """The steps of one process; it ends at one of them, or lets others go first at each."""
 
-    def __init__(self, at: int = 0, meet: Callable[[], None] | None = None) -> None:
-        self.at, self.meet = at, meet
+    def __init__(self, at: int = 0, let: Callable[[], object] | None = None) -> None:
+        self.at, self.let = at, let
         self.names: list[str] = []
         self.is_over = False
+        self.has_lock = False
+        """Of SQLite: it has one writer."""
 
-    def __call__(self, name: str) -> None:
+    def __call__(self, name: str, *, is_locked: bool = False) -> None:
         if self.is_over:
             raise Death
         self.names.append(name)
         if len(self.names) == self.at:
-            if self.meet is None:
-                self.is_over = True
-                raise Death
-            self.meet()
+            self.is_over = True
+            raise Death
+        # With a lock held, the database has others wait.
+        if self.let is not None and not is_locked:
+            self.let()
+
+    def watch(self, engine: Engine) -> None:
+        """Each statement and each commit is a step."""
+
+        def execute(connection: Connection, cursor: object, statement: str, *_: object) -> None:
+            self("statement", is_locked=self.has_lock)
+            self.has_lock = self.has_lock or not statement.startswith("SELECT")
+
+        def end(connection: Connection) -> None:
+            self.has_lock = False
+
+        def commit(connection: Connection) -> None:
+            self("commit", is_locked=self.has_lock)
+            end(connection)
+
+        event.listen(engine, "before_cursor_execute", execute)
+        event.listen(engine, "commit", commit)
+        event.listen(engine, "rollback", end)
 
 
 class World:
@@ -64,13 +85,14 @@ class World:
 
     def _engine(self, life: Life) -> Engine:
         made = create_engine(self.url)
-        event.listen(made, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
-        event.listen(made, "begin", lambda connection: life("begin"))
-        event.listen(made, "commit", lambda connection: life("commit"))
+        # Fast; and what has no order comes in the other one.
+        for pragma in ("synchronous = OFF", "reverse_unordered_selects = ON"):
+            event.listen(made, "connect", lambda raw, _, text=pragma: raw.execute(f"PRAGMA {text}"))
+        life.watch(made)
         self.engines.append(made)
         return made
 
-    def relay(self, life: Life, **settings: int) -> ProduceRelay:
+    def relay(self, life: Life) -> ProduceRelay:
         conf = {"bootstrap.servers": "localhost:9092", "step": life}
         return ProduceRelay(
             self.outputs,
@@ -78,7 +100,7 @@ class World:
             conf,
             transactional_id="ledger",
             clock=lambda: self.now_s,
-            **{"rows_max": 3, **settings},
+            rows_max=3,
         )
 
     def work(self) -> None:
@@ -125,114 +147,98 @@ class World:
             each.dispose()
 
 
-@pytest.fixture(autouse=True)
-def kafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
-    """The world that was made last is the one that clients speak to."""
+Open = Callable[[], World]
+
+
+@pytest.fixture
+def open_world(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Open]:
+    """Worlds one after the other; clients speak to the broker of the last one."""
     worlds: list[World] = []
+
+    def make() -> World:
+        if worlds:
+            worlds[-1].close()
+        worlds.append(World(tmp_path_factory.mktemp("world") / "app.db"))
+        return worlds[-1]
+
     monkeypatch.setattr(confluent_kafka, "Producer", lambda c: worlds[-1].broker.producer(c))
     monkeypatch.setattr(confluent_kafka, "Consumer", lambda c: worlds[-1].broker.consumer(c))
-    yield worlds
-    for world in worlds:
-        world.close()
+    yield make
+    worlds[-1].close()
 
 
-def test_a_life_has_all_the_steps(tmp_path: Path, kafka: list[World]) -> None:
+# The fixture opens a new world whenever it is called.
+several = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+
+
+def test_a_life_has_all_the_steps(open_world: Open) -> None:
     """What the other tests rest on."""
-    world, life = World(tmp_path / "app.db"), Life()
-    kafka.append(world)
+    world, life = open_world(), Life()
     world.live(life)
     calls = ("metadata", "init", "flush", "offsets", "commit", "abort")
-    assert {*(f"before {call}" for call in calls), "begin", "commit"} <= set(life.names)
-    assert 50 < len(life.names) < STEPS_MAX
+    assert {*(f"before {call}" for call in calls), "statement", "commit"} <= set(life.names)
+    assert 100 < len(life.names) < STEPS_MAX
     world.finish()
     world.judge()
 
 
-def test_it_ends_at_each_step(tmp_path: Path, kafka: list[World]) -> None:
-    died = 0
-    for at in range(1, STEPS_MAX):
-        world, life = World(tmp_path / f"{at}.db"), Life(at)
-        kafka.append(world)
+def test_it_ends_at_each_step(open_world: Open) -> None:
+    life, at = Life(), 0
+    while life.is_over or not at:
+        at += 1
+        world, life = open_world(), Life(at)
         world.live(life)
-        died += life.is_over
         world.finish()
         world.judge()
-        if not life.is_over:
-            break
-        world.close()
-    assert died == at - 1 > 50
+    assert at > 100
 
 
-@given(st.lists(st.integers(1, 90), min_size=2, max_size=5))
-def test_it_ends_again_and_again(
-    tmp_path_factory: pytest.TempPathFactory, lives: list[int]
-) -> None:
+@several
+@given(st.lists(st.integers(1, STEPS_MAX), min_size=2, max_size=5))
+def test_it_ends_again_and_again(open_world: Open, lives: list[int]) -> None:
     """Each one dies while it works off what the former ones left."""
-    patch = pytest.MonkeyPatch()
-    world = World(tmp_path_factory.mktemp("lives") / "app.db")
-    patch.setattr(confluent_kafka, "Producer", world.broker.producer)
-    patch.setattr(confluent_kafka, "Consumer", world.broker.consumer)
-    try:
-        for at in lives:
-            life = Life(at)
-            world.live(life)
-            # The next one sees that it is gone.
-            world.relay(Life()).run_once()
-            world.now_s += 11
-        world.finish()
-        world.judge()
-    finally:
-        world.close()
-        patch.undo()
-
-
-def test_it_stands_still_at_each_step_and_goes_on(tmp_path: Path, kafka: list[World]) -> None:
-    """Another relay works it all off meanwhile. Inside of a SQL transaction the database would
-    have that one wait."""
-    stood = 0
-    for at in range(1, STEPS_MAX):
-        world = World(tmp_path / f"{at}.db")
-        kafka.append(world)
-        still, goes_on = threading.Event(), threading.Event()
-
-        def meet(still: threading.Event = still, goes_on: threading.Event = goes_on) -> None:
-            still.set()
-            assert goes_on.wait(WAIT_S)
-
-        life = Life(at, meet)
-        first = world.relay(life)
-        ended: list[KafkaException] = []
-
-        def look(world: World = world, first: ProduceRelay = first, ended: list[KafkaException] = ended) -> None:
-            try:
-                world.work()
-                first.run_once()
-            except KafkaException as error:
-                ended.append(error)
-
-        thread = threading.Thread(target=look)
-        thread.start()
-        while not still.wait(0.001) and thread.is_alive():
-            pass
-        if not still.is_set():
-            thread.join()
-            break
-        if life.names[-1] != "commit":
-            stood += 1
-            second = world.relay(Life())
-            for _ in range(3):
-                second.run_once()
-                world.now_s += 11
-            world.work()
-        goes_on.set()
-        thread.join()
-        for error in ended:
-            assert error.args[0].fatal(), "fenced"
+    world = open_world()
+    for at in lives:
+        world.live(Life(at))
+        # The next one sees that it is gone.
+        world.relay(Life()).run_once()
         world.now_s += 11
-        first.run_once()
-        world.now_s += 11
-        first.stop()
-        world.finish()
-        world.judge()
-        world.close()
-    assert stood > 20
+    world.finish()
+    world.judge()
+
+
+@several
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(1, 40), st.sampled_from([0, 0, 6, 11])),
+        min_size=5,
+        max_size=40,
+    )
+)
+def test_they_stand_still_anywhere_and_go_on(
+    open_world: Open, turns: list[tuple[int, int, int]]
+) -> None:
+    """Three relays, each of which takes the others for gone, and all of which go on."""
+    world = open_world()
+    main = greenlet.getcurrent()
+
+    def work(relay: ProduceRelay) -> None:
+        while True:
+            with contextlib.suppress(KafkaException):
+                relay.run_once()
+            main.switch()
+
+    relays = [world.relay(Life(let=main.switch)) for _ in range(3)]
+    lives = [greenlet.greenlet(work) for _ in relays]
+    for who, steps, passes_s in turns:
+        world.work()
+        for _ in range(steps):
+            lives[who].switch(relays[who])
+        world.now_s += passes_s
+    for life in lives:
+        life.throw()
+    world.now_s += 11
+    world.finish()
+    world.judge()

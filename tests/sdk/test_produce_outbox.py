@@ -518,8 +518,9 @@ CALLS = ("init", "marks", "metadata", "flush", "offsets", "commit")
         (KafkaError._TIMED_OUT, False, False),
         (KafkaError.GROUP_AUTHORIZATION_FAILED, False, True),
         (KafkaError._FENCED, True, False),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, False, False),
     ],
-    ids=["away", "late", "abort", "fatal"],
+    ids=["away", "late", "abort", "fatal", "topic"],
 )
 def test_whatever_fails_nothing_is_lost_or_doubled(
     engine: Engine,
