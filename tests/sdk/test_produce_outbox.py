@@ -504,6 +504,37 @@ def test_the_transactional_id_changes_when_nothing_is_on_its_way(
     assert broker.values("invoices") == [b"a"]
 
 
+def test_a_relay_is_overtaken_while_it_takes_over(
+    engine: Engine,
+    outputs: ProduceOutbox,
+    broker: FakeBroker,
+    relay_of: Relays,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind its look at the head, one of another id comes, and ends behind its commit."""
+    put(engine, outputs, "invoices", b"a")
+    former, other, late = relay_of(rows_max=1), relay_of(transactional_id="books"), relay_of()
+    assert former.run_once().sent == 1
+    put(engine, outputs, "invoices", b"b")
+
+    def step(name: str) -> None:
+        if name == "after commit":
+            raise error(KafkaError._TRANSPORT)
+
+    def is_gone(turn: int, now_s: float) -> bool:
+        former.stop()
+        broker.step = step
+        with pytest.raises(KafkaException):
+            other.run_once()
+        broker.step = lambda name: None
+        return True
+
+    monkeypatch.setattr(late._rows, "_is_gone", is_gone)
+    assert late.run_once() == STANDBY
+    assert other.run_once() == ProduceReport(1, 0)
+    assert broker.values("invoices") == [b"a", b"b"]
+
+
 # -- errors ---------------------------------------------------------------------------------------
 
 CALLS = ("init", "marks", "metadata", "flush", "offsets", "commit")
