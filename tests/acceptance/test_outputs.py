@@ -224,11 +224,12 @@ def test_what_kafka_does_not_take(
     office: Office, topic: Callable[..., str], topics: Topics
 ) -> None:
     fine, small, missing = topic(), topic(config={"max.message.bytes": "1000"}), unique_name("gone")
-    office.put(missing, "0", "1")
-    office.put(small, *("x" * 100,) * 20, "y" * 2_000, "z")
-    office.put(fine, "a")
     relay = office.relay()
     try:
+        eventually(lambda: relay.run_once() == (0, 0, (), False), WAIT_S, "it is at work")
+        office.put(missing, "0", "1")
+        office.put(small, *("x" * 100,) * 20, "y" * 2_000, "z")
+        office.put(fine, "a")
         report = relay.run_once()
         assert report == (22, 1, (missing,), False)
         assert office.read(small) == [*("x" * 100,) * 20, "z"]

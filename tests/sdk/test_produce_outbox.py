@@ -24,7 +24,7 @@ from sqlalchemy import Connection, Engine, create_engine, delete, event, select,
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from .fake_kafka import FakeBroker, Written, error
+from .fake_kafka import FakeBroker, FakeProducer, Written, error
 
 NOTHING = ProduceReport(0, 0)
 STANDBY = ProduceReport(0, 0, is_standby=True)
@@ -632,6 +632,35 @@ def test_a_database_that_is_away_is_tried_again(
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE away RENAME TO sharecoord_output"))
     assert relay.run_once() == ProduceReport(1, 0)
+
+
+def test_a_topic_that_is_deleted_in_a_transaction_waits(
+    engine: Engine,
+    outputs: ProduceOutbox,
+    broker: FakeBroker,
+    relay_of: Relays,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """librdkafka goes on waiting for it, and says nothing."""
+    put(engine, outputs, "mails", b"m")
+    put(engine, outputs, "invoices", b"a")
+    flush = FakeProducer.flush
+
+    def silent(self: FakeProducer, timeout: float) -> int:
+        if any(topic not in broker.topics for topic, *_ in self._queue):
+            return 1
+        return flush(self, timeout)
+
+    def step(name: str) -> None:
+        if name == "before metadata" and len(broker.topics) == 2:
+            broker.step = lambda name: broker.topics.pop("mails", None) and None
+
+    broker.step = step
+    monkeypatch.setattr(FakeProducer, "flush", silent)
+    relay = relay_of()
+    assert relay.run_once() == ProduceReport(1, 0, ("mails",))
+    assert broker.aborted == 1
+    assert broker.values("invoices") == [b"a"]
 
 
 def test_a_refusal_is_kept_when_the_abort_fails(

@@ -48,7 +48,7 @@ def work(given: argparse.Namespace) -> None:
 
     engine = create_engine(given.database)
     outbox, outputs = AckOutbox(), ProduceOutbox()
-    worker = Worker({"bootstrap.servers": given.address, "group.id": given.group}, concurrency=4)
+    worker = Worker({"bootstrap.servers": given.address, "group.id": given.group}, concurrency=1)
 
     @outbox.once(engine)
     def effect(connection: Connection, message: Message) -> None:

@@ -195,7 +195,9 @@ class ProduceOutbox:
         if not isinstance(topic, str):
             raise TypeError(f"topic must be str, not {type(topic).__name__}")
         if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
-            raise ValueError(f"topic: Kafka has no topic {topic!r}: use a-z, A-Z, 0-9, '.', '_', '-'")
+            raise ValueError(
+                f"topic: Kafka has no topic {topic!r}: use a-z, A-Z, 0-9, '.', '_', '-'"
+            )
         found = _headers(headers)
         record_key, record_value = _bytes("key", key), _bytes("value", value)
         sizes = [len(record_key or b""), len(record_value or b"")]

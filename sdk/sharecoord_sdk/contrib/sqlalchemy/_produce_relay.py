@@ -228,7 +228,7 @@ class ProduceRelay:
         so only one relay has both.
         """
         if self._ended is not None:
-            # The producer broke after it was certain what became of the batch.
+            # It is certain what became of the batch, whatever becomes of the next producer.
             self._rows.next(self._ended, rows_max=0, bytes_max=0, held=())
             self._ended = None
         self._transactions.open()

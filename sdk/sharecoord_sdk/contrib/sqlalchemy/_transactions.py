@@ -8,6 +8,7 @@ and then reads the marks.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -179,7 +180,8 @@ class OutputTransactions:
         """One transaction.
 
         Raises:
-            RefusedError: It is aborted: Kafka does not take one of its records, or topics.
+            RefusedError: It never arrives: Kafka does not take one of its records, or topics; `open`
+                before the next one.
             KafkaException: What became of it is not known: `open` tells.
         """
         failed: list[tuple[str, Any]] = []
@@ -195,7 +197,7 @@ class OutputTransactions:
             producer.begin_transaction()
             for row in batch.rows:
                 self._produce(row, delivered)
-            self._patiently(self._flush, failed)
+            self._patiently(lambda limit_s: self._flush(batch, limit_s), failed)
             if failed:
                 raise self._kafka.KafkaException(failed[0][1])
             self._patiently(
@@ -203,6 +205,9 @@ class OutputTransactions:
             )
             is_ending = True
             self._patiently(producer.commit_transaction)
+        except RefusedError:
+            self._abort()
+            raise
         except self._kafka.KafkaException as error:
             if is_ending and not error.args[0].txn_requires_abort():
                 raise
@@ -221,12 +226,14 @@ class OutputTransactions:
         self._known.clear()
 
     def _abort(self) -> None:
-        """Ends a transaction that is not to arrive; if that fails, it ends with the next `open`."""
-        try:
+        """Ends a transaction that is not to arrive, and closes; `open` ends it if this fails.
+
+        Closes, because librdkafka 2.16 may purge records of the transaction after an abort.
+        """
+        with contextlib.suppress(self._kafka.KafkaException):
             self._producer.purge()
             self._patiently(self._producer.abort_transaction)
-        except self._kafka.KafkaException:
-            self.close()
+        self.close()
 
     def _produce(self, row: Any, delivered: Callable[[Any, Any], None]) -> None:
         headers = headers_from_text(row.headers)
@@ -245,14 +252,18 @@ class OutputTransactions:
             self._producer.flush(SLICES * SLICE_S)
             self._producer.produce(row.topic, **given)
 
-    def _flush(self, limit_s: float) -> None:
-        if self._producer.flush(limit_s):
-            error = self._kafka.KafkaError(self._kafka.KafkaError._TIMED_OUT)
-            raise self._kafka.KafkaException(error)
+    def _flush(self, batch: Batch, limit_s: float) -> None:
+        if not self._producer.flush(limit_s):
+            return
+        # Of a topic that was deleted meanwhile librdkafka says nothing for minutes.
+        self._known.clear()
+        for topic in batch.topics:
+            problem = self.problem_with(topic)
+            if problem is not None:
+                raise RefusedError([topic], problem, is_topic=True)
+        raise self._kafka.KafkaException(self._kafka.KafkaError(self._kafka.KafkaError._TIMED_OUT))
 
-    def _patiently(
-        self, call: Callable[[float], object], failed: Sequence[object] = ()
-    ) -> None:
+    def _patiently(self, call: Callable[[float], object], failed: Sequence[object] = ()) -> None:
         """Waits for an answer; a wait that ran out goes on where it was."""
         for left in reversed(range(SLICES)):
             try:
