@@ -147,15 +147,16 @@ def test_a_relay_stands_still_and_is_fenced(
     office.put(name, *(str(number) for number in range(6)))
     first = office.start("relay", point, at=2, signal=int(STOP))
     eventually(lambda: office.left() == 3, WAIT_S, "its first transaction is done")
-    with office.relay() as second:
+    with office.relay():
         eventually(office.is_empty, WAIT_S, "the second one has taken over")
         os.kill(first.pid, signal.SIGCONT)
         office.put(name, "6", "7")
         eventually(office.is_empty, WAIT_S, "and goes on")
-        eventually(lambda: "can not be sent" in first.log_tail(), WAIT_S, "the first one is told")
+        # By Kafka's fence, or by the head when Kafka answers late.
+        told = ("can not be sent", "stands back")
+        eventually(lambda: any(t in first.log_tail() for t in told), WAIT_S, "the first is told")
         office.put(name, "8")
         eventually(office.is_empty, WAIT_S, "there is no fight")
-        assert second.run_once
     assert first.exit_code is None
     assert office.read(name) == [str(number) for number in range(9)]
 

@@ -150,7 +150,9 @@ class ProduceOutbox:
             ValueError: A topic that can not be, a number out of bounds, a record over
                 `max_record_bytes`.
         """
-        if isinstance(connection, AsyncConnection):
+        given: object = connection
+        if isinstance(given, AsyncConnection):
+            # It would only make a coroutine.
             raise TypeError("connection: this is one of an asyncio engine, use produce_async")
         row = self._row(topic, value, key, headers, partition, timestamp_ms)
         connection.execute(insert(self.table), row)

@@ -161,7 +161,7 @@ class OutputTransactions:
         for place in found:
             if place.error is not None and place.error.name() != "UNKNOWN_TOPIC_OR_PART":
                 raise self._kafka.KafkaException(place.error)
-        return {place.metadata for place in found if place.error is None and place.offset >= 0}
+        return {str(place.metadata) for place in found if place.error is None and place.offset >= 0}
 
     def problem_with(self, topic: str) -> str | None:
         """Why a topic can not be written to, as far as Kafka tells beforehand; None = it can.
@@ -180,8 +180,8 @@ class OutputTransactions:
         """One transaction.
 
         Raises:
-            RefusedError: It never arrives: Kafka does not take one of its records, or topics; `open`
-                before the next one.
+            RefusedError: It never arrives: Kafka does not take one of its records, or topics. The
+                producer is closed.
             KafkaException: What became of it is not known: `open` tells.
         """
         failed: list[tuple[str, Any]] = []
