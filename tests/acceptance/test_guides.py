@@ -123,11 +123,13 @@ def test_worker(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_pat
 def test_exactly_once(
     kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    names = {"payments": topic(), "ledger": unique_name("ledger")}
+    names = {name: unique_name(name) for name in ("ledger", "ledger-outputs", "receipt-reader")}
+    names |= {"payments": topic(), "receipts": topic()}
     servers = kafka_broker.bootstrap_servers
     lines = run_example("exactly-once.md", servers, tmp_path, names, "bookings.db")
-    printed = [line for line in lines if line.startswith(("acknowledged:", "booked:"))]
-    assert len(printed) == 4
+    words = ("acknowledged:", "booked:", "received:")
+    printed = [line for line in lines if line.startswith(words)]
+    assert len(printed) == 7
     check_said("exactly-once.md", printed)
 
 

@@ -106,7 +106,11 @@ def test_analytics_imports_nothing_heavy_at_start() -> None:
 
 def test_the_sdk_needs_grpc_and_protobuf_alone() -> None:
     """What an extra brings is imported by one file, or by what is called after it in `contrib`."""
-    optional = {("avro.py", "fastavro"), ("tracing.py", "opentelemetry")}
+    optional = {
+        ("avro.py", "fastavro"),
+        ("tracing.py", "opentelemetry"),
+        ("_transactions.py", "confluent_kafka"),
+    }
     found = []
     for path in python_files(SDK):
         parts = path.relative_to(SDK).parts

@@ -63,6 +63,7 @@ BROKEN: dict[str, dict[str, str]] = {
     "confluent-kafka": {
         "sharecoord.runtime.x": "import confluent_kafka.admin",
         "sharecoord.analytics.x": "import confluent_kafka",
+        "sharecoord_sdk.x": "import confluent_kafka",
     },
     "sql": {"sharecoord.api.x": "import sqlalchemy.orm"},
     "grpc": {"sharecoord.runtime.x": "import grpc.aio", "sharecoord.cli.x": "import grpc"},

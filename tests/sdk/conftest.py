@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
+from sharecoord_sdk.contrib.sqlalchemy import ProduceOutbox, ProduceRelay
+from sqlalchemy import Engine, create_engine, event
 
 from .driver import Drivers
 from .fake_coordinator import FakeCoordinator
+from .fake_kafka import FakeBroker
+from .output_world import CONF, Clock, Relays
 from .worker_running import Make, Running
 
 
@@ -41,3 +47,45 @@ def make(coordinator: FakeCoordinator) -> Iterator[Make]:
     yield make_one
     for running in made:
         running.stop()
+
+
+# -- outputs to Kafka: output_world.py -------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+    made = FakeBroker("invoices", "mails")
+    monkeypatch.setattr(confluent_kafka, "Producer", made.producer)
+    monkeypatch.setattr(confluent_kafka, "Consumer", made.consumer)
+    return made
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = create_engine(f"sqlite:///{tmp_path / 'app.db'}")
+    event.listen(made, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def outputs(engine: Engine, clock: Clock) -> ProduceOutbox:
+    made = ProduceOutbox(clock=clock)
+    made.create(engine)
+    # A second time does nothing.
+    made.create(engine)
+    return made
+
+
+@pytest.fixture
+def relay_of(engine: Engine, outputs: ProduceOutbox, clock: Clock) -> Relays:
+    def make(**settings: Any) -> ProduceRelay:
+        given = {"transactional_id": "ledger", "clock": clock, **settings}
+        return ProduceRelay(outputs, engine, CONF, **given)
+
+    return make
