@@ -135,7 +135,8 @@ def save(frame: DataFrame, out: str, table: str) -> DataFrame:
     """Writes a table, in the place of one of an earlier run; returns what was written."""
     place = f"{out}/{table}"
     frame.write.mode("overwrite").parquet(place)
-    return frame.sparkSession.read.parquet(place)
+    # With a schema no file has to be opened for one.
+    return frame.sparkSession.read.schema(frame.schema).parquet(place)
 
 
 def listed(table: DataFrame, *order: str | Column) -> list[dict[str, Any]]:

@@ -12,6 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 TOP_PART = 0.1
 """Of the members, rounded up: whose share is the top-decile share."""
+LONG_DIGITS = 18
+"""Every whole number with so many fits into a long."""
 
 
 def ratio(part: Column, whole: Column, otherwise: float | None = None) -> Column:
@@ -120,10 +122,12 @@ def significant(value: Column, digits: int = 3) -> Column:
     """A whole number, at least 0, to so many significant digits: few different values.
 
     What is cut off is less than 10^(1 - digits) of the value (1 % with three digits); the middle of
-    what is joined stands for it, so that the error is at most half of that.
+    what is joined stands for it, so that the error is at most half of that. Numbers with more than
+    `LONG_DIGITS` digits stay as they are.
     """
-    limit = 10**digits
-    power = F.floor(F.log10(F.greatest(value, F.lit(1)).cast("double"))) - (digits - 1)
-    step = F.pow(F.lit(10.0), power)
-    middle = (F.floor(value / step) * step + step / 2).cast("long")
-    return F.when(value < limit, value).otherwise(middle)
+    # Compared with each power of ten: logarithms and powers cost more than all else of a row.
+    found = F.when(value < 10**digits, value.cast("long"))
+    for power in range(1, LONG_DIGITS + 1 - digits):
+        step = 10**power
+        found = found.when(value < 10**digits * step, value - value % step + step // 2)
+    return found.otherwise(value)

@@ -72,24 +72,26 @@ def _numbers(frame: DataFrame) -> DataFrame:
     return found.where(F.col("number").isNotNull()).distinct()
 
 
-def named(frame: DataFrame, known: DataFrame) -> DataFrame:
+def named(frame: DataFrame, known: DataFrame, *columns: str) -> DataFrame:
     """A frame with names in the place of numbers.
 
     Args:
         frame: What was made of numbered events.
         known: From `texts`.
+        columns: Where names are wanted, as each costs a join; without any all of `NAMES`.
     """
+    wanted = [name for name in columns or NAMES if name in frame.columns]
     found = frame
-    for name in NAMES:
-        if name in frame.columns:
-            pairs = known.select(F.col("number").alias(name), F.col("text").alias(f"_{name}"))
-            found = found.join(F.broadcast(pairs), name, "left").drop(name)
-            found = found.withColumnRenamed(f"_{name}", name)
-    return found.select(*frame.columns)
+    for name in wanted:
+        pairs = known.select(F.col("number").alias(name), F.col("text").alias(f"_{name}"))
+        found = found.join(F.broadcast(pairs), name, "left")
+    return found.select(
+        *(F.col(f"_{name}").alias(name) if name in wanted else name for name in frame.columns)
+    )
 
 
 @contextmanager
-def naming(events: DataFrame, *results: DataFrame) -> Iterator[Callable[[DataFrame], DataFrame]]:
+def naming(events: DataFrame, *results: DataFrame) -> Iterator[Callable[..., DataFrame]]:
     """Keeps results and their names; gives `named` for frames that are made of these results.
 
     Args:
@@ -98,4 +100,4 @@ def naming(events: DataFrame, *results: DataFrame) -> Iterator[Callable[[DataFra
     """
     known = texts(events, *results)
     with kept(*results, known):
-        yield lambda frame: named(frame, known)
+        yield lambda frame, *columns: named(frame, known, *columns)

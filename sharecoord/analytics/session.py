@@ -39,6 +39,17 @@ MASTER_TIMEOUT_S: Final = 5.0
 """How long a master gets to accept a connection; Spark itself tries for a minute."""
 JAVA_TIMEOUT_S: Final = 30.0
 
+_COMPILE_LATE: Final = " ".join(
+    (
+        "-XX:Tier4InvocationThreshold=250000",
+        "-XX:Tier4CompileThreshold=750000",
+        "-XX:Tier4BackEdgeThreshold=2000000",
+    )
+)
+"""The JVM's best compiler begins after 50 times as many calls and loops as usual: what is done for
+each of millions of rows comes there soon. What plans and schedules does not, and to compile that
+took more CPU than the rows. See decision 0028."""
+
 FOR_FEW_ROWS: Final = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
@@ -116,7 +127,8 @@ def _settings(master: str | None, driver_memory: str | None) -> dict[str, str]:
     else:
         chosen["spark.driver.memory"] = driver_memory
         log_file = files("sharecoord.analytics") / "log4j2.properties"
-        chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log_file}"
+        log = f"-Dlog4j2.configurationFile={log_file}"
+        chosen["spark.driver.extraJavaOptions"] = f"{log} {_COMPILE_LATE}"
     if master is not None and master.startswith("local"):
         # The host's own name may not resolve, and nobody else has to reach this driver.
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"

@@ -120,10 +120,14 @@ def test_nothing_handed_out_is_even(spark: SparkSession) -> None:
 
 
 def test_three_digits_are_kept(spark: SparkSession) -> None:
-    values = [0, 1, 999, 1_000, 1_009, 1_010, 9_999, 10_000, 123_456, 10**12 + 1]
+    values = [0, 1, 999, 1_000, 1_009, 1_010, 9_999, 10_000, 123_456, 10**12 + 1, 2**63 - 1, None]
     made = spark.createDataFrame([(value,) for value in values], "v long")
-    found = [row[0] for row in made.select(measures.significant(F.col("v"))).collect()]
+    *found, largest, none = [
+        row[0] for row in made.select(measures.significant(F.col("v"))).collect()
+    ]
     assert found == [0, 1, 999, 1_005, 1_005, 1_015, 9_995, 10_050, 123_500, 1_005_000_000_000]
+    assert (largest, none) == (2**63 - 1, None)
+    values = values[: len(found)]
     for value, kept in zip(values, found, strict=True):
         assert kept == pytest.approx(value, rel=0.005 + 1e-9)
 

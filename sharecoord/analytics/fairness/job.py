@@ -59,7 +59,8 @@ def _write(events: DataFrame, out: str, settings: FairnessSettings, steps: Steps
         rows = transform.members(member_samples, histogram, settings)
         members = jobs.save(named(rows), out, MEMBERS)
         steps.at(3, "groups")
-        histogram, counted = named(histogram), named(counted)
+        # Nothing else of them is shown.
+        histogram, counted = named(histogram, "group_id"), named(counted, "group_id")
         groups = jobs.save(transform.groups(windows, members, histogram, counted), out, GROUPS)
         return FairnessResult(jobs.listed(groups, "group_id"), **beside(counted))
 

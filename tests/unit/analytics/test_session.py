@@ -127,7 +127,9 @@ def test_the_settings_that_results_depend_on() -> None:
     assert chosen["spark.sql.adaptive.enabled"] == "true"
     assert chosen["spark.ui.enabled"] == "false"
     assert chosen["spark.driver.memory"] == "1g"
-    file = chosen["spark.driver.extraJavaOptions"].partition("=")[2]
+    log, *compiler = chosen["spark.driver.extraJavaOptions"].split()
+    assert all(option.startswith("-XX:Tier4") for option in compiler)
+    file = log.partition("=")[2]
     assert "rootLogger" in Path(file).read_text(encoding="utf-8")
     assert "spark.driver.memory" not in session._settings(None, None)
     assert "spark.sql.shuffle.partitions" not in session._settings("yarn", "1g")
