@@ -4,8 +4,6 @@ A record is ready for a member when every earlier unfinished record of its key i
 member: the records of a key go out as a chain to one member. Records without a key have no order.
 In `partition` order all records share one key. A record whose key is not known (it entered before
 the group kept order) goes out alone: after everything earlier is finished, before anything later.
-A chain has at most `CHAIN_RECORDS_MAX` records, so that a frequent key leaves its member's credit,
-and the locks of the window, to all others; in `partition` order there are no others.
 A key may be blocked by an operator: its records wait until it is unblocked, all others go on.
 
 `KeyOrder` follows a window through `note` (called by `Window.apply` alone) and costs O(records)
@@ -16,14 +14,11 @@ from __future__ import annotations
 
 import heapq
 import struct
-import sys
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from sharecoord.core.limits import CHAIN_RECORDS_MAX
 from sharecoord.core.states import RecordState
 
 if TYPE_CHECKING:
@@ -54,7 +49,7 @@ class Lane:
         self.parked = 0
         """Its part of `KeyOrder.parked`; above 0 = its key is blocked."""
         self.extender: str | None = None
-        """The only holder, while something waits for it, and it may have more."""
+        """The only holder, while something waits for it."""
         self.listed = -1
         """Offset under which it stands in the heap of free lanes."""
 
@@ -67,7 +62,6 @@ class KeyOrder:
         window: Window,
         *,
         whole_partition: bool,
-        chain_max: int = CHAIN_RECORDS_MAX,
         shared: SharedKeys | None = None,
         blocked: frozenset[int] = frozenset(),
     ) -> None:
@@ -75,8 +69,6 @@ class KeyOrder:
         self.shared = shared
         """What other share-partitions have out; None = no other one has these keys."""
         self._whole = whole_partition
-        self.chain_max = sys.maxsize if whole_partition else chain_max
-        """Records of one key that are out at a time."""
         self.blocked = blocked
         """Hashes of the keys of which nothing is handed out."""
         self.parked = 0
@@ -207,7 +199,7 @@ class KeyOrder:
         if lane.waiting and not lane.holders and not is_blocked:
             head = lane.waiting[0]
             if self._is_due(head):
-                counted = min(len(lane.waiting), self.chain_max)
+                counted = len(lane.waiting)
                 if lane.listed != head:
                     lane.listed = head
                     heapq.heappush(self._free, head)
@@ -216,7 +208,6 @@ class KeyOrder:
         if self.shared is not None:
             self.shared.note(key, self, is_out=bool(lane.holders))
         alone = len(lane.holders) == 1 and bool(lane.waiting) and not is_blocked
-        alone = alone and len(lane.held) < self.chain_max
         extender = next(iter(lane.holders)) if alone else None
         if extender != lane.extender:
             if lane.extender is not None:
@@ -286,7 +277,7 @@ class KeyOrder:
         """Ready offsets, ascending: a merge of the keyless, the free lanes, the member's lanes."""
         merge: list[tuple[int, Iterator[int] | None]] = []
         for lane in self._extendable.get(member_id or "", {}).values():
-            _push_next(merge, islice(lane.waiting, self.chain_max - len(lane.held)))
+            _push_next(merge, iter(lane.waiting))
         end, barrier = self._window.end_offset, self.barrier
         if barrier is not None:
             end = barrier
@@ -323,7 +314,7 @@ class KeyOrder:
             if lane is not None and (not valid or valid[-1] != head):
                 valid.append(head)
                 if not self._is_barred(head):
-                    _push_next(merge, islice(lane.waiting, self.chain_max))
+                    _push_next(merge, iter(lane.waiting))
 
     def _is_barred(self, head: int) -> bool:
         """Whether another share-partition has the key of a free lane out."""
@@ -414,8 +405,6 @@ class Admission:
         self._member_id = member_id
         self._stopped: set[int] = set(order.blocked)
         self._next: dict[int, tuple[int, Iterator[int]]] = {}
-        self._room: dict[int, int] = {}
-        """How many more of a key may go out."""
         self._barrier = order.barrier
         self._took_keyed = False
 
@@ -476,10 +465,8 @@ class Admission:
             return offset == barrier and not self._took_keyed and self._order.barrier_is_free()
         if (barrier is not None and offset > barrier) or not self._is_open(key):
             return False
-        if not self._take_next(offset, key) or not self._has_room(key):
-            return False
         self._took_keyed = True
-        return True
+        return self._take_next(offset, key)
 
     def _admits_new(self, offset: int, key: int | None) -> bool:
         """A record from beyond the window."""
@@ -495,21 +482,7 @@ class Admission:
         if lane is not None and lane.waiting and not self._took_all(key):
             self._stopped.add(key)
             return False
-        if not self._has_room(key):
-            return False
         self._took_keyed = True
-        return True
-
-    def _has_room(self, key: int) -> bool:
-        """Whether the chain may get longer; it does."""
-        room = self._room.get(key)
-        if room is None:
-            lane = self._order.lanes.get(key)
-            room = self._order.chain_max - (len(lane.held) if lane is not None else 0)
-        if room <= 0:
-            self._stopped.add(key)
-            return False
-        self._room[key] = room - 1
         return True
 
     def _is_open(self, key: int) -> bool:

@@ -117,7 +117,6 @@ class SharePartition:
             self.window.order = KeyOrder(
                 self.window,
                 whole_partition=whole,
-                chain_max=self._settings.chain_max,
                 shared=shared,
                 blocked=self._settings.blocked_keys,
             )
