@@ -228,6 +228,10 @@ class Dispatcher:
         group = self._group
         if group.pauses.group or self._stopped or not group.sessions:
             return
+        fleet = group.context.fleet
+        if fleet is not None and fleet.is_blind:
+            # Woken by the next look: a pause must not be overlooked for as long as it takes.
+            return
         committer = group.context.committer
         if committer.behind:
             committer.when_unblocked(self._schedule)
@@ -242,8 +246,8 @@ class Dispatcher:
             for actor in list(self._ready):
                 if waiting := self._waiting.get(actor.key.served):
                     self._hand_out_of(actor, waiting)
-        if group.context.fleet is not None:
-            self._tell_unmet(group.context.fleet)
+        if fleet is not None:
+            self._tell_unmet(fleet)
 
     def _tell_unmet(self, fleet: Fleet) -> None:
         """Tells gateways for which topics there is more than their members were lent credit for."""

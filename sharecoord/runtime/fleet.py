@@ -21,6 +21,10 @@ from sharecoord.runtime.sessions import Session
 INTRODUCED_WITHIN_S = 1.0
 """So long may a gateway take that has a new link to say which members it has."""
 
+BLIND_AFTER_S = 5.0
+"""Who has not read the store for so long hands out nothing until it has: five looks in vain.
+Nothing is acquired without the store anyway, so this costs a second at most when it is back."""
+
 
 class Fleet:
     """See the module."""
@@ -37,10 +41,21 @@ class Fleet:
         """Those with a live lease that can be reached, by id."""
         self.present = frozenset({coordinator_id})
         """All whose lease lives."""
+        self._looked_s: float | None = None
+        """When the store was read last; None = never."""
         self.unreleased: list[PartitionRelease] = []
         """What was given up and is not free in the store yet."""
         self._takers: tuple[str, ...] = (coordinator_id,)
         self._told: dict[tuple[str, str], bool] = {}
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the others may have changed, or paused, something long ago."""
+        return self._looked_s is not None and _now_s() - self._looked_s > BLIND_AFTER_S
+
+    def looked(self) -> None:
+        """What is in the store was followed."""
+        self._looked_s = _now_s()
 
     def sees(self, coordinators: Sequence[CoordinatorRow]) -> bool:
         """Notes whose lease lives; whether somebody came, went, or takes nothing any more."""
@@ -102,7 +117,7 @@ class Fleet:
         link = self.gateway_links.get(gateway)
         if link is None:
             return 0.0
-        return max(0.0, link.began_s + INTRODUCED_WITHIN_S - asyncio.get_running_loop().time())
+        return max(0.0, link.began_s + INTRODUCED_WITHIN_S - _now_s())
 
     def timed_out(self, session: Session) -> None:
         """A lock of a member ended by itself: whoever serves it, it gets nothing more."""
@@ -119,3 +134,7 @@ class Fleet:
                 link.way.say(Hungry(group_id, topic, records))
             if records:
                 self.gateway.hungry_here(group_id, topic)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -120,6 +120,10 @@ class FleetWatch:
             view = await self._context.caller.call(self._context.store.read_fleet)
             await self._follow(view)
             await see_changes(self._coordinator, view.group_epochs)
+            was_blind = self._fleet.is_blind
+            self._fleet.looked()
+            for group in self._coordinator.groups.values() if was_blind else ():
+                group.dispatcher.wake_all()
 
     async def _follow(self, view: FleetView) -> None:
         fleet = self._fleet

@@ -116,6 +116,35 @@ async def test_a_pause_without_a_link_is_seen_within_seconds() -> None:
 
 
 @virtual
+async def test_who_could_not_look_for_long_looks_before_it_hands_out() -> None:
+    world = world_with(0, partitions=PARTITIONS)
+    async with fleet_of(world, "a") as fleet:
+        store_of_a = world.caller
+        await fleet.add("b")
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        await until(lambda: fleet.owned()["a"], step_s=0.01)
+        await asyncio.sleep(1)
+        world.peers.cut_off |= {"a", "b"}
+        for pair in list(world.peers.links):
+            world.peers.cut(*pair)
+        store_of_a.down = True
+        await admin_of(fleet.all["b"]).pause_group("g", [WHOLE_GROUP])
+        for partition in range(PARTITIONS):
+            world.log.append("orders", 2, partition=partition)
+        # Less than its lease: what it owns is still its own.
+        await asyncio.sleep(6)
+        a = fleet.all["a"].context.fleet
+        assert a is not None
+        assert a.is_blind
+        store_of_a.down = False
+        await asyncio.sleep(3)
+        assert (a.is_blind, member.received) == (False, 0)
+        await admin_of(fleet.all["b"]).resume_group("g", [WHOLE_GROUP])
+        await member.take(2, 3)
+
+
+@virtual
 async def test_a_reset_without_a_link_is_seen_within_seconds() -> None:
     world = world_with(3, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
