@@ -463,6 +463,7 @@ class Window:
         if parked:
             # Their rows can not be named one by one.
             self.delayed -= parked
+            self.parked_from_ms = self.parked_from_ms if self.parked.records else NEVER_MS
             self._truncated_at = min(offset, self._truncated_at or offset)
         self.end_offset = min(self.end_offset, offset)
         self.start_offset = min(self.start_offset, offset)

@@ -7,7 +7,7 @@ import pytest
 from sharecoord.core import limits
 from sharecoord.core.acquire import Run
 from sharecoord.core.states import AcquireMode, RecordState
-from sharecoord.core.window import INDEX_ENTRIES_MIN, Edit, RangeState, Window
+from sharecoord.core.window import INDEX_ENTRIES_MIN, NEVER_MS, Edit, RangeState, Window
 from tests.support import columns_of
 from tests.unit.core.scene import (
     ACCEPT,
@@ -264,3 +264,16 @@ def test_a_record_of_a_truncated_log_that_is_delayed_again_becomes_due_once() ->
     window.apply([Edit(0, 3, delayed)], 4)
     assert (window.advance(299), window.due, window.delayed) == (0, 0, 4)
     assert (window.advance(300), window.due, window.delayed) == (4, 4, 0)
+
+
+def test_a_truncation_that_takes_all_that_was_left_to_the_store_leaves_no_time_to_look() -> None:
+    window = Window(0, 0)
+    delayed = RangeState(AVAILABLE, 1, 1, available_at_ms=300)
+    window.apply([Edit(0, 3, delayed)], 4)
+    window.dirty.clear()
+    window.park(0)
+    assert (window.parked.records, window.parked_from_ms) == (4, 300)
+    window.truncate(2)
+    assert (window.parked.records, window.parked_from_ms) == (2, 300)
+    window.truncate(0)
+    assert (window.parked.records, window.parked_from_ms) == (0, NEVER_MS)
