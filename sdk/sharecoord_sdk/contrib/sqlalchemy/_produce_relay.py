@@ -6,19 +6,16 @@ import contextlib
 import logging
 import math
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from sharecoord_sdk._core.errors import IllegalStateException
-
 from ._output_rows import Batch, Ended, OutputRows, OvertakenError
 from ._produce_outbox import ProduceOutbox
+from ._thread import RelayThread
 from ._transactions import OutputTransactions, RefusedError
 
 _log = logging.getLogger("sharecoord_sdk")
@@ -56,7 +53,7 @@ class _Hold(NamedTuple):
     wait_s: float
 
 
-class ProduceRelay:
+class ProduceRelay(RelayThread):
     """Sends the records of an outbox, in a thread of its own.
 
     Of several relays of an outbox one is at work; another one takes over when that is gone.
@@ -103,6 +100,7 @@ class ProduceRelay:
         if not 1 <= len(transactional_id) <= 249:
             text = f"transactional_id must have 1 to 249 characters, not {len(transactional_id)}"
             raise ValueError(text)
+        super().__init__("sharecoord-outputs")
         self._transactions = OutputTransactions(conf, transactional_id, self._wait_on)
         self._rows = OutputRows(outbox, engine, transactional_id, takeover_s)
         self._every_s = every_s
@@ -114,40 +112,12 @@ class ProduceRelay:
         self._ended: Ended | None = None
         """What became of the last batch, until the database has it."""
         self._held: dict[str, _Hold] = {}
-        self._stop = threading.Event()
         self._until_s = math.inf
-        self._thread: threading.Thread | None = None
-        self._said = ""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Starts the thread; the first look comes at once.
-
-        Raises:
-            IllegalStateException: It was started before.
-        """
-        if self._thread is not None:
-            raise IllegalStateException("a relay runs once; make a new one")
-        self._thread = threading.Thread(target=self._run, name="sharecoord-outputs", daemon=True)
-        self._thread.start()
 
     def stop(self) -> None:
         """Sends what is there, for 5 s at most, and ends the thread; what is left waits."""
         self._until_s = self._clock() + DRAIN_S
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._join()
         self._shut()
         with contextlib.suppress(SQLAlchemyError):
             self._rows.leave()
@@ -166,12 +136,6 @@ class ProduceRelay:
                 wait_s = again_s * random.uniform(0.5, 1.0)
                 again_s = min(2 * again_s, AGAIN_MAX_S)
             self._stop.wait(wait_s)
-
-    def _tell(self, text: str) -> None:
-        """Says what is wrong, once while it is the same."""
-        if text != self._said:
-            self._said = text
-            _log.warning(text)
 
     def _wait_on(self) -> bool:
         """Between two looks at an answer of Kafka's; whether to wait for it any longer."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Engine, Row, and_, or_, select, update
 
 from sharecoord_sdk._admin.calls import acknowledge_for
-from sharecoord_sdk._core.errors import IllegalStateException
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk.admin import AdminClient, AdminError
 
 from ._outbox import AckOutbox
+from ._thread import RelayThread
 
 _log = logging.getLogger("sharecoord_sdk")
 
@@ -51,7 +49,7 @@ class RelayReport(NamedTuple):
     """Finished long ago, and deleted."""
 
 
-class AckRelay:
+class AckRelay(RelayThread):
     """Looks at an outbox again and again, in a thread of its own.
 
     One relay per application is enough; several do no harm.
@@ -82,6 +80,7 @@ class AckRelay:
         for name, value in (("every_s", every_s), ("keep_s", keep_s)):
             if not value > 0:
                 raise ValueError(f"{name} must be more than 0 seconds, not {value}")
+        super().__init__("sharecoord-relay")
         self._outbox = outbox
         self._engine = engine
         self._every_s = every_s
@@ -92,38 +91,10 @@ class AckRelay:
         self._clients = [
             AdminClient({**conf, "bootstrap.servers": address.strip()}) for address in addresses
         ]
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._said = ""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Starts the thread; the first look comes at once.
-
-        Raises:
-            IllegalStateException: It was started before.
-        """
-        if self._thread is not None:
-            raise IllegalStateException("a relay runs once; make a new one")
-        self._thread = threading.Thread(target=self._run, name="sharecoord-relay", daemon=True)
-        self._thread.start()
 
     def stop(self) -> None:
         """Ends the thread after the look under way, and closes the connections."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._join()
         for client in self._clients:
             client.close()
 
@@ -134,12 +105,6 @@ class AckRelay:
             except Exception as error:  # noqa: BLE001 - the database may be away for a while
                 self._tell(f"the outbox can not be relayed: {error}")
             self._stop.wait(self._every_s)
-
-    def _tell(self, text: str) -> None:
-        """Says what is wrong, once while it is the same."""
-        if text != self._said:
-            self._said = text
-            _log.warning(text)
 
     # -- one look -------------------------------------------------------------------------------
 

@@ -1,0 +1,69 @@
+"""What looks into a table again and again, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+from sharecoord_sdk._core.errors import IllegalStateException
+
+_log = logging.getLogger("sharecoord_sdk")
+
+
+class RelayThread(ABC):
+    """From `start` to `stop`, or for the length of a `with` block.
+
+    Args:
+        thread_name: Of the thread.
+    """
+
+    def __init__(self, thread_name: str) -> None:
+        self._thread_name = thread_name
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._said = ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts the thread; the first look comes at once.
+
+        Raises:
+            IllegalStateException: It was started before.
+        """
+        if self._thread is not None:
+            raise IllegalStateException("a relay runs once; make a new one")
+        self._thread = threading.Thread(target=self._run, name=self._thread_name, daemon=True)
+        self._thread.start()
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends the thread."""
+
+    def _join(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """What the thread does until `_stop` is set."""
+
+    def _tell(self, text: str) -> None:
+        """Says what is wrong, once while it is the same."""
+        if text != self._said:
+            self._said = text
+            _log.warning(text)
