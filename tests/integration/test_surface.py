@@ -144,6 +144,7 @@ def test_a_round_trip_of_unary_calls(
     topics.produce(name, 10)
     member = RawMember(channel, group, name)
     assert member.joined.lock_duration_ms == 30_000
+    assert member.joined.ordering == "unordered"
     assert member.joined.protocol_version == 1
     _, batch = member.first_batch(10)
     assert (batch.partition.topic, batch.base_offset, batch.record_count) == (name, 0, 10)

@@ -318,3 +318,36 @@ def test_one_slow_key_is_asked_for_no_more_than_it_works_off_soon() -> None:
     assert world.hands.waiting <= 10
     returned = [ack for ack in world.acks() if ack.kind == "RETURN"]
     assert sum(ack.last - ack.first + 1 for ack in returned) <= 64, "of the first promise alone"
+
+
+@pytest.mark.parametrize(
+    ("mine", "group", "concurrency", "words"),
+    [
+        (None, "unordered", 100, None),
+        ("key", "key", 100, None),
+        (None, "", 100, None),
+        (None, "of-tomorrow", 100, None),
+        (None, "key", 1, None),
+        ("key", "unordered", 1, "set share.ordering=key for the group"),
+        ("partition", "key", 100, "set share.ordering=partition for the group"),
+        (None, "key", 2, "give the handler ordering='key'"),
+        ("key", "partition", 2, "give the handler ordering='partition'"),
+    ],
+)
+def test_a_worker_says_that_its_group_keeps_another_order(
+    mine: str | None, group: str, concurrency: int, words: str | None
+) -> None:
+    world = WorkerWorld(behaviour=Behaviour(ordering=mine), concurrency=concurrency)
+    world.core.subscribe(["t"], world.now)
+    world.drive()
+    joined = service_pb.Joined(lock_duration_ms=30_000, ordering=group)
+    world.receive(joined=joined)
+    # Not each time that it joins.
+    world.receive(joined=joined)
+    texts = [text for text in world.notices() if "share.ordering" in text]
+    if words is None:
+        assert texts == []
+    else:
+        (text,) = texts
+        assert text.endswith(words)
+        assert "handle" in text

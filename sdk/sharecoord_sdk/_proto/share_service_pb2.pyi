@@ -76,7 +76,7 @@ class PausedPartitions(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[_share_types_pb2.TopicPartition, _Mapping]]] = ...) -> None: ...
 
 class Joined(_message.Message):
-    __slots__ = ("member_epoch", "lock_duration_ms", "session_timeout_ms", "server_version", "protocol_version", "lost", "coordinator_id")
+    __slots__ = ("member_epoch", "lock_duration_ms", "session_timeout_ms", "server_version", "protocol_version", "lost", "coordinator_id", "ordering")
     MEMBER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LOCK_DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,7 @@ class Joined(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    ORDERING_FIELD_NUMBER: _ClassVar[int]
     member_epoch: int
     lock_duration_ms: int
     session_timeout_ms: int
@@ -91,7 +92,8 @@ class Joined(_message.Message):
     protocol_version: int
     lost: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.HeldRange]
     coordinator_id: str
-    def __init__(self, member_epoch: _Optional[int] = ..., lock_duration_ms: _Optional[int] = ..., session_timeout_ms: _Optional[int] = ..., server_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., lost: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., coordinator_id: _Optional[str] = ...) -> None: ...
+    ordering: str
+    def __init__(self, member_epoch: _Optional[int] = ..., lock_duration_ms: _Optional[int] = ..., session_timeout_ms: _Optional[int] = ..., server_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., lost: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., coordinator_id: _Optional[str] = ..., ordering: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("topics", "unknown_topics")

@@ -20,7 +20,7 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .breakers import Breakers
 from .demand import Demand
-from .handlers import Handler
+from .handlers import Handler, order_problem
 from .leases import Hands, Lease, Part
 from .options import outcomes_of, refuse_unfinished, returned_error
 from .verdicts import Judge, text_of
@@ -58,6 +58,9 @@ class WorkerCore(ConsumerCore):
         super().__init__(config, member_id, chance)
         self._handlers = handlers
         self._concurrency = concurrency
+        self._handlers = handlers
+        # The group's, as of the last join.
+        self._ordering = ""
         self._renew_max_s = renew_max_s
         batch_max = max((handler.records_max for handler in handlers.values()), default=1)
         self.hands = Hands(self._credit, handlers)
@@ -257,7 +260,19 @@ class WorkerCore(ConsumerCore):
     def _joined(self, joined: service_pb.Joined, now: float) -> None:
         if joined.lock_duration_ms:
             self.hands.duration_s = joined.lock_duration_ms / 1000
+        if joined.ordering != self._ordering:
+            self._ordering = joined.ordering
+            self._compare_order(joined.ordering)
         super()._joined(joined, now)
+
+    def _compare_order(self, ordering: str) -> None:
+        """Says where handlers keep another order than their group."""
+        for handler in self._handlers.values():
+            text = order_problem(
+                handler, self.config.group_id, ordering, concurrency=self._concurrency
+            )
+            if text:
+                self._note(logging.WARNING, text)
 
     def _batches(self, batches: Sequence[types_pb.RecordBatch], received_at: float) -> None:
         super()._batches(batches, received_at)

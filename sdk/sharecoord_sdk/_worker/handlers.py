@@ -9,9 +9,14 @@ from typing import Any, Final
 
 from sharecoord_sdk._core.arguments import read_topics
 
-from .options import Behaviour
+from .options import KEY, PARTITION, Behaviour
 
 BATCH_MAX: Final = 100_000
+
+_UNORDERED: Final = "unordered"
+#: From the weakest to the strongest.
+_ORDERS: Final = (_UNORDERED, KEY, PARTITION)
+
 HandlerFunction = Callable[[Any], Any]
 
 
@@ -76,6 +81,33 @@ def read_handler(
     name = getattr(function, "__qualname__", None) or repr(function)
     function_is_async = is_async(function)
     return Handler(topic, function, name, function_is_async, batch or 0, behaviour or Behaviour())
+
+
+def order_problem(handler: Handler, group: str, ordering: str, *, concurrency: int) -> str | None:
+    """What is wrong when a handler keeps another order than its group; None = nothing.
+
+    Args:
+        handler: The handler.
+        group: Its group.
+        ordering: The group's `share.ordering`; one that is not known is compared with nothing.
+        concurrency: Handlers at a time.
+    """
+    if ordering not in _ORDERS:
+        return None
+    mine, theirs = _ORDERS.index(handler.behaviour.ordering or _UNORDERED), _ORDERS.index(ordering)
+    if mine > theirs:
+        return (
+            f"handler {handler.name} of {handler.topic} has ordering={_ORDERS[mine]!r}, and group "
+            f"{group!r} share.ordering={ordering}: the order holds inside this worker alone; set "
+            f"share.ordering={_ORDERS[mine]} for the group"
+        )
+    if mine < theirs and concurrency > 1:
+        return (
+            f"group {group!r} has share.ordering={ordering}, and handler {handler.name} of "
+            f"{handler.topic} no such order: what the coordinator sends in order may run at the "
+            f"same time; give the handler ordering={ordering!r}"
+        )
+    return None
 
 
 def is_async(function: Callable[..., Any]) -> bool:

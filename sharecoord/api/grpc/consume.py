@@ -130,6 +130,7 @@ class ConsumeStream(StreamChannel):
             protocol_version=PROTOCOL_VERSION,
             lost=[codec.lost_range(item) for item in lost],
             coordinator_id=self._coordinator.context.coordinator_id,
+            ordering=self._group.config.ordering.value,
         )
         assignment = codec.assignment(self._group.assignment(session))
         self.put(service.ConsumeResponse(joined=joined, assignment=assignment))

@@ -102,6 +102,7 @@ class UnaryCalls:
             protocol_version=PROTOCOL_VERSION,
             lost=[codec.lost_range(item) for item in lost],
             coordinator_id=self._coordinator.context.coordinator_id,
+            ordering=group.config.ordering.value,
         )
         return service.JoinResponse(
             joined=joined, assignment=codec.assignment(group.assignment(session))
