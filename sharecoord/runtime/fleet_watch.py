@@ -118,12 +118,18 @@ class FleetWatch:
         """
         async with self._looking:
             view = await self._context.caller.call(self._context.store.read_fleet)
-            await self._follow(view)
-            await see_changes(self._coordinator, view.group_epochs)
-            was_blind = self._fleet.is_blind
-            self._fleet.looked()
-            for group in self._coordinator.groups.values() if was_blind else ():
-                group.dispatcher.wake_all()
+            try:
+                await self._follow(view)
+            finally:
+                # Whatever else fails: nothing is handed out for long without this.
+                await see_changes(self._coordinator, view.group_epochs)
+                self._looked()
+
+    def _looked(self) -> None:
+        was_blind = self._fleet.is_blind
+        self._fleet.looked()
+        for group in self._coordinator.groups.values() if was_blind else ():
+            group.dispatcher.wake_all()
 
     async def _follow(self, view: FleetView) -> None:
         fleet = self._fleet
