@@ -9,6 +9,8 @@ from tests.simulation.mutations import MUTATIONS, seeds_until_found
 SEEDS_LONG = 1_000
 SEEDS_QUICK = 200
 SEEDS_MORE = {
+    "a dead letter that Kafka refused counts as arrived": 600,
+    "a redrive ends locks of an earlier one": 400,
     "a restart keeps what its former process owned": 400,
 }
 """Of mistakes that take longer to show."""
