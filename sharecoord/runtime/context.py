@@ -27,7 +27,7 @@ from sharecoord.ports import (
     TopicCatalog,
 )
 from sharecoord.runtime.clock import RuntimeClock
-from sharecoord.runtime.committer import Committer
+from sharecoord.runtime.committer import Committable, Committer
 from sharecoord.runtime.effects import CallbackEffect
 from sharecoord.runtime.gatherer import Gatherer
 from sharecoord.runtime.memory_budget import MemoryBudget, MemoryLimits
@@ -127,15 +127,23 @@ class Context:
         found = await self.catalog.offsets(queries, committed=committed)
         return [found.get(query) for query in queries]
 
-    async def committed(self) -> SharecoordError | None:
-        """Waits for the commit of everything decided so far; why it did not happen, or None."""
+    async def committed(self, actor: Committable | None = None) -> SharecoordError | None:
+        """Waits for the commit of everything decided so far; why it did not happen, or None.
+
+        Args:
+            actor: Whose commit is meant, which tells whether it still is the owner; None = all.
+        """
         done: asyncio.Future[SharecoordError | None] = asyncio.get_running_loop().create_future()
 
         def let_go(error: SharecoordError | None) -> None:
             if not done.done():
                 done.set_result(error)
 
-        self.committer.add_effect(CallbackEffect(let_go))
+        effect = CallbackEffect(let_go)
+        if actor is None:
+            self.committer.add_effect(effect)
+        else:
+            self.committer.add(actor, effect)
         return await done
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:

@@ -40,6 +40,7 @@ from sharecoord.ports import (
     OutgoingMessage,
 )
 from sharecoord.runtime.effects import CallbackEffect
+from sharecoord.runtime.kept_payloads import payload_in
 from sharecoord.runtime.letter_owner import LetterOwner, confirmed
 from sharecoord.runtime.new_letters import letters_of
 
@@ -192,17 +193,15 @@ class DeadLetters:
         """A letter with what its record holds; None = that is not known."""
         if not self._settings.dead_letter_copies:
             return letter
-        if chunk is None:
-            return None
-        at, stop = chunk.span(letter.offset, letter.offset)
-        if at >= stop:
+        found = payload_in(chunk, letter.offset)
+        if found is None:
             return None
         return replace(
             letter,
-            key=None if chunk.keys is None else chunk.keys[at],
-            value=chunk.values[at],
-            headers=tuple(chunk.headers.get(at, ())),
-            timestamp_ms=chunk.timestamps[at],
+            key=found.key,
+            value=found.value,
+            headers=found.headers,
+            timestamp_ms=found.timestamp_ms,
         )
 
     def _enter(self, letter: DeadLetter) -> _Entry:
@@ -462,18 +461,9 @@ class DeadLetters:
         Who stood still since before a successor came would fence that one, and send again what it
         has sent: the successor's mark is of a letter that its predecessor never had.
         """
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def heard(error: SharecoordError | None) -> None:
-            if answer.done():
-                return
-            if error is None:
-                answer.set_result(None)
-            else:
-                answer.set_exception(error)
-
-        self._context.committer.add(self._actor, CallbackEffect(heard))
-        await answer
+        error = await self._context.committed(self._actor)
+        if error is not None:
+            raise error
 
     def _transaction_failed(self, batch: Sequence[_Entry], failure: SharecoordError) -> None:
         self._under_way.clear()

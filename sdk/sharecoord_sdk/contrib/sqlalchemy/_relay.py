@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -15,8 +14,6 @@ from sharecoord_sdk.admin import AdminClient, AdminError
 
 from ._outbox import AckOutbox
 from ._thread import RelayThread
-
-_log = logging.getLogger("sharecoord_sdk")
 
 #: Rows of one call to the coordinator, and of one transaction.
 ROWS_MAX: Final = 1_000
