@@ -316,6 +316,9 @@ class PausesChanged(NamedTuple):
 LANE_MARK = "/"
 """Stands between the topics in the name of a lane."""
 
+LogId = tuple[str, str, int]
+"""(name, topic id, partition): a topic that was made again is another log."""
+
 
 @dataclass(frozen=True)
 class PartitionKey:
@@ -339,6 +342,11 @@ class PartitionKey:
     def place(self) -> tuple[str, int]:
         """What tells it from the group's other share-partitions, topic ids apart."""
         return self.name, self.partition
+
+    @property
+    def log_id(self) -> LogId:
+        """What tells it from all others of the group, those of a topic's former life included."""
+        return self.name, self.topic_id, self.partition
 
     @property
     def served(self) -> str:

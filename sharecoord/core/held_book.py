@@ -7,10 +7,33 @@ would show at a join.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from sharecoord.core.changes import LogId, PartitionKey
 from sharecoord.core.decisions import HeldRange
 from sharecoord.core.range_map import RangeMap
+
+LockBook = Mapping[LogId, Sequence[HeldRange]]
+"""What a member holds, as it shows it; topic id "" = it did not say of which life of the topic."""
+
+
+def lock_book_of(entries: Iterable[tuple[LogId, HeldRange]]) -> dict[LogId, list[HeldRange]]:
+    """A lock book of its entries."""
+    found: dict[LogId, list[HeldRange]] = {}
+    for log_id, held in entries:
+        found.setdefault(log_id, []).append(held)
+    return found
+
+
+def held_of(book: LockBook, key: PartitionKey) -> list[HeldRange]:
+    """What a lock book shows of a share-partition."""
+    return [held for log_id in log_ids_of(key) for held in book.get(log_id, ())]
+
+
+def log_ids_of(key: PartitionKey) -> set[LogId]:
+    """Under which ids a share-partition may be in a lock book."""
+    return {key.log_id, (key.name, "", key.partition)}
 
 
 class _Lock(NamedTuple):

@@ -81,7 +81,7 @@ class DeliveryEffect:
         if away is not None:
             key = self.actor.key
             ends_ms = now_ms + self.actor.lock_left_max_ms
-            away.received(key.place, self.delivery.ranges, ends_ms)
+            away.received(key.log_id, self.delivery.ranges, ends_ms)
         try:
             channel.deliver(self.delivery, now_ms)
             self.actor.delivered_records += self.delivery.records
@@ -202,7 +202,7 @@ class AcknowledgeEffect:
         away = self.session.away
         if away is not None:
             ends_ms = self.actor.clock.now_ms() + self.actor.lock_left_max_ms
-            away.settled(key.place, self.ranges, ends_ms)
+            away.settled(key.log_id, self.ranges, ends_ms)
         self.collector.add(PartitionResult(key, self.exceptions, None, left_ms))
 
     def abort(self, error: SharecoordError) -> None:

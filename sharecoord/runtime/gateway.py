@@ -23,6 +23,7 @@ from sharecoord.core.decisions import (
     handed_back,
 )
 from sharecoord.core.delivery import LostRange, PartitionResult
+from sharecoord.core.held_book import LockBook
 from sharecoord.core.lending import HERE, Order
 from sharecoord.core.peering import (
     AskBooks,
@@ -198,7 +199,7 @@ class Gateway:
             session.mode,
             session.max_poll_records,
             session.paused,
-            _entries(group.group_id, _passed_on(session.away)),
+            _entries(group.group_id, session.away.shown()),
         )
 
     def introduce_anew(self, group: RelayingGroup, session: Session) -> None:
@@ -220,13 +221,11 @@ class Gateway:
         """A member's stream is gone."""
         self._say_down(session, left=False, book=None)
 
-    def left(
-        self, session: Session, book: Mapping[tuple[str, int], Sequence[HeldRange]] | None
-    ) -> None:
+    def left(self, session: Session, book: LockBook | None) -> None:
         """A member leaves its group; `book` is what its application has, as far as it is known."""
         if book is None and session.away is not None:
             # What was passed on may have arrived; what is still under way never will.
-            book = _passed_on(session.away)
+            book = session.away.shown()
         entries = None if book is None else _entries(session.group_id, book)
         self._say_down(session, left=True, book=entries)
 
@@ -426,7 +425,7 @@ class Gateway:
             self._hand_back(link.owner_id, session, item.key, item.ranges)
             return
         ends_ms = self._clock.now_ms() + lock_left_max_ms(guest.group.settings)
-        session.away.received(item.key.place, item.ranges, ends_ms)
+        session.away.received(item.key.log_id, item.ranges, ends_ms)
         session.sent(item.records, item.size_bytes, self._clock.now_ms())
         session.channel.relay(item)
 
@@ -449,11 +448,10 @@ class Gateway:
             return
         session = relay.guest.session
         if item.result.error is None and session.away is not None:
-            place = relay.key.place
             ends_ms = self._clock.now_ms() + lock_left_max_ms(relay.guest.group.settings)
             refused = item.result.exceptions
             ranges = [each for each in relay.ranges if not _is_refused(each, refused)]
-            session.away.settled(place, ranges, ends_ms)
+            session.away.settled(relay.key.log_id, ranges, ends_ms)
             # See `TimedOut`: what the member said crossed the owner's word.
             session.stalled = False
             relay.guest.group.dispatcher.offer(session)
@@ -483,12 +481,11 @@ class Gateway:
 
     def _answer_books(self, link: OwnerLink, item: AskBooks) -> None:
         self.compares(item.key, item.owner_epoch)
-        place = item.key.place
         held: dict[int, Sequence[HeldRange]] = {}
         for guest in link.guests.values():
             away = guest.session.away
-            if guest.group.group_id == item.key.group_id and away and place in away.books:
-                held[guest.handle] = away.books[place].held()
+            if guest.group.group_id == item.key.group_id and away is not None:
+                held[guest.handle] = away.held_of(item.key)
         link.way.say(Books(item.key, item.owner_epoch, held))
 
 
@@ -499,19 +496,15 @@ def _owners(group: LendingGroup, session: Session) -> set[str]:
 
 def _holders(group: RelayingGroup, away: Away) -> set[str]:
     """Who may count on records that a member has, whether it still wants such or not."""
-    return away.told | {group.elsewhere.get(place, HERE) for place in away.books}
+    places = ((name, partition) for name, _, partition in away.books)
+    return away.told | {group.elsewhere.get(place, HERE) for place in places}
 
 
-def _passed_on(away: Away) -> dict[tuple[str, int], Sequence[HeldRange]]:
-    """The lock book of a member whose stream is here, as far as other owners are concerned."""
-    return {place: book.held() for place, book in away.books.items()}
-
-
-def _entries(group_id: str, book: Mapping[tuple[str, int], Sequence[HeldRange]]) -> list[LostRange]:
+def _entries(group_id: str, book: LockBook) -> list[LostRange]:
     """A lock book as a list."""
     return [
-        LostRange(key_of(group_id, topic, "", partition), each)
-        for (topic, partition), ranges in book.items()
+        LostRange(key_of(group_id, *log_id), each)
+        for log_id, ranges in book.items()
         for each in ranges
     ]
 

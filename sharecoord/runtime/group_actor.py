@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -16,9 +16,10 @@ from sharecoord.core.changes import (
     key_of,
     served_by,
 )
-from sharecoord.core.decisions import AcquiredRange, HeldRange
+from sharecoord.core.decisions import AcquiredRange
 from sharecoord.core.delivery import Assignment, LostRange, PartitionResult
 from sharecoord.core.events import GroupEvent
+from sharecoord.core.held_book import LockBook, held_of
 from sharecoord.core.pace import window_follows
 from sharecoord.core.pauses import Pauses
 from sharecoord.core.settings import PartitionSettings
@@ -279,7 +280,7 @@ class GroupActor:
     def leave(
         self,
         session: Session,
-        book: Mapping[Place, Sequence[HeldRange]] | None = None,
+        book: LockBook | None = None,
         *,
         why: str = "",
     ) -> None:
@@ -301,9 +302,9 @@ class GroupActor:
         self.dispatcher.left(session)
         event = GroupEvent.SESSION_ENDED if why else GroupEvent.LEFT
         tell(self.context, self.group_id, event, session=session, reason=why or None)
-        for place, actor in self.partitions.items():
+        for actor in self.partitions.values():
             if book is not None and actor.state is ActorState.ACTIVE:
-                actor.compare_lock_book(session.member_id, book.get(place, ()))
+                actor.compare_lock_book(session.member_id, held_of(book, actor.key))
             actor.release_member(session.member_id)
         if fleet is None or fleet.keeps(self.group_id, session.member_id, session.gateway):
             committer = self.context.committer

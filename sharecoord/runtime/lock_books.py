@@ -11,9 +11,10 @@ import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
-from sharecoord.core.changes import LANE_MARK, key_of
+from sharecoord.core.changes import LANE_MARK, LogId, key_of
 from sharecoord.core.decisions import HeldRange
 from sharecoord.core.delivery import LostRange
+from sharecoord.core.held_book import LockBook, held_of, log_ids_of
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.errors import MemberFencedError
 from sharecoord.runtime.context import Context
@@ -48,7 +49,7 @@ class ComparedGroup(Protocol):
 async def compare_joined(
     group: ComparedGroup,
     session: Session,
-    lock_book: Sequence[tuple[str, str, int, HeldRange]],
+    lock_book: LockBook,
 ) -> list[LostRange]:
     """Compares the lock book of a join, partition by partition; returns what the member lost.
 
@@ -57,40 +58,56 @@ async def compare_joined(
     Args:
         group: The member's.
         session: Its new session.
-        lock_book: (topic, topic id, partition, range).
+        lock_book: What it shows.
 
     Raises:
         MemberFencedError: A newer stream of the member joined meanwhile.
     """
-    book: dict[Place, list[HeldRange]] = {}
-    lost: list[LostRange] = []
-    for topic, topic_id, partition, held in lock_book:
-        # All lanes that are open are known: another one's locks are gone.
-        lane_ended = LANE_MARK in topic and topic not in group.topic_ids
-        if lane_ended and group.context.fleet is None:
-            lost.append(LostRange(key_of(group.group_id, topic, topic_id, partition), held))
-        elif topic_id in ("", group.topic_ids.get(topic, topic_id)):
-            book.setdefault((topic, partition), []).append(held)
-        else:
-            key = key_of(group.group_id, topic, topic_id, partition)
-            lost.append(LostRange(key, held))
+    book = {log_id: list(ranges) for log_id, ranges in lock_book.items()}
+    lost = _of_ended_logs(group, book) if group.context.fleet is None else []
     session.book = book
     if session.away is not None:
         ends_ms = group.context.clock.now_ms() + lock_left_max_ms(group.settings)
-        for place, ranges in book.items():
+        for log_id, ranges in book.items():
             for held in ranges:
-                session.away.book(place).put(held.first, held.last, held.lock_token, ends_ms)
+                session.away.book(log_id).put(held.first, held.last, held.lock_token, ends_ms)
     # What is to be served elsewhere may still be here.
-    for place in [p for p in book if p in group.elsewhere and p not in group.partitions]:
-        del book[place]
+    places = {log_id: (log_id[0], log_id[2]) for log_id in book}
+    for log_id, place in places.items():
+        if place in group.elsewhere and place not in group.partitions:
+            del book[log_id]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LOAD_WAIT_S):
-            await _until_loaded(group, list(book))
+            await _until_loaded(group, [places[log_id] for log_id in book])
     check_current(group, session)
-    for place in [p for p in book if p not in group.partitions and group.is_open(p[0])]:
-        unknown = key_of(group.group_id, place[0], group.topic_ids[place[0]], place[1])
-        lost += [LostRange(unknown, held) for held in book.pop(place)]
+    for log_id in list(book):
+        topic, topic_id, _ = log_id
+        is_open = group.is_open(topic) and topic_id in ("", group.topic_ids[topic])
+        if is_open and places[log_id] not in group.partitions:
+            lost += _lost(group, log_id, book.pop(log_id))
     return lost + compare_places(group, session)
+
+
+def _of_ended_logs(group: ComparedGroup, book: dict[LogId, list[HeldRange]]) -> list[LostRange]:
+    """Takes out of a lock book what belongs to logs that are no more.
+
+    A coordinator of a fleet cannot tell them from those that only others have heard of: what it
+    does not know stays in the book, and is passed on.
+    """
+    lost: list[LostRange] = []
+    for log_id in list(book):
+        topic, topic_id, _ = log_id
+        known = group.topic_ids.get(topic)
+        # All lanes that are open are known: another one's locks are gone.
+        if LANE_MARK in topic if known is None else topic_id not in ("", known):
+            lost += _lost(group, log_id, book.pop(log_id))
+    return lost
+
+
+def _lost(group: ComparedGroup, log_id: LogId, ranges: Sequence[HeldRange]) -> list[LostRange]:
+    topic, topic_id, partition = log_id
+    key = key_of(group.group_id, topic, topic_id or group.topic_ids.get(topic, ""), partition)
+    return [LostRange(key, held) for held in ranges]
 
 
 async def _until_loaded(group: ComparedGroup, places: Sequence[Place]) -> None:
@@ -123,12 +140,14 @@ def compare_place(session: Session, place: Place, actor: PartitionActor) -> list
     if session.book is None or place in session.compared or actor.partition is None:
         return []
     epochs = session.book_epochs
-    if epochs is not None and epochs.get(place) != actor.partition.owner_epoch:
+    if epochs is not None and epochs.get(actor.key.log_id) != actor.partition.owner_epoch:
         return []
     session.compared.add(place)
-    held = session.book.pop(place, [])
+    held = held_of(session.book, actor.key)
+    for log_id in log_ids_of(actor.key):
+        session.book.pop(log_id, None)
     if session.away is not None:
         # The gateway's own book goes on: the place may have been another owner's at the join.
-        held = session.away.books[place].held() if place in session.away.books else []
+        held = session.away.held_of(actor.key)
     gone = actor.compare_lock_book(session.member_id, held)
     return [LostRange(actor.key, held) for held in gone]

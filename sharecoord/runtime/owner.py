@@ -13,9 +13,10 @@ from typing import Protocol
 
 import structlog
 
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import LogId, PartitionKey
 from sharecoord.core.decisions import HeldRange
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
+from sharecoord.core.held_book import lock_book_of
 from sharecoord.core.peering import (
     AskBooks,
     Books,
@@ -180,7 +181,7 @@ class GatewayLink:
         elif item.handle in self._here:
             self._hear_of(*self._here[item.handle], item)
 
-    async def _take_in(self, up: MemberUp, book_epochs: dict[tuple[str, int], int]) -> None:
+    async def _take_in(self, up: MemberUp, book_epochs: dict[LogId, int]) -> None:
         """A member is new on this link; what was said of it meanwhile comes after."""
         command = JoinCommand(
             member_id=up.member_id,
@@ -192,10 +193,7 @@ class GatewayLink:
             max_poll_interval_ms=0,
             credit_records=0,
             credit_bytes=0,
-            lock_book=[
-                (lost.key.name, lost.key.topic_id, lost.key.partition, lost.held)
-                for lost in up.lock_book
-            ],
+            lock_book=_lock_book(up.lock_book),
             book_epochs=book_epochs,
         )
         channel = LentChannel(self, up.handle)
@@ -221,12 +219,12 @@ class GatewayLink:
             if place not in session.compared and actor.partition is not None:
                 self.ask_books(actor.key, actor.partition.owner_epoch)
 
-    def _epochs(self, group_id: str) -> dict[tuple[str, int], int]:
+    def _epochs(self, group_id: str) -> dict[LogId, int]:
         """Of what a book that comes now says everything, for no former owner delivered since."""
         group = self._coordinator.groups.get(group_id)
         return {
-            place: actor.partition.owner_epoch
-            for place, actor in (group.partitions.items() if group else ())
+            actor.key.log_id: actor.partition.owner_epoch
+            for actor in (group.partitions.values() if group else ())
             if actor.partition is not None
             and self._told.get(actor.key) == actor.partition.owner_epoch
         }
@@ -237,7 +235,8 @@ class GatewayLink:
         if isinstance(item, MemberDown):
             del self._here[item.handle]
             if item.left:
-                group.leave(session, _by_place(item.lock_book))
+                book = item.lock_book
+                group.leave(session, None if book is None else _lock_book(book))
             else:
                 group.disconnected(session)
         elif isinstance(item, Lend):
@@ -306,13 +305,5 @@ class GatewayLink:
         self._here.clear()
 
 
-def _by_place(
-    book: Sequence[LostRange] | None,
-) -> dict[tuple[str, int], list[HeldRange]] | None:
-    """A lock book by (topic, partition)."""
-    if book is None:
-        return None
-    found: dict[tuple[str, int], list[HeldRange]] = {}
-    for entry in book:
-        found.setdefault(entry.key.place, []).append(entry.held)
-    return found
+def _lock_book(entries: Sequence[LostRange]) -> dict[LogId, list[HeldRange]]:
+    return lock_book_of((entry.key.log_id, entry.held) for entry in entries)

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from sharecoord.core.changes import MemberRow, PartitionKey
+from sharecoord.core.changes import LogId, MemberRow, PartitionKey
 from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange
-from sharecoord.core.held_book import HeldBook
+from sharecoord.core.held_book import HeldBook, LockBook, log_ids_of
 from sharecoord.core.lending import Purse
 from sharecoord.core.pace import PREFETCH_RECORDS_MAX, Pace, prefetch_max
 from sharecoord.core.states import AcknowledgeType, AcquireMode
@@ -35,11 +35,10 @@ class JoinCommand:
     max_poll_interval_ms: int
     credit_records: int
     credit_bytes: int
-    lock_book: list[tuple[str, str, int, HeldRange]] = field(default_factory=list)
-    """(topic, topic id, partition, range)"""
+    lock_book: LockBook = field(default_factory=dict)
     join_number: int = 0
     """Grows with each stream of the member; 0 = not given."""
-    book_epochs: dict[tuple[str, int], int] | None = None
+    book_epochs: dict[LogId, int] | None = None
     """The owner epochs of the share-partitions for which the lock book is true: what another
     coordinator served when its gateway wrote the book may be missing in it. None = everywhere."""
 
@@ -80,47 +79,58 @@ class Away:
     """What the gateway of a member knows of it, in a fleet (design 9)."""
 
     purse: Purse = field(default_factory=Purse)
-    books: dict[tuple[str, int], HeldBook] = field(default_factory=dict)
-    """What it holds, whoever the owner is, by (topic, partition)."""
+    books: dict[LogId, HeldBook] = field(default_factory=dict)
+    """What it holds, whoever the owner is."""
     told: set[str] = field(default_factory=set)
     """Owners that know of it, by this stream or a former one: they may count on records which it
     never got."""
 
     def held(self, places: Container[tuple[str, int]]) -> int:
         """Records that it holds of some share-partitions."""
-        return sum(book.records for place, book in self.books.items() if place in places)
+        return sum(
+            book.records
+            for (name, _, partition), book in self.books.items()
+            if (name, partition) in places
+        )
 
-    def book(self, place: tuple[str, int]) -> HeldBook:
+    def book(self, log_id: LogId) -> HeldBook:
         """The book of a share-partition."""
-        return self.books.setdefault(place, HeldBook())
+        return self.books.setdefault(log_id, HeldBook())
 
-    def received(
-        self, place: tuple[str, int], ranges: Iterable[AcquiredRange], ends_ms: int
-    ) -> None:
+    def shown(self) -> LockBook:
+        """All that it holds."""
+        return {log_id: book.held() for log_id, book in self.books.items()}
+
+    def held_of(self, key: PartitionKey) -> list[HeldRange]:
+        """What it holds of a share-partition."""
+        books = [self.books[each] for each in log_ids_of(key) if each in self.books]
+        return [held for book in books for held in book.held()]
+
+    def received(self, log_id: LogId, ranges: Iterable[AcquiredRange], ends_ms: int) -> None:
         """A delivery goes onto the member's stream; see `HeldBook.put`."""
-        book = self.book(place)
+        book = self.book(log_id)
         for each in ranges:
             book.put(each.first, each.last, each.lock_token, ends_ms)
 
     def settled(
-        self, place: tuple[str, int], ranges: Iterable[AcknowledgedRange], renewed_until_ms: int
+        self, log_id: LogId, ranges: Iterable[AcknowledgedRange], renewed_until_ms: int
     ) -> None:
         """Acknowledgements are confirmed, with any outcome that the member goes by too."""
-        book = self.book(place)
+        book = self.book(log_id)
         for each in ranges:
             if each.type is AcknowledgeType.RENEW:
                 book.renewed(each.first, each.last, each.lock_token, renewed_until_ms)
             else:
                 book.settled(each.first, each.last, each.lock_token)
         if not book.records:
-            del self.books[place]
+            del self.books[log_id]
 
     def prune(self, now_ms: int) -> None:
         """Forgets what no lock can be left on."""
-        for place, book in list(self.books.items()):
+        for log_id, book in list(self.books.items()):
             book.prune(now_ms)
             if not book.records:
-                del self.books[place]
+                del self.books[log_id]
 
 
 @dataclass(eq=False, slots=True)
@@ -159,9 +169,9 @@ class Session:
     """1 while the lock book waits for partitions to load: nothing is dispatched meanwhile."""
     broken: bool = False
     """A delivery could not be sent: the stream ends and gets nothing more."""
-    book: dict[tuple[str, int], list[HeldRange]] | None = None
-    """The lock book of the last join, by (topic, partition); None before the first join here."""
-    book_epochs: dict[tuple[str, int], int] | None = None
+    book: dict[LogId, list[HeldRange]] | None = None
+    """What is to be compared of the last join's lock book; None before the first join here."""
+    book_epochs: dict[LogId, int] | None = None
     """See `JoinCommand`."""
     compared: set[tuple[str, int]] = field(default_factory=set)
     """Where the book was compared: only from there may the member receive."""

@@ -18,6 +18,7 @@ from typing import ParamSpec, TypeVar
 from sharecoord.core.changes import PartitionKey, key_of
 from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
+from sharecoord.core.held_book import lock_book_of
 from sharecoord.core.invariants import check_window
 from sharecoord.core.peering import Relayed
 from sharecoord.core.states import AcknowledgeType, AcquireMode, RecordState
@@ -226,7 +227,7 @@ class FakeMember:
             max_poll_interval_ms,
             credit,
             credit_bytes,
-            book,
+            lock_book_of(book),
         )
         self.ledger.joined(self.member_id, book)
         self.ended = self.drained = False

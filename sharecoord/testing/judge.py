@@ -105,9 +105,9 @@ class Judge(DatabaseJudge):
     def _excuse_others(self, member_id: str, book: Sequence[BookEntry]) -> None:
         """What is not in a member's book it has not seen."""
         shown: dict[PartitionKey, list[HeldRange]] = {}
-        for topic, topic_id, partition, held in book:
+        for log_id, held in book:
             for key in self.by_key:
-                if (key.name, key.topic_id, key.partition) == (topic, topic_id, partition):
+                if key.log_id == log_id:
                     shown.setdefault(key, []).append(held)
         for key, shadow in self.by_key.items():
             held_here = shown.get(key, ())

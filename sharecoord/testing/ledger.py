@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import LogId, PartitionKey
 from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Delivery, PartitionResult
+from sharecoord.core.held_book import log_ids_of
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordState
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.fake_log import FakeLog
@@ -26,8 +27,8 @@ __all__ = [
 
 FINAL_TYPES = frozenset({AcknowledgeType.ACCEPT, AcknowledgeType.REJECT})
 
-BookEntry = tuple[str, str, int, HeldRange]
-"""(topic, topic id, partition, range): an entry of the lock book that a join carries."""
+BookEntry = tuple[LogId, HeldRange]
+"""An entry of the lock book that a join carries."""
 
 
 @dataclass(slots=True)
@@ -77,8 +78,7 @@ class Ledger:
         entries: list[BookEntry] = []
         for key, held in self._books.get(member_id, {}).items():
             for first, last, token in _runs(held):
-                place = (key.name, key.topic_id, key.partition)
-                entries.append((*place, HeldRange(first, last, token)))
+                entries.append((key.log_id, HeldRange(first, last, token)))
         return entries
 
     def check(self) -> None:
@@ -197,14 +197,13 @@ class Ledger:
     def joined(self, member_id: str, book: Iterable[BookEntry]) -> None:
         """A member is about to join: what is not in its book goes back unseen."""
         shown = {
-            (topic, topic_id, partition, offset, held.lock_token)
-            for topic, topic_id, partition, held in book
+            (log_id, offset, held.lock_token)
+            for log_id, held in book
             for offset in range(held.first, held.last + 1)
         }
 
         def in_book(key: PartitionKey, offset: int, token: int) -> bool:
-            ids = (key.topic_id, "")
-            return any((key.name, i, key.partition, offset, token) in shown for i in ids)
+            return any((log_id, offset, token) in shown for log_id in log_ids_of(key))
 
         for key, kept in self._books.get(member_id, {}).items():
             for offset in [o for o, token in kept.items() if not in_book(key, o, token)]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from sharecoord.core import limits
-from sharecoord.core.changes import LANE_MARK, PartitionKey
+from sharecoord.core.changes import LANE_MARK, LogId, PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.share_partition import AcknowledgedRange, HeldRange, RangeOutcome
@@ -274,19 +274,11 @@ def acknowledgements(items: Iterable[types.PartitionAcknowledgements]) -> Acknow
     ]
 
 
-def held_range(item: types.HeldRange) -> tuple[str, str, int, HeldRange]:
+def held_range(item: types.HeldRange) -> tuple[LogId, HeldRange]:
     """An entry of a lock book."""
     place = item.partition
     held = HeldRange(item.first_offset, item.last_offset, item.lock_token)
-    return name_of(place), place.topic_id.hex(), place.partition, held
-
-
-def held_by_place(items: Iterable[types.HeldRange]) -> dict[tuple[str, int], list[HeldRange]]:
-    """A lock book by (topic, partition)."""
-    found: dict[tuple[str, int], list[HeldRange]] = {}
-    for topic, _, partition, held in map(held_range, items):
-        found.setdefault((topic, partition), []).append(held)
-    return found
+    return (name_of(place), place.topic_id.hex(), place.partition), held
 
 
 def lost_range(lost: LostRange) -> types.HeldRange:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
+from sharecoord.core.held_book import lock_book_of
 from sharecoord.core.peering import Relayed
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.errors import SharecoordError
@@ -124,10 +125,7 @@ class Stream:
         group, session = self.group, self.session
         if group is None or session is None or session.channel is not self:
             return
-        held: dict[tuple[str, int], list[HeldRange]] = {}
-        for topic, _, partition, each in book or ():
-            held.setdefault((topic, partition), []).append(each)
-        group.leave(session, None if book is None else held)
+        group.leave(session, None if book is None else lock_book_of(book))
 
     def ended_here(self) -> None:
         """The coordinator notices that the stream is gone."""
@@ -305,11 +303,7 @@ class SimMember:
 
     def lock_book(self) -> list[BookEntry]:
         """What it believes to hold."""
-        return [
-            (key.name, key.topic_id, key.partition, held)
-            for key, tokens in self.book.items()
-            for held in _runs(tokens)
-        ]
+        return [(key.log_id, held) for key, tokens in self.book.items() for held in _runs(tokens)]
 
     async def connect(self, node: Node) -> bool:
         """Joins at a coordinator; says whether it came in."""
@@ -333,7 +327,7 @@ class SimMember:
             300_000,
             wishes.credit,
             1 << 40,
-            book,
+            lock_book_of(book),
             join_number=self._joins,
         )
         stream.up(stream.join, command)

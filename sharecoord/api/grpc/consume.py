@@ -12,7 +12,7 @@ from sharecoord import __version__
 from sharecoord.api.grpc.calls import ServicerContext, abort, host_of, parsed, unexpected
 from sharecoord.api.grpc.channel import StreamChannel
 from sharecoord.api.grpc.validation import check_topics, join_command
-from sharecoord.core.decisions import HeldRange
+from sharecoord.core.held_book import LockBook, lock_book_of
 from sharecoord.errors import InvalidRequestError, SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.effects import Collector
@@ -162,7 +162,7 @@ class ConsumeStream(StreamChannel):
                 session, frozenset((codec.name_of(each), each.partition) for each in paused)
             )
         if request.leave:
-            book = codec.held_by_place(request.lock_book.held)
+            book = lock_book_of(map(codec.held_range, request.lock_book.held))
             self._leave(group, session, book if request.HasField("lock_book") else None)
 
     def _acknowledge(
@@ -184,7 +184,7 @@ class ConsumeStream(StreamChannel):
         self,
         group: GroupActor,
         session: Session,
-        book: dict[tuple[str, int], list[HeldRange]] | None,
+        book: LockBook | None,
     ) -> None:
         """Leaves, and says so once that is durable."""
         group.leave(session, book)

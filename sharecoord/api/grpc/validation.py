@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from sharecoord.core.held_book import lock_book_of
 from sharecoord.core.states import AcquireMode
 from sharecoord.errors import InvalidRequestError, UnsupportedVersionError
 from sharecoord.runtime.sessions import JoinCommand
@@ -171,7 +172,7 @@ def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
         max_poll_interval_ms=join.max_poll_interval_ms or DEFAULT_MAX_POLL_INTERVAL_MS,
         credit_records=join.credit.records_total,
         credit_bytes=join.credit.bytes_total,
-        lock_book=[codec.held_range(item) for item in join.lock_book],
+        lock_book=lock_book_of(map(codec.held_range, join.lock_book)),
         join_number=join.join_number,
     )
     return group_id, command

@@ -78,11 +78,11 @@ async def finish(world: World, members: list[FakeMember]) -> None:
     """Settles what the members still held from before the crash."""
     await asyncio.sleep(0.5)
     for member in members:
-        for topic, topic_id, partition, held in world.ledger.book(member.member_id):
+        for log_id, held in world.ledger.book(member.member_id):
             accept = AcknowledgedRange(
                 held.first, held.last, AcknowledgeType.ACCEPT, held.lock_token
             )
-            await member.send([(topic, topic_id, partition, [accept])])
+            await member.send([(*log_id, [accept])])
 
 
 @pytest.mark.parametrize("forget", [False, True], ids=["with-book", "book-lost"])

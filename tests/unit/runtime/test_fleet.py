@@ -271,7 +271,7 @@ async def test_what_an_owner_refuses_as_nonsense_stays_in_the_lock_book() -> Non
         assert [each.outcome for each in result.exceptions] == [AcknowledgeOutcome.INVALID_REQUEST]
         away = member.joined_session.away
         assert away is not None
-        left = [(each.first, each.last) for each in away.books[key.place].held()]
+        left = [(each.first, each.last) for each in away.books[key.log_id].held()]
         assert left == [(0, 2), (4, 4)]
 
 

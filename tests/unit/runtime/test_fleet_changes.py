@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from sharecoord.core.held_book import lock_book_of
 from sharecoord.core.pauses import WHOLE_GROUP, PauseScope
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import GroupNotEmptyError, StoreUnavailableError
@@ -354,11 +355,8 @@ async def test_who_leaves_counts_what_its_book_shows_at_all_owners() -> None:
         first, second = world.member("m1"), world.member("m2")
         await first.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
         await first.take(2 * PARTITIONS)
-        book = {
-            (topic, partition): [held]
-            for topic, _, partition, held in world.ledger.book("m1")
-            if partition in (0, 1)
-        }
+        shown = world.ledger.book("m1")
+        book = lock_book_of((log_id, held) for log_id, held in shown if log_id[2] in (0, 1))
         world.ledger.gone("m1")
         first.joined_group.leave(first.joined_session, book)
         await second.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000)

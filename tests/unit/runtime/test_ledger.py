@@ -63,7 +63,7 @@ def test_a_renewed_lock_is_valid_for_longer() -> None:
     ledger = Ledger()
     ledger.delivered("a", delivery(until_ms=150), 0)
     settled(ledger, KIND.RENEW)
-    assert ledger.book("a") == [("orders", "0" * 32, 0, HeldRange(0, 4, 1))]
+    assert ledger.book("a") == [(("orders", "0" * 32, 0), HeldRange(0, 4, 1))]
     ledger.delivered("b", delivery(count=2, token=2), 20_099)
     broken(ledger, "valid lock")
 

@@ -229,7 +229,7 @@ async def test_a_join_that_is_overtaken_compares_nothing() -> None:
         found = await world.log.describe(["late"])
         world.log.set_down(down=True)
         coordinator.groups["g"].topic_found("late", found["late"])
-        book = [("late", "", 0, HeldRange(0, 0, 1))]
+        book = [(("late", "", 0), HeldRange(0, 0, 1))]
         real_book = world.ledger.book("one")
         stale = FakeMember("one")  # a ledger of its own: it is not what the member knows
         waiting = asyncio.create_task(stale.join(coordinator, "g", TOPICS, lock_book=book))
@@ -252,11 +252,11 @@ async def test_a_lock_book_settles_both_ways() -> None:
         token, key = mine.ranges[0].lock_token, mine.key
         one.disconnect()
         book = [
-            ("orders", key.topic_id, 0, HeldRange(0, 3, token)),
-            ("orders", key.topic_id, 0, HeldRange(5, 5, token + 7)),
-            ("orders", key.topic_id, 0, HeldRange(50, 60, token)),
-            ("orders", "f" * 32, 0, HeldRange(7, 7, token)),
-            ("other", "", 0, HeldRange(0, 0, token)),
+            (key.log_id, HeldRange(0, 3, token)),
+            (key.log_id, HeldRange(5, 5, token + 7)),
+            (key.log_id, HeldRange(50, 60, token)),
+            (("orders", "f" * 32, 0), HeldRange(7, 7, token)),
+            (("other", "", 0), HeldRange(0, 0, token)),
         ]
         lost = await one.join(coordinator, "g", TOPICS, max_poll_records=100, lock_book=book)
         assert sorted(lost) == [
@@ -342,7 +342,7 @@ async def test_who_leaves_counts_what_its_book_shows_and_nothing_else() -> None:
         await until(lambda: group.totals.get("one") == 10, step_s=0.001)
         await asyncio.sleep(0.1)
         held = [HeldRange(each.first, each.last, each.lock_token) for each in got.ranges]
-        group.leave(one.joined_session, {("orders", 0): held})
+        group.leave(one.joined_session, {got.key.log_id: held})
         world.ledger.gone("one")
         await other.join(coordinator, "g", TOPICS, max_poll_records=100)
         again = await other.take(10)

@@ -95,7 +95,7 @@ async def test_what_a_lock_book_hands_back_comes_again_when_its_commit_failed(
         (seen,) = await member.take(20)
         member.disconnect()
         token = seen.ranges[0].lock_token
-        book = [("orders", seen.key.topic_id, 0, HeldRange(5, 9, token))]
+        book = [(seen.key.log_id, HeldRange(5, 9, token))]
         fail_commits(world, error, after=after)
         await member.join(coordinator, "g", ("orders",), max_poll_records=100, lock_book=book)
         again = await member.take(15)

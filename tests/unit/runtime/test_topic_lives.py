@@ -116,10 +116,7 @@ async def test_a_log_end_that_only_lags_for_a_moment_voids_nothing() -> None:
     log = world.log.log("orders")
     log.log_end = 8
     async with running(world) as second:
-        book = [
-            ("orders", held.key.topic_id, 0, HeldRange(r.first, r.last, r.lock_token))
-            for r in held.ranges
-        ]
+        book = [(held.key.log_id, HeldRange(r.first, r.last, r.lock_token)) for r in held.ranges]
         joining = asyncio.ensure_future(
             member.join(second, "g", TOPICS, max_poll_records=10, lock_book=book)
         )

@@ -311,7 +311,7 @@ def test_places_keep_their_topic_id() -> None:
     assert (topic, topic_id, partition, len(ranges)) == ("orders", TOPIC_ID, 3, 1)
     held = HeldRange(4, 9, 2**64 - 1)
     shown = codec.lost_range(LostRange(KEY, held))
-    assert codec.held_range(shown) == ("orders", TOPIC_ID, 3, held)
+    assert codec.held_range(shown) == (("orders", TOPIC_ID, 3), held)
 
 
 def test_an_outcome_says_what_was_not_ok() -> None:
