@@ -202,7 +202,7 @@ class AcknowledgeEffect:
         away = self.session.away
         if away is not None:
             ends_ms = self.actor.clock.now_ms() + self.actor.lock_left_max_ms
-            away.settled(key.log_id, self.ranges, ends_ms)
+            away.settled(key.log_id, self.ranges, self.exceptions, renewed_until_ms=ends_ms)
         self.collector.add(PartitionResult(key, self.exceptions, None, left_ms))
 
     def abort(self, error: SharecoordError) -> None:

@@ -19,7 +19,6 @@ from sharecoord.core.decisions import (
     AcknowledgedRange,
     AcquiredRange,
     HeldRange,
-    RangeOutcome,
     handed_back,
 )
 from sharecoord.core.delivery import LostRange, PartitionResult
@@ -43,7 +42,7 @@ from sharecoord.core.peering import (
     TimedOut,
 )
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
+from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import SharecoordError, StoreUnavailableError
 from sharecoord.ports import OwnerWay
 from sharecoord.runtime.clock import RuntimeClock
@@ -449,9 +448,9 @@ class Gateway:
         session = relay.guest.session
         if item.result.error is None and session.away is not None:
             ends_ms = self._clock.now_ms() + lock_left_max_ms(relay.guest.group.settings)
-            refused = item.result.exceptions
-            ranges = [each for each in relay.ranges if not _is_refused(each, refused)]
-            session.away.settled(relay.key.log_id, ranges, ends_ms)
+            session.away.settled(
+                relay.key.log_id, relay.ranges, item.result.exceptions, renewed_until_ms=ends_ms
+            )
             # See `TimedOut`: what the member said crossed the owner's word.
             session.stalled = False
             relay.guest.group.dispatcher.offer(session)
@@ -507,15 +506,6 @@ def _entries(group_id: str, book: LockBook) -> list[LostRange]:
         for log_id, ranges in book.items()
         for each in ranges
     ]
-
-
-def _is_refused(said: AcknowledgedRange, exceptions: Sequence[RangeOutcome]) -> bool:
-    """Whether an acknowledgement made no sense to the owner: what its member has, it has still."""
-    return any(
-        each.outcome is AcknowledgeOutcome.INVALID_REQUEST
-        and said.first <= each.first <= each.last <= said.last
-        for each in exceptions
-    )
 
 
 def _unreachable(key: PartitionKey) -> SharecoordError:

@@ -6,15 +6,15 @@ A broken stream is not a departure: the session stays until its timeout, locks u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sharecoord.core.changes import LogId, MemberRow, PartitionKey
-from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange
+from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange, RangeOutcome
 from sharecoord.core.held_book import HeldBook, LockBook, log_ids_of
 from sharecoord.core.lending import Purse
 from sharecoord.core.pace import PREFETCH_RECORDS_MAX, Pace, prefetch_max
-from sharecoord.core.states import AcknowledgeType, AcquireMode
+from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, AcquireMode
 from sharecoord.runtime.channel import MemberChannel
 
 BATCH_RECORDS_DEFAULT = 1_000
@@ -113,11 +113,18 @@ class Away:
             book.put(each.first, each.last, each.lock_token, ends_ms)
 
     def settled(
-        self, log_id: LogId, ranges: Iterable[AcknowledgedRange], renewed_until_ms: int
+        self,
+        log_id: LogId,
+        ranges: Iterable[AcknowledgedRange],
+        exceptions: Sequence[RangeOutcome],
+        *,
+        renewed_until_ms: int,
     ) -> None:
         """Acknowledgements are confirmed, with any outcome that the member goes by too."""
         book = self.book(log_id)
         for each in ranges:
+            if _is_refused(each, exceptions):
+                continue
             if each.type is AcknowledgeType.RENEW:
                 book.renewed(each.first, each.last, each.lock_token, renewed_until_ms)
             else:
@@ -131,6 +138,15 @@ class Away:
             book.prune(now_ms)
             if not book.records:
                 del self.books[log_id]
+
+
+def _is_refused(said: AcknowledgedRange, exceptions: Sequence[RangeOutcome]) -> bool:
+    """Whether an acknowledgement made no sense to the owner: what its member has, it has still."""
+    return any(
+        each.outcome is AcknowledgeOutcome.INVALID_REQUEST
+        and said.first <= each.first <= each.last <= said.last
+        for each in exceptions
+    )
 
 
 @dataclass(eq=False, slots=True)

@@ -213,7 +213,8 @@ class DatabaseJudge(OperatorJudge):
     def _seem_older(shadow: Shadow, by_ms: int) -> None:
         """What is being loaded is looked at with the time that was set meanwhile."""
         for life in shadow.lives.values():
-            life.deadline_ms -= by_ms
+            if life.deadline_ms:
+                life.deadline_ms -= by_ms
 
     def jumped_ms(self, granted_ms: int) -> int:
         """How much older a lock seems to who loads it: its owner did not know the time set yet."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
+
 from sharecoord.core.decisions import AcknowledgedRange
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.peering import MemberUp
@@ -253,15 +255,16 @@ async def test_a_member_whose_session_ended_while_its_gateway_stood_still_joins_
         work.cancel()
 
 
+@pytest.mark.parametrize("is_here", [False, True], ids=["elsewhere", "here"])
 @virtual
-async def test_what_an_owner_refuses_as_nonsense_stays_in_the_lock_book() -> None:
+async def test_what_an_owner_refuses_as_nonsense_stays_in_the_lock_book(is_here: bool) -> None:
     world = world_with(5, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
         member = world.member("m")
         await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
         held = await member.take(5 * PARTITIONS)
         here = fleet.owned()["a"]
-        delivery = next(each for each in held if each.key.partition not in here)
+        delivery = next(each for each in held if (each.key.partition in here) is is_here)
         (lock,) = delivery.ranges
         accept = AcknowledgedRange(0, 4, AcknowledgeType.ACCEPT, lock.lock_token)
         first = accept._replace(first=3, last=3)
