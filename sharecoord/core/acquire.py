@@ -81,9 +81,8 @@ def plan_acquire(
     plan = AcquirePlan()
     order = window.order
     budget = min(max_records, limits.ACQUIRE_RECORDS_MAX)
-    if order is not None:
-        # What waited in the window for its turn did not take up room when it entered.
-        budget = min(budget, settings.record_locks_max - window.acquired)
+    # What waited in the window, for its time or its turn, did not take up room when it entered.
+    budget = min(budget, settings.record_locks_max - window.acquired)
     if budget <= 0:
         return plan
     soft = mode is AcquireMode.BATCH_OPTIMIZED

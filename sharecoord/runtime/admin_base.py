@@ -21,6 +21,9 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+REFRESH_RETRY_S = 1.0
+"""After so long the store is asked again for what a live group has not seen yet."""
+
 
 class AdminBase:
     """Of one coordinator; arguments as of `Admin`."""
@@ -34,11 +37,15 @@ class AdminBase:
 
     async def _reload(self, group_id: str, keys: Iterable[PartitionKey]) -> None:
         """Makes the live actors of these share-partitions see what the store has now."""
-        group = await self._refresh(group_id)
-        for key in keys:
-            actor = group.partitions.get(key.place)
-            if actor is not None and actor.key == key:
-                see_row(self._context, group, actor)
+        try:
+            await self._refresh(group_id)
+        finally:
+            group = self._coordinator.groups.get(group_id)
+            for key in keys if group is not None else ():
+                assert group is not None, "in this loop"
+                actor = group.partitions.get(key.place)
+                if actor is not None and actor.key == key:
+                    see_row(self._context, group, actor)
         await self._context.committed()
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
@@ -94,8 +101,26 @@ class AdminBase:
     async def _refresh(self, group_id: str) -> GroupActor:
         """Gives the live group what the store has; an older answer never undoes a newer one.
 
-        The other coordinators of a fleet look as well.
+        The other coordinators of a fleet look as well. When the store does not answer, the caller
+        hears so, and the group gets it as soon as it does.
         """
+        try:
+            return await self._apply_stored(group_id)
+        except SharecoordError:
+            self._context.spawn(self._refresh_later(group_id), "refresh")
+            raise
+
+    async def _refresh_later(self, group_id: str) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_RETRY_S)
+            try:
+                await self._apply_stored(group_id)
+            except SharecoordError as error:
+                log.warning("a change is not in force yet", group=group_id, why=error.message)
+            else:
+                return
+
+    async def _apply_stored(self, group_id: str) -> GroupActor:
         group = await self._coordinator.group(group_id)
         row = await self._context.caller.call(self._context.store.ensure_group, group_id)
         if row.group_epoch > group.group_epoch:

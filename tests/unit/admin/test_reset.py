@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from sharecoord.core.changes import GroupRow
 from sharecoord.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
@@ -15,6 +16,7 @@ from sharecoord.errors import (
     StoreUnavailableError,
 )
 from sharecoord.runtime.actor_state import ActorState
+from sharecoord.runtime.admin_base import REFRESH_RETRY_S
 from sharecoord.runtime.admin_types import NO_PARTITION, ResetCommand, ResetKind, ResetTo
 
 from .support import Bench, virtual
@@ -31,6 +33,47 @@ async def test_a_reset_makes_a_group_that_starts_there(bench: Bench) -> None:
     member = await bench.member()
     delivery = await member.next_delivery()
     assert delivery.ranges[0].first == 40
+
+
+@virtual
+async def test_what_is_stored_is_seen_though_the_store_goes_away_before_it_is(bench: Bench) -> None:
+    member = await bench.member()
+    delivery = await member.next_delivery()
+    await member.settle(delivery)
+    store = bench.world.store
+    ensure_group = store.ensure_group
+
+    def away(group_id: str) -> GroupRow:
+        store.ensure_group = ensure_group  # type: ignore[method-assign]
+        raise StoreUnavailableError("away")
+
+    store.ensure_group = away  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailableError):
+        await bench.reset(EARLIEST, force=True, orders=(0,))
+    # Nothing else was to be committed: who has nothing to commit is told.
+    assert (await member.next_delivery()).ranges[0].first == 0
+
+
+@virtual
+async def test_settings_come_into_force_though_the_store_goes_away_before_they_do(
+    bench: Bench,
+) -> None:
+    await bench.member()
+    store = bench.world.store
+    ensure_group = store.ensure_group
+
+    def away(group_id: str) -> GroupRow:
+        raise StoreUnavailableError("away")
+
+    store.ensure_group = away  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailableError):
+        await bench.admin.alter_configs("g", {"share.delivery.count.limit": "9"}, ())
+    await asyncio.sleep(3 * REFRESH_RETRY_S)
+    group = bench.coordinator.groups["g"]
+    assert group.settings.delivery_limit == 5
+    store.ensure_group = ensure_group  # type: ignore[method-assign]
+    await asyncio.sleep(REFRESH_RETRY_S + 1)
+    assert group.settings.delivery_limit == 9
 
 
 @virtual

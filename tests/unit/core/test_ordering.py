@@ -372,6 +372,17 @@ def test_switching_order_off_lets_everything_out() -> None:
     assert scene.acquire("bob") == [(1, 2, 1)]
 
 
+def test_no_more_than_may_be_locked_are_let_out_at_once() -> None:
+    scene = key_order(record_locks_max=3)
+    scene.acquire("ann", 1, new=[(0, 0)], keys=[A])
+    scene.acquire("bob", new=[(1, 9)], keys=[A] * 9)
+    scene.set(ordering=Ordering.UNORDERED)
+    assert scene.acquire("bob") == [(1, 2, 1)]
+    assert scene.acquire("cy") == []
+    scene.acknowledge(ACCEPT, 1, member="bob")
+    assert scene.acquire("cy") == [(3, 3, 1)]
+
+
 def test_the_configured_orderings_are_the_cores() -> None:
     assert [*map(str, ConfiguredOrdering)] == [*map(str, Ordering)]
     assert Scene(ordering=ConfiguredOrdering.UNORDERED).window.order is None

@@ -123,6 +123,32 @@ async def test_a_stream_that_breaks_keeps_its_locks_of_all_owners() -> None:
 
 
 @virtual
+async def test_what_is_held_of_a_topic_made_again_is_not_lost_at_who_does_not_know_it_yet() -> None:
+    world = world_with(0, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        await until(lambda: sum(map(len, fleet.owned().values())) == PARTITIONS, step_s=0.1)
+        world.log.delete("orders")
+        world.log.create("orders", PARTITIONS)
+        for partition in range(PARTITIONS):
+            world.log.append("orders", 3, partition=partition)
+        await fleet.all["a"]._look_at_topics(everything=True)
+        known = fleet.all["b"].groups["g"].topic_ids
+        former = known["orders"]
+        while (held := await member.next_delivery(timeout_s=5)).key.topic_id == former:
+            pass
+        assert await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000) == []
+        assert known["orders"] == former
+        await fleet.all["b"]._look_at_topics(everything=True)
+        await asyncio.sleep(1)
+        assert not (await member.settle(held)).exceptions
+        work = asyncio.create_task(member.work())
+        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+        work.cancel()
+
+
+@virtual
 async def test_what_another_coordinator_takes_over_stays_locked_under_the_same_token() -> None:
     world = world_with(5, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
