@@ -102,6 +102,7 @@ class Fleet:
         self.gateway_links[link.gateway_id] = link
         if former is not None:
             former.close()
+        link.greet()
         for (group_id, topic), hungry in self._told.items():
             if hungry:
                 link.way.say(Hungry(group_id, topic, 1))

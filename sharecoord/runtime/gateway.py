@@ -22,7 +22,7 @@ from sharecoord.core.decisions import (
     handed_back,
 )
 from sharecoord.core.delivery import LostRange, PartitionResult
-from sharecoord.core.held_book import LockBook
+from sharecoord.core.held_book import LockBook, log_ids_of
 from sharecoord.core.lending import HERE, Order
 from sharecoord.core.peering import (
     AskBooks,
@@ -480,10 +480,13 @@ class Gateway:
 
     def _answer_books(self, link: OwnerLink, item: AskBooks) -> None:
         self.compares(item.key, item.owner_epoch)
+        log_ids = log_ids_of(item.key)
         held: dict[int, Sequence[HeldRange]] = {}
         for guest in link.guests.values():
             away = guest.session.away
-            if guest.group.group_id == item.key.group_id and away is not None:
+            if guest.group.group_id != item.key.group_id or away is None:
+                continue
+            if not log_ids.isdisjoint(away.books):
                 held[guest.handle] = away.held_of(item.key)
         link.way.say(Books(item.key, item.owner_epoch, held))
 

@@ -138,14 +138,11 @@ class GatewayLink:
         self._here: dict[int, tuple[GroupActor, Session]] = {}
         self._coming: dict[int, list[GatewayItem]] = {}
         """What was said of members that are being taken in."""
-        self._told: dict[PartitionKey, int] = {
-            actor.key: actor.partition.owner_epoch
-            for group in coordinator.groups.values()
-            for actor in group.partitions.values()
-            if actor.partition is not None
-        }
-        """The owner epochs that the gateway knew of, or that are older than this link: of these its
-        next words say everything."""
+        self._asked: dict[PartitionKey, int] = {}
+        """The owner epochs with which books were asked for that have not come yet."""
+        self._told: dict[PartitionKey, int] = {}
+        """The owner epochs that the gateway knows of: it takes nothing from former owners any more,
+        so that its next words of these say everything."""
         self.began_s = asyncio.get_running_loop().time()
         self.closed = False
         """It serves nobody any more: whatever carries it should end, too."""
@@ -214,7 +211,10 @@ class GatewayLink:
         self._here[up.handle] = (group, session)
         self.way.say(Compared(up.handle, lost))
         for item in waiting:
-            self.hear(item)
+            if isinstance(item, Books):
+                self._compare_one(up.handle, item)
+            else:
+                self.hear(item)
         for place, actor in group.partitions.items():
             if place not in session.compared and actor.partition is not None:
                 self.ask_books(actor.key, actor.partition.owner_epoch)
@@ -275,16 +275,33 @@ class GatewayLink:
 
     # -- lock books of members whose streams did not break ---------------------------------------
 
+    def greet(self) -> None:
+        """The link begins: what former owners sent may still be on its way to the gateway."""
+        for group in self._coordinator.groups.values():
+            for actor in group.partitions.values():
+                if actor.partition is not None:
+                    self.ask_books(actor.key, actor.partition.owner_epoch)
+
     def ask_books(self, key: PartitionKey, owner_epoch: int) -> None:
         """Nothing of a share-partition goes to the gateway's members before it has answered."""
-        self.way.say(AskBooks(key, owner_epoch))
+        if self._asked.get(key) != owner_epoch:
+            self._asked[key] = owner_epoch
+            self.way.say(AskBooks(key, owner_epoch))
 
     def _compare(self, books: Books) -> None:
+        if self._asked.get(books.key) == books.owner_epoch:
+            del self._asked[books.key]
         self._told[books.key] = books.owner_epoch
-        for handle, (group, session) in self._here.items():
-            if group.group_id == books.key.group_id:
-                held = books.held.get(handle, ())
-                moves.compare_book(group, session, books.key, books.owner_epoch, held)
+        for waiting in self._coming.values():
+            waiting.append(books)
+        for handle in self._here:
+            self._compare_one(handle, books)
+
+    def _compare_one(self, handle: int, books: Books) -> None:
+        group, session = self._here.get(handle, (None, None))
+        if group is not None and session is not None and group.group_id == books.key.group_id:
+            held = books.held.get(handle, ())
+            moves.compare_book(group, session, books.key, books.owner_epoch, held)
 
     def _freed(self, item: Freed) -> None:
         group = self._coordinator.groups.get(item.key.group_id)

@@ -26,13 +26,13 @@ class _Pipe(Generic[T]):
 
     def __init__(self, hear: Callable[[T], None], delay_s: float) -> None:
         self._hear = hear
-        self._delay_s = delay_s
+        self.delay_s = delay_s
         self._items: deque[T] = deque()
         self.cut = False
 
     def say(self, item: T) -> None:
         self._items.append(item)
-        asyncio.get_running_loop().call_later(self._delay_s, self._arrive)
+        asyncio.get_running_loop().call_later(self.delay_s, self._arrive)
 
     def _arrive(self) -> None:
         if not self.cut:
@@ -85,6 +85,10 @@ class PeerLink:
         hear = fleet.gateway.linked(self._owner_id, way)
         self._back = back.pipe = _Pipe(hear, delay_s)
         peers.gateway_came(self._end)
+
+    def slow_down(self, delay_s: float) -> None:
+        """What the owner says from now on takes so long."""
+        self._back.delay_s = delay_s
 
     def cut(self) -> None:
         """Nothing arrives any more, in either direction; both sides notice."""

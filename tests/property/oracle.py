@@ -145,9 +145,8 @@ class Oracle:
     ) -> Plan:
         """Decides an acquire; changes nothing but who is waited for."""
         plan = Plan()
-        if self.settings.ordering is not Ordering.UNORDERED:
-            locks = self.settings.record_locks_max - self.count(ACQUIRED)
-            max_records = min(max_records, locks)
+        locks = self.settings.record_locks_max - self.count(ACQUIRED)
+        max_records = min(max_records, locks)
         if max_records <= 0:
             return plan
         self._plan_due(plan, now, member, max_records, soft, due)

@@ -311,7 +311,7 @@ async def test_a_link_that_is_down_for_longer_than_a_session_takes_nobody_out() 
     async with fleet_of(world, "a", "b") as fleet:
         member = world.member("m")
         await member.join(fleet.all["a"], "g", TOPIC)
-        world.peers.cut_off.add("b")
+        world.peers.cut_off.add("g")
         world.peers.cut("a", "b")
         await asyncio.sleep(30)
         assert list(world.database.members) == [("g", "m")]
@@ -343,6 +343,32 @@ async def test_what_could_not_be_released_is_released_later() -> None:
         await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
         work.cancel()
         assert not list(fails)
+
+
+@virtual
+async def test_what_a_former_owner_sent_is_not_passed_on_when_the_link_to_the_next_is_new() -> None:
+    world = world_with(0, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        await until(lambda: sum(map(len, fleet.owned().values())) == PARTITIONS, step_s=0.1)
+        of_b = fleet.owned()["b"]
+        world.peers.links["a", "b"].slow_down(10)
+        for partition in range(PARTITIONS):
+            world.log.append("orders", 3, partition=partition)
+        await asyncio.sleep(1)
+        world.peers.cut_off.add("h")
+        await fleet.add("h")
+        await world.member("n").join(fleet.all["h"], "g", TOPIC, credit=0)
+        await until(lambda: fleet.owned()["h"] & of_b, step_s=0.1)
+        world.peers.cut_off.clear()
+        await fleet.see()
+        taken = await member.take(3 * PARTITIONS, timeout_s=60)
+        await asyncio.gather(*map(member.settle, taken))
+        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+        await asyncio.sleep(10)
+        assert member.received == 3 * PARTITIONS
+        assert counts(*taken) == {1}
 
 
 # -- members --------------------------------------------------------------------------------------

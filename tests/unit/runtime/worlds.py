@@ -56,7 +56,14 @@ def counts(*deliveries: Delivery) -> set[int]:
     return {r.delivery_count for d in deliveries for r in d.ranges}
 
 
+STEPS_MAX = 200_000
+"""What does not hold after so many looks never will."""
+
+
 async def until(holds: Callable[[], object], *, step_s: float = 0.0) -> None:
     """Lets virtual time (or with step 0 the turns of the loop) pass until something holds."""
+    steps = 0
     while not holds():  # noqa: ASYNC110 - on virtual time nothing waits
         await asyncio.sleep(step_s)
+        steps += 1
+        assert steps < STEPS_MAX, "it never holds"
