@@ -63,7 +63,7 @@ STEPS_MAX = 200_000
 async def until(holds: Callable[[], object], *, step_s: float = 0.0) -> None:
     """Lets virtual time (or with step 0 the turns of the loop) pass until something holds."""
     steps = 0
-    while not holds():  # noqa: ASYNC110 - on virtual time nothing waits
+    while not holds():
         await asyncio.sleep(step_s)
         steps += 1
         assert steps < STEPS_MAX, "it never holds"
