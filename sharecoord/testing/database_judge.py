@@ -65,6 +65,8 @@ class DatabaseJudge(OperatorJudge):
         self.log = log
         self.violations: list[str] = []
         self.by_key: dict[PartitionKey, Shadow] = {}
+        self._void_of_deleted: dict[PartitionKey, set[tuple[int, int]]] = {}
+        """What was on its way when the offsets were deleted."""
         self.by_id: dict[int, Shadow] = {}
         self.deliveries = self.confirmations = 0
         self.trace: Callable[[str], None] = lambda _: None
@@ -192,6 +194,7 @@ class DatabaseJudge(OperatorJudge):
         known = self.by_id.get(row.partition_id)
         if known is None:
             shadow = Shadow(row.key, row.owner_epoch, row.state_epoch)
+            shadow.void |= self._void_of_deleted.get(row.key, set())
             self.by_id[row.partition_id] = self.by_key[row.key] = shadow
 
     def claimed(self, row: PartitionRow) -> None:
@@ -315,6 +318,7 @@ class DatabaseJudge(OperatorJudge):
             if shadow is not None:
                 self.by_id = {n: s for n, s in self.by_id.items() if s is not shadow}
                 self._void(shadow, 0)
+                self._void_of_deleted[key] = shadow.void
 
     def emptied(self, row: PartitionRow) -> None:
         """An operator deleted offsets; dead letters that wait keep the row."""

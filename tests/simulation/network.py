@@ -87,7 +87,7 @@ class Wire:
         self._answered = asyncio.Event()
         self._over = asyncio.Event()
         self._hung_up = False
-        self._heard_s = 0.0
+        self.heard_s = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -164,12 +164,12 @@ class Wire:
         self._network.came(self)
         self.link = GatewayLink(coordinator, self.gateway.name, _WayBack(self))
         fleet.gateway_came(self.link)
-        self._heard_s = asyncio.get_running_loop().time()
+        self.heard_s = asyncio.get_running_loop().time()
         self._listen()
 
     def _heard(self, item: GatewayItem) -> None:
         if self.link is not None:
-            self._heard_s = asyncio.get_running_loop().time()
+            self.heard_s = asyncio.get_running_loop().time()
             self.link.hear(item)
             if self.link is not None and self.link.closed:
                 self._network.loses(self)
@@ -179,7 +179,7 @@ class Wire:
         loop = asyncio.get_running_loop()
         if self.link is None:
             return
-        left_s = self._heard_s + SILENCE_S - loop.time()
+        left_s = self.heard_s + SILENCE_S - loop.time()
         if left_s <= 0:
             self._network.loses(self)
             self.gateway_left()
@@ -312,10 +312,9 @@ class Network:
         self._unheard_since_ms.pop(pair, None)
 
     def went(self, wire: Wire) -> None:
-        """An owner hears a gateway no longer."""
+        """An owner hears a gateway no longer, and did not for a while."""
         if not self._links(wire.gateway.name, wire.owner.name):
-            now_ms = int(asyncio.get_running_loop().time() * 1000)
-            self._unheard_since_ms[wire.gateway.name, wire.owner.name] = now_ms
+            self._unheard_since_ms[wire.gateway.name, wire.owner.name] = int(wire.heard_s * 1000)
 
     def _links(self, gateway: str, owner: str) -> list[Wire]:
         return [
