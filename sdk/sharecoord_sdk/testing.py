@@ -17,6 +17,7 @@ from ._core.outcomes import Outcome, Reject, outcome_of
 from ._core.records import TIMESTAMP_CREATE_TIME, Message, Messages
 from ._worker.binding import bind
 from ._worker.handlers import is_async
+from ._worker.options import outcomes_of
 
 __all__ = ["make_message", "make_messages", "run_handler", "run_handler_async"]
 
@@ -82,14 +83,15 @@ def run_handler(
     """Runs a plain or async handler once.
 
     Args:
-        handler: Takes a message or its value, or messages if it handles batches.
+        handler: Takes a message or its value, or messages or their values if it handles batches.
         messages: What it is given.
         value: As of `Worker.handler`.
         on_bad_value: As of `Worker.handler`.
 
     Returns:
         Return = ACCEPT, `Retry` = RELEASE with delay, `Reject` = REJECT, another exception =
-        RELEASE. Inside a running event loop use `run_handler_async`.
+        RELEASE. Of a batch whose messages have several outcomes the first one that is no ACCEPT.
+        Inside a running event loop use `run_handler_async`.
     """
     call = _bound(handler, messages, value, on_bad_value)
     try:
@@ -97,8 +99,8 @@ def run_handler(
     except Exception as error:  # noqa: BLE001 - what a handler raises is its outcome
         return outcome_of(error)
     if inspect.isawaitable(result):
-        return asyncio.run(_await(result))
-    return outcome_of(None)
+        return asyncio.run(_await(result, messages))
+    return _returned(result, messages)
 
 
 async def run_handler_async(
@@ -114,7 +116,9 @@ async def run_handler_async(
         result = call(messages)
     except Exception as error:  # noqa: BLE001
         return outcome_of(error)
-    return await _await(result) if inspect.isawaitable(result) else outcome_of(None)
+    if inspect.isawaitable(result):
+        return await _await(result, messages)
+    return _returned(result, messages)
 
 
 def _bound(
@@ -126,9 +130,19 @@ def _bound(
     return binding.applied(handler, is_async=is_async(handler))
 
 
-async def _await(result: Any) -> Outcome:
+async def _await(result: Any, messages: Message | Messages) -> Outcome:
     try:
-        await result
+        found = await result
     except Exception as error:  # noqa: BLE001
         return outcome_of(error)
-    return outcome_of(None)
+    return _returned(found, messages)
+
+
+def _returned(result: Any, messages: Message | Messages) -> Outcome:
+    if isinstance(messages, Message):
+        return outcome_of(None)
+    try:
+        errors = outcomes_of(result, len(messages)) or ()
+    except (TypeError, ValueError) as nonsense:
+        return outcome_of(nonsense)
+    return outcome_of(next((each for each in errors if isinstance(each, Exception)), None))

@@ -3,6 +3,9 @@
     @worker.handler("orders")
     async def handle(order: Order) -> None: ...
 
+    @worker.handler("returns", batch=100)
+    async def store(orders: list[Order]) -> None: ...
+
 | hint | the value is |
 |---|---|
 | `bytes`, `str` | as it is; UTF-8 |

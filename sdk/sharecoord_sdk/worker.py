@@ -143,10 +143,10 @@ class Worker:
 
         Args:
             topic: One handler per topic; decorate a function several times for several topics.
-            batch: The function takes a list of 1 to `batch` messages instead of one message: those
-                that wait, without waiting for more. When it returns None all are accepted, when it
-                raises all are released or rejected; a list of outcomes in the order of the
-                messages, or a `BatchOutcome`, says it of each. A batch takes one slot.
+            batch: The function takes lists of 1 to `batch` messages, values, or both: of those that
+                wait and can be read, without waiting for more. When it returns None all are
+                accepted, when it raises all are released or rejected; a list of outcomes in the
+                order of the list, or a `BatchOutcome`, says it of each. A batch takes one slot.
             ordering: "key": records of one key of a partition run one at a time, in order; records
                 without a key in none. "partition": those of a partition. When one is released, the
                 later ones that this worker holds go back unseen. Give the group the same
@@ -160,7 +160,7 @@ class Worker:
             rate_per_s: Most records per second, here.
             rate_per_key_per_s: Most records per second of one key of a partition, here.
             breaker: Pauses the topic while what the handler depends on is down.
-            value: What the value is read as, when no type hint says it: a type of
+            value: What a record's value is read as, when no type hint says it: a type of
                 `sharecoord_sdk.values`, or a callable of the bytes.
             on_bad_value: What becomes of a record whose value can not be read: `Reject`, `Retry`,
                 one of them made, or a function of message and error that gives one.

@@ -89,10 +89,10 @@ def test_long_jobs(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_
 
 
 def test_values(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
-    names = {"orders": topic(), "order-workers": unique_name("group")}
+    names = {"orders": topic(), "returns": topic(), "order-workers": unique_name("group")}
     lines = run_example("values.md", kafka_broker.bootstrap_servers, tmp_path, names)
     printed = [line for line in lines if line.startswith(("order ", "offset "))]
-    assert len(printed) == 3
+    assert len(printed) == 6
     check_said("values.md", printed)
 
 

@@ -470,10 +470,6 @@ def undefined(order: NoSuchType) -> None:  # type: ignore[name-defined]  # noqa:
     """A hint that does not exist."""
 
 
-def batch_of_values(orders: list[Order]) -> None:
-    """Batches have no values."""
-
-
 @pytest.mark.parametrize(
     ("handler", "settings", "text"),
     [
@@ -488,9 +484,6 @@ def batch_of_values(orders: list[Order]) -> None:
         (takes_value, {"value": 7}, "handler takes_value, parameter 'order': 7 is neither"),
         (takes_value, {"on_bad_value": 7}, "on_bad_value must be Reject, Retry"),
         (takes_value, {"on_bad_value": ValueError}, "on_bad_value must be Reject, Retry"),
-        (batch_of_values, {"batch": 2}, r"takes list\[Message\], not list"),
-        (takes_both, {"batch": 2}, "nobody fills parameter 'order'; a handler of batches"),
-        (takes_value, {"batch": 2, "value": Order}, "value= does not go with batch="),
     ],
 )
 def test_wiring_that_can_not_work_is_told_at_registration(
@@ -498,16 +491,6 @@ def test_wiring_that_can_not_work_is_told_at_registration(
 ) -> None:
     with pytest.raises(TypeError, match=text):
         Worker(CONF).handler("t", **settings)(handler)
-
-
-def test_batches_take_lists_of_messages() -> None:
-    def listed(messages: list[Message]) -> None: ...
-    def bare(messages: list) -> None: ...  # type: ignore[type-arg]
-    def untyped(messages) -> None: ...  # type: ignore[no-untyped-def]
-
-    worker = Worker(CONF)
-    for number, function in enumerate((listed, bare, untyped, print)):
-        worker.handler(f"t{number}", batch=5)(function)
 
 
 # -- bad values ---------------------------------------------------------------------------------

@@ -38,6 +38,9 @@ async def handle(message: Message, order: Order) -> None: ...
 @worker.handler("bills", batch=5)
 def store(messages: list[Message]) -> None: ...
 
+@worker.handler("returns", batch=9)
+async def take_back(messages: list[Message], orders: list[Order]) -> None: ...
+
 class Nested:
     worker = worker
 
@@ -52,7 +55,7 @@ nothing = 7
 class FakeAdmin(admin_grpc.AdminServiceServicer):
     """Answers what a dry run asks."""
 
-    topics: dict[str, int] = field(default_factory=lambda: {"orders": 3, "bills": 1})
+    topics: dict[str, int] = field(default_factory=lambda: {"orders": 3, "bills": 1, "returns": 1})
     settings: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
@@ -124,10 +127,12 @@ def test_a_dry_run_shows_the_wiring_and_asks_the_coordinator(
         "  concurrency 7, renew_max_s 3600, drain_timeout_s 30, tracing off",
         "  topic orders: handle, async, takes message, value Order",
         "  topic bills: store, plain, on a thread, takes messages, batch 5",
+        "  topic returns: take_back, async, takes messages, values Order, batch 9",
         "coordinator c1, version 0.1.0, Kafka at kafka:9092",
         "  share.ordering = key (group)",
         "  topic orders: 3 partitions",
         "  topic bills: 1 partitions",
+        "  topic returns: 1 partitions",
         "a run would work",
     ]
     assert fake.asked == ["coordinator", "settings of g", "topics"], "and nobody joined"
@@ -137,7 +142,7 @@ def test_a_dry_run_shows_the_wiring_and_asks_the_coordinator(
 def test_json_and_the_ways_to_name_a_worker(
     place: str, app: Any, admin: tuple[FakeAdmin, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, address = admin
+    fake, address = admin
     assert app(address)(place, "--dry-run", "-o", "json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["handlers"] == [
@@ -154,8 +159,15 @@ def test_json_and_the_ways_to_name_a_worker(
             "takes": "messages",
             "batch": 5,
         },
+        {
+            "topic": "returns",
+            "handler": "take_back",
+            "kind": "async",
+            "takes": "messages, values Order",
+            "batch": 9,
+        },
     ]
-    assert (found["topics"], found["problems"]) == ({"orders": 3, "bills": 1}, [])
+    assert (found["topics"], found["problems"]) == (fake.topics, [])
 
 
 def test_what_would_not_work_is_said(

@@ -8,12 +8,14 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from sharecoord_sdk import Reject, Retry
+from sharecoord_sdk import Message, Reject, Retry
 from sharecoord_sdk._core.link import Phase
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
+from sharecoord_sdk._worker.batches import HeldBackError, read_batch
 from sharecoord_sdk._worker.leases import Part
 from sharecoord_sdk._worker.options import Behaviour
+from sharecoord_sdk._worker.shell import _messages
 
 from .fake_coordinator import Ack, acks_of, make_batch
 from .worker_world import WorkerWorld
@@ -75,7 +77,7 @@ class WorkerMachine(RuleBasedStateMachine):
             if not again:
                 self.words[offset, ack.kind] += 1
                 assert sum(n for (at, _), n in self.words.items() if at == offset) == 1
-            assert self.decided.get(offset, "RETURN") == ack.kind
+            assert ack.kind in self.decided.get(offset, "RETURN").split("|")
             self.locked.pop(offset, None)
 
     @rule(count=st.integers(1, 12), split=st.integers(0, 12))
@@ -171,17 +173,17 @@ class WorkerMachine(RuleBasedStateMachine):
     def finish(self, which: int, error: Exception | None) -> None:
         """A handler returns or raises."""
         parts = self.jobs.pop(which % len(self.jobs))
-        for part in parts:
-            for row in range(part.start, part.stop):
-                offset = part.lease.columns.offset_at(row)
-                if offset in self.locked:
-                    self.decided[offset] = KINDS[type(error)]
-        if error is not None and not isinstance(error, Reject):
-            self.note_released([at for at in rows_of(parts) if at in self.locked])
+        kinds = {at: self.kind_of(at, error) for at in rows_of(parts) if at in self.locked}
+        self.decided |= kinds
+        self.note_released([at for at, kind in kinds.items() if kind == "RELEASE"])
         if error is None and not self.batch:
             self.world.accept(*parts)
         else:
             self.world.core.settle(parts, error)
+
+    def kind_of(self, offset: int, error: Exception | None) -> str:
+        """What becomes of a record when its handler returns or raises this."""
+        return KINDS[type(error)]
 
     @rule(seconds=st.sampled_from([0.0, 0.001, 1.0, 5.0]))
     def publish(self, seconds: float) -> None:
@@ -276,6 +278,55 @@ class OrderedBatchMachine(OrderMachine):
     batch = 3
 
 
+class ValueMachine(BatchMachine):
+    """Batches of which some records can not be read."""
+
+    def __init__(self) -> None:
+        # What became of those that a handler did not get.
+        self.unread: dict[int, Exception] = {}
+        super().__init__()
+
+    def check_start(self, parts: list[Part]) -> None:
+        """Reads the values, as the call of a handler does."""
+        super().check_start(parts)
+        found = read_batch(_messages(parts), _read, self.behaviour.ordering)
+        mine = rows_of(parts)
+        self.unread |= {mine[at]: error for at, error in found.errors.items()}
+        seen = [at for at in mine if at not in self.unread]
+        assert [each.offset() for each in found.messages] == found.values == seen
+        if self.behaviour.ordering is None:
+            assert not any(unreadable(at) is None for at in mine if at in self.unread)
+            return
+        for offset in seen:
+            before = [at for at in mine if at < offset and key_of(at) == key_of(offset)]
+            failed = [at for at in before if key_of(at) and at in self.unread]
+            assert all(isinstance(self.unread[at], Reject) for at in failed), "held back"
+
+    def kind_of(self, offset: int, error: Exception | None) -> str:
+        """What can not be read has its own outcome, whatever the handler does."""
+        own = self.unread.get(offset)
+        # RELEASE when the lock of what it follows is lost.
+        return "RETURN|RELEASE" if isinstance(own, HeldBackError) else KINDS[type(own or error)]
+
+
+class OrderedValueMachine(ValueMachine, OrderMachine):
+    """Order, batches, and values that can not be read."""
+
+
+def unreadable(offset: int) -> Exception | None:
+    """What reading a value raises: nothing, mostly."""
+    return (None, None, None, ValueError("away"), None, Reject("bad"), None, Retry(1))[
+        offset * 5 % 8
+    ]
+
+
+def _read(message: Message) -> int | None:
+    offset = message.offset() or 0
+    if error := unreadable(offset):
+        raise error
+    return offset
+
+
 def key_of(offset: int) -> bytes | None:
     """Two keys and none, in a pattern with runs."""
     return (None, b"a", b"a", b"b", b"a", b"b", b"b")[offset * offset % 7]
@@ -294,3 +345,7 @@ TestOrder = OrderMachine.TestCase
 TestOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestOrderedBatches = OrderedBatchMachine.TestCase
 TestOrderedBatches.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestValues = ValueMachine.TestCase
+TestValues.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestOrderedValues = OrderedValueMachine.TestCase
+TestOrderedValues.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

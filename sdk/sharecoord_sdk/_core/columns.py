@@ -132,6 +132,7 @@ class Columns:
         "replay_epoch",
         "states",
         "topic",
+        "unread",
         "values",
     )
 
@@ -160,6 +161,8 @@ class Columns:
         self.states = bytearray(self.count)
         # Row -> what was stored with the record, in this delivery or before.
         self.checkpoints: dict[int, bytes] | None = None
+        # Row -> what became of its value, which a handler of batches of a Worker did not get.
+        self.unread: dict[int, Exception] = {}
         # Row -> (delay_ms, reason), for acknowledgements that carry one.
         self.details: dict[int, tuple[int, str]] | None = None
         self.locks = [self._lock(bounds, received_at) for bounds in batch.ranges]

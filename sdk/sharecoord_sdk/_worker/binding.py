@@ -1,4 +1,4 @@
-"""What a handler's parameters are filled with: the message, its value, or both.
+"""What a handler's parameters are filled with: the message, its value, or both; of batches lists.
 
 Everything that can be wrong with them is told when the handler is registered.
 """
@@ -9,15 +9,16 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, MutableSequence, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sharecoord_sdk._core.outcomes import Reject, Retry
-from sharecoord_sdk._core.records import Message
+from sharecoord_sdk._core.records import Message, Messages
 from sharecoord_sdk._values.plain import name_of
 from sharecoord_sdk.values import BadValueError, UnreadableTypeError, ValueReader, value_reader
 
+from .batches import read_batch
 from .handlers import Handler
 
 #: `Reject`, `Retry`, one of them made, or a function of message and error that gives one.
@@ -26,6 +27,8 @@ OnBadValue = type[Reject] | type[Retry] | Reject | Retry | Callable[[Message, Ba
 _EMPTY: Final = inspect.Parameter.empty
 _PLACES: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _STAR: Final = inspect.Parameter.VAR_POSITIONAL
+_UNIONS: Final = (typing.Union, types.UnionType)
+_LISTS: Final = (list, MutableSequence, Sequence, Collection, Iterable)
 #: Names that count as messages though nothing at run time says what they are.
 _MESSAGE_NAMES: Final = ("Message", "Messages")
 
@@ -43,7 +46,9 @@ def with_values(handler: Handler, value: Any, on_bad_value: Any) -> Handler:
         value=value,
         on_bad_value=on_bad_value,
     )
-    function = binding.applied(handler.function, is_async=handler.is_async)
+    function = binding.applied(
+        handler.function, is_async=handler.is_async, ordering=handler.behaviour.ordering
+    )
     return replace(handler, function=function, takes=binding.text)
 
 
@@ -55,56 +60,136 @@ class _Unknown:
         self.why = why
 
 
+class _Form(NamedTuple):
+    """How things are called, by how many records a call takes."""
+
+    who: str
+    message: str
+    message_hint: str
+    value: str
+    comes: str
+    of: str
+    is_batch: bool
+
+
+_SINGLE: Final = _Form(
+    who="a handler",
+    message="message",
+    message_hint="Message",
+    value="value",
+    comes="comes",
+    of="",
+    is_batch=False,
+)
+_BATCH: Final = _Form(
+    who="a handler of batches",
+    message="messages",
+    message_hint="list[Message]",
+    value="values",
+    comes="come",
+    of="lists of ",
+    is_batch=True,
+)
+
+
 class Binding:
     """How the records of a handler become its arguments.
 
     Attributes:
-        text: For people: `message`, `value Order`, `message, value Order`.
+        text: For people: `message`, `value Order`, `message, value Order`; of batches `messages`,
+            `values Order`, `messages, values Order`.
     """
 
     def __init__(
-        self, read: ValueReader | None, *, with_message: bool, on_bad_value: OnBadValue, text: str
+        self,
+        read: ValueReader | None,
+        form: _Form,
+        *,
+        kind: Any = None,
+        with_message: bool,
+        on_bad_value: OnBadValue,
     ) -> None:
-        self.text = text
+        named = [form.message] if with_message else []
+        self.text = ", ".join(named if read is None else [*named, f"{form.value} {name_of(kind)}"])
         self._read = read
+        self._is_batch = form.is_batch
         self._with_message = with_message
         self._on_bad_value = on_bad_value
 
-    def applied(self, function: Callable[..., Any], *, is_async: bool) -> Callable[[Any], Any]:
-        """The function as one of the message alone."""
-        read = self._read
-        if read is None:
+    def applied(
+        self, function: Callable[..., Any], *, is_async: bool, ordering: str | None = None
+    ) -> Callable[[Any], Any]:
+        """The function as one of the message (of batches: the messages) alone.
+
+        Args:
+            function: The handler.
+            is_async: Whether it is a coroutine function.
+            ordering: As of the handler.
+        """
+        if self._read is None:
             return function
+        if self._is_batch:
+            return self._applied_to_lists(function, is_async=is_async, ordering=ordering)
         arguments = self._arguments
 
         if is_async:
 
             @functools.wraps(function)
             async def call_async(message: Message) -> Any:
-                return await function(*arguments(message))
+                return await function(*arguments(message, self._value(message)))
 
             return call_async
 
         @functools.wraps(function)
         def call(message: Message) -> Any:
-            return function(*arguments(message))
+            return function(*arguments(message, self._value(message)))
 
         return call
 
-    def _arguments(self, message: Message) -> tuple[Any, ...]:
+    def _applied_to_lists(
+        self, function: Callable[..., Any], *, is_async: bool, ordering: str | None
+    ) -> Callable[[Any], Any]:
+        """The function is called with what can be read, unless that is nothing."""
+        arguments, value = self._arguments, self._value
+
+        if is_async:
+
+            @functools.wraps(function)
+            async def call_async(messages: Sequence[Message]) -> Any:
+                found = read_batch(messages, value, ordering)
+                if not found.messages:
+                    return found.of_all(None)
+                return found.of_all(await function(*arguments(found.messages, found.values)))
+
+            return call_async
+
+        @functools.wraps(function)
+        def call(messages: Sequence[Message]) -> Any:
+            found = read_batch(messages, value, ordering)
+            if not found.messages:
+                return found.of_all(None)
+            return found.of_all(function(*arguments(found.messages, found.values)))
+
+        return call
+
+    def _arguments(self, message: Any, value: Any) -> tuple[Any, ...]:
+        return (message, value) if self._with_message else (value,)
+
+    def _value(self, message: Message) -> Any:
+        """Reads a value; raises what becomes of the record when it can not be read."""
         assert self._read is not None, "has a value"
         try:
-            value = self._read(message)
+            return self._read(message)
         except BadValueError as error:
             raise self._outcome(message, error) from error
-        return (message, value) if self._with_message else (value,)
 
     def _outcome(self, message: Message, error: BadValueError) -> Exception:
         reason, found = f"bad value: {error}", self._on_bad_value
         if not isinstance(found, type | Reject | Retry):
             found = found(message, error)
         if isinstance(found, Reject | Retry):
-            return found
+            # One for all records: it must not keep what raised it before.
+            return found.with_traceback(None)
         if found is Reject:
             return Reject(reason)
         if found is Retry:
@@ -126,8 +211,9 @@ def bind(
     Args:
         function: The handler.
         name: For errors.
-        is_batch: Whether it takes lists of messages: these have no values.
-        value: What reads the value (a type, or a callable of the bytes); None = the hints say it.
+        is_batch: Whether it takes lists.
+        value: What reads the value (a type, or a callable of the bytes), of batches that of one
+            record; None = the hints say it.
         on_bad_value: What becomes of a record whose value can not be read.
 
     Raises:
@@ -135,64 +221,62 @@ def bind(
             type; it names the handler and the parameter.
     """
     check_on_bad_value(on_bad_value)
+    form = _BATCH if is_batch else _SINGLE
     wanted = _needed(function, name)
-    if is_batch:
-        if value is not None:
-            raise TypeError(f"handler {name}: value= does not go with batch=; use value_reader()")
-        _check_batch(function, wanted, name)
-        return Binding(None, with_message=True, on_bad_value=on_bad_value, text="messages")
     if wanted is None:
-        if value is not None:
-            # Nobody knows what it takes: the value then.
-            read = _reader(value, name, "value=")
-            text = f"value {name_of(value)}"
-            return Binding(read, with_message=False, on_bad_value=on_bad_value, text=text)
-        wanted = []
-    hints = [_hint(function, each) for each in wanted]
-    return _bound(name, wanted, hints, value, on_bad_value)
+        # Nobody knows what it takes: the value, when somebody said what that is.
+        read = None if value is None else _reader(value, name, "value=", form)
+        return Binding(read, form, kind=value, with_message=read is None, on_bad_value=on_bad_value)
+    hints = [_hint(function, each.annotation) for each in wanted]
+    if is_batch:
+        hints = [
+            _hint(function, _item(hint, name, each))
+            for hint, each in zip(hints, wanted, strict=True)
+        ]
+    if not _takes_value(name, form, wanted, hints, value):
+        return Binding(None, form, with_message=True, on_bad_value=on_bad_value)
+    kind = hints[-1] if value is None else value
+    read = _reader(kind, name, f"parameter {wanted[-1].name!r}", form)
+    return Binding(read, form, kind=kind, with_message=len(wanted) == 2, on_bad_value=on_bad_value)
 
 
-def _bound(
-    name: str,
-    wanted: list[inspect.Parameter],
-    hints: list[Any],
-    value: Any,
-    on_bad_value: OnBadValue,
-) -> Binding:
+def _takes_value(
+    name: str, form: _Form, wanted: list[inspect.Parameter], hints: list[Any], value: Any
+) -> bool:
+    """Whether a handler takes the value.
+
+    Raises:
+        TypeError: Nobody fills its parameters.
+    """
     if len(wanted) > 2:
         raise TypeError(
-            f"handler {name}: nobody fills parameter {wanted[2].name!r}; a handler takes the"
-            " message, the value, or both"
+            f"handler {name}: nobody fills parameter {wanted[2].name!r}; {form.who} takes the"
+            f" {form.message}, the {form.value}, or both"
         )
     if len(wanted) == 2:
-        first, hint = hints
-        if not _is_message(first):
+        if not _is_message(hints[0]):
             raise TypeError(
-                f"handler {name}: parameter {wanted[0].name!r} must be the message (Message), the"
-                f" value comes second"
+                f"handler {name}: parameter {wanted[0].name!r} must be the {form.message}"
+                f" ({form.message_hint}), the {form.value} {form.comes} second"
             )
-        if value is None and (hint is _EMPTY or _is_message(hint)):
+        if value is None and (hints[1] is _EMPTY or _is_message(hints[1])):
             raise TypeError(
                 f"handler {name}: nobody fills parameter {wanted[1].name!r}; say with a type hint"
                 " or value= what the value is"
             )
-    elif value is None and (not wanted or _is_message(hints[0])):
-        return Binding(None, with_message=True, on_bad_value=on_bad_value, text="message")
-    elif value is not None and wanted and _is_message(hints[0], by_name=True):
+    elif value is None and _is_message(hints[0]):
+        return False
+    elif value is not None and _is_message(hints[0], by_name=True):
         raise TypeError(f"handler {name}: value= is given, and nothing takes the value")
-    with_message = len(wanted) == 2
-    place = f"parameter {wanted[-1].name!r}" if wanted else "value="
-    kind = hints[-1] if value is None else value
-    text = f"value {name_of(kind)}"
-    return Binding(
-        _reader(kind, name, place),
-        with_message=with_message,
-        on_bad_value=on_bad_value,
-        text=f"message, {text}" if with_message else text,
-    )
+    if form.is_batch and value is not None and value == types.GenericAlias(list, (hints[-1],)):
+        raise TypeError(
+            f"handler {name}: value= says what the value of one record is; give"
+            f" value={name_of(hints[-1])}, not {name_of(value)}"
+        )
+    return True
 
 
-def _reader(kind: Any, name: str, place: str) -> ValueReader:
+def _reader(kind: Any, name: str, place: str, form: _Form) -> ValueReader:
     if isinstance(kind, _Unknown):
         raise TypeError(f"handler {name}, {place}: the hint {kind.text!r} is unknown: {kind.why}")
     if not callable(kind) and typing.get_origin(kind) is None:
@@ -201,8 +285,8 @@ def _reader(kind: Any, name: str, place: str) -> ValueReader:
         return value_reader(kind)
     except UnreadableTypeError as error:
         raise TypeError(
-            f"handler {name}, {place}: {error}; use Message, bytes, str, dict, list, a dataclass, a"
-            " pydantic model, a Protobuf class, an @avro class, or value=callable"
+            f"handler {name}, {place}: {error}; use {form.of}Message, bytes, str, dict, list, a"
+            " dataclass, a pydantic model, a Protobuf class, an @avro class, or value=callable"
         ) from error
 
 
@@ -227,27 +311,35 @@ def _needed(function: Callable[..., Any], name: str) -> list[inspect.Parameter] 
     return needed
 
 
-def _check_batch(
-    function: Callable[..., Any], wanted: list[inspect.Parameter] | None, name: str
-) -> None:
-    if wanted is None:
-        return
-    if len(wanted) > 1:
-        raise TypeError(
-            f"handler {name}: nobody fills parameter {wanted[1].name!r}; a handler of batches"
-            " takes a list of messages"
-        )
-    hint = _hint(function, wanted[0])
-    args = typing.get_args(hint)
-    if args and not isinstance(hint, _Unknown) and not _is_message(args[0]):
-        raise TypeError(
-            f"handler {name}, parameter {wanted[0].name!r}: a handler of batches takes"
-            f" list[Message], not {name_of(hint)}; read values with value_reader()"
-        )
+def _item(hint: Any, name: str, parameter: inspect.Parameter) -> Any:
+    """What a list has in it, by its hint; as unknown as the list itself.
+
+    Raises:
+        TypeError: It is no list.
+    """
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = typing.get_args(hint)[0]
+    if isinstance(hint, _Unknown):
+        inner = hint.text.partition("[")[2].removesuffix("]")
+        return _Unknown(inner, hint.why) if inner else hint
+    if hint in (_EMPTY, Any, object) or isinstance(hint, typing.TypeVar):
+        return _EMPTY
+    choices = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
+    for each in choices:
+        kind = typing.get_origin(each) or each
+        if kind is Messages:
+            return Message
+        if kind in _LISTS:
+            return next(iter(typing.get_args(each)), _EMPTY)
+    shown = name_of(hint)
+    raise TypeError(
+        f"handler {name}, parameter {parameter.name!r}: a handler of batches takes lists; write"
+        f" list[{shown}], not {shown}"
+    )
 
 
-def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    found = parameter.annotation
+def _hint(function: Callable[..., Any], found: Any) -> Any:
+    """What an annotation means where the function stands."""
     if not isinstance(found, str):
         return found
     inner: Any = function
@@ -274,7 +366,7 @@ def _is_message(hint: Any, *, by_name: bool = False) -> bool:
     if isinstance(hint, _Unknown):
         # Under TYPE_CHECKING alone.
         return hint.text.rpartition(".")[2].strip("'\"") in _MESSAGE_NAMES
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+    if typing.get_origin(hint) in _UNIONS:
         return Message in typing.get_args(hint)
     return isinstance(hint, type) and issubclass(hint, Message)
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from sharecoord_sdk._core.acks import RENEW, AckRange
+from sharecoord_sdk._core.acks import RENEW, RETURN, AckRange
 from sharecoord_sdk._core.columns import Columns, Span
 from sharecoord_sdk._core.config import ConsumerConfig
 from sharecoord_sdk._core.core import Connection, ConsumerCore
@@ -18,17 +18,20 @@ from sharecoord_sdk._core.outcomes import Reject, Retry
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
+from .batches import HeldBackError, take_unread
 from .breakers import Breakers
 from .demand import Demand
 from .handlers import Handler, order_problem
-from .leases import Hands, Lease, Part
+from .leases import Hands, Lease, Part, Word, extend
 from .options import outcomes_of, refuse_unfinished, returned_error
-from .verdicts import Judge, text_of
+from .verdicts import Judge, text_of, word_of
 
 # Renewals that fall due so soon after one another go out together.
 _RENEW_TOGETHER_PART: Final = 0.05
 # A worker says so often that it lives while a lock may end that it does not renew any more.
 _SIGN_S: Final = 1.0
+# What no handler saw goes back, uncounted.
+_UNSEEN: Final = Word(RETURN, 0, "")
 # Any growth of the credit is worth a place in a message that goes out anyway.
 _FINEST: Final = 1 << 40
 
@@ -134,20 +137,27 @@ class WorkerCore(ConsumerCore):
             self.settle(parts, None, now)
             return
         rows = [Part(p.lease, row, row + 1) for p in parts for row in range(p.start, p.stop)]
-        pairs = list(zip(rows, errors, strict=True))
+        unread = take_unread(parts)
+        pairs = [pair for pair in zip(rows, errors, strict=True) if pair[0] not in unread]
+        parts = self._settle_alone(parts, unread, now)
+        if not parts:
+            return
         self.hands.settle_each(
             parts, [self._judge.word(part.lease, part.start, error) for part, error in pairs]
         )
         for part, error in pairs:
             if error is not None:
                 self._explain([part], error)
-        counted = next(filter(None, errors), None)
+        counted = next((error for _, error in pairs if error is not None), None)
         self._told_breaker(parts, counted, self._now if now is None else now)
 
     def settle(
         self, parts: Sequence[Part], error: BaseException | None, now: float | None = None
     ) -> None:
-        """A handler returned (None) or raised: one outcome for all of its records."""
+        """A handler returned (None) or raised: one outcome for all records that it got."""
+        parts = self._settle_alone(parts, take_unread(parts), now)
+        if not parts:
+            return
         if error is None or not self._judge.tells_apart(parts[0].lease.handler, error):
             word = None if error is None else self._judge.word(parts[0].lease, 0, error)
             self.hands.settle(parts, word)
@@ -157,6 +167,33 @@ class WorkerCore(ConsumerCore):
         if error is not None:
             self._explain(parts, error)
         self._told_breaker(parts, error, self._now if now is None else now)
+
+    def _settle_alone(
+        self, parts: Sequence[Part], unread: Mapping[Part, BaseException], now: float | None
+    ) -> Sequence[Part]:
+        """Settles what a handler of batches did not see, each record as in a call of its own.
+
+        Returns:
+            The others; the call is over when there are none.
+        """
+        if not unread:
+            return parts
+        seen: list[Part] = []
+        for part in (Part(p.lease, row, row + 1) for p in parts for row in range(p.start, p.stop)):
+            error = unread.get(part)
+            if error is None:
+                extend(seen, part.lease, part.start)
+                continue
+            self.hands.jobs += 1
+            if isinstance(error, HeldBackError):
+                # Unless what it follows was rejected after all, or its lock is lost.
+                is_broken = part.lease.lanes[part.start].broken
+                self.hands.settle([part], _UNSEEN if is_broken else word_of(error))
+            else:
+                self.settle([part], error, now)
+        if not seen:
+            self.hands.settle((), None)
+        return seen
 
     def got_stuck(self, handler: Handler, where: str) -> None:
         """A plain handler is not waited for any more: its slot is taken until it returns."""

@@ -26,7 +26,7 @@ class Handler:
 
     Attributes:
         topic: Whose records it takes.
-        function: Takes a `Message`, or a list of them when `batch` is set.
+        function: Takes a `Message`, or a list of them when `batch` is set; reads their values.
         name: For logs.
         is_async: Whether it is a coroutine function; others run on threads.
         batch: Most records of one call; 0 = one record, not in a list.

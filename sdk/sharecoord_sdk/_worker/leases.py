@@ -308,7 +308,7 @@ class Hands(LockBook):
             self.jobs += 1
             for place in lease.line.start_batch(now):
                 self._started(place)
-                _extend(parts, *place)
+                extend(parts, *place)
             return parts
         room = lease.handler.batch
         handler = lease.handler
@@ -388,7 +388,8 @@ class Hands(LockBook):
                 lease.is_dirty = True
                 self._dirty.append(lease)
             if lease.line is not None:
-                breaks = word is not None and word.kind != REJECT
+                # What goes back unseen follows one that broke the lane.
+                breaks = word is not None and word.kind not in (REJECT, RETURN)
                 leave = lease.line.broke if breaks else lease.line.passed
                 for row in alive:
                     back = leave(lease, row)
@@ -549,7 +550,7 @@ class Hands(LockBook):
         self._expired += self._returns([place for place in back if place not in lost])
 
 
-def _extend(parts: list[Part], lease: Lease, row: int) -> None:
+def extend(parts: list[Part], lease: Lease, row: int) -> None:
     """Adds a row to parts, to the last one when it follows it."""
     if parts and parts[-1].lease is lease and parts[-1].stop == row:
         parts[-1] = parts[-1]._replace(stop=row + 1)

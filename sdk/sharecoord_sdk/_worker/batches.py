@@ -1,0 +1,121 @@
+"""Batches with values: what a handler is given of them, and what becomes of the rest.
+
+Values are read inside of middleware and the time limit, as those of single records are. What became
+of records that can not be read stands in their `Columns`, whether the call then returns, raises or
+takes too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from sharecoord_sdk._core.outcomes import Reject, Retry
+from sharecoord_sdk._core.records import Message, origin_of
+
+from .leases import Part
+from .options import PARTITION, outcomes_of, refuse_unfinished
+
+
+class HeldBackError(Retry):
+    """No handler saw the record: an earlier one of its key is to come again, and so is it."""
+
+    def __init__(self) -> None:
+        super().__init__(reason="an earlier record of its key has no value yet")
+
+
+class ReadBatch:
+    """A list of messages, with their values as far as they can be read.
+
+    Attributes:
+        messages: Those with a value; the list as it was given when that is all of them.
+        values: Theirs.
+        errors: By place in the list as it was given: what becomes of the others.
+    """
+
+    __slots__ = ("errors", "messages", "values")
+
+    def __init__(self) -> None:
+        self.messages: Sequence[Message] = []
+        self.values: list[Any] = []
+        self.errors: dict[int, Exception] = {}
+
+    def of_all(self, result: Any) -> Any:
+        """What a handler of these messages returned, as if it had got the list as it was given.
+
+        Raises:
+            TypeError: As of `outcomes_of`, or it has not run.
+            ValueError: As of `outcomes_of`.
+        """
+        if not self.errors:
+            return result
+        refuse_unfinished(result)
+        found = iter(outcomes_of(result, len(self.values)) or [None] * len(self.values))
+        places = range(len(self.values) + len(self.errors))
+        return [self.errors[at] if at in self.errors else next(found) for at in places]
+
+
+def read_batch(
+    messages: Sequence[Message], read: Callable[[Message], Any], ordering: str | None
+) -> ReadBatch:
+    """Reads the values of a list of messages.
+
+    Args:
+        messages: As a call got them.
+        read: Reads one; what it raises is the outcome of its record.
+        ordering: Of the handler. What follows a record that is not rejected is held back.
+    """
+    batch = ReadBatch()
+    kept: list[Message] = []
+    broken: set[Hashable] = set()
+    for at, message in enumerate(messages):
+        lane = _lane_of(message, ordering)
+        error: Exception | None = HeldBackError() if lane in broken else None
+        if error is None:
+            try:
+                batch.values.append(read(message))
+                kept.append(message)
+            except Exception as unread:  # noqa: BLE001 - what it raises is the record's outcome
+                error = unread
+                if lane is not None and not isinstance(unread, Reject):
+                    broken.add(lane)
+        if error is not None:
+            batch.errors[at] = error
+        _note(message, error)
+    batch.messages = kept if batch.errors else messages
+    return batch
+
+
+def _lane_of(message: Message, ordering: str | None) -> Hashable:
+    """What has an order with other records; None = nothing."""
+    origin = origin_of(message)
+    if ordering is None or origin is None:
+        return None
+    columns, row = origin
+    if ordering == PARTITION:
+        return columns.key
+    key = None if columns.keys is None else columns.keys[row]
+    return None if key is None else (columns.key, key)
+
+
+def _note(message: Message, error: Exception | None) -> None:
+    """Writes down what becomes of a record, in place of what an earlier call said."""
+    origin = origin_of(message)
+    if origin is None:
+        return
+    columns, row = origin
+    if error is None:
+        columns.unread.pop(row, None)
+    else:
+        columns.unread[row] = error
+
+
+def take_unread(parts: Sequence[Part]) -> dict[Part, BaseException]:
+    """The records of a call that its handler did not see, each with what becomes of it."""
+    return {
+        Part(lease, row, row + 1): lease.columns.unread.pop(row)
+        for lease, start, stop in parts
+        if lease.columns.unread
+        for row in range(start, stop)
+        if row in lease.columns.unread
+    }
