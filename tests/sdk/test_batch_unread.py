@@ -6,7 +6,6 @@ import asyncio
 import functools
 import json
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -124,13 +123,14 @@ def test_each_is_settled_as_it_would_be_alone_and_the_others_reach_the_handler(
 def test_a_batch_of_which_nothing_can_be_read_does_not_call_the_handler(
     kind: str, make: Make
 ) -> None:
-    running = make()
+    running, calls = make(), list[Any]()
 
     def handle(given: list[Order]) -> None:
-        raise AssertionError("nothing to be given")
+        calls.append(given)
 
     running.worker.handler("t", batch=100)(plain_or_async(kind, handle))
     acks = acks_of(running, orders("a", "b"))
+    assert calls == []
     assert [(ack.kind, ack.reason) for ack in acks] == [
         ("REJECT", "bad value: id: must be an integer, not str 'a'"),
         ("REJECT", "bad value: id: must be an integer, not str 'b'"),
@@ -280,19 +280,14 @@ def test_middleware_that_tries_again_has_the_last_word_about_what_can_be_read(ma
     assert seen == [[1], [1, 2]]
 
 
-@pytest.mark.parametrize("kind", ["async", "plain"])
-def test_a_time_limit_is_that_of_what_the_handler_saw(kind: str, make: Make) -> None:
-    running, gate = make(drain_timeout_s=PATIENCE_S), threading.Event()
+def test_a_time_limit_is_that_of_what_the_handler_saw(make: Make) -> None:
+    running = make()
 
-    async def waits(given: list[Order]) -> None:
+    @running.worker.handler("t", batch=100, timeout=0.02)
+    async def handle(given: list[Order]) -> None:
         await asyncio.sleep(PATIENCE_S)
 
-    def blocks(given: list[Order]) -> None:
-        gate.wait(PATIENCE_S)
-
-    running.worker.handler("t", batch=100, timeout=0.05)(waits if kind == "async" else blocks)
     acks = acks_of(running, orders(0, "one", 2))
-    gate.set()
     assert [(ack.kind, ack.reason.partition(":")[0]) for ack in acks] == [
         ("RELEASE", "TimeoutError"),
         ("REJECT", "bad value"),
@@ -391,12 +386,17 @@ def test_one_that_is_rejected_lets_those_after_it_reach_the_handler() -> None:
     assert kinds(world) == {0: "ACCEPT", 1: "REJECT", 2: "ACCEPT"}
 
 
-def test_without_order_only_the_record_itself_comes_again() -> None:
-    world = world_of([b"0", b"x", b"2"])
+@pytest.mark.parametrize(("ordering", "key"), [(None, b"a"), ("key", None)])
+def test_without_order_only_the_record_itself_comes_again(
+    ordering: str | None, key: bytes | None
+) -> None:
+    # With a key elsewhere: columns without any have no list of them.
+    keys = [key, key, key, b"other"]
+    world = world_of([b"0", b"x", b"2", b"3"], keys, ordering=ordering)
     call = Called(world)
-    assert call.seen == [0, 2]
+    assert sorted(call.seen) == [0, 2, 3]
     call.end()
-    assert kinds(world) == {0: "ACCEPT", 1: "RELEASE", 2: "ACCEPT"}
+    assert kinds(world) == {0: "ACCEPT", 1: "RELEASE", 2: "ACCEPT", 3: "ACCEPT"}
 
 
 def test_what_was_held_back_for_one_that_is_rejected_after_all_keeps_its_order() -> None:
@@ -411,6 +411,16 @@ def test_what_was_held_back_for_one_that_is_rejected_after_all_keeps_its_order()
     world.answer()
     world.receive(make_batch([b"1"], keys=[b"a"], base=1, token=2))
     assert Called(world).seen == [1]
+
+
+def test_what_ends_a_call_from_outside_is_the_outcome_of_what_the_handler_saw() -> None:
+    world = world_of([b"0", b"x", b"2"])
+    call = Called(world, Reject)
+    # As when a plain handler is not waited for any more.
+    world.core.settle(call.parts, TimeoutError("too long"), world.now)
+    world.publish()
+    assert kinds(world) == {0: "RELEASE", 1: "REJECT", 2: "RELEASE"}
+    assert (world.hands.jobs, world.hands.running, world.hands.leases) == (0, 0, {})
 
 
 def test_locks_are_renewed_while_the_handler_runs_and_those_that_are_lost_have_no_outcome() -> None:
