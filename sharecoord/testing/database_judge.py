@@ -19,6 +19,7 @@ from sharecoord.store import memory_delayed
 from sharecoord.testing.kept_judge import KeptJudge
 from sharecoord.testing.operator_judge import OperatorJudge, offsets_of
 from sharecoord.testing.order_judge import OrderJudge
+from sharecoord.testing.replay_judge import ReplayJudge
 from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow, name_of, text_of
 
 __all__ = ["DatabaseJudge"]
@@ -27,6 +28,9 @@ ACCEPT, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.REJECT
 AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
 ARCHIVING, ARCHIVED = RecordState.ARCHIVING, RecordState.ARCHIVED
 DEAD = (ARCHIVING, ARCHIVED)
+
+SIDE_LIMIT = 50
+"""The delivery limit of side groups: no fault may use it up."""
 
 LIMIT_MEMORY_MS = 60_000
 """A change of the delivery limit is known to every coordinator, frozen ones too, after so long."""
@@ -92,6 +96,8 @@ class DatabaseJudge(OperatorJudge):
         self._letter_ids: set[tuple[str, str]] = set()
         self._member_epochs: dict[str, int] = {}
         self.order = OrderJudge(log, now_ms, self.broken)
+        self.side_order = OrderJudge(log, now_ms, self.broken)
+        self.replays = ReplayJudge(log, self.broken)
         self.kept = KeptJudge(log, self.broken)
         self.way: Callable[[str, str], int | None] = lambda gateway, owner: None
         """From an owner to a gateway: the same as long as nothing on it is lost; None = it is."""
@@ -108,8 +114,10 @@ class DatabaseJudge(OperatorJudge):
         """An operator changed the delivery limit."""
         self._limits.append((self._now_ms(), delivery_limit))
 
-    def _limits_in_force(self) -> list[int]:
+    def _limits_in_force(self, shadow: Shadow) -> list[int]:
         """Every limit that some coordinator may still go by."""
+        if self.is_side(shadow):
+            return [SIDE_LIMIT]
         oldest_ms = self._now_ms() - LIMIT_MEMORY_MS
         return [
             limit
@@ -377,7 +385,7 @@ class DatabaseJudge(OperatorJudge):
         before = self.changed_rows(shadow, part)
         after = {o: row for row in part.upserted for o in range(row[0], row[1] + 1)}
         truncated_at = head.end_offset if part.raises_state_epoch else None
-        self.order.excuse_broken_chains(shadow, before, after)
+        self.order_of(shadow).excuse_broken_chains(shadow, before, after)
         self._check_moves(shadow, before, after, head, truncated_at)
         self._check_archiving(name, before, after, letters)
         self._check_skipped(shadow, after, head)
@@ -388,7 +396,7 @@ class DatabaseJudge(OperatorJudge):
         if truncated_at is not None:
             self._void(shadow, truncated_at)
         self.pass_over(shadow, part)
-        self.order.check(shadow, before, after)
+        self.order_of(shadow).check(shadow, before, after)
         self._check_window(shadow)
 
     def _check_archiving(
@@ -466,7 +474,7 @@ class DatabaseJudge(OperatorJudge):
 
     def _worn_out(self, shadow: Shadow, life: RecordLife, row: InFlightRow) -> bool:
         """Whether a record has had all its deliveries, and the last one is over."""
-        if row.delivery_count < min(self._limits_in_force()):
+        if row.delivery_count < min(self._limits_in_force(shadow)):
             return False
         return life.token != row.lock_token or not self._is_valid(shadow, life)
 
@@ -532,9 +540,9 @@ class DatabaseJudge(OperatorJudge):
             return
         if (offset, token) in shadow.granted or (offset, token) in shadow.void:
             self.broken(f"{name}: token {token} was used before")
-        if new.delivery_count > max(self._limits_in_force()):
+        if new.delivery_count > max(self._limits_in_force(shadow)):
             self.broken(f"{name}: handed out {new.delivery_count} times, beyond the limit")
-        self.check_pauses(shadow, offset, str(new.member_id))
+        self.check_granted(shadow, offset, str(new.member_id))
         shadow.granted[offset, token] = (str(new.member_id), new.delivery_count)
         way = self._way_to(new.member_id, shadow.owner)
         if way is not None:

@@ -1,14 +1,16 @@
-"""What the judge checks where operators pause parts of a group, or force records."""
+"""What the judge checks where operators pause parts of a group, force records, or replay."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
-from sharecoord.core.changes import InFlightRow, PartitionCommit, PartitionKey
+from sharecoord.core.changes import InFlightRow, PartitionCommit, PartitionKey, PartitionRow
 from sharecoord.core.passed_over import Ranges
 from sharecoord.core.pauses import PauseScope
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.testing.kept_judge import KeptJudge
+from sharecoord.testing.order_judge import OrderJudge
+from sharecoord.testing.replay_judge import ReplayJudge
 from sharecoord.testing.shadow import RecordLog, Shadow, name_of, text_of
 
 __all__ = ["OperatorJudge"]
@@ -21,8 +23,13 @@ class OperatorJudge:
     """A part of `DatabaseJudge`, which has all that is only named here."""
 
     by_id: dict[int, Shadow]
+    by_key: dict[PartitionKey, Shadow]
     log: RecordLog
     kept: KeptJudge
+    order: OrderJudge
+    replays: ReplayJudge
+    side_order: OrderJudge
+    """Of the groups that replays go to."""
     trace: Callable[[str], None]
     _now_ms: Callable[[], int]
     _troubles: int
@@ -40,6 +47,28 @@ class OperatorJudge:
         """Takes what a commit changes out of the shadow: the former row of each offset."""
         raise NotImplementedError
 
+    def reset(self, row: PartitionRow) -> None:
+        """An operator set a start offset: everything begins anew."""
+        raise NotImplementedError
+
+    def is_side(self, shadow: Shadow) -> bool:
+        """Whether a share-partition is of a side group, which no operator touches but to replay."""
+        return self.replays.has(shadow.key.group_id)
+
+    def order_of(self, shadow: Shadow) -> OrderJudge:
+        """Who judges the order of a share-partition."""
+        return self.side_order if self.is_side(shadow) else self.order
+
+    def replayed(self, made: Sequence[tuple[PartitionRow, Mapping[int, InFlightRow]]]) -> None:
+        """A side group begins: the rows of its share-partitions, and their ranges."""
+        rows = [row for row, _ in made]
+        self.replays.begins(rows[0].key.group_id, rows, self.by_key)
+        for row, ranges in made:
+            self.reset(row)
+            assert row.head is not None, "a replay sets it"
+            shadow = self.by_id[row.partition_id]
+            shadow.end, shadow.rows = row.head.end_offset, dict(ranges)
+
     def paused(self, scope: PauseScope, *, within_ms: int, troubles_excuse: bool) -> None:
         """A pause was confirmed to an operator.
 
@@ -55,8 +84,11 @@ class OperatorJudge:
         """An operator is about to end all pauses."""
         self._paused.clear()
 
-    def check_pauses(self, shadow: Shadow, offset: int, member_id: str) -> None:
-        """A record is handed out: nothing that pauses it was confirmed before."""
+    def check_granted(self, shadow: Shadow, offset: int, member_id: str) -> None:
+        """A record is handed out: nothing that pauses it was confirmed before, a replay has it."""
+        if self.is_side(shadow):
+            self.replays.granted(shadow, offset)
+            return
         for scope, (from_ms, troubles) in self._paused.items():
             if self._now_ms() < from_ms or troubles not in (None, self._troubles):
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from sharecoord.core.changes import (
     PartitionRow,
     PartitionStart,
 )
-from sharecoord.core.lanes import Order, Selection, Taken
+from sharecoord.core.lanes import Order, Replayed, Selection, Taken
 from sharecoord.core.records import Headers, RecordChunk
 from sharecoord.errors import (
     InternalError,
@@ -141,6 +142,9 @@ class _Watched:
 class SimStore(MemoryStore):
     """A handle of one coordinator on the database; the judge hears what takes effect."""
 
+    group_id = "g"
+    """Whose settings the judge goes by."""
+
     def __init__(self, database: MemoryDatabase, judge: Judge, *, fleet: bool) -> None:
         super().__init__(database, fleet=fleet, check_ranges=True)
         self._judge = judge
@@ -156,6 +160,9 @@ class SimStore(MemoryStore):
         rows = super().open_partitions(keys)
         for row in rows:
             self._judge.opened(row)
+            if row.head is not None:
+                # What is added to the topic of a replay has one from the beginning.
+                self._judge.initialised(row.partition_id, row.head)
         return rows
 
     def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
@@ -195,6 +202,8 @@ class SimStore(MemoryStore):
         self, group_id: str, *, set_values: Mapping[str, str], deleted: Sequence[str]
     ) -> GroupRow:
         row = super().save_group_config(group_id, set_values=set_values, deleted=deleted)
+        if group_id != self.group_id:
+            return row
         if "share.delivery.count.limit" in set_values:
             self._judge.limit_changed(int(set_values["share.delivery.count.limit"]))
         if "share.ordering" in set_values:
@@ -230,6 +239,30 @@ class SimStore(MemoryStore):
             partition = self.database.partitions[self.database.ids[taken.key]]
             self._judge.withdrawn(partition.row, partition.in_flight, taken)
         return found
+
+    def make_replay(
+        self, parts: Sequence[Replayed], *, config: Mapping[str, str] | None = None
+    ) -> bool:
+        (into,) = {part.key.group_id for part in parts}
+        before = self._others(into)
+        done = super().make_replay(parts, config=config)
+        if self._others(into) != before:
+            self._judge.broken(f"a replay into {into} changes other groups")
+        if done:
+            found = [self.database.partitions[self.database.ids[part.key]] for part in parts]
+            self._judge.replayed([(each.row, each.in_flight) for each in found])
+        return done
+
+    def _others(self, group_id: str) -> object:
+        """All that the database has of other groups."""
+        partitions = self.database.partitions.values()
+        return copy.deepcopy(
+            (
+                [each for each in partitions if each.row.key.group_id != group_id],
+                [row for name, row in self.database.groups.items() if name != group_id],
+                [row for (name, _), row in self.database.members.items() if name != group_id],
+            )
+        )
 
     def change_partition(self, key: PartitionKey, change: PartitionChange) -> bool:
         watched = _Watched(change)

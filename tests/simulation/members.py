@@ -77,7 +77,8 @@ class Stream:
         assert coordinator is not None, "ready"
         lost: list[LostRange] = []
         try:
-            self.group, self.session, lost = await coordinator.join(GROUP, command, self)
+            group_id = self._member.wishes.group_id
+            self.group, self.session, lost = await coordinator.join(group_id, command, self)
         except SharecoordError as error:
             self._down.send(self._member.refused, self, error)
             return
@@ -174,6 +175,7 @@ class Wishes:
     most: int
     """`max_poll_records`; 0 = not given."""
     credit: int
+    group_id: str = GROUP
 
 
 class SimMember:

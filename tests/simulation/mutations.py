@@ -6,13 +6,14 @@ found shows that the simulator, or its judge, is too weak.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 from sharecoord.config.group import GroupConfig
-from sharecoord.core import log_start, outcomes, passed_over, share_partition
+from sharecoord.core import lanes, log_start, outcomes, passed_over, share_partition
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
@@ -22,6 +23,7 @@ from sharecoord.core.changes import (
     PartitionCommit,
 )
 from sharecoord.core.decisions import AcknowledgedRange, Decision, HeldRange
+from sharecoord.core.lanes import LaneChange, Replayed
 from sharecoord.core.ordering import Admission
 from sharecoord.core.pauses import Pauses
 from sharecoord.core.settings import PartitionSettings
@@ -29,12 +31,14 @@ from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.window import RangeState, Window
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime import (
+    admin,
     group_actor,
     loading,
     partition_actor,
     pausing,
     recovery,
 )
+from sharecoord.runtime.bounded import BoundedSink
 from sharecoord.runtime.checkpoints import Checkpoints
 from sharecoord.runtime.dead_letters import DeadLetters
 from sharecoord.runtime.dispatch import Dispatcher
@@ -346,6 +350,40 @@ def _forgets_locks(part: MemoryPartition) -> Any:
 _lane_state = memory_lanes._state
 
 
+def _replays_less(part: Replayed, change_sequence: int) -> LaneChange:
+    """Leaves out the first record."""
+    if part.runs and len(part.runs) > 1:
+        part = replace(part, runs=part.runs[1:])
+    elif not part.runs and part.start_offset < part.stops_at:
+        part = replace(part, start_offset=part.start_offset + 1)
+    return _replay(part, change_sequence)
+
+
+def _replays_all_between(part: Replayed, change_sequence: int) -> LaneChange:
+    """Single offsets, and what lies between them."""
+    return _replay(replace(part, runs=()), change_sequence)
+
+
+_replay = lanes.replay
+
+
+def _nothing_hinders() -> contextlib.AbstractContextManager[Any]:
+    """A replay takes the place of another one, at the coordinator and in the store."""
+    stack = contextlib.ExitStack()
+    for where in (admin, lanes):
+        stack.enter_context(mock.patch.object(where, "hinders_replay", lambda row: False))
+    return stack
+
+
+def _begins_source_anew(database: MemoryDatabase, *args: Any) -> bool:
+    """Raises the epochs of whatever comes first, too."""
+    next(iter(database.partitions.values())).raise_epochs()
+    return _make_replay(database, *args)
+
+
+_make_replay = memory_lanes.make_replay
+
+
 def _forces_more(forcing: Forcing, *args: Any) -> PartitionCommit | None:
     """Forces the record before the asked ones, too."""
     forcing.first -= forcing.first > 0
@@ -358,6 +396,13 @@ _decide = Forcing.decide
 MUTATIONS = FLEET_MUTATIONS | {
     "a letter is redriven a second time": on(memory_lanes, "_state", _forgets_marks),
     "a redrive ends locks of an earlier one": on(memory_lanes, "_state", _forgets_locks),
+    "a replay leaves out its first record": on(lanes, "replay", _replays_less),
+    "a replay of single offsets has those between": on(lanes, "replay", _replays_all_between),
+    "a replay reads beyond its end": on(
+        loading, "BoundedSink", lambda sink, stops_at: BoundedSink(sink, 1 << 60)
+    ),
+    "a replay ends one that is not finished": _nothing_hinders,
+    "a replay begins its source anew": on(memory_lanes, "make_replay", _begins_source_anew),
     "a commit of a former owner takes effect": on(MemoryStore, "commit", _no_fence),
     "a claim does not raise the owner epoch": on(MemoryStore, "_claim", _no_owner_epoch),
     "a reset does not raise the state epoch": on(MemoryPartition, "clear", _reset_keeps_epoch),

@@ -16,7 +16,8 @@ from sharecoord.runtime.lanes import LaneSelection
 from sharecoord.testing.order_judge import KNOWN_MS
 from tests.simulation.fleet import GROUP, finished
 from tests.simulation.members import SimMember
-from tests.simulation.operators import OPERATOR_S, Operators
+from tests.simulation.operators import OPERATOR_S
+from tests.simulation.replays import Replays
 from tests.simulation.world import KEYS, LETTER_PARTITIONS, LETTERS, TOPICS, World
 
 STEPS = 30
@@ -25,7 +26,7 @@ ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 REJECT, RENEW, RETURN = AcknowledgeType.REJECT, AcknowledgeType.RENEW, AcknowledgeType.RETURN
 
 
-class Script(Operators):
+class Script(Replays):
     """One life; its steps are its methods."""
 
     def __init__(self, world: World) -> None:
@@ -489,6 +490,8 @@ class Script(Operators):
             steps[self.keys_are_blocked] = 6
         if self.world.is_switched:
             steps[self.order_is_switched] = 6
+        if self.world.has_replays:
+            steps[self.records_are_replayed] = 15
         for _ in range(self.world.coordinators):
             self.world.fleet.add()
         await asyncio.sleep(0.1)

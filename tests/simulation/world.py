@@ -16,7 +16,7 @@ from sharecoord.core.changes import PartitionKey
 from sharecoord.core.decisions import Decision
 from sharecoord.core.invariants import check_decision
 from sharecoord.core.share_partition import SharePartition
-from sharecoord.core.states import AcquireMode
+from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.runtime.parking import ParkingLimits
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.harness import STORE_EPOCH_MS, check_coordinator
@@ -73,6 +73,10 @@ class World:
         if self.has_lanes:
             # No draw: the other lives stay as they are.
             self.log.create(LETTERS, LETTER_PARTITIONS)
+        # No draw, either: two lives of thirteen.
+        self.has_replays = seed % 13 in (9, 11)
+        self.replays = 0
+        """Side groups so far."""
         self.lock_s = choice((1, 2, 2, 5, 10))
         self.session_s = choice((6, 10, 45))
         self.coordinators = choice((1, 1, 2, 2, 3))
@@ -106,6 +110,9 @@ class World:
         )
         self.fleet.on_death = self._node_died
         self.members: list[SimMember] = []
+        self.side_members: list[SimMember] = []
+        self.sides: dict[str, asyncio.Task[None]] = {}
+        """Who works off replays, by side group."""
         self.lives: dict[str, asyncio.Task[None]] = {}
         self.truncating: set[PartitionKey] = set()
         self.young: set[str] = set()
@@ -136,6 +143,7 @@ class World:
             defaults["share.ordering"] = "unordered" if self.is_switched else "key"
             if not self.is_switched:
                 self.judge.order.always_kept()
+                self.judge.side_order.always_kept()
         if window:
             defaults["share.partition.max.record.locks"] = str(window)
         return defaults
@@ -186,7 +194,8 @@ class World:
 
     def streams_to(self, node: Node) -> list[SimMember]:
         """Members with a stream to a coordinator, joined or not."""
-        return [m for m in self.members if m.stream is not None and m.stream.node is node]
+        every = (*self.members, *self.side_members)
+        return [m for m in every if m.stream is not None and m.stream.node is node]
 
     def _node_died(self, node: Node) -> None:
         """Its members notice, each in its time."""
@@ -211,6 +220,49 @@ class World:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+    # -- side groups ----------------------------------------------------------------------------
+
+    def serve_sides(self) -> None:
+        """A replay that is not finished gets a member, which goes when it is."""
+        for group_id in self.judge.replays.groups:
+            task = self.sides.get(group_id)
+            if (task is None or task.done()) and list(self.left_of(group_id)):
+                if task is not None:
+                    task.result()
+                self.sides[group_id] = asyncio.create_task(self._serve_side(group_id))
+
+    async def _serve_side(self, group_id: str) -> None:
+        await asyncio.sleep(self.chance.choice((0, 0, 1, 10)))
+        self._numbers += 1
+        topics = {key.topic for key in self.judge.replays.stops if key.group_id == group_id}
+        most, credit = self.chance.choice((0, 7, 40)), self.chance.choice((60, 500))
+        wishes = Wishes(tuple(sorted(topics)), AcquireMode.FAIR, most, credit, group_id)
+        member = SimMember(f"m{self._numbers}", self.judge, self.chance, wishes, self.trace)
+        self.side_members.append(member)
+        self.live(member, self._accepts)
+        while list(self.left_of(group_id)):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        await self.retire(member)
+        member.leave()
+
+    async def _accepts(self, member: SimMember) -> None:
+        """Takes all that came at once: no lock may end in its own buffer."""
+        while member.stream is not None and (delivery := await member.next_delivery()) is not None:
+            member.accept(delivery)
+            if not member.inbox:
+                await asyncio.sleep(self.chance.choice((0, 0, 0.05, 0.4)))
+
+    def left_of(self, group_id: str) -> Iterator[str]:
+        """What of a replay is not finished; where a log has lost its end, less is to be done."""
+        stops = self.judge.replays.stops.items()
+        return self.judge.unfinished(
+            (key, min(stop, self.log.log(*key.place).log_end))
+            for key, stop in stops
+            if key.group_id == group_id
+            and self.log.exists(key.topic)
+            and self.log.topic_id(key.topic) == key.topic_id
+        )
 
     # -- logs -----------------------------------------------------------------------------------
 
@@ -285,11 +337,15 @@ class World:
             self.lives[member.name] = asyncio.create_task(self._finisher(member, node))
         loop = asyncio.get_running_loop()
         end_s = loop.time() + FINISH_S
-        while left := [*self.judge.unfinished(self.log_ends()), *self.judge.missing_letters()]:
+        while left := self._left():
+            self.serve_sides()
             self.check()
             if loop.time() > end_s:
                 raise AssertionError("no progress: " + "; ".join(left))
             await asyncio.sleep(LOOK_S)
+        await asyncio.gather(*self.sides.values())
+        for missing in self.judge.replays.missing_of_all(self.judge.by_key):
+            self.judge.broken(missing)
         self.trace("all done")
         await asyncio.sleep(ANSWER_TIMEOUT_S)
         for member in self.present():
@@ -306,6 +362,13 @@ class World:
                 raise AssertionError(f"{node.name} does not end")
         self.judge.check()
         self.fleet.events.check(self.fleet.database)
+
+    def _left(self) -> list[str]:
+        """Of the group, and of all side groups."""
+        left = [*self.judge.unfinished(self.log_ends()), *self.judge.missing_letters()]
+        for group_id in self.judge.replays.groups:
+            left += [f"{group_id}, {each}" for each in self.left_of(group_id)]
+        return left
 
     async def _one_by_one(self) -> None:
         """The last member takes one record at a time: what was lent in vain must come back."""

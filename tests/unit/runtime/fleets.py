@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
+from sharecoord.runtime.admin import Admin
+from sharecoord.runtime.admin_types import CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.testing.harness import World
+from sharecoord.testing.harness import VirtualStoreCaller, World
 from tests.unit.runtime.worlds import until
+
+
+INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
 
 
 class Fleet:
@@ -70,6 +75,18 @@ async def fleet_of(world: World, *names: str) -> AsyncIterator[Fleet]:
     await fleet.add(*names)
     yield fleet
     await fleet.close()
+
+
+def admin_of(coordinator: Coordinator) -> Admin:
+    """What an operator does at one of them."""
+    return Admin(coordinator, INFO)
+
+
+def caller_of(coordinator: Coordinator) -> VirtualStoreCaller:
+    """The way of one of them to the store."""
+    caller = coordinator.context.caller
+    assert isinstance(caller, VirtualStoreCaller), "of these tests"
+    return caller
 
 
 def everything_finished(world: World, records: int) -> bool:

@@ -12,26 +12,14 @@ from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import GroupNotEmptyError, StoreUnavailableError
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import CoordinatorInfo, ResetCommand, ResetKind, ResetTo
-from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.testing.harness import FakeMember, VirtualStoreCaller, World
+from sharecoord.runtime.admin_types import ResetCommand, ResetKind, ResetTo
+from sharecoord.testing.harness import FakeMember, World
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import Fleet, everything_finished, fleet_of
+from tests.unit.runtime.fleets import Fleet, admin_of, caller_of, everything_finished, fleet_of
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
 
 PARTITIONS = 8
 TOPIC = ("orders",)
-INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
-
-
-def admin_of(coordinator: Coordinator) -> Admin:
-    return Admin(coordinator, INFO)
-
-
-def caller_of(coordinator: Coordinator) -> VirtualStoreCaller:
-    caller = coordinator.context.caller
-    assert isinstance(caller, VirtualStoreCaller), "of these tests"
-    return caller
 
 
 async def reset_to(admin: Admin, offset: int) -> None:
