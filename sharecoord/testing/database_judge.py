@@ -583,7 +583,7 @@ class DatabaseJudge(OperatorJudge):
 
     def _check_window(self, shadow: Shadow) -> None:
         """New records enter only while there is room; what was delayed comes back beside them."""
-        if self._window_max:
+        if self._window_max and shadow.key not in self.replays.single:
             rows = shadow.rows.values()
             new = sum(r[1] - r[0] + 1 for r in rows if r.state == ACQUIRED and r.hand_outs == 1)
             if new > self._window_max:

@@ -68,6 +68,8 @@ class OperatorJudge:
             assert row.head is not None, "a replay sets it"
             shadow = self.by_id[row.partition_id]
             shadow.end, shadow.rows = row.head.end_offset, dict(ranges)
+            if ranges:
+                self.replays.single.add(row.key)
 
     def paused(self, scope: PauseScope, *, within_ms: int, troubles_excuse: bool) -> None:
         """A pause was confirmed to an operator.

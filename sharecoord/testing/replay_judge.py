@@ -21,8 +21,7 @@ class _Asked(NamedTuple):
 
 
 class ReplayJudge:
-    """Of all side groups. What is asked for is a matter of offsets, whatever a log that was
-    truncated has there later.
+    """Of all side groups. What is asked for is a matter of offsets, whatever stands there later.
 
     Args:
         log: What the logs hold.
@@ -37,6 +36,9 @@ class ReplayJudge:
         self._bounds: dict[PartitionKey, list[range]] = {}
         self.stops: dict[PartitionKey, int] = {}
         """Where the replays in force stop, by share-partition."""
+        self.single: set[PartitionKey] = set()
+        """Share-partitions of single offsets, which are due from the beginning, as if delayed:
+        whatever room there is for new ones."""
 
     # -- an operator ----------------------------------------------------------------------------
 
@@ -83,10 +85,15 @@ class ReplayJudge:
         if asked is None:
             self._broken(f"{group_id}: a replay that nobody asked for")
             asked = _Asked({}, {})
-        self._there[group_id] = asked.there
+        # What was lost meanwhile may come back under the same value.
+        self._there[group_id] = {
+            key: {at: value for at, value in values.items() if self._alive(key).get(at) == value}
+            for key, values in asked.there.items()
+        }
         for known in (self._bounds, self.stops):
             for key in [key for key in known if key.group_id == group_id]:
                 del known[key]
+        self.single = {key for key in self.single if key.group_id != group_id}
         by_place = {key.place: ranges for key, ranges in asked.wanted.items()}
         for row in rows:
             # What was written until now may be part of it, nothing that comes later.

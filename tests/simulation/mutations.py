@@ -371,7 +371,7 @@ def _nothing_hinders() -> contextlib.AbstractContextManager[Any]:
     """A replay takes the place of another one, at the coordinator and in the store."""
     stack = contextlib.ExitStack()
     for where in (admin, lanes):
-        stack.enter_context(mock.patch.object(where, "hinders_replay", lambda row: False))
+        stack.enter_context(mock.patch.object(where, "hinders_replay", return_value=False))
     return stack
 
 

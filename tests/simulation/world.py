@@ -16,7 +16,7 @@ from sharecoord.core.changes import PartitionKey
 from sharecoord.core.decisions import Decision
 from sharecoord.core.invariants import check_decision
 from sharecoord.core.share_partition import SharePartition
-from sharecoord.core.states import AcknowledgeType, AcquireMode
+from sharecoord.core.states import AcquireMode
 from sharecoord.runtime.parking import ParkingLimits
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.harness import STORE_EPOCH_MS, check_coordinator

@@ -11,7 +11,6 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.harness import VirtualStoreCaller, World
 from tests.unit.runtime.worlds import until
 
-
 INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
 
 

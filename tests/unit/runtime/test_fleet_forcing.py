@@ -1,4 +1,4 @@
-"""An operator forces records at one coordinator of a fleet; they are another one's, or they move."""
+"""An operator forces records at one coordinator of a fleet; they are another one's, or move."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ async def forced(
             place, span = ("orders", partition), (offset, offset)
             return await admin.force_records("g", place, span, action)
         except SharecoordError as error:
-            assert error.retriable
+            if not error.retriable:
+                raise
             await asyncio.sleep(0.01)
 
 
