@@ -54,6 +54,9 @@ T = TypeVar("T")
 
 Place = tuple[str, int]
 
+GROUP = "g"
+"""The group of a life; others are side groups."""
+
 
 class SimLog(FakeLog):
     """A fake cluster that tells the judge what its logs hold."""
@@ -142,9 +145,6 @@ class _Watched:
 class SimStore(MemoryStore):
     """A handle of one coordinator on the database; the judge hears what takes effect."""
 
-    group_id = "g"
-    """Whose settings the judge goes by."""
-
     def __init__(self, database: MemoryDatabase, judge: Judge, *, fleet: bool) -> None:
         super().__init__(database, fleet=fleet, check_ranges=True)
         self._judge = judge
@@ -202,7 +202,7 @@ class SimStore(MemoryStore):
         self, group_id: str, *, set_values: Mapping[str, str], deleted: Sequence[str]
     ) -> GroupRow:
         row = super().save_group_config(group_id, set_values=set_values, deleted=deleted)
-        if group_id != self.group_id:
+        if group_id != GROUP:
             return row
         if "share.delivery.count.limit" in set_values:
             self._judge.limit_changed(int(set_values["share.delivery.count.limit"]))

@@ -24,6 +24,7 @@ from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.judge import Judge
 from sharecoord.testing.processes import Process
 from tests.simulation.environment import (
+    GROUP,
     LogView,
     ProcessClock,
     SimLog,
@@ -33,7 +34,7 @@ from tests.simulation.environment import (
 )
 from tests.simulation.network import Links, Network
 
-GROUP, DEAD_LETTERS = "g", "dead-letters"
+DEAD_LETTERS = "dead-letters"
 
 
 class Node:

@@ -25,7 +25,8 @@ from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.sessions import JoinCommand, Session
 from sharecoord.testing.judge import Judge, Said
 from sharecoord.testing.ledger import BookEntry
-from tests.simulation.fleet import GROUP, Node
+from tests.simulation.environment import GROUP
+from tests.simulation.fleet import Node
 from tests.simulation.network import Pipe
 
 ANSWER_TIMEOUT_S = 6.0

@@ -9,7 +9,8 @@ from sharecoord.core.changes import GroupRow
 from sharecoord.core.pauses import WHOLE_GROUP, PauseScope
 from sharecoord.core.states import ForceAction
 from sharecoord.runtime.admin import Admin
-from tests.simulation.fleet import GROUP, Node, finished
+from tests.simulation.environment import GROUP
+from tests.simulation.fleet import Node, finished
 from tests.simulation.world import KEYS, TOPICS, World
 
 OPERATOR_S = 5

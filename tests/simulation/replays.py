@@ -11,7 +11,8 @@ from sharecoord.runtime.admin import Admin
 from sharecoord.runtime.admin_replay import ReplayCommand
 from sharecoord.runtime.admin_types import Place
 from sharecoord.testing.database_judge import SIDE_LIMIT
-from tests.simulation.fleet import GROUP, finished
+from tests.simulation.environment import GROUP
+from tests.simulation.fleet import finished
 from tests.simulation.operators import OPERATOR_S, Operators
 from tests.simulation.world import TOPICS
 

@@ -14,7 +14,8 @@ from sharecoord.errors import SharecoordError
 from sharecoord.runtime.admin_types import ResetCommand, ResetKind, ResetTo
 from sharecoord.runtime.lanes import LaneSelection
 from sharecoord.testing.order_judge import KNOWN_MS
-from tests.simulation.fleet import GROUP, finished
+from tests.simulation.environment import GROUP
+from tests.simulation.fleet import finished
 from tests.simulation.members import SimMember
 from tests.simulation.operators import OPERATOR_S
 from tests.simulation.replays import Replays

@@ -22,8 +22,8 @@ from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.harness import STORE_EPOCH_MS, check_coordinator
 from sharecoord.testing.judge import Judge
 from sharecoord.testing.processes import bury_all, run_processes
-from tests.simulation.environment import SimLog
-from tests.simulation.fleet import DEAD_LETTERS, GROUP, Fleet, Node, finished
+from tests.simulation.environment import GROUP, SimLog
+from tests.simulation.fleet import DEAD_LETTERS, Fleet, Node, finished
 from tests.simulation.members import ANSWER_TIMEOUT_S, SimMember, Wishes
 
 TOPICS = ("orders", "payments")
