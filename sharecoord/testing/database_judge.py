@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 from sharecoord.core.changes import (
     InFlightRow,
@@ -69,8 +69,6 @@ class DatabaseJudge(OperatorJudge):
         self.log = log
         self.violations: list[str] = []
         self.by_key: dict[PartitionKey, Shadow] = {}
-        self._void_of_deleted: dict[PartitionKey, set[tuple[int, int]]] = {}
-        """What was on its way when the offsets were deleted."""
         self.by_id: dict[int, Shadow] = {}
         self.deliveries = self.confirmations = 0
         self.trace: Callable[[str], None] = lambda _: None
@@ -254,7 +252,7 @@ class DatabaseJudge(OperatorJudge):
         shadow.closed = False
         shadow.passed_over = ()
         shadow.rows.clear()
-        self._void(shadow, 0)
+        shadow.forget_from(0)
 
     def redriven(
         self, row: PartitionRow, rows: Mapping[int, InFlightRow], taken: Taken, *, again: bool
@@ -319,37 +317,6 @@ class DatabaseJudge(OperatorJudge):
         shadow.closed = False
         shadow.rows = dict(rows)
 
-    def deleted(self, keys: Iterable[PartitionKey]) -> None:
-        """An operator deleted offsets."""
-        for key in keys:
-            shadow = self.by_key.pop(key, None)
-            if shadow is not None:
-                self.by_id = {n: s for n, s in self.by_id.items() if s is not shadow}
-                self._void(shadow, 0)
-                self._void_of_deleted[key] = shadow.void
-
-    def emptied(self, row: PartitionRow) -> None:
-        """An operator deleted offsets; dead letters that wait keep the row."""
-        shadow = self.by_id.get(row.partition_id)
-        if shadow is None or row.state_epoch == shadow.state_epoch:
-            return
-        shadow.state_epoch = row.state_epoch
-        shadow.start, shadow.end = None, 0
-        shadow.rows.clear()
-        self._void(shadow, 0)
-
-    @staticmethod
-    def _void(shadow: Shadow, from_offset: int) -> None:
-        """What was known of records from an offset on is about other records."""
-        shadow.version += 1
-        shadow.kept = {offset for offset in shadow.kept if offset < from_offset}
-        dead = [grant for grant in shadow.granted if grant[0] >= from_offset]
-        shadow.void.update(dead)
-        for grant in dead:
-            del shadow.granted[grant]
-        for offset in [at for at in shadow.lives if at >= from_offset]:
-            del shadow.lives[offset]
-
     def committed(self, part: PartitionCommit) -> None:
         """A commit of one share-partition took effect."""
         if part.head is None:
@@ -394,7 +361,7 @@ class DatabaseJudge(OperatorJudge):
             shadow.rows[row[0]] = row
         self.kept.committed(shadow, part, before, after)
         if truncated_at is not None:
-            self._void(shadow, truncated_at)
+            shadow.forget_from(truncated_at)
         self.pass_over(shadow, part)
         self.order_of(shadow).check(shadow, before, after)
         self._check_window(shadow)
@@ -583,7 +550,7 @@ class DatabaseJudge(OperatorJudge):
 
     def _check_window(self, shadow: Shadow) -> None:
         """New records enter only while there is room; what was delayed comes back beside them."""
-        if self._window_max and shadow.key not in self.replays.single:
+        if self._window_max:
             rows = shadow.rows.values()
             new = sum(r[1] - r[0] + 1 for r in rows if r.state == ACQUIRED and r.hand_outs == 1)
             if new > self._window_max:

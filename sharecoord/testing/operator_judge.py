@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sharecoord.core.changes import InFlightRow, PartitionCommit, PartitionKey, PartitionRow
 from sharecoord.core.passed_over import Ranges
@@ -38,6 +38,8 @@ class OperatorJudge:
     def __init__(self) -> None:
         self._paused: dict[PauseScope, tuple[int, int | None]] = {}
         """Since when nothing may be handed out, and the troubles until then if they excuse it."""
+        self._void_of_deleted: dict[PartitionKey, set[tuple[int, int]]] = {}
+        """What was on its way when the offsets were deleted."""
 
     def broken(self, message: str) -> None:
         """Notes a broken promise."""
@@ -68,8 +70,25 @@ class OperatorJudge:
             assert row.head is not None, "a replay sets it"
             shadow = self.by_id[row.partition_id]
             shadow.end, shadow.rows = row.head.end_offset, dict(ranges)
-            if ranges:
-                self.replays.single.add(row.key)
+
+    def deleted(self, keys: Iterable[PartitionKey]) -> None:
+        """An operator deleted offsets."""
+        for key in keys:
+            shadow = self.by_key.pop(key, None)
+            if shadow is not None:
+                self.by_id = {n: s for n, s in self.by_id.items() if s is not shadow}
+                shadow.forget_from(0)
+                self._void_of_deleted[key] = shadow.void
+
+    def emptied(self, row: PartitionRow) -> None:
+        """An operator deleted offsets; dead letters that wait keep the row."""
+        shadow = self.by_id.get(row.partition_id)
+        if shadow is None or row.state_epoch == shadow.state_epoch:
+            return
+        shadow.state_epoch = row.state_epoch
+        shadow.start, shadow.end = None, 0
+        shadow.rows.clear()
+        shadow.forget_from(0)
 
     def paused(self, scope: PauseScope, *, within_ms: int, troubles_excuse: bool) -> None:
         """A pause was confirmed to an operator.

@@ -36,9 +36,6 @@ class ReplayJudge:
         self._bounds: dict[PartitionKey, list[range]] = {}
         self.stops: dict[PartitionKey, int] = {}
         """Where the replays in force stop, by share-partition."""
-        self.single: set[PartitionKey] = set()
-        """Share-partitions of single offsets, which are due from the beginning, as if delayed:
-        whatever room there is for new ones."""
 
     # -- an operator ----------------------------------------------------------------------------
 
@@ -93,7 +90,6 @@ class ReplayJudge:
         for known in (self._bounds, self.stops):
             for key in [key for key in known if key.group_id == group_id]:
                 del known[key]
-        self.single = {key for key in self.single if key.group_id != group_id}
         by_place = {key.place: ranges for key, ranges in asked.wanted.items()}
         for row in rows:
             # What was written until now may be part of it, nothing that comes later.

@@ -130,6 +130,17 @@ class Shadow:
             return row
         return next((r for r in self.rows.values() if r[0] <= offset <= r[1]), None)
 
+    def forget_from(self, from_offset: int) -> None:
+        """What was known of records from an offset on is about other records."""
+        self.version += 1
+        self.kept = {offset for offset in self.kept if offset < from_offset}
+        dead = [grant for grant in self.granted if grant[0] >= from_offset]
+        self.void.update(dead)
+        for grant in dead:
+            del self.granted[grant]
+        for offset in [at for at in self.lives if at >= from_offset]:
+            del self.lives[offset]
+
     def unfinished(self) -> int:
         """Records that are due or under a lock."""
         return sum(r[1] - r[0] + 1 for r in self.rows.values() if r.state in UNFINISHED)
