@@ -205,7 +205,7 @@ def _check_order(window: Window, order: KeyOrder) -> None:
                 member_id = str(value.member_id)
                 holders[key][member_id] = holders[key].get(member_id, 0) + 1
     ready += sum(
-        len(w)
+        min(len(w), order.chain_max)
         for key, w in waiting.items()
         if not held.get(key) and w[0] in due and key not in order.blocked
     )

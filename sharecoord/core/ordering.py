@@ -4,6 +4,8 @@ A record is ready for a member when every earlier unfinished record of its key i
 member: the records of a key go out as a chain to one member. Records without a key have no order.
 In `partition` order all records share one key. A record whose key is not known (it entered before
 the group kept order) goes out alone: after everything earlier is finished, before anything later.
+A chain has at most `CHAIN_RECORDS_MAX` records, so that a frequent key leaves its member's credit,
+and the locks of the window, to all others; in `partition` order there are no others.
 A key may be blocked by an operator: its records wait until it is unblocked, all others go on.
 
 `KeyOrder` follows a window through `note` (called by `Window.apply` alone) and costs O(records)
@@ -14,11 +16,15 @@ from __future__ import annotations
 
 import heapq
 import struct
+import sys
 from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from sharecoord.core.counts import add_to
+from sharecoord.core.key_lane import Lane, enter, leave
+from sharecoord.core.limits import CHAIN_RECORDS_MAX
 from sharecoord.core.states import RecordState
 
 if TYPE_CHECKING:
@@ -32,28 +38,6 @@ WHOLE_PARTITION = 1
 """The one key of all records in `partition` order."""
 
 
-class Lane:
-    """The unfinished records of one key: those that wait, and those that are held."""
-
-    __slots__ = ("counted", "extender", "held", "holders", "listed", "parked", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: deque[int] = deque()
-        """AVAILABLE offsets, ascending."""
-        self.held: deque[int] = deque()
-        """ACQUIRED offsets, ascending."""
-        self.holders: dict[str, int] = {}
-        """Records held by member; more than one only after order was switched on."""
-        self.counted = 0
-        """Its part of `KeyOrder.ready`; above 0 = nobody holds it and its head is due."""
-        self.parked = 0
-        """Its part of `KeyOrder.parked`; above 0 = its key is blocked."""
-        self.extender: str | None = None
-        """The only holder, while something waits for it."""
-        self.listed = -1
-        """Offset under which it stands in the heap of free lanes."""
-
-
 class KeyOrder:
     """The keys of a window's unfinished records."""
 
@@ -62,6 +46,7 @@ class KeyOrder:
         window: Window,
         *,
         whole_partition: bool,
+        chain_max: int = CHAIN_RECORDS_MAX,
         shared: SharedKeys | None = None,
         blocked: frozenset[int] = frozenset(),
     ) -> None:
@@ -69,6 +54,8 @@ class KeyOrder:
         self.shared = shared
         """What other share-partitions have out; None = no other one has these keys."""
         self._whole = whole_partition
+        self.chain_max = sys.maxsize if whole_partition else chain_max
+        """Records of one key that are out at a time."""
         self.blocked = blocked
         """Hashes of the keys of which nothing is handed out."""
         self.parked = 0
@@ -84,6 +71,12 @@ class KeyOrder:
         for first, last, value in window.ranges:
             self._move(first, last, None, value)
         self.settle()
+
+    def count(self, sign: int) -> None:
+        """Adds what members hold to `Window.chained`; -1 = takes it out again."""
+        for lane in self.lanes.values() if not self._whole else ():
+            for member_id, held in lane.holders.items():
+                add_to(self._window.chained, member_id, sign * (held - 1))
 
     # -- blocked keys ---------------------------------------------------------------------------
 
@@ -166,6 +159,7 @@ class KeyOrder:
         now_due = now is AVAILABLE and new is not None and not self._window.is_delayed(new)
         old_member = old.member_id if old is not None and was is ACQUIRED else None
         new_member = new.member_id if new is not None and now is ACQUIRED else None
+        chained = None if self._whole else self._window.chained
         pairs = self._keyed(first, last, source)
         if was is ACQUIRED and now is AVAILABLE:
             pairs = reversed(list(pairs))
@@ -181,8 +175,8 @@ class KeyOrder:
                 lane = self.lanes.get(key)
                 if lane is None:
                     lane = self.lanes[key] = Lane()
-                _leave(lane, offset, was, old_member)
-                _enter(lane, offset, now, new_member)
+                leave(lane, offset, was, old_member, chained)
+                enter(lane, offset, now, new_member, chained)
 
     def _move_unknown(self, offset: int, was: RecordState | None, now: RecordState | None) -> None:
         if was is None and now is not None:
@@ -199,7 +193,7 @@ class KeyOrder:
         if lane.waiting and not lane.holders and not is_blocked:
             head = lane.waiting[0]
             if self._is_due(head):
-                counted = len(lane.waiting)
+                counted = min(len(lane.waiting), self.chain_max)
                 if lane.listed != head:
                     lane.listed = head
                     heapq.heappush(self._free, head)
@@ -208,6 +202,7 @@ class KeyOrder:
         if self.shared is not None:
             self.shared.note(key, self, is_out=bool(lane.holders))
         alone = len(lane.holders) == 1 and bool(lane.waiting) and not is_blocked
+        alone = alone and len(lane.held) < self.chain_max
         extender = next(iter(lane.holders)) if alone else None
         if extender != lane.extender:
             if lane.extender is not None:
@@ -277,7 +272,7 @@ class KeyOrder:
         """Ready offsets, ascending: a merge of the keyless, the free lanes, the member's lanes."""
         merge: list[tuple[int, Iterator[int] | None]] = []
         for lane in self._extendable.get(member_id or "", {}).values():
-            _push_next(merge, iter(lane.waiting))
+            _push_next(merge, islice(lane.waiting, self.chain_max - len(lane.held)))
         end, barrier = self._window.end_offset, self.barrier
         if barrier is not None:
             end = barrier
@@ -314,7 +309,7 @@ class KeyOrder:
             if lane is not None and (not valid or valid[-1] != head):
                 valid.append(head)
                 if not self._is_barred(head):
-                    _push_next(merge, iter(lane.waiting))
+                    _push_next(merge, islice(lane.waiting, self.chain_max))
 
     def _is_barred(self, head: int) -> bool:
         """Whether another share-partition has the key of a free lane out."""
@@ -405,6 +400,8 @@ class Admission:
         self._member_id = member_id
         self._stopped: set[int] = set(order.blocked)
         self._next: dict[int, tuple[int, Iterator[int]]] = {}
+        self._room: dict[int, int] = {}
+        """How many more of a key may go out."""
         self._barrier = order.barrier
         self._took_keyed = False
 
@@ -465,8 +462,10 @@ class Admission:
             return offset == barrier and not self._took_keyed and self._order.barrier_is_free()
         if (barrier is not None and offset > barrier) or not self._is_open(key):
             return False
+        if not self._take_next(offset, key) or not self._has_room(key):
+            return False
         self._took_keyed = True
-        return self._take_next(offset, key)
+        return True
 
     def _admits_new(self, offset: int, key: int | None) -> bool:
         """A record from beyond the window."""
@@ -482,7 +481,21 @@ class Admission:
         if lane is not None and lane.waiting and not self._took_all(key):
             self._stopped.add(key)
             return False
+        if not self._has_room(key):
+            return False
         self._took_keyed = True
+        return True
+
+    def _has_room(self, key: int) -> bool:
+        """Whether the chain may get longer; it does."""
+        room = self._room.get(key)
+        if room is None:
+            lane = self._order.lanes.get(key)
+            room = self._order.chain_max - (len(lane.held) if lane is not None else 0)
+        if room <= 0:
+            self._stopped.add(key)
+            return False
+        self._room[key] = room - 1
         return True
 
     def _is_open(self, key: int) -> bool:
@@ -514,46 +527,6 @@ class Admission:
 
     def _took_all(self, key: int) -> bool:
         return key in self._next and self._next[key][0] == -1
-
-
-def _leave(lane: Lane, offset: int, was: RecordState | None, member_id: str | None) -> None:
-    if was is AVAILABLE:
-        _remove(lane.waiting, offset)
-    elif was is ACQUIRED:
-        _remove(lane.held, offset)
-        assert member_id is not None, "an acquired range has a holder"
-        left = lane.holders[member_id] - 1
-        if left:
-            lane.holders[member_id] = left
-        else:
-            del lane.holders[member_id]
-
-
-def _enter(lane: Lane, offset: int, now: RecordState | None, member_id: str | None) -> None:
-    if now is AVAILABLE:
-        _insert(lane.waiting, offset)
-    elif now is ACQUIRED:
-        _insert(lane.held, offset)
-        assert member_id is not None, "an acquired range has a holder"
-        lane.holders[member_id] = lane.holders.get(member_id, 0) + 1
-
-
-def _remove(offsets: deque[int], offset: int) -> None:
-    if offsets[0] == offset:
-        offsets.popleft()
-    elif offsets[-1] == offset:
-        offsets.pop()
-    else:
-        offsets.remove(offset)
-
-
-def _insert(offsets: deque[int], offset: int) -> None:
-    if not offsets or offset > offsets[-1]:
-        offsets.append(offset)
-    elif offset < offsets[0]:
-        offsets.appendleft(offset)
-    else:
-        offsets.insert(bisect_left(offsets, offset), offset)
 
 
 def _push_next(merge: list[tuple[int, Iterator[int] | None]], following: Iterator[int]) -> None:

@@ -17,6 +17,13 @@ PREFETCH_BYTES_MAX = 16 << 20
 PREFETCH_RECORDS_MAX = 12_000
 """The same for small records."""
 
+CHAINED_RECORDS_MAX = 4_000
+"""Beyond, it holds what waits for earlier records of its keys, up to so many: what comes after them
+may be of keys that are free. As `HELD_MAX` in the SDK's demand."""
+
+CHAINED_MS = 2_000
+"""... and no more than it works off in so long."""
+
 PACE_SLICE_MS = 50
 """Length of one measurement of a busy member's pace."""
 
@@ -164,6 +171,11 @@ class Pace:
     def prefetch(self) -> int:
         """Records that it works off in PREFETCH_MS, or in a batch that is worth it; 1 at least."""
         return max(1, int(self.records_per_ms * PREFETCH_MS), self.bulk.good, self.bulk.trial)
+
+    @property
+    def chained_max(self) -> int:
+        """Records behind earlier ones of their keys that it may hold beside its prefetch."""
+        return min(CHAINED_RECORDS_MAX, int(self.records_per_ms * CHAINED_MS))
 
 
 def prefetch_max(record_bytes: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sharecoord.core.limits import CHAIN_RECORDS_MAX
 from sharecoord.core.states import Ordering
 
 _MASK = 2**64 - 1
@@ -36,6 +37,8 @@ class PartitionSettings(NamedTuple):
     checkpoints_max_bytes: int = 64 << 20
     """Of all unfinished records of the group together."""
     ordering: Ordering = Ordering.UNORDERED
+    chain_max: int = CHAIN_RECORDS_MAX
+    """Records of one key that are out at a time, in `key` order."""
     blocked_keys: frozenset[int] = frozenset()
     """Hashes of keys of which nothing is handed out, in `key` order."""
     retry_backoff_ms: int = 0

@@ -107,8 +107,10 @@ class SharePartition:
     def _follow_order(self) -> None:
         """Starts (or stops) to follow the keys of the window, as the group's order wants."""
         ordering, former = self._settings.ordering, self.window.order
-        if former is not None and former.shared is not None:
-            former.shared.leave(former)
+        if former is not None:
+            former.count(-1)
+            if former.shared is not None:
+                former.shared.leave(former)
         if ordering == Ordering.UNORDERED:
             self.window.order = None
         else:
@@ -117,6 +119,7 @@ class SharePartition:
             self.window.order = KeyOrder(
                 self.window,
                 whole_partition=whole,
+                chain_max=self._settings.chain_max,
                 shared=shared,
                 blocked=self._settings.blocked_keys,
             )

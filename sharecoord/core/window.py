@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from sharecoord.core.counts import add_to
 from sharecoord.core.ordering import KeyOrder
 from sharecoord.core.parked import ParkedOffsets
 from sharecoord.core.range_map import RangeMap
@@ -60,6 +61,8 @@ class Window:
         self.held: dict[str, int] = {}
         self._totals: dict[str, int] = {}
         """The same over all windows that count together."""
+        self.chained: dict[str, int] = {}
+        """Over all of them: what members hold behind earlier records of its key."""
         self._freed: dict[str, None] = {}
         self.dirty: dict[int, tuple[int, RangeState] | None] = {}
         self.parked = ParkedOffsets()
@@ -155,13 +158,20 @@ class Window:
                 if value.lock_token == token and value.state is ACQUIRED:
                     yield first, last, value
 
-    def count_into(self, totals: dict[str, int] | None) -> None:
-        """Counts what members hold into `totals` as well, and out of those before; None = alone."""
+    def count_into(
+        self, totals: dict[str, int] | None, chained: dict[str, int] | None = None
+    ) -> None:
+        """Counts what members hold into these as well, and out of those before; None = alone."""
+        if self.order is not None:
+            self.order.count(-1)
+        self.chained = {} if chained is None else chained
+        if self.order is not None:
+            self.order.count(1)
         for member_id, records in self.held.items():
-            _add(self._totals, member_id, -records)
+            add_to(self._totals, member_id, -records)
         self._totals = {} if totals is None else totals
         for member_id, records in self.held.items():
-            _add(self._totals, member_id, records)
+            add_to(self._totals, member_id, records)
 
     # -- changing -------------------------------------------------------------------------------
 
@@ -313,8 +323,8 @@ class Window:
             del self.grants[token]
             self.grants_of[member_id].discard(token)
         self._freed[member_id] = None
-        _add(self._totals, member_id, -size)
-        if not _add(self.held, member_id, -size):
+        add_to(self._totals, member_id, -size)
+        if not add_to(self.held, member_id, -size):
             del self.grants_of[member_id]
 
     def _enter(self, first: int, last: int, value: RangeState) -> None:
@@ -351,8 +361,8 @@ class Window:
             grant.first = min(grant.first, first)
             grant.last = max(grant.last, last)
         grant.remaining += records
-        _add(self._totals, member_id, records)
-        _add(self.held, member_id, records)
+        add_to(self._totals, member_id, records)
+        add_to(self.held, member_id, records)
 
     def _index_available(self, first: int, value: RangeState) -> None:
         if self.is_delayed(value):
@@ -545,13 +555,3 @@ class Window:
         pairs = zip(firsts, values, strict=True)
         self._index(deadlines, [(n, value) for n, value in pairs if value.state is AVAILABLE])
         self._advance_start()
-
-
-def _add(counts: dict[str, int], member_id: str, records: int) -> int:
-    """Adds to a count and returns it; there is no entry for 0."""
-    left = counts.get(member_id, 0) + records
-    if left:
-        counts[member_id] = left
-    else:
-        del counts[member_id]
-    return left

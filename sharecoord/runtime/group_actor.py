@@ -76,6 +76,8 @@ class GroupActor:
         self.budget = GroupBudget(context.budget)
         self.totals: dict[str, int] = {}
         """Records that members hold in all partitions; kept by their windows."""
+        self.chained: dict[str, int] = {}
+        """Those of them that wait for earlier records of their keys."""
         self.topic_ids: dict[str, str] = {}
         self.owed_topics: frozenset[str] = frozenset()
         """With dead letters that wait: served without members, too."""
@@ -396,8 +398,14 @@ class GroupActor:
         collector.seal()
 
     def held(self, session: Session) -> int:
-        """Records that a member holds, of all owners."""
+        """Records that a member holds, of all owners, as far as they take up its room.
+
+        What waits behind earlier records of its key does not, up to a bound: what comes after it
+        may be for handlers that have nothing to do.
+        """
         here = self.totals.get(session.member_id, 0)
+        if chained := self.chained.get(session.member_id, 0):
+            here -= min(chained, session.pace.chained_max)
         return here + session.away.held(self.elsewhere) if session.away else here
 
     # -- dispatch -------------------------------------------------------------------------------
@@ -538,7 +546,7 @@ class GroupActor:
             partition_id,
             context=self.context,
             budget=self.budget,
-            totals=self.totals,
+            counts=(self.totals, self.chained),
             pump=self.dispatcher.wake,
             on_dropped=self.dropped,
             on_missing=self._missing,

@@ -67,7 +67,7 @@ class PartitionActor:
         *,
         context: Context,
         budget: GroupBudget,
-        totals: dict[str, int],
+        counts: tuple[dict[str, int], dict[str, int]],
         pump: Pump,
         on_dropped: Callable[[PartitionActor, SharecoordError], None],
         on_missing: Callable[[PartitionActor, int, int], None],
@@ -115,8 +115,8 @@ class PartitionActor:
         self.freed = asyncio.Event()
         """Another coordinator gave it free: a claim that waits is made now."""
         self.budget = budget
-        self._totals = totals
-        """What members hold in all partitions of the group."""
+        self._counts = counts
+        """What members hold in all partitions of the group; see `Window.count_into`."""
         self._committer = context.committer
         self._pump = pump
         self._on_dropped = on_dropped
@@ -143,7 +143,7 @@ class PartitionActor:
             raise NotOwnerError(self.stopped_reason or f"it is {self.state.value} already")
         self.partition = partition
         self._settings = partition.settings
-        partition.window.count_into(self._totals)
+        partition.window.count_into(*self._counts)
         self._raises_state_epoch = False
         self.incarnation = incarnation
         self.state = ActorState.ACTIVE

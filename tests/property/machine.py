@@ -70,6 +70,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
             retry_backoff_max_ms=2_000,
             retry_backoff_jitter=data.draw(st.sampled_from([0.0, 0.5]), label="jitter"),
             ordering=data.draw(st.sampled_from(self.orderings), label="ordering"),
+            chain_max=data.draw(st.sampled_from([1, 3, 256]), label="chain"),
         )
         self.now, self.epoch, self.base = 1_000, 1, first
         self.real = SharePartition(

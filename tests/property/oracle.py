@@ -99,6 +99,11 @@ class Oracle:
         mine = self.key(record)
         if mine in self.settings.blocked_keys:
             return False
+        if self.settings.ordering is Ordering.KEY and mine is not UNKNOWN_KEY:
+            out = [o for o, r in self.records.items() if r.state is ACQUIRED and r.key == mine]
+            keys = {o: r.key for o, r in self.records.items()} | plan.entered
+            if len(out) + sum(keys[o] == mine for o in plan.taken) >= self.settings.chain_max:
+                return False
         known = {**self.records, **{o: Record(key=k) for o, k in plan.entered.items()}}
         for other, its in known.items():
             if its.state not in UNFINISHED or other == offset:

@@ -44,6 +44,54 @@ def test_records_of_one_key_go_out_as_a_chain_to_one_member() -> None:
     check_chains(scene.window)
 
 
+def test_a_chain_is_bounded_and_leaves_room_for_other_keys() -> None:
+    scene = key_order(chain_max=3)
+    keys = [A, A, A, A, B, A]
+    assert scene.acquire("ann", new=[(0, 5)], keys=keys) == [(0, 2, 1), (4, 4, 1)]
+    assert scene.acquire("ann") == []
+    assert scene.acquire("bob") == [], "the chain is another's"
+    scene.acknowledge(ACCEPT, 0)
+    assert scene.acquire("ann") == [(3, 3, 1)]
+    scene.acknowledge(ACCEPT, 1)
+    assert scene.acquire("ann") == [(5, 5, 1)]
+    check_chains(scene.window)
+
+
+def test_a_bounded_chain_that_is_over_goes_on_with_whoever_asks() -> None:
+    scene = key_order(chain_max=2)
+    scene.acquire("ann", new=[(0, 4)], keys=[A] * 5)
+    scene.acknowledge(ACCEPT, 0, 1)
+    assert scene.acquire("bob") == [(2, 3, 1)]
+    assert scene.acquire("ann") == []
+
+
+def test_partition_order_has_no_bound_on_its_chain() -> None:
+    scene = partition_order(chain_max=2)
+    assert scene.acquire("ann", new=[(0, 4)]) == [(0, 4, 1)]
+
+
+def test_what_waits_behind_its_key_is_counted_by_member() -> None:
+    scene = key_order()
+    counted: dict[str, int] = {}
+    scene.window.count_into({}, counted)
+    scene.acquire("ann", new=[(0, 4)], keys=[A, A, B, A, NONE])
+    assert counted == {"ann": 2}
+    scene.acknowledge(ACCEPT, 0)
+    assert counted == {"ann": 1}
+    scene.acknowledge(RELEASE, 2)
+    assert counted == {"ann": 1}
+    scene.window.count_into(None)
+    assert counted == {}
+    scene.window.count_into({}, counted)
+    assert counted == {"ann": 1}
+    scene.set(ordering=Ordering.PARTITION)
+    assert counted == {}, "nothing else could run"
+    scene.set(ordering=Ordering.KEY)
+    assert counted == {"ann": 1}
+    scene.set(ordering=Ordering.UNORDERED)
+    assert counted == {}
+
+
 def test_a_key_that_another_member_holds_waits_and_the_others_go_on() -> None:
     scene = key_order()
     scene.acquire("ann", new=[(0, 1)], keys=[A, B])

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import pytest
 
+from sharecoord.core.limits import CHAIN_RECORDS_MAX
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.runtime.admin import Admin
@@ -92,3 +93,23 @@ async def test_what_a_lowered_limit_has_worn_out_hides_nothing(ordering: str) ->
         await second.join(coordinator, "g", TOPICS, mode=mode, max_poll_records=1, credit=1)
         (delivery,) = await second.take(1, timeout_s=1)
         assert offsets(delivery) == [20]
+
+
+@virtual
+async def test_a_frequent_key_leaves_its_member_the_records_of_all_others() -> None:
+    world = world_with(0, ordering="key")
+    for number in range(2_000):
+        world.log.append("orders", 1, key=b"hot" if number % 2 else b"%d" % number)
+    async with running(world) as coordinator:
+        member, settled = world.member("m"), set[int]()
+        await member.join(coordinator, "g", TOPICS, max_poll_records=100)
+        while len(settled) < 1_000:
+            # Nothing of the frequent key is finished; all others are, at once.
+            delivery = await member.next_delivery(timeout_s=5)
+            for offset in offsets(delivery):
+                if offset % 2 == 0:
+                    settled.add(offset)
+                    await member.acknowledge(delivery, first=offset, last=offset)
+        assert settled == set(range(0, 2_000, 2))
+        out = coordinator.groups["g"].chained["m"]
+        assert out == CHAIN_RECORDS_MAX - 1
