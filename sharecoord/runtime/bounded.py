@@ -36,6 +36,11 @@ class Bound:
         """An offset of the log, not beyond the end of what is read."""
         return offset if self.stops_at is None else min(offset, self.stops_at)
 
+    def ends_at(self, offset: int) -> None:
+        """The log lost its end: what is written there anew is not part of what was asked for."""
+        if self.stops_at is not None:
+            self.stops_at = min(self.stops_at, offset)
+
     def allows(self, records: int, now_ms: int) -> int:
         """How many of so many records may go out now."""
         return records if self._rate is None else min(records, self._rate.available(now_ms))

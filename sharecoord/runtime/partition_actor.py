@@ -520,12 +520,11 @@ class PartitionActor:
     def truncate(self, offset: int) -> None:
         """The log lost its end: state from `offset` on is void, and so are its locks."""
         assert self.partition is not None, "active"
-        log.warning(
-            "log truncated", topic=self.key.topic, partition=self.key.partition, offset=offset
-        )
+        log.warning("log truncated", partition=self.key, offset=offset)
         self._raises_state_epoch, self.replay_epoch = True, self.state_epoch + 1
         self.proven_end = offset
         self.passed_over.cut(offset)
+        self.bound.ends_at(offset)
         self._commit(self.partition.decide_truncate(offset))
         self._recount_fresh()
 

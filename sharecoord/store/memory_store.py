@@ -523,6 +523,10 @@ class MemoryStore:
 def _raise_epochs(partition: MemoryPartition, part: PartitionCommit) -> None:
     if part.raises_state_epoch:
         partition.raise_epochs()
+        stops_at = partition.row.stops_at
+        if stops_at is not None and part.head is not None:
+            stops_at = min(stops_at, part.head.end_offset)
+            partition.row = replace(partition.row, stops_at=stops_at)
     if part.passed_over is not None:
         epoch = part.state_epoch + 1
         partition.row = replace(partition.row, state_epoch=epoch, passed_over=part.passed_over)

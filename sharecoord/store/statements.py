@@ -15,6 +15,7 @@ from sqlalchemy import (
     Connection,
     Table,
     bindparam,
+    case,
     delete,
     exists,
     literal_column,
@@ -72,7 +73,18 @@ class Statements:
             update(part)
             .where(part.c.id == bindparam("the_id"))
             # In this order: MySQL computes the second from what the first has just become.
-            .ordered_values((part.c.replay_epoch, raised), (part.c.state_epoch, raised)),
+            .ordered_values(
+                (part.c.replay_epoch, raised),
+                (part.c.state_epoch, raised),
+                # What is written behind a truncation is not part of what was asked for.
+                (
+                    part.c.stops_at,
+                    case(
+                        (part.c.stops_at > part.c.end_offset, part.c.end_offset),
+                        else_=part.c.stops_at,
+                    ),
+                ),
+            ),
             ("the_id",),
         )
         self._pass_over = self._compile(

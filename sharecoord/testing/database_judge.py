@@ -210,10 +210,10 @@ class DatabaseJudge(OperatorJudge):
             self.broken(f"{name_of(shadow)}: claimed by {row.owner} without a new owner epoch")
         self.trace(f"  db: {name_of(shadow)} is {row.owner}'s, epoch {row.owner_epoch}")
         self._forget_ended(shadow)
-        if shadow.owner is not None and row.owner != shadow.owner:
+        shadow.claimed_ms = now_ms = self._now_ms()
+        if self.jumped_ms(now_ms) or (shadow.owner is not None and row.owner != shadow.owner):
             shadow.calm.clear()
         shadow.owner, shadow.owner_epoch = row.owner, row.owner_epoch
-        shadow.claimed_ms = now_ms = self._now_ms()
         for life in shadow.lives.values():
             if life.deadline_ms > now_ms:
                 life.deadline_ms -= self.jumped_ms(life.granted_ms)
@@ -362,6 +362,7 @@ class DatabaseJudge(OperatorJudge):
         self.kept.committed(shadow, part, before, after)
         if truncated_at is not None:
             shadow.forget_from(truncated_at)
+            self.replays.cut(shadow.key, truncated_at)
         self.pass_over(shadow, part)
         self.order_of(shadow).check(shadow, before, after)
         self._check_window(shadow)

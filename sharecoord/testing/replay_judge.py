@@ -101,6 +101,17 @@ class ReplayJudge:
                 self._broken(f"{row.key}: a replay without an end")
             self.stops[row.key] = row.stops_at or 0
 
+    def cut(self, key: PartitionKey, offset: int) -> None:
+        """A log was truncated: what is written there anew is not part of a replay."""
+        if key not in self.stops:
+            return
+        self.stops[key] = min(self.stops[key], offset)
+        bounds = self._bounds[key]
+        self._bounds[key] = [range(each.start, min(each.stop, offset)) for each in bounds]
+        there = self._there[key.group_id].get(key, {})
+        for at in [at for at in there if at >= offset]:
+            del there[at]
+
     def granted(self, shadow: Shadow, offset: int) -> None:
         """A record of a side group is handed out."""
         if not _within(offset, self._bounds.get(shadow.key, ())):

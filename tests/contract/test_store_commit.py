@@ -503,4 +503,5 @@ def test_a_truncation_raises_the_state_epoch_with_its_commit(world: World) -> No
     assert not commit(store, change)
     (row,) = store.list_partitions("group")
     assert (row.state_epoch, row.replay_epoch) == (epoch + 1, epoch + 1)
+    assert row.stops_at is None
     assert commit(store, change) == {loaded.row.partition_id}

@@ -127,6 +127,20 @@ def test_what_is_not_finished_stays_and_its_owner_notices(world: World) -> None:
     assert [letter.offset for letter in after.dead_letters] == [16]
 
 
+def test_a_truncation_ends_what_was_asked_for(world: World) -> None:
+    store = world.open()
+    assert take(store, (5, 19)).taken == (Run(5, 19),)
+    (row,) = store.list_lanes()
+    loaded = claim_partition(store, row.partition_id, incarnation=1, previous_incarnation=None)
+    assert loaded is not None
+    change = change_of(loaded, head=head_of(5, 12))
+    change.raises_state_epoch, change.truncated_at = True, 12
+    assert commit(store, change) == frozenset()
+    (row,) = store.list_lanes()
+    assert row.stops_at == 12
+    assert row.state_epoch == loaded.row.state_epoch + 1
+
+
 def test_a_discard_alone_leaves_nothing_to_do(world: World) -> None:
     store = world.open()
     assert take(store, (100, 109), order=DISCARD).taken == (Run(100, 109),)

@@ -17,12 +17,13 @@ from sharecoord.errors import (
     LimitExceededError,
     UnknownTopicOrPartitionError,
 )
+from sharecoord.runtime.admin import Admin
 from sharecoord.runtime.admin_replay import ReplayCommand
 from sharecoord.runtime.lanes import RUNS_MAX
 from sharecoord.testing.harness import FakeMember
 from tests.unit.runtime.worlds import now_s, offsets, until
 
-from .support import Bench, virtual
+from .support import INFO, Bench, virtual
 
 ACCEPT = AcknowledgeType.ACCEPT
 TIMES = ReplayCommand("g", "side", {"orders": (0,)}, from_ms=1_020, to_ms=1_050)
@@ -205,3 +206,22 @@ async def test_bad_replays_are_refused_one_clear_error_each(bench: Bench) -> Non
     with pytest.raises(KafkaUnavailableError):
         await bench.admin.replay(TIMES)
     assert [group.group_id for group in await bench.admin.list_groups()] == ["g"]
+
+
+@virtual
+async def test_what_is_written_behind_a_truncation_is_not_part_of_a_replay(bench: Bench) -> None:
+    await bench.member()
+    await bench.admin.replay(TIMES)
+    member = await bench.member("m2", "side")
+    await member.take(30)
+    await bench.world.kill(bench.coordinator)
+    bench.log.log("orders").log_end = 30
+    bench.coordinator = await bench.world.start()
+    bench.admin = Admin(bench.coordinator, INFO)
+    again = await bench.member("m3", "side")
+    assert await all_of(bench, again, 10) == list(range(20, 30))
+    bench.log.append("orders", 50)
+    with pytest.raises(TimeoutError):
+        await again.next_delivery(30)
+    view = await bench.partition(group="side")
+    assert (view.start_offset, view.stops_at, view.lag) == (30, 30, 0)
