@@ -16,8 +16,8 @@ Wanted = Mapping[PartitionKey, Sequence[range]]
 
 class _Asked(NamedTuple):
     wanted: Wanted
-    there: dict[PartitionKey, dict[int, bytes]]
-    """Records that were there when they were asked for: value by offset."""
+    there: dict[PartitionKey, dict[int, int]]
+    """Records that were there when they were asked for: by offset who wrote them."""
 
 
 class ReplayJudge:
@@ -32,7 +32,7 @@ class ReplayJudge:
         self._log = log
         self._broken = broken
         self._pending: dict[str, _Asked] = {}
-        self._there: dict[str, dict[PartitionKey, dict[int, bytes]]] = {}
+        self._there: dict[str, dict[PartitionKey, dict[int, int]]] = {}
         self._bounds: dict[PartitionKey, list[range]] = {}
         self.stops: dict[PartitionKey, int] = {}
         """Where the replays in force stop, by share-partition."""
@@ -42,7 +42,7 @@ class ReplayJudge:
     def asked(self, group_id: str, wanted: Wanted) -> None:
         """An operator is about to replay; whether and when that takes effect shows the database."""
         there = {
-            key: {at: value for at, value in self._alive(key).items() if _within(at, ranges)}
+            key: {at: who for at, who in self._alive(key).items() if _within(at, ranges)}
             for key, ranges in wanted.items()
         }
         self._pending[group_id] = _Asked(wanted, there)
@@ -82,10 +82,10 @@ class ReplayJudge:
         if asked is None:
             self._broken(f"{group_id}: a replay that nobody asked for")
             asked = _Asked({}, {})
-        # What was lost meanwhile may come back under the same value.
+        # What was lost meanwhile, and written anew, is another record.
         self._there[group_id] = {
-            key: {at: value for at, value in values.items() if self._alive(key).get(at) == value}
-            for key, values in asked.there.items()
+            key: dict(records.items() & self._alive(key).items())
+            for key, records in asked.there.items()
         }
         for known in (self._bounds, self.stops):
             for key in [key for key in known if key.group_id == group_id]:
@@ -119,13 +119,12 @@ class ReplayJudge:
 
     def missing(self, group_id: str, by_key: Mapping[PartitionKey, Shadow]) -> Iterator[str]:
         """Share-partitions with records that are still there and never arrived, in words."""
-        for key, values in self._there.get(group_id, {}).items():
+        for key, records in self._there.get(group_id, {}).items():
             shadow, alive = by_key.get(key), self._alive(key)
             lacking = [
                 offset
-                for offset, value in values.items()
-                if alive.get(offset) == value
-                and (shadow is None or not shadow.life(offset).arrived)
+                for offset, who in records.items()
+                if alive.get(offset) == who and (shadow is None or not shadow.life(offset).arrived)
             ]
             if lacking:
                 yield f"{group_id}, {key.name}[{key.partition}]: {lacking[:10]} were never replayed"
@@ -135,8 +134,11 @@ class ReplayJudge:
         for group_id in self._there:
             yield from self.missing(group_id, by_key)
 
-    def _alive(self, key: PartitionKey) -> dict[int, bytes]:
-        return self._log.alive.get((key.topic_id, key.partition), {})
+    def _alive(self, key: PartitionKey) -> dict[int, int]:
+        """What is in the log by now: by offset who wrote it."""
+        place = key.topic_id, key.partition
+        written_by = self._log.written_by.get(place, {})
+        return {offset: written_by[offset] for offset in self._log.alive.get(place, {})}
 
 
 def _within(offset: int, ranges: Sequence[range]) -> bool:

@@ -29,6 +29,9 @@ class RecordLog:
         """Records that a reader finds now: offset to value."""
         self.written: dict[tuple[str, int], dict[int, set[bytes]]] = {}
         """All values that ever stood at an offset."""
+        self.appends = 0
+        self.written_by: dict[tuple[str, int], dict[int, int]] = {}
+        """By offset the number of the append that wrote what stands there, or stood there last."""
         self.keys: dict[tuple[str, int], dict[int, bytes]] = {}
         """Keys of records, where the life has any."""
         self.starts: dict[tuple[str, int], int] = {}
@@ -39,6 +42,10 @@ class RecordLog:
         """Records were written."""
         alive = self.alive.setdefault(place, {})
         written = self.written.setdefault(place, {})
+        self.appends += 1
+        self.written_by.setdefault(place, {}).update(
+            dict.fromkeys(range(first, first + count), self.appends)
+        )
         for offset in range(first, first + count):
             alive[offset] = value
             written.setdefault(offset, set()).add(value)
