@@ -103,10 +103,10 @@ async def load(
             if not _comes_here(context, actor):
                 log.warning("stood down", partition=actor.key, why=error.message)
                 actor.deactivate(ActorState.CLOSED, error.message)
-                if context.fleet is not None:
-                    group.forget_place(actor.key.place, error.message)
+                group.forget_place(actor.key.place, error.message)
                 return
-            # Its former owner serves it until it has given it free, or its lease has ended.
+            # Its former owner serves it until it has given it free, or its lease has ended. Alone,
+            # it was a late word of this coordinator's own former process.
             incarnation, previous_incarnation = context.new_incarnation(), None
         except StoreFatalError:
             raise
@@ -124,8 +124,11 @@ async def load(
 
 
 def _comes_here(context: Context, actor: PartitionActor) -> bool:
-    """Whether a share-partition that another coordinator owns should be this one's."""
-    return context.fleet is not None and context.fleet.owner_of(actor.key) == HERE
+    """Whether a share-partition that another coordinator owns should be this one's.
+
+    All should be a lone coordinator's; one whose place another has taken ends with its lease.
+    """
+    return context.fleet is None or context.fleet.owner_of(actor.key) == HERE
 
 
 async def _load_once(

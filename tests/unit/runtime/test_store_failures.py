@@ -199,7 +199,8 @@ async def test_a_claim_by_another_coordinator_fences() -> None:
     assert result.error is not None
     assert result.error.reason == "STORE_FENCED"
     await asyncio.sleep(1)
-    assert actor.state is ActorState.CLOSED
+    # It serves nothing, until its lease says that it has no business here any more.
+    assert actor.state is ActorState.LOADING
     again = await member.acknowledge(delivery)
     assert again.error is not None
     assert again.error.retriable
@@ -207,6 +208,24 @@ async def test_a_claim_by_another_coordinator_fences() -> None:
     rows = other.read_in_flight(actor.partition_id, from_offset=0, max_rows=10)
     assert [(r.state, r.member_id) for r in rows] == [(RecordState.ACQUIRED, "m")]
     await world.kill(coordinator)
+
+
+@virtual
+async def test_a_late_claim_of_a_former_process_is_made_good() -> None:
+    """What it had said may reach the store after its death; nobody else serves it then."""
+    world = world_with(10)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", ("orders",), max_poll_records=10)
+        (delivery,) = await member.take(10)
+        actor = actor_of(coordinator, "orders")
+        (claimed,) = world.store.claim_partitions([PartitionClaim(actor.partition_id, 99)])
+        assert claimed
+        result = await member.acknowledge(delivery)
+        assert result.error is not None
+        assert result.error.retriable
+        await asyncio.sleep(5)
+        assert not (await member.acknowledge(delivery)).exceptions
 
 
 @virtual
