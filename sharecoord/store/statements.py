@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import (
     Connection,
     Table,
+    Update,
     bindparam,
     case,
     delete,
@@ -68,25 +69,7 @@ class Statements:
             .values({name: bindparam(name) for name in HEAD_COLUMNS}),
             (*HEAD_COLUMNS, "the_id"),
         )
-        raised = part.c.state_epoch + literal_column("1")
-        self._raise_state_epoch = self._compile(
-            update(part)
-            .where(part.c.id == bindparam("the_id"))
-            # In this order: MySQL computes the second from what the first has just become.
-            .ordered_values(
-                (part.c.replay_epoch, raised),
-                (part.c.state_epoch, raised),
-                # What is written behind a truncation is not part of what was asked for.
-                (
-                    part.c.stops_at,
-                    case(
-                        (part.c.stops_at > part.c.end_offset, part.c.end_offset),
-                        else_=part.c.stops_at,
-                    ),
-                ),
-            ),
-            ("the_id",),
-        )
+        self._raise_state_epoch = self._compile(_raise_state_epoch(part), ("the_id",))
         self._pass_over = self._compile(
             update(part)
             .where(part.c.id == bindparam("the_id"))
@@ -235,3 +218,17 @@ class Statements:
         compiled: Any = statement.compile(dialect=self._core)  # type: ignore[attr-defined]
         assert list(compiled.positiontup) == list(parameters), compiled.positiontup
         return str(compiled)
+
+
+def _raise_state_epoch(part: Table) -> Update:
+    """Offsets begin another life: what is written behind a truncation is part of no replay."""
+    raised = part.c.state_epoch + literal_column("1")
+    end = case((part.c.stops_at > part.c.end_offset, part.c.end_offset), else_=part.c.stops_at)
+    return (
+        update(part)
+        .where(part.c.id == bindparam("the_id"))
+        # In this order: MySQL computes the second from what the first has just become.
+        .ordered_values(
+            (part.c.replay_epoch, raised), (part.c.state_epoch, raised), (part.c.stops_at, end)
+        )
+    )
