@@ -461,6 +461,11 @@ class Gateway:
         waiting = self._hungry.setdefault((item.group_id, item.topic), set())
         if not item.records:
             waiting.discard(link.owner_id)
+            # What it was lent may be wanted elsewhere, where nobody asks twice.
+            lent = (g for g in link.guests.values() if g.group.group_id == item.group_id)
+            for guest in list(itertools.islice(lent, HUNGRY_LOOK_MEMBERS_MAX)):
+                if guest.session.away is not None and guest.session.away.purse.open(link.owner_id):
+                    guest.group.dispatcher.offer(guest.session)
             return
         waiting.add(link.owner_id)
         missing = item.records

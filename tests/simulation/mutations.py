@@ -294,9 +294,9 @@ def _no_life(life: TopicLife, fetched_after_s: float, size_bytes: int, use: Any)
     use()
 
 
-def _no_room(partition: SharePartition) -> int:
-    """The window has no end."""
-    return 10_000
+def _no_window(config: GroupConfig, *args: Any) -> PartitionSettings:
+    """Far more may be under locks than is set."""
+    return _settings_of(config, *args)._replace(record_locks_max=10_000)
 
 
 def _sessions_end_at_once(group: GroupActor, session: Session) -> None:
@@ -451,7 +451,7 @@ MUTATIONS = FLEET_MUTATIONS | {
     "one record too many is forced": on(Forcing, "decide", _forces_more),
     "members get more than their credit": on(Session, "wants", _no_credit),
     "records of a topic's next life pass for the old one's": on(TopicLife, "admit", _no_life),
-    "the window has no limit": on(SharePartition, "room", property(_no_room)),
+    "the window has no limit": on(group_actor, "settings_of", _no_window),
     "a key goes on at another member": on(Admission, "_is_open", _any_holder),
     "a broken chain goes on": on(share_partition, "take_back_chains", _chain_goes_on),
     "a blocked key is handed out": on(group_actor, "settings_of", _nothing_blocked),
