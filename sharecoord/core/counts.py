@@ -9,5 +9,5 @@ def add_to(counts: dict[str, int], member_id: str, records: int) -> int:
     if left:
         counts[member_id] = left
     else:
-        counts.pop(member_id, None)
+        del counts[member_id]
     return left

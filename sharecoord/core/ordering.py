@@ -4,8 +4,8 @@ A record is ready for a member when every earlier unfinished record of its key i
 member: the records of a key go out as a chain to one member. Records without a key have no order.
 In `partition` order all records share one key. A record whose key is not known (it entered before
 the group kept order) goes out alone: after everything earlier is finished, before anything later.
-A chain has at most `CHAIN_RECORDS_MAX` records, so that a frequent key leaves its member's credit,
-and the locks of the window, to all others; in `partition` order there are no others.
+A chain has at most `PartitionSettings.chain_max` records, so that a frequent key leaves its
+member's credit, and the locks of the window, to all others; in `partition` order there are none.
 A key may be blocked by an operator: its records wait until it is unblocked, all others go on.
 
 `KeyOrder` follows a window through `note` (called by `Window.apply` alone) and costs O(records)
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from sharecoord.core.counts import add_to
 from sharecoord.core.key_lane import Lane, enter, leave
-from sharecoord.core.limits import CHAIN_RECORDS_MAX
 from sharecoord.core.states import RecordState
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class KeyOrder:
         window: Window,
         *,
         whole_partition: bool,
-        chain_max: int = CHAIN_RECORDS_MAX,
+        chain_max: int,
         shared: SharedKeys | None = None,
         blocked: frozenset[int] = frozenset(),
     ) -> None:
@@ -76,7 +75,8 @@ class KeyOrder:
         """Adds what members hold to `Window.chained`; -1 = takes it out again."""
         for lane in self.lanes.values() if not self._whole else ():
             for member_id, held in lane.holders.items():
-                add_to(self._window.chained, member_id, sign * (held - 1))
+                if held > 1:
+                    add_to(self._window.chained, member_id, sign * (held - 1))
 
     # -- blocked keys ---------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey, Partition
 from sharecoord.core.peering import Look
 from sharecoord.errors import GroupNotFoundError, SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.reload import see_row
 from sharecoord.runtime.store_thread import StoreCaller
 
@@ -40,12 +39,12 @@ class AdminBase:
         try:
             await self._refresh(group_id)
         finally:
-            group = self._coordinator.groups.get(group_id)
-            for key in keys if group is not None else ():
-                assert group is not None, "in this loop"
-                actor = group.partitions.get(key.place)
-                if actor is not None and actor.key == key:
-                    see_row(self._context, group, actor)
+            # Whatever became of the settings: the rows have changed.
+            if (group := self._coordinator.groups.get(group_id)) is not None:
+                for key in keys:
+                    actor = group.partitions.get(key.place)
+                    if actor is not None and actor.key == key:
+                        see_row(self._context, group, actor)
         await self._context.committed()
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
@@ -98,14 +97,14 @@ class AdminBase:
     def _config(self, row: GroupRow | None) -> GroupConfig:
         return resolve({} if row is None else row.config, self._context.group_defaults)
 
-    async def _refresh(self, group_id: str) -> GroupActor:
+    async def _refresh(self, group_id: str) -> None:
         """Gives the live group what the store has; an older answer never undoes a newer one.
 
         The other coordinators of a fleet look as well. When the store does not answer, the caller
         hears so, and the group gets it as soon as it does.
         """
         try:
-            return await self._apply_stored(group_id)
+            await self._apply_stored(group_id)
         except SharecoordError:
             self._context.spawn(self._refresh_later(group_id), "refresh")
             raise
@@ -120,13 +119,12 @@ class AdminBase:
             else:
                 return
 
-    async def _apply_stored(self, group_id: str) -> GroupActor:
+    async def _apply_stored(self, group_id: str) -> None:
         group = await self._coordinator.group(group_id)
         row = await self._context.caller.call(self._context.store.ensure_group, group_id)
         if row.group_epoch > group.group_epoch:
             group.apply_config(row)
         self._tell_fleet()
-        return group
 
     def _tell_fleet(self) -> None:
         if self._context.fleet is not None:

@@ -459,18 +459,19 @@ class Gateway:
 
     def _heard_hungry(self, link: OwnerLink, item: Hungry) -> None:
         waiting = self._hungry.setdefault((item.group_id, item.topic), set())
+        guests = [g for g in link.guests.values() if g.group.group_id == item.group_id]
+        del guests[HUNGRY_LOOK_MEMBERS_MAX:]
         if not item.records:
             waiting.discard(link.owner_id)
             # What it was lent may be wanted elsewhere, where nobody asks twice.
-            lent = (g for g in link.guests.values() if g.group.group_id == item.group_id)
-            for guest in list(itertools.islice(lent, HUNGRY_LOOK_MEMBERS_MAX)):
-                if guest.session.away is not None and guest.session.away.purse.open(link.owner_id):
+            for guest in guests:
+                assert guest.session.away is not None, "introduced"
+                if guest.session.away.purse.open(link.owner_id):
                     guest.group.dispatcher.offer(guest.session)
             return
         waiting.add(link.owner_id)
         missing = item.records
-        guests = [g for g in link.guests.values() if g.group.group_id == item.group_id]
-        for guest in guests[:HUNGRY_LOOK_MEMBERS_MAX]:
+        for guest in guests:
             if missing <= 0:
                 break
             assert guest.session.away is not None, "introduced"

@@ -148,7 +148,7 @@ def compare_all(fleet: Fleet | None, group: GroupActor, actor: PartitionActor) -
     if fleet is not None and actor.partition is not None:
         fleet.gateway.compares(actor.key, actor.partition.owner_epoch)
         for link in fleet.gateway_links.values():
-            link.ask_books(actor.key, actor.partition.owner_epoch)
+            link.ask_books(actor)
 
 
 def compare_anew(group: GroupActor, actor: PartitionActor) -> None:

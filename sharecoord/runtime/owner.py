@@ -41,6 +41,7 @@ from sharecoord.runtime.channel import MemberChannel
 from sharecoord.runtime.context import Context
 from sharecoord.runtime.effects import Collector
 from sharecoord.runtime.group_actor import GroupActor
+from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import JoinCommand, Session
 
 log = structlog.get_logger(__name__)
@@ -216,8 +217,8 @@ class GatewayLink:
             else:
                 self.hear(item)
         for place, actor in group.partitions.items():
-            if place not in session.compared and actor.partition is not None:
-                self.ask_books(actor.key, actor.partition.owner_epoch)
+            if place not in session.compared:
+                self.ask_books(actor)
 
     def _epochs(self, group_id: str) -> dict[LogId, int]:
         """Of what a book that comes now says everything, for no former owner delivered since."""
@@ -279,14 +280,16 @@ class GatewayLink:
         """The link begins: what former owners sent may still be on its way to the gateway."""
         for group in self._coordinator.groups.values():
             for actor in group.partitions.values():
-                if actor.partition is not None:
-                    self.ask_books(actor.key, actor.partition.owner_epoch)
+                self.ask_books(actor)
 
-    def ask_books(self, key: PartitionKey, owner_epoch: int) -> None:
+    def ask_books(self, actor: PartitionActor) -> None:
         """Nothing of a share-partition goes to the gateway's members before it has answered."""
-        if self._asked.get(key) != owner_epoch:
-            self._asked[key] = owner_epoch
-            self.way.say(AskBooks(key, owner_epoch))
+        if actor.partition is None:
+            return
+        owner_epoch = actor.partition.owner_epoch
+        if self._asked.get(actor.key) != owner_epoch:
+            self._asked[actor.key] = owner_epoch
+            self.way.say(AskBooks(actor.key, owner_epoch))
 
     def _compare(self, books: Books) -> None:
         if self._asked.get(books.key) == books.owner_epoch:
