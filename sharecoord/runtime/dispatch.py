@@ -313,11 +313,8 @@ class Dispatcher:
             The members that wanted something.
         """
         sessions = self._group.sessions.values()
-        now_ms = self._group.context.clock.now_ms()
         for session in sessions:
             session.share.ratio = None
-            if session.away is not None:
-                session.away.prune(now_ms)
         wanted = [Wanted(s, s.share.demand, s.share.got) for s in sessions if s.share.demand > 0]
         parts = fair_parts([each.demand for each in wanted], [each.got for each in wanted])
         self.fairness = jain_index(parts) if parts else None

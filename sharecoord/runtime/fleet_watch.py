@@ -106,6 +106,7 @@ class FleetWatch:
                 log.warning("the fleet could not be looked at", why=error.message)
             except Exception:
                 log.exception("the fleet could not be looked at")
+            self._fleet.gateway.forget_ended()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_INTERVAL_S):
                     await self._fleet.look_now.wait()

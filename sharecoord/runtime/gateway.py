@@ -278,6 +278,14 @@ class Gateway:
         bytes_each = max(0, session.credit_bytes - session.delivered_bytes) // max(1, len(owners))
         self._order(session, session.away.purse.balance(room, owners, hungry), bytes_each)
 
+    def forget_ended(self) -> None:
+        """What no lock can be left on takes up no room of its member any more."""
+        now_ms = self._clock.now_ms()
+        for group in self.groups.values():
+            for session in group.sessions.values():
+                if session.away is not None and session.away.prune(now_ms):
+                    group.dispatcher.offer(session)
+
     def recall(self, session: Session) -> None:
         """Asks back all credit of a member that is to get nothing more."""
         if session.away is not None:

@@ -190,6 +190,8 @@ class GroupActor:
                 lost += await self.context.fleet.gateway.introduce(self, session)
                 lock_books.check_current(self, session)
                 lost += lock_books.compare_places(self, session)
+            if session.away is not None:
+                session.away.lost(lost)
             session.comparing = 0
             self.dispatcher.offer(session)
         except BaseException:

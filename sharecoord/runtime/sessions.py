@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from sharecoord.core.changes import LogId, MemberRow, PartitionKey
 from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange, RangeOutcome
+from sharecoord.core.delivery import LostRange
 from sharecoord.core.held_book import HeldBook, LockBook, log_ids_of
 from sharecoord.core.lending import Purse
 from sharecoord.core.pace import PREFETCH_RECORDS_MAX, Pace, prefetch_max
@@ -132,12 +133,25 @@ class Away:
         if not book.records:
             del self.books[log_id]
 
-    def prune(self, now_ms: int) -> None:
-        """Forgets what no lock can be left on."""
+    def lost(self, entries: Iterable[LostRange]) -> None:
+        """The member hears that locks are not its own any more."""
+        for entry in entries:
+            held = entry.held
+            for log_id in log_ids_of(entry.key) & self.books.keys():
+                self.books[log_id].settled(held.first, held.last, held.lock_token)
+                if not self.books[log_id].records:
+                    del self.books[log_id]
+
+    def prune(self, now_ms: int) -> int:
+        """Forgets what no lock can be left on; returns how many records that were."""
+        forgotten = 0
         for log_id, book in list(self.books.items()):
+            before = book.records
             book.prune(now_ms)
+            forgotten += before - book.records
             if not book.records:
                 del self.books[log_id]
+        return forgotten
 
 
 def _is_refused(said: AcknowledgedRange, exceptions: Sequence[RangeOutcome]) -> bool:

@@ -218,6 +218,12 @@ class Judge(DatabaseJudge):
             # It was on its way when its chain broke: the lock is gone, its holder hears so later.
             life.arrived.add(token)
             return
+        if token >> 32 < shadow.owner_epoch:
+            # It was loaded anew while this was under way.
+            deadline_ms -= self.jumped_ms(now_ms)
+            if deadline_ms <= now_ms and life.token > token and token not in life.arrived:
+                life.arrived.add(token)
+                return
         if life.final is not None:
             self.broken(f"{where}: after a confirmed {life.final.name}")
         if self._is_valid(shadow, life):
@@ -227,9 +233,6 @@ class Judge(DatabaseJudge):
             self.broken(f"{where}: twice under token {token}")
         life.arrived.add(token)
         life.holder, life.token = member_id, token
-        if token >> 32 < shadow.owner_epoch:
-            # It was loaded elsewhere while this was under way.
-            deadline_ms -= self.jumped_ms(now_ms)
         life.deadline_ms, life.granted_ms = deadline_ms, now_ms
 
     def _check_payload(self, delivery: Delivery) -> None:
