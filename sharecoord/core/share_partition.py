@@ -427,11 +427,24 @@ class SharePartition:
         decision.edits = log_start.cut_off(decision.edits, self.log_start_offset, self.kept)
         return decision
 
-    def decide_lock_book(self, now_ms: int, member_id: str, book: Sequence[HeldRange]) -> Decision:
+    def decide_lock_book(
+        self,
+        now_ms: int,
+        member_id: str,
+        book: Sequence[HeldRange],
+        forgets_after_ms: int | None = None,
+    ) -> Decision:
         """Compares what a re-joined member holds with what it is known to hold (design 5).
 
         Locks that are not in its book were never received: handed back unseen. Entries of the
         book that are not its locks are reported as lost.
+
+        Args:
+            now_ms: Monotonic time.
+            member_id: The member.
+            book: What it is said to hold.
+            forgets_after_ms: So long after its end a lock may be missing though it was received:
+                it counts. None = the book forgets nothing.
         """
         decision = Decision()
         shown: dict[int, list[HeldRange]] = {}
@@ -439,6 +452,8 @@ class SharePartition:
             if entry.first <= entry.last:
                 shown.setdefault(entry.lock_token, []).append(entry)
         for first, last, value in self.window.held_by(member_id):
+            if forgets_after_ms is not None and value.deadline_ms + forgets_after_ms <= now_ms:
+                continue
             back = outcomes.returned(value, self._settings, now_ms)
             known = [entry[:2] for entry in sorted(shown.get(value.lock_token, ()))]
             for start, end in uncovered(known, first, last):
