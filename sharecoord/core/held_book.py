@@ -1,18 +1,22 @@
 """What a member holds of one share-partition, as the gateway of its stream knows it (design 9).
 
 Ranges come in with the deliveries that go onto the stream, and go out when their settlement is
-confirmed, or when no lock can be left on them; so the book is never short of what the member itself
-would show at a join.
+confirmed, or long after a lock can be left on them; so the book is never short of what the member
+itself would show at a join.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sharecoord.core.changes import LogId, PartitionKey
 from sharecoord.core.decisions import HeldRange
 from sharecoord.core.range_map import RangeMap
+
+REMEMBERED_MS: Final = 3_600_000
+"""So long after its last possible end a lock is still shown: that end is not known well when the
+store's clock was set, and what is not shown counts as never received."""
 
 LockBook = Mapping[LogId, Sequence[HeldRange]]
 """What a member holds, as it shows it; topic id "" = it did not say of which life of the topic."""
@@ -39,6 +43,7 @@ def log_ids_of(key: PartitionKey) -> set[LogId]:
 class _Lock(NamedTuple):
     token: int
     ends_ms: int
+    is_over: bool = False
 
 
 class HeldBook:
@@ -49,7 +54,11 @@ class HeldBook:
     def __init__(self) -> None:
         self._ranges: RangeMap[_Lock] = RangeMap()
         self.records = 0
-        """How many are held."""
+        """How many are held; where the lock is over they are not."""
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to show."""
+        return len(self._ranges) > 0
 
     def put(self, first: int, last: int, lock_token: int, ends_ms: int) -> None:
         """The member has records; a former lock on them has ended.
@@ -75,10 +84,20 @@ class HeldBook:
                 self.put(max(low, first), min(high, last), lock_token, ends_ms)
 
     def prune(self, now_ms: int) -> None:
-        """Forgets what no lock can be left on."""
+        """What no lock can be left on is not held any more, and forgotten later."""
         for first, last, lock in list(self._ranges):
-            if lock.ends_ms <= now_ms:
+            if lock.ends_ms + REMEMBERED_MS <= now_ms:
                 self._cut(first, last, None)
+            elif lock.ends_ms <= now_ms:
+                self.ended(first, last, lock.token)
+
+    def ended(self, first: int, last: int, lock_token: int) -> None:
+        """Locks are over; they are shown on, for their owner may not have stored that yet."""
+        for low, high, lock in list(self._ranges.overlapping(first, last)):
+            if lock.token == lock_token and not lock.is_over:
+                left, right = max(low, first), min(high, last)
+                self._cut(left, right, lock_token)
+                self._ranges.insert(left, right, lock._replace(is_over=True))
 
     def held(self) -> list[HeldRange]:
         """Everything, in order."""
@@ -91,4 +110,5 @@ class HeldBook:
             left = [(low, first - 1, lock)] if low < first else []
             right = [(last + 1, high, lock)] if high > last else []
             self._ranges.replace(low, left + right)
-            self.records -= min(high, last) - max(low, first) + 1
+            if not lock.is_over:
+                self.records -= min(high, last) - max(low, first) + 1

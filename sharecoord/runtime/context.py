@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from sharecoord.core.changes import LoadedPartition, MemberRow, PartitionClaim, PartitionStart
+from sharecoord.core.held_book import REMEMBERED_MS
 from sharecoord.errors import (
     KafkaUnavailableError,
     SharecoordError,
@@ -107,6 +108,11 @@ class Context:
             committed: Gatherer(partial(self._offsets, committed=committed), name="offsets")
             for committed in (False, True)
         }
+
+    @property
+    def books_forget_after_ms(self) -> int | None:
+        """See `decide_lock_book`: a gateway's book forgets, a member's own does not."""
+        return None if self.fleet is None else REMEMBERED_MS // 2
 
     async def offset(self, query: OffsetQuery, *, committed: bool = False) -> int:
         """The offset at a place; see `TopicCatalog.offsets`.

@@ -47,7 +47,7 @@ from sharecoord.runtime.parking import Parking
 from sharecoord.runtime.passing_over import PassedOver
 from sharecoord.runtime.read_ahead import ReadAhead
 from sharecoord.runtime.record_cache import RecordCache, parts_without
-from sharecoord.runtime.recovery import LOCK_SPARE_MS, commit_of, lock_left_max_ms
+from sharecoord.runtime.recovery import commit_of, lock_left_max_ms
 from sharecoord.runtime.sessions import Session
 from sharecoord.runtime.topic_life import TopicLife
 
@@ -511,7 +511,7 @@ class PartitionActor:
     ) -> list[HeldRange]:
         """Settles how a lock book differs, again if that fails; returns what is lost."""
         assert self.partition is not None, "only an active partition compares"
-        forgets_ms = None if self._context.fleet is None else LOCK_SPARE_MS
+        forgets_ms = self._context.books_forget_after_ms
         decision = self.partition.decide_lock_book(self.clock.now_ms(), member_id, book, forgets_ms)
         self._commit(decision)
         if decision.unseen and not is_shown_again:

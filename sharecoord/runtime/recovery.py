@@ -13,8 +13,7 @@ from sharecoord.core.window import Keys, RangeState
 from sharecoord.runtime.clock import RuntimeClock
 
 LOCK_SPARE_MS = 10_000
-"""For clocks that are not alike: what a gateway's lock book remembers too long does no harm. A lock
-that ended longer ago may be missing from it although its member had the records."""
+"""For clocks that are not alike: what a lock book remembers too long does no harm."""
 
 
 def lock_left_max_ms(settings: PartitionSettings) -> int:

@@ -130,28 +130,25 @@ class Away:
                 book.renewed(each.first, each.last, each.lock_token, renewed_until_ms)
             else:
                 book.settled(each.first, each.last, each.lock_token)
-        if not book.records:
+        if not book:
             del self.books[log_id]
 
     def lost(self, entries: Iterable[LostRange]) -> None:
         """The member hears that locks are not its own any more."""
         for entry in entries:
-            held = entry.held
             for log_id in log_ids_of(entry.key) & self.books.keys():
-                self.books[log_id].settled(held.first, held.last, held.lock_token)
-                if not self.books[log_id].records:
-                    del self.books[log_id]
+                self.books[log_id].ended(*entry.held)
 
     def prune(self, now_ms: int) -> int:
-        """Forgets what no lock can be left on; returns how many records that were."""
-        forgotten = 0
+        """Looks for what no lock can be left on; returns how many records that frees."""
+        freed = 0
         for log_id, book in list(self.books.items()):
             before = book.records
             book.prune(now_ms)
-            forgotten += before - book.records
-            if not book.records:
+            freed += before - book.records
+            if not book:
                 del self.books[log_id]
-        return forgotten
+        return freed
 
 
 def _is_refused(said: AcknowledgedRange, exceptions: Sequence[RangeOutcome]) -> bool:

@@ -19,6 +19,7 @@ from tests.unit.core.scene import (
     Scene,
 )
 
+FORGETS_AFTER_MS = 10_000
 ALREADY_FINISHED = AcknowledgeOutcome.ALREADY_FINISHED
 INVALID_REQUEST = AcknowledgeOutcome.INVALID_REQUEST
 LOCK_LOST = AcknowledgeOutcome.LOCK_LOST
@@ -271,6 +272,16 @@ def test_entries_that_are_not_the_members_locks_are_reported(scene: Scene) -> No
         HeldRange(50, 51, 1),
     ]
     assert scene.states()[:2] == [(0, 3, "ACQUIRED", 1), (6, 9, "ACQUIRED", 1)]
+
+
+def test_a_lock_that_a_book_may_have_forgotten_counts_as_ended_by_time(scene: Scene) -> None:
+    (_, _, lock), *_ = scene.window.held_by("ann")
+    for since_end_ms, is_unseen in ((FORGETS_AFTER_MS - 1, True), (FORGETS_AFTER_MS, False)):
+        now_ms = lock.deadline_ms + since_end_ms
+        found = scene.partition.decide_lock_book(now_ms, "ann", (), FORGETS_AFTER_MS)
+        assert bool(found.unseen) is bool(found.edits) is is_unseen
+    scene.pass_time(lock.deadline_ms - scene.now)
+    assert scene.states()[0] == (0, 9, "AVAILABLE", 1)
 
 
 def test_entries_inside_one_another_do_not_hand_back_what_was_shown(scene: Scene) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from sharecoord.core.decisions import AcknowledgedRange
+from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.peering import MemberUp
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, AcquireMode
@@ -302,6 +302,33 @@ async def test_what_an_owner_refuses_as_nonsense_stays_in_the_lock_book(is_here:
         assert away is not None
         left = [(each.first, each.last) for each in away.books[key.log_id].held()]
         assert left == [(0, 2), (4, 4)]
+
+
+@virtual
+async def test_what_a_join_reports_as_lost_takes_up_no_room() -> None:
+    world = world_with(5, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, credit=0)
+        await until(lambda: fleet.owned().get("b"), step_s=0.01)
+        there = min(fleet.owned()["b"])
+        topic_id = world.log.topic_id("orders")
+        never_held = [(("orders", topic_id, there), HeldRange(0, 4, 77))]
+        lost = await member.join(fleet.all["a"], "g", TOPIC, credit=0, lock_book=never_held)
+        assert lost == [HeldRange(0, 4, 77)]
+        assert member.joined_group.held(member.joined_session) == 0
+
+
+@virtual
+async def test_what_no_lock_can_be_left_on_takes_up_no_room() -> None:
+    world = world_with(5, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        ended = [(("orders", "of a former life", 0), HeldRange(0, 999, 77))]
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1, lock_book=ended)
+        work = asyncio.create_task(member.work())
+        await until(lambda: everything_finished(world, 5 * PARTITIONS), step_s=0.1)
+        work.cancel()
 
 
 @virtual
