@@ -186,10 +186,12 @@ class GroupActor:
         session = session_of(self, command, channel, epoch, gateway)
         try:
             lost = await lock_books.compare_joined(self, session, command.lock_book)
+            lost = await lock_books.stored(self, session, lost)
             if self.context.fleet is not None and not gateway:
                 lost += await self.context.fleet.gateway.introduce(self, session)
                 lock_books.check_current(self, session)
-                lost += lock_books.compare_places(self, session)
+                late = lock_books.compare_places(self, session)
+                lost += await lock_books.stored(self, session, late)
             if session.away is not None:
                 session.away.lost(lost)
             session.comparing = 0

@@ -125,6 +125,25 @@ def compare_places(group: ComparedGroup, session: Session) -> list[LostRange]:
     return [lost for each in found for lost in each]
 
 
+async def stored(
+    group: ComparedGroup, session: Session, lost: Sequence[LostRange]
+) -> list[LostRange]:
+    """Of what was found lost here, what the store has so by now.
+
+    A member forgets what it hears. Where the store had it still, because the commit failed, the
+    member's next book would hand it back as never received.
+
+    Raises:
+        MemberFencedError: A newer stream of the member joined meanwhile.
+    """
+    found = {entry.key.place for entry in lost}
+    actors = [actor for place, actor in group.partitions.items() if place in found]
+    errors = await asyncio.gather(*map(group.context.committed, actors))
+    check_current(group, session)
+    unstored = {actor.key for actor, error in zip(actors, errors, strict=True) if error is not None}
+    return [entry for entry in lost if entry.key not in unstored]
+
+
 def check_current(group: ComparedGroup, session: Session) -> None:
     """Whether the stream that joins is still the member's newest.
 

@@ -8,6 +8,7 @@ import pytest
 
 from sharecoord.core.changes import CommitBatch, CommitResult, PartitionClaim
 from sharecoord.core.decisions import HeldRange
+from sharecoord.core.delivery import LostRange
 from sharecoord.core.states import AcknowledgeOutcome, RecordState
 from sharecoord.errors import (
     InternalError,
@@ -17,11 +18,12 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
+from sharecoord.runtime import lock_books
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.harness import World, actor_of, running
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
+from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
 
 EPOCH = 32
 """The owner epoch is the high half of a lock token."""
@@ -102,6 +104,23 @@ async def test_what_a_lock_book_hands_back_comes_again_when_its_commit_failed(
         assert offsets(*again) == [*range(5), *range(10, 20)]
         assert counts(*again) == {1}
         assert now_s() < 5, "long before a lock ends"
+
+
+@FAILURES
+@virtual
+async def test_a_loss_is_reported_once_it_is_stored(error: SharecoordError, after: bool) -> None:
+    world = world_with(20)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", ("orders",), max_poll_records=20)
+        (seen,) = await member.take(20)
+        group, session = member.joined_group, member.joined_session
+        entry = LostRange(seen.key, HeldRange(0, 4, seen.ranges[0].lock_token))
+        fail_commits(world, error, after=after)
+        assert await lock_books.stored(group, session, [entry]) == []
+        (actor,) = group.partitions.values()
+        await until(lambda: actor.state is ActorState.ACTIVE, step_s=0.01)
+        assert await lock_books.stored(group, session, [entry]) == [entry]
 
 
 @FAILURES
