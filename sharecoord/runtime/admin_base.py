@@ -66,10 +66,13 @@ class AdminBase:
             else:
                 if not answer.done():
                     answer.set_result(result)
-            finally:
-                answer.cancel()
 
-        self._context.spawn(run(), "operator")
+        def ended(_: object) -> None:
+            # Perhaps before its first step: by a coordinator that stops.
+            work.close()
+            answer.cancel()
+
+        self._context.spawn(run(), "operator").add_done_callback(ended)
         return await answer
 
     async def _load(self) -> tuple[dict[str, GroupRow], dict[str, list[MemberRow]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Coroutine
 from typing import Any
 
@@ -96,3 +97,19 @@ def test_a_failure_that_nobody_hears_of_is_logged(capsys: pytest.CaptureFixture[
 
     go_away()
     assert "the store is away" in capsys.readouterr().out
+
+
+@virtual
+async def test_a_change_that_is_stopped_before_its_first_step_is_not_waited_for(
+    bench: Bench,
+) -> None:
+    """Python warns of a coroutine that nobody ever ran, which fails this test."""
+    caller = asyncio.create_task(bench.admin.alter_configs("g", {"share.ordering": "key"}, []))
+    await asyncio.sleep(0)
+    (change,) = (task for task in asyncio.all_tasks() if task.get_name() == "operator")
+    change.cancel()
+    await asyncio.wait([caller])
+    assert caller.cancelled()
+    del change
+    gc.collect()
+    assert "g" not in {row.group_id for row in bench.world.store.load_groups()}
