@@ -331,7 +331,8 @@ class PartitionKey:
     partition: int
     lane: str = ""
     """"" = the log itself. Else a lane (docs/decisions/0019): records of `topic`, a dead-letter
-    topic, for the members that want the topic named here."""
+    topic, for the members that want the topic named here. `TOPIC/PARTITION` says that all of them
+    come from this partition."""
 
     @cached_property
     def name(self) -> str:
@@ -348,10 +349,18 @@ class PartitionKey:
         """What tells it from all others of the group, those of a topic's former life included."""
         return self.name, self.topic_id, self.partition
 
-    @property
+    @cached_property
     def served(self) -> str:
         """The topic to which members subscribe to get these records."""
-        return self.lane or self.topic
+        return self.home[0]
+
+    @cached_property
+    def home(self) -> tuple[str, int]:
+        """Topic and partition that the records came from first; -1 = of a lane from several."""
+        if not self.lane:
+            return self.topic, self.partition
+        topic, _, partition = self.lane.partition(LANE_MARK)
+        return topic, int(partition or -1)
 
     @cached_property
     def topic_id_bytes(self) -> bytes:
@@ -361,7 +370,13 @@ class PartitionKey:
 
 def served_by(name: str) -> str:
     """The topic whose members get the records of what has this name (`PartitionKey.name`)."""
-    return name.rpartition(LANE_MARK)[2]
+    topic, _, lane = name.partition(LANE_MARK)
+    return lane.partition(LANE_MARK)[0] or topic
+
+
+def lane_of(topic: str, partition: int | None) -> str:
+    """The lane for letters of a topic; of one partition of it alone, unless that is None."""
+    return topic if partition is None else f"{topic}{LANE_MARK}{partition}"
 
 
 def key_of(group_id: str, name: str, topic_id: str, partition: int) -> PartitionKey:

@@ -84,7 +84,7 @@ def headers_of(
     if key.lane:
         # It was a dead letter before: it still comes from where it came from then.
         former = {name: (value or b"").decode(errors="replace") for name, value in own}
-        topic = key.lane
+        topic = key.served
         partition = former.get(KAFKA_PREFIX + "partition", "")
         offset = former.get(KAFKA_PREFIX + "offset", "")
         own = tuple(each for each in own if not is_ours(each[0]))

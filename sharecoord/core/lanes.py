@@ -168,16 +168,20 @@ def take_in(
 
 def withdraw(state: LaneState, change_sequence: int) -> LaneChange:
     """Takes back what was selected and never handed out: `taken` of the change."""
-    assert state.head is not None, "a lane has a head"
+    head = state.head
+    assert head is not None, "a lane has a head"
     never = {row.first_offset for row in state.rows if _is_untouched(row)}
     left = [
         _run_of(row)
         for row in state.rows
         if row.first_offset not in never and row.state != RecordState.ARCHIVED
     ]
+    if len(never) == len(state.rows):
+        # Nothing is left of it: nobody needs to load it to find that out.
+        head = replace(head, start_offset=head.end_offset)
     return LaneChange(
-        head=_head(state.head, (), _count(left), change_sequence),
-        stops_at=state.head.end_offset,
+        head=_head(head, (), _count(left), change_sequence),
+        stops_at=head.end_offset,
         taken=tuple(_run_of(row) for row in state.rows if row.first_offset in never),
         deleted=sorted(never),
     )

@@ -72,10 +72,13 @@ def find_letter(
         return None
     try:
         payload = said[PAYLOAD_HEADER].decode() if PAYLOAD_HEADER in said else "whole"
+        partition = int(said[KAFKA_PREFIX + "partition"])
+        if not 0 <= partition < 2**31:
+            return None
         return Letter(
             group_id=said[KAFKA_PREFIX + "group"].decode(),
             topic=said[_BEGIN].decode(),
-            partition=int(said[KAFKA_PREFIX + "partition"]),
+            partition=partition,
             offset=int(said[KAFKA_PREFIX + "offset"]),
             id=said.get(ID_HEADER, b"").decode(),
             reason=said.get(PREFIX + "reason", b"").decode(),
@@ -105,7 +108,7 @@ def waiting_letter(key: PartitionKey, letter: DeadLetter, *, copies: bool) -> Le
     if key.lane:
         # It was a dead letter before: it still comes from where it came from then.
         former = find_letter(letter.key, letter.value, letter.headers, 0)
-        topic, partition, offset = key.lane, -1, -1
+        topic, partition, offset = key.served, -1, -1
         if former is not None:
             partition, offset, own = former.partition, former.offset, tuple(former.headers)
     payload = "whole"

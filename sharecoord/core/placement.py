@@ -15,6 +15,9 @@ from sharecoord.core.changes import PartitionKey
 def wanted_owner(key: PartitionKey, coordinator_ids: Iterable[str]) -> str | None:
     """The coordinator with the highest weight for a share-partition.
 
+    Letters of one partition go where the partition is: whoever hands out both can keep the order
+    of their keys.
+
     Args:
         key: The share-partition.
         coordinator_ids: Those with a live lease that take new partitions, in any order.
@@ -22,8 +25,8 @@ def wanted_owner(key: PartitionKey, coordinator_ids: Iterable[str]) -> str | Non
     Returns:
         One of them; None when there is none.
     """
-    place = f"{key.group_id}\0{key.topic_id or key.topic}\0{key.partition}"
-    return _heaviest(coordinator_ids, place)
+    topic, partition = key.home if key.home[1] >= 0 else key.place
+    return _heaviest(coordinator_ids, f"{key.group_id}\0{topic}\0{partition}")
 
 
 def wanted_keeper(group_id: str, member_id: str, coordinator_ids: Iterable[str]) -> str | None:

@@ -85,6 +85,8 @@ class Context:
     starts: Gatherer[PartitionStart, bool] = field(init=False)
     members: Gatherer[None, list[MemberRow]] = field(init=False)
     """All members of all groups: many share-partitions that are loaded together ask once."""
+    lanes: Gatherer[None, None] | None = None
+    """Looks at lanes; None without a coordinator, in tests."""
     _places: dict[bool, Gatherer[OffsetQuery, int | None]] = field(init=False)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -173,6 +175,8 @@ class Context:
         await self.claims.close()
         await self.starts.close()
         await self.members.close()
+        if self.lanes is not None:
+            await self.lanes.close()
         for offsets in self._places.values():
             await offsets.close()
         tasks = list(self._tasks)

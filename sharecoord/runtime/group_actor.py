@@ -24,7 +24,6 @@ from sharecoord.core.pace import window_follows
 from sharecoord.core.pauses import Pauses
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import AcknowledgedRange
-from sharecoord.core.shared_keys import SharedKeys
 from sharecoord.errors import (
     GroupMaxSizeReachedError,
     MemberFencedError,
@@ -41,7 +40,6 @@ from sharecoord.runtime import (
     moves,
     opening,
     pausing,
-    shared_order,
 )
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.admission import session_of
@@ -57,6 +55,7 @@ from sharecoord.runtime.not_served import why_not_served
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.rereads import reread
 from sharecoord.runtime.sessions import JoinCommand, Session, session_of_row
+from sharecoord.runtime.shared_order import SharedOrder
 
 log = structlog.get_logger(__name__)
 
@@ -92,7 +91,7 @@ class GroupActor:
         self.group_epoch = self.seen_epoch = row.group_epoch
         self.config = GroupConfig()
         self.settings = PartitionSettings()
-        self.shared_keys: dict[str, SharedKeys] = {}
+        self.shared_order = SharedOrder(self)
         self._opening: dict[str, asyncio.Task[None]] = {}
         self.dispatcher = Dispatcher(self)
         self.budget.on_outbox_room = self.dispatcher.wake_all
@@ -114,6 +113,7 @@ class GroupActor:
                 and actor.state is ActorState.ACTIVE
             ):
                 self.dropped(actor, SharecoordError("the isolation level changed: read anew"))
+        self.shared_order.settings_changed()
         self.schedule_pump()
 
     # -- members --------------------------------------------------------------------------------
@@ -384,10 +384,7 @@ class GroupActor:
                 gateway = self.context.fleet.gateway
                 on_way += gateway.settle(owner, session, key, ranges, collector, may_wait=may_wait)
                 continue
-            opening = actor is None and not self.is_open(topic) and topic in self.topics
-            error = why_not_served(
-                actor, self.group_id, topic, topic_id, partition, is_opening=opening
-            )
+            error = why_not_served(self, actor, topic, topic_id, partition)
             if error is not None or actor is None:
                 collector.expect()
                 key = key_of(self.group_id, topic, topic_id, partition)
@@ -486,6 +483,11 @@ class GroupActor:
         partitions = self._partition_ids[topic]
         return [key_of(self.group_id, topic, topic_id, each) for each in partitions]
 
+    def may_have(self, place: Place) -> bool:
+        """Whether a topic has a partition; as long as the topic is not known it may."""
+        topic, partition = place
+        return topic not in self.topic_ids or partition in self._partition_ids[topic]
+
     def names_served(self, topics: Iterable[str]) -> set[str]:
         """What members of these topics are served from: the topics, and lanes."""
         wanted = set(topics)
@@ -524,6 +526,7 @@ class GroupActor:
         actor = self.partitions.pop(place)
         actor.deactivate(ActorState.CLOSED, why)
         self.dispatcher.forget(actor)
+        self.shared_order.look_at(actor.key.home)
         for session in self.sessions.values():
             session.compared.discard(place)
 
@@ -574,7 +577,7 @@ class GroupActor:
             for member_id in actor.members():
                 if self.sessions[member_id].channel is None:
                     self.expire_later(self.sessions[member_id])
-        shared_order.share(self, actor.key.served)
+        self.shared_order.joined(actor.key)
         loading.start_reading(self.context, self, actor)
         self.schedule_pump()
 
@@ -584,6 +587,7 @@ class GroupActor:
             return
         log.warning("share-partition dropped", partition=actor.key, why=str(error))
         actor.deactivate(ActorState.LOADING)
+        self.shared_order.look_at(actor.key.home)
         moves.compare_anew(self, actor)
         loading.start_loading(self.context, self, actor)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import structlog
 
-from sharecoord.config.group import resolve
-from sharecoord.core.changes import PartitionKey, PartitionRow
+from sharecoord.config.group import GroupConfig, resolve
+from sharecoord.core.changes import PartitionKey, PartitionRow, lane_of
 from sharecoord.core.lanes import (
     KEY_BYTES,
     Mark,
@@ -29,12 +29,13 @@ from sharecoord.core.lanes import (
 from sharecoord.core.states import Ordering
 from sharecoord.errors import (
     GroupNotFoundError,
+    InvalidConfigError,
     InvalidRequestError,
     LimitExceededError,
     SharecoordError,
 )
 from sharecoord.ports import TopicInfo
-from sharecoord.runtime import shared_order
+from sharecoord.runtime.gatherer import Gatherer
 from sharecoord.runtime.group_settings import settings_of
 from sharecoord.runtime.reload import see_row
 
@@ -70,6 +71,9 @@ class LaneSelection:
     keys: bytes | None = None
     """8 bytes per offset of the runs (`core.records.key_hashes_of`); groups with
     `share.ordering=key` need them."""
+    source_partition: int | None = None
+    """The partition of the source topic that all of them come from; groups with
+    `share.ordering=key` need it."""
 
 
 class RedriveResult(NamedTuple):
@@ -91,6 +95,7 @@ class Lanes:
         self._coordinator = coordinator
         self._context = coordinator.context
         self._looking = asyncio.Lock()
+        self._context.lanes = Gatherer(self._look_for, name="lanes")
 
     # -- what operators ask for -----------------------------------------------------------------
 
@@ -230,17 +235,29 @@ class Lanes:
         settings = settings_of(resolve(config, self._context.group_defaults))
         if settings.ordering != Ordering.KEY:
             return
-        if self._context.fleet is not None:
-            raise InvalidRequestError(
-                f"group {group_id!r} keeps order by key (share.ordering=key), and in a fleet a "
-                "redrive may be another coordinator's than the topic: set share.ordering to "
-                "unordered for the time of the redrive, or run one coordinator"
-            )
         for selection in selections:
-            if selection.keys is None:
+            if selection.keys is None or selection.source_partition is None:
                 raise InvalidRequestError(
                     f"group {group_id!r} keeps order by key (share.ordering=key): the selection "
-                    f"of {selection.topic}[{selection.partition}] must have keys"
+                    f"of {selection.topic}[{selection.partition}] must have keys and "
+                    "source_partition"
+                )
+
+    async def check_reordering(self, group_id: str, config: GroupConfig) -> None:
+        """Refuses that order by key begins while there are lanes that can not keep it.
+
+        Raises:
+            InvalidConfigError: A redrive is under way that began without it.
+        """
+        if settings_of(config).ordering is not Ordering.KEY:
+            return
+        for row in await self._call(self._context.store.list_lanes):
+            if row.key.group_id == group_id and row.key.home[1] < 0:
+                raise InvalidConfigError(
+                    "share.ordering=key: a redrive is under way that began without this order "
+                    f"({row.key.name}[{row.key.partition}]). Wait until it is done, or take back "
+                    "what was not handed out yet: `sharecoord dead-letters withdraw`",
+                    metadata={"key": "share.ordering", "value": str(config.ordering)},
                 )
 
     # -- opening --------------------------------------------------------------------------------
@@ -254,26 +271,35 @@ class Lanes:
         async with self._looking:
             store = self._context.store
             rows = {row.key: row for row in await self._call(store.list_lanes)}
-            keys = set(rows)
+            keys, unfinished = set(rows), set(rows)
             outboxes = await self._call(store.list_outboxes)
             keys |= {row.key for row in outboxes if row.key.lane and not row.closed}
             infos = await self._known_topics({key.topic for key in keys}) if keys else {}
+            if infos is None:
+                # What is opened is looked at once more before its records pass.
+                infos = {}
+            else:
+                # Of a topic that is gone nothing comes any more.
+                unfinished = {key for key in keys if _has(infos, key)}
             await self._close_void(rows.values(), infos)
             for group_id in {key.group_id for key in rows} - self._coordinator.groups.keys():
                 # In a fleet: nobody has used it here so far.
                 await self._coordinator.group(group_id)
             for group in self._coordinator.groups.values():
                 here = [key for key in keys if key.group_id == group.group_id]
+                group.shared_order.lanes_are(here, unfinished.intersection(here))
                 self._open(group, here, infos)
-                shared_order.part(group, dict.fromkeys(key.lane for key in here))
 
-    async def _known_topics(self, topics: set[str]) -> Mapping[str, TopicInfo]:
+    async def _look_for(self, asked: list[None]) -> list[None]:
+        await self.look()
+        return asked
+
+    async def _known_topics(self, topics: set[str]) -> Mapping[str, TopicInfo] | None:
         try:
             return await self._context.catalog.describe(sorted(topics))
         except SharecoordError as error:
-            # What is opened is looked at once more before its records pass.
             log.warning("topics of lanes not looked at", why=error.message)
-            return {}
+            return None
 
     async def _close_void(
         self, rows: Iterable[PartitionRow], infos: Mapping[str, TopicInfo]
@@ -295,11 +321,12 @@ class Lanes:
             if info is None or info.topic_id == key.topic_id:
                 found.setdefault((key.name, key.topic_id), set()).add(key.partition)
         for (name, topic_id), partitions in found.items():
-            places = (*group.partitions, *group.elsewhere)
+            known = {key.partition for key in group.keys_of(name)}
             # Not what is known alone: what came while the name was being opened is not open yet.
-            opened = {partition for each, partition in places if each == name}
+            # Nor what has an owner alone: a delivery may have told of it.
+            places = (group.partitions, group.elsewhere)
+            opened = {each for each in known if any((name, each) in served for served in places)}
             if not partitions <= opened or group.topic_ids.get(name) != topic_id:
-                known = {key.partition for key in group.keys_of(name)}
                 group.topic_found(name, TopicInfo(topic_id, tuple(sorted(partitions | known))))
 
     async def _call(self, work: Callable[..., T], *args: object, **named: object) -> T:
@@ -308,8 +335,17 @@ class Lanes:
 
 def _key(group_id: str, selection: LaneSelection) -> PartitionKey:
     return PartitionKey(
-        group_id, selection.topic, selection.topic_id, selection.partition, selection.source_topic
+        group_id,
+        selection.topic,
+        selection.topic_id,
+        selection.partition,
+        lane_of(selection.source_topic, selection.source_partition),
     )
+
+
+def _has(infos: Mapping[str, TopicInfo], key: PartitionKey) -> bool:
+    info = infos.get(key.topic)
+    return info is not None and info.topic_id == key.topic_id
 
 
 def _by_log(

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from sharecoord.core.lanes import KEY_BYTES, RATE_MAX, MarkKind, divided
 from sharecoord.core.letter import SeenIds
@@ -48,9 +48,20 @@ def check_command(command: LetterCommand) -> None:
         )
 
 
+class _Where(NamedTuple):
+    """What goes into one lane."""
+
+    partition: int
+    """Of the dead-letter topic."""
+    topic: str
+    """From which the records come."""
+    source_partition: int | None
+    """Of that topic; None where no order is kept: all of it."""
+
+
 @dataclass(slots=True)
 class _Part:
-    """Letters in one partition of the dead-letter topic that come from one topic."""
+    """The letters of one lane."""
 
     runs: list[tuple[int, int]] = field(default_factory=list)
     keys: bytearray = field(default_factory=bytearray)
@@ -76,8 +87,8 @@ class Plan:
         self.command = command
         self.letters = 0
         self._keys = keys
-        self._taken: dict[tuple[int, str], _Part] = {}
-        self._copied: dict[tuple[int, str], _Part] = {}
+        self._taken: dict[_Where, _Part] = {}
+        self._copied: dict[_Where, _Part] = {}
         self._seen = SeenIds()
         self._parts: Counter[tuple[str, int]] = Counter()
         self._left: Counter[LetterState] = Counter()
@@ -141,7 +152,8 @@ class Plan:
         if is_redrive and not letter.is_redrivable:
             self._not_redrivable[letter.payload] += 1
             return
-        where = (place.partition, letter.topic)
+        source = letter.partition if self._keys else None
+        where = _Where(place.partition, letter.topic, source)
         if self._seen.meet(letter.id):
             # The same letter twice: marked with the first one, which retention may take before.
             self._copies += 1
@@ -165,8 +177,8 @@ class Plan:
         if len(self._first) < FIRST_SHOWN:
             self._first.append(found)
 
-    def _is_under_way(self, where: tuple[int, str], offset: int) -> bool:
-        ranges = self._unfinished.get(where, [])
+    def _is_under_way(self, where: _Where, offset: int) -> bool:
+        ranges = self._unfinished.get((where.partition, where.topic), [])
         at = bisect_right(ranges, (offset, 2**63)) - 1
         return at >= 0 and ranges[at][1] >= offset
 
@@ -180,13 +192,19 @@ class Plan:
 
     @staticmethod
     def _selections(
-        parts: dict[tuple[int, str], _Part], topic: str, topic_id: str, *, keys: bool
+        parts: dict[_Where, _Part], topic: str, topic_id: str, *, keys: bool
     ) -> list[LaneSelection]:
         return [
             LaneSelection(
-                topic, topic_id, partition, source, part.runs, bytes(part.keys) if keys else None
+                topic,
+                topic_id,
+                where.partition,
+                where.topic,
+                part.runs,
+                bytes(part.keys) if keys else None,
+                where.source_partition,
             )
-            for (partition, source), part in sorted(parts.items())
+            for where, part in sorted(parts.items())
         ]
 
     def result(self, run_id: str = "", done: RedriveResult | None = None) -> LetterRun:

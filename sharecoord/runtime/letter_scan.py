@@ -124,7 +124,7 @@ class LetterScan:
             key, position = row.key, 0
             if not key.lane or (key.topic, key.topic_id) != (self.topic, info.topic_id):
                 continue
-            ranges = found.setdefault((key.partition, key.lane), [])
+            ranges = found.setdefault((key.partition, key.served), [])
             while page := await self.reads.call(
                 self.context.store.read_in_flight,
                 row.partition_id,
@@ -133,7 +133,8 @@ class LetterScan:
             ):
                 ranges += [(r[0], r[1]) for r in page if r.state != RecordState.ARCHIVED]
                 position = page[-1].last_offset + 1
-        return found
+        # Several lanes of a topic may share a partition.
+        return {where: sorted(ranges) for where, ranges in found.items()}
 
     async def waiting(self, after: Cursor) -> AsyncGenerator[tuple[Cursor, FoundLetter], None]:
         """Letters in the outbox, each with the place behind it.

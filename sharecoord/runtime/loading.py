@@ -25,6 +25,7 @@ from sharecoord.core.lending import HERE
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.start_offset import resolve_start
+from sharecoord.core.states import Ordering
 from sharecoord.errors import (
     MemberFencedError,
     NotOwnerError,
@@ -150,6 +151,9 @@ async def _load_once(
     if loaded is None:
         raise NotOwnerError("another coordinator claimed the share-partition")
     context.clock.measured(loaded.store_now_ms, asked_ms=asked_ms)
+    if context.lanes is not None and group.settings.ordering is Ordering.KEY:
+        # Whoever had a lane before this claim may have keys out.
+        await context.lanes.ask(None)
     if loaded.row.stopped_reason:
         actor.deactivate(ActorState.STOPPED, loaded.row.stopped_reason)
         if context.fleet is not None:

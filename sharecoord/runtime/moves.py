@@ -82,6 +82,7 @@ async def _hand_over(fleet: Fleet, group: GroupActor, places: Sequence[Place]) -
             continue
         if actor.state is ActorState.ACTIVE:
             actor.leave()
+            group.shared_order.look_at(actor.key.home)
             leaving[place] = actor
         elif actor.state is ActorState.STOPPED:
             # Nobody serves it, and its row is free already.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
+from sharecoord.core.changes import LANE_MARK
 from sharecoord.errors import (
     KafkaUnavailableError,
     SharecoordError,
@@ -9,33 +12,41 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.runtime.actor_state import ActorState
+from sharecoord.runtime.context import Context
 from sharecoord.runtime.partition_actor import PartitionActor
 
 
+class OpeningGroup(Protocol):
+    """What is needed of a group."""
+
+    group_id: str
+    context: Context
+
+    @property
+    def topics(self) -> set[str]:
+        """Topics that members want."""
+
+    def is_open(self, topic: str) -> bool:
+        """Whether all share-partitions of a topic are known."""
+
+
 def why_not_served(
-    actor: PartitionActor | None,
-    group_id: str,
-    topic: str,
-    topic_id: str,
-    partition: int,
-    *,
-    is_opening: bool,
+    group: OpeningGroup, actor: PartitionActor | None, topic: str, topic_id: str, partition: int
 ) -> SharecoordError | None:
     """What to answer; None = it is served here.
 
     Args:
+        group: Which group was asked for, and so on.
         actor: What serves it here.
-        group_id: Which group was asked for, and so on.
-        topic: The topic.
+        topic: The topic, or the name of a lane.
         topic_id: 32 hex digits; "" = whichever.
         partition: The partition.
-        is_opening: Whether its topic is not open yet, and wanted.
     """
-    if actor is None and is_opening:
+    if actor is None and _may_open(group, topic):
         return KafkaUnavailableError(f"{topic} is not opened yet", retry_after_ms=500)
     if actor is None or (topic_id and topic_id != actor.key.topic_id):
         return UnknownTopicOrPartitionError(
-            f"group {group_id!r} has no share-partition {topic}[{partition}]"
+            f"group {group.group_id!r} has no share-partition {topic}[{partition}]"
             + (f" with topic id {topic_id}" if topic_id else "")
         )
     if actor.state is not ActorState.ACTIVE:
@@ -44,3 +55,10 @@ def why_not_served(
             retry_after_ms=200,
         )
     return None
+
+
+def _may_open(group: OpeningGroup, topic: str) -> bool:
+    if LANE_MARK in topic and group.context.fleet is not None:
+        # Its coordinators hear of lanes one after the other.
+        return True
+    return topic in group.topics and not group.is_open(topic)

@@ -17,7 +17,7 @@ from sharecoord.core.delivery import PartitionResult
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import InvalidRequestError, NotOwnerError, SharecoordError
 from sharecoord.runtime.effects import Collector
-from sharecoord.runtime.not_served import why_not_served
+from sharecoord.runtime.not_served import OpeningGroup, why_not_served
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import Session
 
@@ -26,20 +26,12 @@ SAID_LATER = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.R
 itself knows what its handlers have not seen."""
 
 
-class SettlingGroup(Protocol):
+class SettlingGroup(OpeningGroup, Protocol):
     """What is needed of a group."""
 
-    group_id: str
     sessions: dict[str, Session]
     partitions: dict[tuple[str, int], PartitionActor]
     elsewhere: dict[tuple[str, int], str]
-
-    def is_open(self, topic: str) -> bool:
-        """Whether all share-partitions of a topic are known."""
-
-    @property
-    def topics(self) -> set[str]:
-        """Topics that members want."""
 
 
 def check_allowed(config: GroupConfig, member_id: str) -> None:
@@ -84,10 +76,7 @@ def acknowledge_for(
                 f"{topic}[{partition}] is served by coordinator {owner!r}"
             )
         else:
-            opening = actor is None and topic in group.topics and not group.is_open(topic)
-            error = why_not_served(
-                actor, group.group_id, topic, topic_id, partition, is_opening=opening
-            )
+            error = why_not_served(group, actor, topic, topic_id, partition)
         if error is not None or actor is None:
             collector.expect()
             key = PartitionKey(group.group_id, topic, topic_id, partition)

@@ -96,8 +96,8 @@ class PartitionActor:
         """Nothing new is read because of the memory limit."""
         self.read_ahead_given_up = False
         """... and reading was closed: it starts anew at the window's end."""
-        self.paused = self.resting = False
-        """By an operator: nothing is handed out. Resting: nobody wants it, so nothing is read."""
+        self.paused = self.resting = self.apart = False
+        """An operator's pause; nobody wants it: nothing is read; see `SharedOrder._is_apart`."""
         self.regressed_since_ms: int | None = None
         """Since when the log ends before what was read; None = it does not."""
         self._raises_state_epoch = False
@@ -325,7 +325,7 @@ class PartitionActor:
     def available(self) -> int:
         """How many records could be handed out now, payloads permitting."""
         partition = self.partition
-        if partition is None or self.paused or self.letters.is_full:
+        if partition is None or self.paused or self.apart or self.letters.is_full:
             return 0
         partition.window.advance(self.clock.now_ms())
         if not self.budget.may_acquire():

@@ -36,7 +36,7 @@ class PausedGroup(Protocol):
 
 def is_paused(pauses: Pauses, key: PartitionKey) -> bool:
     """Whether a share-partition hands out nothing; a lane follows the topic that it serves."""
-    return pauses.of_place(key.served, -1 if key.lane else key.partition) is not None
+    return pauses.of_place(*key.home) is not None
 
 
 def follow(group: PausedGroup) -> None:

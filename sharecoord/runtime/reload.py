@@ -66,12 +66,17 @@ async def see_changes(coordinator: ReloadingCoordinator, group_epochs: Mapping[s
     Raises:
         SharecoordError: The store does not answer.
     """
+    has_changed = False
     for group in list(coordinator.groups.values()):
         stored = group_epochs.get(group.group_id)
         if stored is None:
             await _see_deleted(coordinator, group)
         elif stored > group.seen_epoch:
             await _see_group(coordinator, group, stored)
+            has_changed = True
+    if has_changed and (lanes := coordinator.context.lanes) is not None:
+        # A redrive may be what has changed.
+        await lanes.ask(None)
 
 
 async def _see_deleted(coordinator: ReloadingCoordinator, group: GroupActor) -> None:

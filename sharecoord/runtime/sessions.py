@@ -258,11 +258,13 @@ class Session:
     def pauses(self, key: PartitionKey) -> bool:
         """Whether it gets nothing of a share-partition.
 
-        Letters of a lane may be of any partition of their topic: one that is paused stops them.
+        Letters of a lane may be of any partition of their topic, unless it is for one partition
+        alone: one that is paused stops them.
         """
-        if not self.paused:
-            return False
-        return key.place in self.paused or any(topic == key.lane for topic, _ in self.paused)
+        topic, partition = key.home
+        if partition < 0:
+            return any(each == topic for each, _ in self.paused)
+        return key.home in self.paused
 
     def timed_out(self) -> None:
         """A lock of it ended by itself.

@@ -1,52 +1,124 @@
-"""Groups that keep order by key, and have lanes: which share-partitions have keys in common."""
+"""Order by key between a topic and the lanes of its letters (docs/decisions/0019).
+
+Share-partitions that are served here have a table of keys in common. One whose counterpart is not
+served here hands out nothing: the counterpart may have keys out elsewhere, and whoever loads it
+knows them. As both are placed together, that lasts as long as one takes to follow the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Final
 
-from sharecoord.core.changes import LANE_MARK, served_by
+import structlog
+
+from sharecoord.core.changes import LANE_MARK, PartitionKey, served_by
 from sharecoord.core.shared_keys import SharedKeys
-from sharecoord.runtime.dispatch import Dispatcher
-from sharecoord.runtime.partition_actor import PartitionActor
+from sharecoord.core.states import Ordering
+from sharecoord.runtime.actor_state import ActorState
+
+if TYPE_CHECKING:
+    from sharecoord.runtime.group_actor import GroupActor
+    from sharecoord.runtime.partition_actor import PartitionActor
+
+log = structlog.get_logger(__name__)
+
+Place = tuple[str, int]
+
+LANE_WAIT_MS: Final = 60_000
+"""A lane that is not served after so long (nobody can read its topic) holds up nobody any more: a
+partition that stands still is worse than a few letters out of order."""
 
 
-class OrderedGroup(Protocol):
-    """What is needed of a group."""
+class SharedOrder:
+    """Of one group; costs nothing where there are no lanes."""
 
-    topic_ids: dict[str, str]
-    partitions: dict[tuple[str, int], PartitionActor]
-    shared_keys: dict[str, SharedKeys]
-    """By topic; only of topics with lanes."""
-    dispatcher: Dispatcher
+    def __init__(self, group: GroupActor) -> None:
+        self._group = group
+        self.keys: dict[str, SharedKeys] = {}
+        """By topic; only of topics with lanes."""
+        self._lanes: dict[Place, list[Place]] = {}
+        """Lanes that are not finished, by the one partition that their letters come from."""
+        self._apart_since_ms: dict[Place, int] = {}
 
+    def joined(self, key: PartitionKey) -> None:
+        """A share-partition is served from now on: it keeps order with its topic's lanes."""
+        group, topic = self._group, key.served
+        if any(LANE_MARK in name and served_by(name) == topic for name in group.topic_ids):
+            shared = self.keys.get(topic)
+            if shared is None:
+                shared = self.keys[topic] = SharedKeys(lambda: self._wake(topic))
+            for actor in self._serving(topic):
+                if actor.partition is not None:
+                    actor.partition.share_keys(shared)
+        self.look_at(key.home)
 
-def share(group: OrderedGroup, topic: str) -> None:
-    """Everything that serves a topic keeps order together, as long as the topic has lanes."""
-    lanes = [name for name in group.topic_ids if LANE_MARK in name and served_by(name) == topic]
-    if not lanes:
-        return
-    shared = group.shared_keys.get(topic)
-    if shared is None:
-        shared = group.shared_keys[topic] = SharedKeys(lambda: _wake(group, topic))
-    for actor in _serving(group, topic):
-        if actor.partition is not None:
-            actor.partition.share_keys(shared)
+    def lanes_are(self, opened: Iterable[PartitionKey], unfinished: Iterable[PartitionKey]) -> None:
+        """Lanes came or went; topics without any keep their order alone again.
 
+        Args:
+            opened: The group's lanes that are served, or have letters that wait.
+            unfinished: Those with something to hand out, or that is out.
+        """
+        before, self._lanes = self._lanes, {}
+        for key in unfinished:
+            if key.home[1] >= 0:
+                self._lanes.setdefault(key.home, []).append(key.place)
+        for topic in self.keys.keys() - {key.served for key in opened}:
+            del self.keys[topic]
+            for actor in self._serving(topic):
+                if actor.partition is not None:
+                    actor.partition.share_keys(None)
+        self._look_at_all({**before, **self._lanes})
 
-def part(group: OrderedGroup, open_topics: Mapping[str, object]) -> None:
-    """Topics whose lanes have nothing left keep their order alone again."""
-    for topic in group.shared_keys.keys() - open_topics.keys():
-        del group.shared_keys[topic]
-        for actor in _serving(group, topic):
-            if actor.partition is not None:
-                actor.partition.share_keys(None)
+    def settings_changed(self) -> None:
+        """The group may keep another order than before."""
+        self._look_at_all(self._lanes)
 
+    def look_at(self, home: Place) -> None:
+        """What serves records of a partition, letters included, came, left, or goes on."""
+        group = self._group
+        for place in (home, *self._lanes.get(home, ())):
+            actor = group.partitions.get(place)
+            if actor is None:
+                continue
+            was, actor.apart = actor.apart, self._is_apart(actor)
+            if was and not actor.apart:
+                group.dispatcher.wake(actor)
 
-def _serving(group: OrderedGroup, topic: str) -> list[PartitionActor]:
-    return [actor for actor in group.partitions.values() if actor.key.served == topic]
+    def _look_at_all(self, homes: Collection[Place]) -> None:
+        for home in homes:
+            self.look_at(home)
 
+    def _is_apart(self, actor: PartitionActor) -> bool:
+        """Whether somebody else may have keys of it out elsewhere."""
+        group, home = self._group, actor.key.home
+        lanes = self._lanes.get(home, ())
+        if not lanes or group.settings.ordering is not Ordering.KEY:
+            self._apart_since_ms.pop(home, None)
+            return False
+        if actor.key.lane:
+            return not self._is_here(home) and group.may_have(home)
+        missing = [place for place in lanes if not self._is_here(place)]
+        if not missing:
+            self._apart_since_ms.pop(home, None)
+            return False
+        now_ms = actor.clock.now_ms()
+        since_ms = self._apart_since_ms.setdefault(home, now_ms)
+        if now_ms - since_ms < LANE_WAIT_MS:
+            return True
+        if actor.apart:
+            log.warning("lanes can not be served: not waited for", partition=home, lanes=missing)
+        return False
 
-def _wake(group: OrderedGroup, topic: str) -> None:
-    for actor in _serving(group, topic):
-        group.dispatcher.wake(actor)
+    def _is_here(self, place: Place) -> bool:
+        actor = self._group.partitions.get(place)
+        # Of what is stopped nothing is handed out by anybody.
+        return actor is not None and actor.state in (ActorState.ACTIVE, ActorState.STOPPED)
+
+    def _serving(self, topic: str) -> list[PartitionActor]:
+        return [each for each in self._group.partitions.values() if each.key.served == topic]
+
+    def _wake(self, topic: str) -> None:
+        for actor in self._serving(topic):
+            self._group.dispatcher.wake(actor)

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, or_, select, update
 
 from sharecoord.core.changes import (
+    LANE_MARK,
     BlockedKey,
     GroupRow,
     MemberRow,
@@ -313,7 +314,10 @@ def delete_topics(
     names = list(topics)
     # Lanes go with the topic whose records they deliver again.
     itself = (_P.lane == "") & _P.topic.in_(names)
-    of_topics = (_P.group_id == group_id) & (itself | _P.lane.in_(names))
+    begins = [f"{name}{LANE_MARK}" for name in names]
+    # Not LIKE: SQLite's does not tell upper from lower case.
+    of_one = [func.substr(_P.lane, 1, len(begin)) == begin for begin in begins]
+    of_topics = (_P.group_id == group_id) & or_(itself, _P.lane.in_(names), *of_one)
     locked = _lock_partitions(connection, of_topics)
     if not locked:
         return 0

@@ -43,9 +43,9 @@ ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
 LONG_TEXT = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 LONG_BLOB = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 
-# A key of MySQL has 3,072 bytes, and names of topics are ASCII.
-TOPIC_IN_KEY = String(249).with_variant(
-    mysql.VARCHAR(249, charset="ascii", collation="ascii_bin"), "mysql", "mariadb"
+# A topic, perhaps with a partition. A key of MySQL has 3,072 bytes, and names of topics are ASCII.
+LANE_IN_KEY = String(260).with_variant(
+    mysql.VARCHAR(260, charset="ascii", collation="ascii_bin"), "mysql", "mariadb"
 )
 
 
@@ -117,7 +117,7 @@ SHARE_PARTITION = Table(
     Column("closed", Boolean, nullable=False),
     Column("stopped_reason", String(255), nullable=False),
     Column("starts_at_zero", Boolean, nullable=False),  # written when the row is made
-    Column("lane", TOPIC_IN_KEY, nullable=False),  # "" = the log itself
+    Column("lane", LANE_IN_KEY, nullable=False),  # "" = the log itself
     Column("stops_at", BigInteger),  # NULL = it follows its log
     Column("rate_limit", Integer, nullable=False),  # records per second; 0 = none
     Column("passed_over", LONG_TEXT, nullable=False),  # JSON array of [first, last] offsets

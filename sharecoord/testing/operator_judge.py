@@ -114,9 +114,10 @@ class OperatorJudge:
             if self._now_ms() < from_ms or troubles not in (None, self._troubles):
                 continue
             key = shadow.key
-            of_topic = not scope.topic or scope.topic == key.served
+            topic, partition = key.home
+            of_topic = not scope.topic or scope.topic == topic
             # A lane has partitions of its own.
-            of_place = scope.partition in (None, -1 if key.lane else key.partition)
+            of_place = scope.partition in (None, partition)
             if of_topic and of_place and scope.member_id in ("", member_id):
                 self.broken(f"{name_of(shadow)}@{offset} to {member_id}: {scope} is paused")
 

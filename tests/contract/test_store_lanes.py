@@ -24,6 +24,9 @@ from tests.contract.store_worlds import (
     row_of,
 )
 
+LONGEST = "t" * 249
+"""The longest name that Kafka has for a topic."""
+
 REDRIVE, DISCARD = Order(MarkKind.REDRIVEN, "run-1"), Order(MarkKind.DISCARDED, "run-2")
 
 
@@ -172,7 +175,13 @@ def test_lanes_go_with_their_topic_and_their_group(world: World) -> None:
     store = world.open()
     take(store, (0, 4))
     claimed(store, key_of(topic="dead"))
-    assert store.delete_topics("group", ["orders"]) == 1
+    of_one = [lane_of(topic=lane) for lane in (f"{LONGEST}/2147483647", "orders/7")]
+    others = [lane_of(topic=lane) for lane in ("orders2/7", "Orders/7", "order/7")]
+    selections = [Selection(key, (Run(8, 9),)) for key in of_one + others]
+    assert {taken.key for taken in store.take_in(selections, REDRIVE)} == {*of_one, *others}
+    assert store.delete_topics("group", ["orders", LONGEST]) == 3
+    assert {row.key for row in store.list_lanes()} == set(others)
+    assert store.delete_topics("group", ["orders2", "Orders", "order"]) == 3
     assert store.list_lanes() == []
     assert marks(store) == []
     assert [row.key for row in store.list_partitions("group")] == [key_of(topic="dead")]

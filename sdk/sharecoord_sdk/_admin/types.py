@@ -139,8 +139,8 @@ class PartitionOffsets:
         window_full_at: Nothing new is read until this offset is finished.
         stopped_reason: Why it is not served; "" = it is.
         pause: Why nothing of it is handed out: its own pause, its topic's or its group's.
-        lane: Set where dead letters are delivered again: the topic whose members get them; `topic`
-            is their dead-letter topic then.
+        lane: Set where dead letters are delivered again: the topic whose members get them, with
+            `/PARTITION` when all of them come from one; `topic` is their dead-letter topic then.
         stops_at: It has a part of its log, and nothing from this offset on; log end and lag are of
             that part. None = it follows its log.
         rate_limit: Records per second that are handed out at the most; 0 = no limit.
@@ -171,7 +171,7 @@ class PartitionOffsets:
 
     @property
     def name(self) -> str:
-        """The topic; of a lane `DEAD-LETTER-TOPIC/TOPIC`, as `list_in_flight` takes it."""
+        """The topic; of a lane `DEAD-LETTER-TOPIC/LANE`, as `list_in_flight` takes it."""
         return f"{self.topic}/{self.lane}" if self.lane else self.topic
 
 

@@ -35,7 +35,7 @@ class PartitionKey(NamedTuple):
     partition: int
     topic_id: bytes
     #: Set when `topic` is a dead-letter topic whose records are delivered again: the topic that
-    #: they came from.
+    #: they came from, as `TOPIC`, or `TOPIC/PARTITION` when all came from one partition.
     lane: str = ""
 
     @classmethod
@@ -56,7 +56,15 @@ class PartitionKey(NamedTuple):
     @property
     def served(self) -> str:
         """The topic to which one subscribes to get these records."""
-        return self.lane or self.topic
+        return self.home[0]
+
+    @property
+    def home(self) -> tuple[str, int]:
+        """Topic and partition the records came from first; -1 = those of a lane from several."""
+        if not self.lane:
+            return self.topic, self.partition
+        topic, _, partition = self.lane.partition("/")
+        return topic, int(partition or -1)
 
 
 class Lock(NamedTuple):

@@ -330,9 +330,10 @@ class ConsumerCore:
 
     def _is_paused(self, key: PartitionKey) -> bool:
         """Redriven records may be of any partition of their topic: a paused one stops them."""
-        if key.lane:
-            return any(topic == key.lane for topic, _ in self._paused)
-        return (key.topic, key.partition) in self._paused
+        topic, partition = key.home
+        if partition < 0:
+            return any(each == topic for each, _ in self._paused)
+        return key.home in self._paused
 
     def _malformed(self, key: PartitionKey, count: int, values: int) -> None:
         text = f"malformed batch of {key.topic} [{key.partition}]: {count} records, {values} values"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import PartitionKey, lane_of
 from sharecoord.core.placement import wanted_owner
 
 KEYS = [PartitionKey("g", f"t{n % 7}", f"{n % 7:032x}", n) for n in range(600)]
@@ -40,8 +41,18 @@ def test_one_that_comes_takes_its_part_and_nothing_else_moves() -> None:
     assert 140 < len(moved) < 260
 
 
-def test_another_life_of_a_topic_and_clusters_without_topic_ids() -> None:
-    lives = [PartitionKey("g", "t", f"{n:032x}", 0) for n in range(64)]
-    assert {wanted_owner(key, ["a", "b"]) for key in lives} == {"a", "b"}
-    nameless = [PartitionKey("g", f"t{n}", "", 0) for n in range(64)]
-    assert {wanted_owner(key, ["a", "b"]) for key in nameless} == {"a", "b"}
+def test_the_lives_of_a_topic_and_the_letters_of_a_partition_are_where_the_partition_is() -> None:
+    for key in KEYS[:100]:
+        lane = lane_of(key.topic, key.partition)
+        others = [
+            replace(key, topic_id="ab" * 16),
+            replace(key, topic_id=""),
+            PartitionKey("g", "dead", "cd" * 16, 5, lane),
+            PartitionKey("g", "dead", "cd" * 16, 0, lane),
+        ]
+        assert {wanted_owner(each, "abc") for each in others} == {wanted_owner(key, "abc")}
+
+
+def test_lanes_with_letters_of_several_partitions_are_spread_by_their_own() -> None:
+    lanes = [PartitionKey("g", "dead", "cd" * 16, n, "orders") for n in range(64)]
+    assert {wanted_owner(key, "ab") for key in lanes} == {"a", "b"}

@@ -14,19 +14,22 @@ from sharecoord.core.changes import PartitionKey, PartitionRow
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.lanes import MarkKind, Order, Run, Selection
 from sharecoord.core.records import key_hashes_of
-from sharecoord.errors import InvalidRequestError
+from sharecoord.errors import InvalidConfigError, InvalidRequestError
 from sharecoord.ports import TopicInfo
 from sharecoord.runtime.lanes import LaneSelection
 from sharecoord.testing.harness import World, running
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import fleet_of
+from tests.unit.runtime.fleets import admin_of, fleet_of
 from tests.unit.runtime.test_lanes import ACCEPT, LANE, joined, lane_world, selection
 from tests.unit.runtime.worlds import offsets, until
+
+OF_ONE = f"{LANE}/0"
+"""Its letters come from partition 0 alone."""
 
 
 def keyed(world: World, *runs: tuple[int, int]) -> LaneSelection:
     keys = [f"k{at % 3}".encode() for first, last in runs for at in range(first, last + 1)]
-    return selection(world, *runs, keys=key_hashes_of(keys))
+    return replace(selection(world, *runs, keys=key_hashes_of(keys)), source_partition=0)
 
 
 def key_of(delivery: Delivery, offset: int) -> bytes | None:
@@ -87,14 +90,15 @@ async def test_no_key_is_out_in_a_lane_and_elsewhere_at_once() -> None:
         await until(lambda: judge.seen["orders"] >= 6, step_s=0.01)
         result = await coordinator.lanes.redrive("g", [keyed(world, (0, 29))], run_id="r")
         assert result.records == 30
-        await until(lambda: judge.seen[LANE] == 30 and judge.seen["orders"] == 60, step_s=0.1)
+        await until(lambda: judge.seen[OF_ONE] == 30 and judge.seen["orders"] == 60, step_s=0.1)
         for task in tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        await until(lambda: world.start_offset("g", LANE) == 30, step_s=0.1)
+        await until(lambda: world.start_offset("g", OF_ONE) == 30, step_s=0.1)
         await coordinator.lanes.look()
-        assert coordinator.groups["g"].shared_keys == {}, "order costs nothing more than before"
+        shared = coordinator.groups["g"].shared_order.keys
+        assert shared == {}, "order costs nothing more than before"
         world.ledger.check()
 
 
@@ -109,6 +113,7 @@ async def test_letters_get_their_turn_beside_a_key_with_much_traffic() -> None:
         await member.join(coordinator, "g", ("orders",), max_poll_records=10)
         first = await member.next_delivery()
         letters = selection(world, (3, 5), keys=key_hashes_of([b"hot"] * 3))
+        letters = replace(letters, source_partition=0)
         await coordinator.lanes.redrive("g", [letters], run_id="r")
         held, before, found = [first], 0, 0
         while found < 3:
@@ -122,38 +127,54 @@ async def test_letters_get_their_turn_beside_a_key_with_much_traffic() -> None:
 
 
 @virtual
-async def test_order_by_key_needs_keys_and_one_coordinator() -> None:
+async def test_order_by_key_needs_keys_and_the_partition_of_the_letters() -> None:
     world = lane_world(ordering="key")
     async with running(world) as coordinator:
         await coordinator.group("g")
-        with pytest.raises(InvalidRequestError, match="must have keys"):
-            await coordinator.lanes.redrive("g", [selection(world, (0, 3))], run_id="r")
-    fleet_world = lane_world(ordering="key")
-    async with fleet_of(fleet_world, "a", "b") as fleet:
-        await fleet.all["a"].group("g")
-        with pytest.raises(InvalidRequestError, match="unordered"):
-            await fleet.all["a"].lanes.redrive("g", [keyed(fleet_world, (0, 3))], run_id="r")
+        good = keyed(world, (0, 3))
+        for wanted in (replace(good, keys=None), replace(good, source_partition=None)):
+            with pytest.raises(InvalidRequestError, match="must have keys and source_partition"):
+                await coordinator.lanes.redrive("g", [wanted], run_id="r")
+        assert (await coordinator.lanes.redrive("g", [good], run_id="r")).records == 4
+
+
+@virtual
+async def test_order_by_key_does_not_begin_while_letters_are_under_way_without_it() -> None:
+    world = lane_world(30)
+    async with running(world) as coordinator:
+        await coordinator.group("g")
+        admin, by_key = admin_of(coordinator), {"share.ordering": "key"}
+        await coordinator.lanes.redrive("g", [selection(world, (0, 29))], run_id="r")
+        with pytest.raises(InvalidConfigError, match=r"dead/orders\[0\].*dead-letters withdraw"):
+            await admin.alter_configs("g", by_key, [])
+        await admin.alter_configs("g", {"share.ordering": "partition"}, [])
+        await coordinator.lanes.withdraw("g", "dead")
+        await admin.alter_configs("g", by_key, [])
+        # What knows its partition keeps any order.
+        await coordinator.lanes.redrive("g", [keyed(world, (0, 29))], run_id="r")
+        await admin.alter_configs("g", {"share.ordering": "unordered"}, [])
+        await admin.alter_configs("g", by_key, [])
 
 
 @virtual
 @pytest.mark.parametrize("asked", ["a", "b"])
 async def test_in_a_fleet_any_coordinator_redrives_and_one_serves(asked: str) -> None:
     world = lane_world()
-    for partition in (1, 2, 3):
+    for partition in range(1, 8):
         world.log.create("dead", partition + 1)
         world.log.append("dead", 4, partition=partition)
     async with fleet_of(world, "a", "b") as fleet:
         member = await joined(world, fleet.all["a"])
-        wanted = [replace(selection(world, (0, 3)), partition=partition) for partition in range(4)]
+        wanted = [replace(selection(world, (0, 3)), partition=partition) for partition in range(8)]
         result = await fleet.all[asked].lanes.redrive("g", wanted, run_id="r")
-        assert result.records == 16
+        assert result.records == 32
         got: list[tuple[int, int]] = []
-        while len(got) < 16:
+        while len(got) < 32:
             delivery = await member.next_delivery()
             got += [(delivery.key.partition, offset) for offset in offsets(delivery)]
             reply = await member.settle(delivery, ACCEPT)
             assert (reply.error, reply.exceptions) == (None, [])
-        assert sorted(got) == [(partition, offset) for partition in range(4) for offset in range(4)]
+        assert sorted(got) == [(partition, offset) for partition in range(8) for offset in range(4)]
         owners = {
             name
             for name, each in fleet.all.items()

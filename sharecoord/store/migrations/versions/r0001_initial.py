@@ -16,8 +16,8 @@ needs_downtime = False
 _ROW_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 _LONG_BLOB = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
-_TOPIC_IN_KEY = sa.String(249).with_variant(
-    mysql.VARCHAR(249, charset="ascii", collation="ascii_bin"), "mysql", "mariadb"
+_LANE_IN_KEY = sa.String(260).with_variant(
+    mysql.VARCHAR(260, charset="ascii", collation="ascii_bin"), "mysql", "mariadb"
 )
 
 
@@ -102,7 +102,7 @@ def _make_share_partition() -> None:
         sa.Column("closed", sa.Boolean, nullable=False),
         sa.Column("stopped_reason", sa.String(255), nullable=False),
         sa.Column("starts_at_zero", sa.Boolean, nullable=False),
-        sa.Column("lane", _TOPIC_IN_KEY, nullable=False),
+        sa.Column("lane", _LANE_IN_KEY, nullable=False),
         sa.Column("stops_at", sa.BigInteger),
         sa.Column("rate_limit", sa.Integer, nullable=False),
         sa.Column("passed_over", _LONG_TEXT, nullable=False),
