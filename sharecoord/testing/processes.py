@@ -154,12 +154,17 @@ class ProcessLoop(VirtualTimeLoop):
         return handle
 
 
-def bury_all(processes: Iterable[Process]) -> None:
-    """Cancels every task but the present one; then buries what was killed or frozen."""
-    for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        task.cancel()
+async def bury_all(processes: Iterable[Process]) -> None:
+    """Buries what was killed or frozen, and lets every task but the present one end.
+
+    Timers that came due while a process was dead may begin tasks: those end, too.
+    """
     for process in processes:
         process.bury()
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others, timeout=1)
 
 
 def run_processes(main: Coroutine[Any, Any, T]) -> T:

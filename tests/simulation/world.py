@@ -426,7 +426,7 @@ def run_life(seed: int, script: Script, trace: Callable[[str], None] | None = No
             await world.finish()
         finally:
             asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-            bury_all(node.process for node in world.fleet.nodes)
+            await bury_all(node.process for node in world.fleet.nodes)
 
     level = "ERROR" if trace is None else "INFO"
     checked = mock.patch.object(SharePartition, "apply", _checked_apply)
