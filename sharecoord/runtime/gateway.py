@@ -84,9 +84,8 @@ class RelayingGroup(LendingGroup, Protocol):
     elsewhere: dict[tuple[str, int], str]
     """By place: the owners of what is not served here."""
 
-    @property
-    def partitions(self) -> Mapping[tuple[str, int], object]:
-        """By place: what is served here."""
+    def knows(self, place: tuple[str, int]) -> bool:
+        """Whether it is known who should own a share-partition."""
 
     def fenced(self, session: Session, error: SharecoordError) -> None:
         """The member has a newer stream elsewhere, or its group is gone."""
@@ -435,10 +434,9 @@ class Gateway:
             # To whom it came from: what this coordinator believes may be older.
             self._hand_back(link.owner_id, session, item.key, item.ranges)
             return
-        place = item.key.place
-        if place not in guest.group.elsewhere and place not in guest.group.partitions:
+        if not guest.group.knows(item.key.place):
             # A lane that this coordinator has not seen yet: what is said of it goes to its owner.
-            guest.group.elsewhere[place] = link.owner_id
+            guest.group.elsewhere[item.key.place] = link.owner_id
         ends_ms = self._clock.now_ms() + lock_left_max_ms(guest.group.settings)
         session.away.received(item.key.log_id, item.ranges, ends_ms)
         session.sent(item.records, item.size_bytes, self._clock.now_ms())

@@ -483,10 +483,9 @@ class GroupActor:
         partitions = self._partition_ids[topic]
         return [key_of(self.group_id, topic, topic_id, each) for each in partitions]
 
-    def may_have(self, place: Place) -> bool:
-        """Whether a topic has a partition; as long as the topic is not known it may."""
-        topic, partition = place
-        return topic not in self.topic_ids or partition in self._partition_ids[topic]
+    def knows(self, place: Place) -> bool:
+        """Whether a topic, or a lane, is known to have a partition."""
+        return place in self.elsewhere or place[1] in self._partition_ids.get(place[0], ())
 
     def names_served(self, topics: Iterable[str]) -> set[str]:
         """What members of these topics are served from: the topics, and lanes."""

@@ -98,7 +98,8 @@ class SharedOrder:
             self._apart_since_ms.pop(home, None)
             return False
         if actor.key.lane:
-            return not self._is_here(home) and group.may_have(home)
+            may_be = home[0] not in group.topic_ids or group.knows(home)
+            return may_be and not self._is_here(home)
         missing = [place for place in lanes if not self._is_here(place)]
         if not missing:
             self._apart_since_ms.pop(home, None)

@@ -93,8 +93,8 @@ class DatabaseJudge(OperatorJudge):
         """Whether none may come twice."""
         self._letter_ids: set[tuple[str, str]] = set()
         self._member_epochs: dict[str, int] = {}
-        self.order = OrderJudge(log, now_ms, self.broken)
-        self.side_order = OrderJudge(log, now_ms, self.broken)
+        self.order = OrderJudge(log, now_ms, self.broken, self._is_valid)
+        self.side_order = OrderJudge(log, now_ms, self.broken, self._is_valid)
         self.replays = ReplayJudge(log, self.broken)
         self.kept = KeptJudge(log, self.broken)
         self.way: Callable[[str, str], int | None] = lambda gateway, owner: None
@@ -366,6 +366,11 @@ class DatabaseJudge(OperatorJudge):
         self.pass_over(shadow, part)
         self.order_of(shadow).check(shadow, before, after)
         self._check_window(shadow)
+
+    def transaction_over(self) -> None:
+        """All share-partitions of a commit are known."""
+        for order in (self.order, self.side_order):
+            order.check_apart(self.by_key.values())
 
     def _check_archiving(
         self,

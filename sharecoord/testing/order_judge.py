@@ -8,9 +8,9 @@ if nobody had seen them. Nothing of a blocked key is handed out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
-from sharecoord.core.changes import InFlightRow
+from sharecoord.core.changes import InFlightRow, PartitionKey
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow
 
@@ -30,16 +30,24 @@ class OrderJudge:
         log: What the logs hold.
         now_ms: The judge's clock.
         broken: Notes a broken promise.
+        holds: Whether a member may still believe in its lock.
     """
 
     def __init__(
-        self, log: RecordLog, now_ms: Callable[[], int], broken: Callable[[str], None]
+        self,
+        log: RecordLog,
+        now_ms: Callable[[], int],
+        broken: Callable[[str], None],
+        holds: Callable[[Shadow, RecordLife], bool],
     ) -> None:
         self._log = log
+        self._holds = holds
         self._now_ms = now_ms
         self._broken = broken
         self._kept_since_ms: int | None = None
         self._blocked_since_ms: dict[bytes, int] = {}
+        self._granted: list[tuple[Shadow, set[bytes]]] = []
+        """Keys that the transaction under way has handed out so far."""
 
     def always_kept(self) -> None:
         """The group has kept order from the beginning."""
@@ -109,6 +117,31 @@ class OrderJudge:
                 self._broken(f"{_place(shadow, offset)}: {key!r} is blocked, and handed out")
         if granted:
             self._check_chains(shadow, keys, granted)
+            if self.is_kept:
+                self._granted.append((shadow, granted))
+
+    def check_apart(self, shadows: Collection[Shadow]) -> None:
+        """Checks what a transaction has handed out, when all of it is known."""
+        granted, self._granted = self._granted, []
+        for shadow, keys in granted:
+            for other in shadows:
+                if other is not shadow and _is_counterpart(shadow.key, other):
+                    self._check_apart(shadow, other, keys)
+
+    def _check_apart(self, shadow: Shadow, other: Shadow, granted: Container[bytes]) -> None:
+        """Of a partition and its letters only one may have a key out."""
+        for offset, key in self._log.keys_of(other.key).items():
+            life = other.lives.get(offset)
+            if key not in granted or life is None or not self._holds(other, life):
+                continue
+            row = other.row_at(offset)
+            if row is None or (row.state, row.lock_token) != (ACQUIRED, life.token):
+                continue
+            if not any(token == life.token for token, _ in life.said):
+                self._broken(
+                    f"{shadow.key.place}: {key!r} goes out, and {life.holder} has it of "
+                    f"{_place(other, offset)}"
+                )
 
     def _check_chains(
         self, shadow: Shadow, keys: Mapping[int, bytes], granted: Container[bytes]
@@ -134,6 +167,12 @@ class OrderJudge:
                             f"{_place(shadow, later)}: handed out to {row.member_id} before "
                             f"{earlier} of its key"
                         )
+
+
+def _is_counterpart(key: PartitionKey, other: Shadow) -> bool:
+    """Whether records of one partition come from both."""
+    same = other.key.home == key.home and key.home[1] >= 0
+    return same and other.key.group_id == key.group_id and not other.closed
 
 
 def _came_back(life: RecordLife, old: InFlightRow, new: InFlightRow | None, now_ms: int) -> bool:

@@ -93,8 +93,7 @@ class ReplayJudge:
         by_place = {key.place: ranges for key, ranges in asked.wanted.items()}
         for row in rows:
             # What was written until now may be part of it, nothing that comes later.
-            written = self._log.written.get((row.key.topic_id, row.key.partition), {})
-            end = max(written, default=-1) + 1
+            end = self._log.highest_ends.get((row.key.topic_id, row.key.partition), 0)
             ranges = by_place.get(row.key.place, ())
             self._bounds[row.key] = [range(each.start, min(each.stop, end)) for each in ranges]
             if row.stops_at is None:

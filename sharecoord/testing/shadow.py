@@ -35,11 +35,14 @@ class RecordLog:
         self.keys: dict[tuple[str, int], dict[int, bytes]] = {}
         """Keys of records, where the life has any."""
         self.starts: dict[tuple[str, int], int] = {}
+        self.highest_ends: dict[tuple[str, int], int] = {}
+        """How far logs ever went, with what readers do not find."""
         self.ended: set[str] = set()
         """Ids of topics that were deleted: nobody can see any more what becomes of their state."""
 
     def appended(self, place: tuple[str, int], first: int, count: int, value: bytes) -> None:
         """Records were written."""
+        self.reached(place, first + count)
         alive = self.alive.setdefault(place, {})
         written = self.written.setdefault(place, {})
         self.appends += 1
@@ -49,6 +52,10 @@ class RecordLog:
         for offset in range(first, first + count):
             alive[offset] = value
             written.setdefault(offset, set()).add(value)
+
+    def reached(self, place: tuple[str, int], end: int) -> None:
+        """A log has all offsets before this one."""
+        self.highest_ends[place] = max(end, self.highest_ends.get(place, 0))
 
     def removed(self, place: tuple[str, int], gone: Callable[[int], bool]) -> None:
         """Records are no longer in the log."""

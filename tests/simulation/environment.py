@@ -95,6 +95,11 @@ class SimLog(FakeLog):
             keys.update(dict.fromkeys(range(first, first + count), key))
         return first
 
+    def skip(self, topic: str, count: int = 1, *, partition: int = 0) -> None:
+        """Offsets that no reader finds."""
+        super().skip(topic, count, partition=partition)
+        self.known.reached(self._key(topic, partition), self.log(topic, partition).log_end)
+
     def compact(self, topic: str, offsets: Sequence[int], *, partition: int = 0) -> None:
         """Removes records."""
         super().compact(topic, offsets, partition=partition)
@@ -154,6 +159,7 @@ class SimStore(MemoryStore):
         for part in batch.partitions:
             if part.partition_id not in result.fenced:
                 self._judge.committed(part)
+        self._judge.transaction_over()
         return result
 
     def open_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionRow]:

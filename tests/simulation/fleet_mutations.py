@@ -18,6 +18,7 @@ from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.owner import GatewayLink
 from sharecoord.runtime.partition_actor import PartitionActor
 from sharecoord.runtime.sessions import Away, Session
+from sharecoord.runtime.shared_order import SharedOrder
 from sharecoord.store.memory_store import MemoryStore
 
 Patch = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -142,6 +143,9 @@ FLEET_MUTATIONS: dict[str, Patch] = {
     "nobody tells that it is hungry": on(Fleet, "unmet", _nothing),
     "a restart keeps what its former process owned": on(moves, "release_former", _nothing_async),
     "a delivery of a former owner is passed on": on(Gateway, "_comes_late", lambda *_: False),
+    "letters go out while their partition is served elsewhere": on(
+        SharedOrder, "_is_apart", lambda *_: False
+    ),
     "an own share-partition does not ask lent credit back": on(Gateway, "hungry_here", _nothing),
     "a share-partition that moves stays owned": on(moves, "release", _nothing_async),
     "a stream that breaks elsewhere counts as a departure": on(

@@ -28,6 +28,7 @@ from sharecoord.core.ordering import Admission
 from sharecoord.core.pauses import Pauses
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.share_partition import SharePartition
+from sharecoord.core.shared_keys import SharedKeys
 from sharecoord.core.window import RangeState, Window
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime import (
@@ -121,6 +122,11 @@ _delivery_effect = DeliveryEffect.__init__
 def _heard_ok(letters: DeadLetters, entry: Any, error: SharecoordError | None) -> None:
     """Takes a dead letter that Kafka refused for one that arrived."""
     _heard(letters, entry, None)
+
+
+def _no_bar(shared: SharedKeys, key: int, order: object) -> bool:
+    """Keeps order in each share-partition by itself."""
+    return False
 
 
 _keep = Checkpoints.keep
@@ -453,6 +459,7 @@ MUTATIONS = FLEET_MUTATIONS | {
     "records of a topic's next life pass for the old one's": on(TopicLife, "admit", _no_life),
     "the window has no limit": on(group_actor, "settings_of", _no_window),
     "a key goes on at another member": on(Admission, "_is_open", _any_holder),
+    "a key is out in a topic and in its letters": on(SharedKeys, "bars", _no_bar),
     "a broken chain goes on": on(share_partition, "take_back_chains", _chain_goes_on),
     "a blocked key is handed out": on(group_actor, "settings_of", _nothing_blocked),
     "locks do not end by themselves": on(PartitionActor, "_set_alarm", _no_timer),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from sharecoord.core.decisions import AcknowledgedRange
 from sharecoord.core.delivery import Delivery
+from sharecoord.core.records import key_hashes_of
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime.admin_types import ResetCommand, ResetKind, ResetTo
@@ -20,6 +21,9 @@ from tests.simulation.members import SimMember
 from tests.simulation.operators import OPERATOR_S
 from tests.simulation.replays import Replays
 from tests.simulation.world import KEYS, LETTER_PARTITIONS, LETTERS, TOPICS, World
+
+LETTERS_SIDE_BY_SIDE = 8
+"""So many letters of a partition come from one partition, where it matters; then others do."""
 
 STEPS = 30
 MEMBERS = 5
@@ -396,7 +400,8 @@ class Script(Replays):
         if node is None or not node.serving or node.coordinator is None:
             return
         partition = chance.randrange(LETTER_PARTITIONS)
-        first = self.world.log.append(LETTERS, chance.randint(1, 20), partition=partition)
+        first = self.world.log.log(LETTERS, partition).log_end
+        self.world.append(LETTERS, partition, chance.randint(1, 20))
         end = self.world.log.log(LETTERS, partition).log_end
         runs: list[tuple[int, int]] = []
         at = chance.randint(max(0, first - 20), first)
@@ -404,8 +409,7 @@ class Script(Replays):
             last = min(end - 1, at + chance.randint(0, 6))
             runs.append((at, last))
             at = last + chance.randint(2, 5)
-        topic_id = self.world.log.topic_id(LETTERS)
-        selection = LaneSelection(LETTERS, topic_id, partition, chance.choice(TOPICS), runs)
+        selection = self._letters(partition, chance.choice(TOPICS), runs)
         self.runs += 1
         redrive = node.coordinator.lanes.redrive(
             GROUP,
@@ -415,6 +419,28 @@ class Script(Replays):
             again=chance.random() < 0.2,
         )
         await finished(node.process, redrive, 5)
+
+    def _letters(
+        self, partition: int, topic: str, runs: Sequence[tuple[int, int]]
+    ) -> LaneSelection:
+        """Of a topic, and of one partition of it where order is kept by key."""
+        topic_id = self.world.log.topic_id(LETTERS)
+        selection = LaneSelection(LETTERS, topic_id, partition, topic, runs)
+        if not self.world.has_keys:
+            return selection
+        # A letter comes from one partition of a topic, whenever it is redriven.
+        source = runs[0][0] // LETTERS_SIDE_BY_SIDE % self.world.partitions
+        every = (at for first, last in runs for at in range(first, last + 1))
+        chosen = [
+            at for at in every if at // LETTERS_SIDE_BY_SIDE % self.world.partitions == source
+        ]
+        known = self.world.log.known.keys.get((topic_id, partition), {})
+        return replace(
+            selection,
+            runs=[(at, at) for at in chosen],
+            keys=key_hashes_of([known.get(at) for at in chosen]),
+            source_partition=source,
+        )
 
     async def lanes_are_emptied(self) -> None:
         """What was never handed out is taken back."""
