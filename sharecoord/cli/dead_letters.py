@@ -373,7 +373,7 @@ def _left_out(result: DeadLettersResult) -> Iterator[str]:
     texts = {
         "off": "the group copies no records (errors.deadletterqueue.copy.record.enable)",
         "gone": "the record was gone from the log",
-        "kept": "too large for the topic: the record is in the store alone",
+        "kept": "too large for the topic, and the store has the record no more",
     }
     for payload, number in result.not_redrivable.items():
         reasons[f"{texts.get(payload, payload)}, payload {payload}"] = number

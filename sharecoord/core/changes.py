@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, overload
 
+from sharecoord.core.limits import KEPT_OVERHEAD_BYTES
 from sharecoord.core.parked import ParkedOffsets
 from sharecoord.core.passed_over import Ranges
 from sharecoord.core.pauses import Pause, Pauses
@@ -200,6 +202,20 @@ class KeptPayload(NamedTuple):
     timestamp_ms: int
     timestamp_type: int
     """Kafka's, as in `core.records.RecordChunk`."""
+
+    @classmethod
+    def of(
+        cls,
+        offset: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[tuple[str, bytes | None], ...],
+        timestamp: tuple[int, int],
+    ) -> KeptPayload:
+        """A record and what it counts; `timestamp` has its time and its type."""
+        texts = chain((key, value), *headers)
+        size = sum(len(each) for each in texts if each is not None)
+        return cls(offset, size + KEPT_OVERHEAD_BYTES, key, value, headers, *timestamp)
 
 
 @dataclass(slots=True)

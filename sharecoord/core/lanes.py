@@ -12,7 +12,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from sharecoord.core.changes import InFlightRow, PartitionHead, PartitionKey, PartitionRow
+from sharecoord.core.changes import (
+    InFlightRow,
+    KeptPayload,
+    PartitionHead,
+    PartitionKey,
+    PartitionRow,
+)
 from sharecoord.core.states import RecordState
 from sharecoord.errors import InvalidRequestError
 
@@ -59,6 +65,12 @@ class Selection:
     keys: bytes | None = None
     """8 bytes per selected offset (`core.records.key_hashes_of`); None where no order is kept."""
     rate_limit: int = 0
+    kept: tuple[KeptPayload, ...] = ()
+    """What the dead-letter topic has the headers of alone: it is delivered from the store."""
+
+    def kept_of(self, taken: Sequence[Run]) -> list[KeptPayload]:
+        """Those of letters that are taken."""
+        return [each for each in self.kept if any(a <= each.offset <= b for a, b in taken)]
 
 
 class Order(NamedTuple):

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from sharecoord.config.group import Ordering, resolve
-from sharecoord.core.changes import InFlightRow, PartitionKey
+from sharecoord.core.changes import InFlightRow, PartitionKey, lane_of
 from sharecoord.core.lanes import MarkKind
-from sharecoord.core.letter import place_in, waiting_letter
+from sharecoord.core.letter import waiting_letter
 from sharecoord.core.letter_filter import LetterFilter
 from sharecoord.core.states import ArchiveReason, RecordState
 from sharecoord.errors import (
@@ -198,22 +198,12 @@ class LetterAdmin(AdminBase):
 
     async def _with_kept(self, scan: LetterScan, found: FoundLetter) -> FoundLetter:
         """With what the store has, where the topic took the headers only."""
-        letter = found.letter
-        for row in await scan.rows() if letter.payload == "kept" else ():
-            offset = place_in(row.key, letter.id)
-            if offset is None:
-                continue
-            for kept in await self._reads.call(
-                self._context.store.read_dead_letters,
-                row.partition_id,
-                from_offset=offset,
-                max_rows=1,
-            ):
-                whole = waiting_letter(row.key, kept, copies=True)
-                if whole.id == letter.id:
-                    both = letter._replace(key=whole.key, value=whole.value, headers=whole.headers)
-                    return replace(found, letter=both)
-        return found
+        stored = await scan.stored(found.letter)
+        if stored is None:
+            return found
+        whole = waiting_letter(*stored, copies=True)
+        both = found.letter._replace(key=whole.key, value=whole.value, headers=whole.headers)
+        return replace(found, letter=both)
 
     async def _redrives(self, scan: LetterScan, found: FoundLetter) -> list[LetterStep]:
         """What was done with a letter in its topic, and what its last redrive has come to."""
@@ -230,18 +220,20 @@ class LetterAdmin(AdminBase):
         ]
         if found.state is not LetterState.REDRIVEN:
             return steps
-        key = PartitionKey(scan.group_id, *at, found.letter.topic)
+        letter = found.letter
+        lanes = [lane_of(letter.topic, partition) for partition in (None, letter.partition)]
+        keys = [PartitionKey(scan.group_id, *at, lane) for lane in lanes]
+        unfinished: list[InFlightRow] = []
         for row in await scan.rows():
-            if row.key == key:
+            if row.key in keys:
                 ranges = await self._reads.call(
                     self._context.store.read_in_flight,
                     row.partition_id,
                     from_offset=place.offset,
                     max_rows=1,
                 )
-                unfinished = [each for each in ranges if each.first_offset <= place.offset]
-                steps.append(LetterStep(0, _outcome(unfinished)))
-        return steps
+                unfinished += [each for each in ranges if each.first_offset <= place.offset]
+        return [*steps, LetterStep(0, _outcome(unfinished))]
 
     # -- redrive and discard --------------------------------------------------------------------
 

@@ -14,14 +14,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from sharecoord.core.changes import KeptPayload, LoadedPartition, PartitionCommit
 from sharecoord.core.decisions import Decision
-from sharecoord.core.limits import KEPT_OVERHEAD_BYTES
 from sharecoord.core.parked import ParkedOffsets
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
@@ -316,17 +314,7 @@ def payload_in(chunk: RecordChunk | None, offset: int) -> KeptPayload | None:
         return None
     key, value = None if chunk.keys is None else chunk.keys[at], chunk.values[at]
     headers = tuple(chunk.headers.get(at, ()))
-    texts = chain((key, value), *headers)
-    size = sum(len(each) for each in texts if each is not None)
-    return KeptPayload(
-        offset,
-        size + KEPT_OVERHEAD_BYTES,
-        key,
-        value,
-        headers,
-        chunk.timestamps[at],
-        chunk.timestamp_type,
-    )
+    return KeptPayload.of(offset, key, value, headers, (chunk.timestamps[at], chunk.timestamp_type))
 
 
 def chunks_of(payloads: Iterable[KeptPayload]) -> list[RecordChunk]:

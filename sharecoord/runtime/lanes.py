@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import structlog
 
 from sharecoord.config.group import GroupConfig, resolve
-from sharecoord.core.changes import PartitionKey, PartitionRow, lane_of
+from sharecoord.core.changes import KeptPayload, PartitionKey, PartitionRow, lane_of
 from sharecoord.core.lanes import (
     KEY_BYTES,
     Mark,
@@ -74,6 +74,8 @@ class LaneSelection:
     source_partition: int | None = None
     """The partition of the source topic that all of them come from; groups with
     `share.ordering=key` need it."""
+    kept: Sequence[KeptPayload] = ()
+    """Of those whose record the dead-letter topic did not take."""
 
 
 class RedriveResult(NamedTuple):
@@ -170,7 +172,13 @@ class Lanes:
         order: Order,
     ) -> RedriveResult:
         wanted = [
-            Selection(_key(group_id, each), tuple(Run(*run) for run in each.runs), each.keys, rate)
+            Selection(
+                _key(group_id, each),
+                tuple(Run(*run) for run in each.runs),
+                each.keys,
+                rate,
+                tuple(each.kept),
+            )
             for each, rate in zip(selections, rates, strict=True)
         ]
         taken: list[Taken] = []

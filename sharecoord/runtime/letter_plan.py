@@ -8,6 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from sharecoord.core.changes import KeptPayload
+from sharecoord.core.dead_letters import headers_of
 from sharecoord.core.lanes import KEY_BYTES, RATE_MAX, MarkKind, divided
 from sharecoord.core.letter import SeenIds
 from sharecoord.errors import InvalidRequestError, LimitExceededError
@@ -22,6 +24,9 @@ LETTERS_MAX: Final = 250_000
 SEEN_MAX: Final = 500_000
 """Entries of ids that were met, 75 MB: 32 million letters side by side, or as many as this of
 which no two come from near offsets."""
+
+KEPT_BYTES_MAX: Final = 64 << 20
+"""Of one redrive: records that the topic did not take, read and written again."""
 
 FIRST_SHOWN: Final = 5
 
@@ -65,6 +70,7 @@ class _Part:
 
     runs: list[tuple[int, int]] = field(default_factory=list)
     keys: bytearray = field(default_factory=bytearray)
+    kept: list[KeptPayload] = field(default_factory=list)
 
     def add(self, offset: int, key_hash: bytes) -> None:
         """Takes a letter behind the last one."""
@@ -97,6 +103,7 @@ class Plan:
         self._unfinished: dict[tuple[int, str], list[tuple[int, int]]] = {}
         self._copies = self._waiting = self._under_way = 0
         self._more = False
+        self._kept_bytes = 0
 
     async def fill(self, scan: LetterScan, info: TopicInfo) -> None:
         """Looks through everything, or until no more may be taken.
@@ -117,7 +124,9 @@ class Plan:
                     if self._is_full:
                         self._more = True
                         return
-                    self._meet(found, hashes[index * KEY_BYTES : (index + 1) * KEY_BYTES])
+                    key_hash = hashes[index * KEY_BYTES : (index + 1) * KEY_BYTES]
+                    kept = await self._kept_of(scan, found, each.chunk.timestamp_type)
+                    self._meet(found, key_hash, kept)
                 if len(self._seen) > SEEN_MAX:
                     raise LimitExceededError(
                         f"more than {SEEN_MAX} letters, far apart, match: narrow the filter to one "
@@ -142,14 +151,30 @@ class Plan:
     def _is_full(self) -> bool:
         if self.letters >= (self.command.max_letters or LETTERS_MAX):
             return True
+        if self._kept_bytes >= KEPT_BYTES_MAX:
+            return True
         parts = (*self._taken.values(), *self._copied.values())
         return any(len(part.runs) >= RUNS_MAX for part in parts)
 
-    def _meet(self, found: FoundLetter, key_hash: bytes) -> None:
+    async def _kept_of(
+        self, scan: LetterScan, found: FoundLetter, timestamp_type: int
+    ) -> KeptPayload | None:
+        """A record that its topic did not take, as its message would be; None = there is none."""
+        if self.command.kind is not MarkKind.REDRIVEN or found.place is None:
+            return None
+        stored = await scan.stored(found.letter)
+        if stored is None:
+            return None
+        headers = headers_of(*stored, payload="whole")
+        timestamp = found.written_ms, timestamp_type
+        record = stored[1]
+        return KeptPayload.of(found.place.offset, record.key, record.value, headers, timestamp)
+
+    def _meet(self, found: FoundLetter, key_hash: bytes, kept: KeptPayload | None) -> None:
         letter, place = found.letter, found.place
         assert place is not None, "it is in the topic"
         is_redrive = self.command.kind is MarkKind.REDRIVEN
-        if is_redrive and not letter.is_redrivable:
+        if is_redrive and not letter.is_redrivable and kept is None:
             self._not_redrivable[letter.payload] += 1
             return
         source = letter.partition if self._keys else None
@@ -171,7 +196,11 @@ class Plan:
         if self._is_under_way(where, place.offset):
             self._under_way += 1
             return
-        self._taken.setdefault(where, _Part()).add(place.offset, key_hash)
+        part = self._taken.setdefault(where, _Part())
+        part.add(place.offset, key_hash)
+        if kept is not None:
+            part.kept.append(kept)
+            self._kept_bytes += kept.size_bytes
         self._parts[letter.topic, letter.partition] += 1
         self.letters += 1
         if len(self._first) < FIRST_SHOWN:
@@ -203,6 +232,7 @@ class Plan:
                 part.runs,
                 bytes(part.keys) if keys else None,
                 where.source_partition,
+                part.kept,
             )
             for where, part in sorted(parts.items())
         ]

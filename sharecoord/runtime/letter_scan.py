@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sharecoord.config.group import GroupConfig
-from sharecoord.core.changes import PartitionRow
-from sharecoord.core.letter import find_letter, waiting_letter
+from sharecoord.core.changes import DeadLetter, PartitionKey, PartitionRow
+from sharecoord.core.dead_letters import letter_id
+from sharecoord.core.letter import Letter, find_letter, place_in, waiting_letter
 from sharecoord.core.letter_filter import LetterFilter
 from sharecoord.core.letter_marks import MarkReader
 from sharecoord.core.records import RecordChunk
@@ -159,6 +160,22 @@ class LetterScan:
                     if not each.kept and self.wanted.matches(letter):
                         found = FoundLetter(letter, LetterState.WAITING)
                         yield Cursor(id_, each.offset + 1), found
+
+    async def stored(self, letter: Letter) -> tuple[PartitionKey, DeadLetter] | None:
+        """What the store has of a letter whose record its topic did not take; None = nothing."""
+        for row in await self.rows() if letter.payload == "kept" else ():
+            offset = place_in(row.key, letter.id)
+            if offset is None:
+                continue
+            for found in await self.reads.call(
+                self.context.store.read_dead_letters,
+                row.partition_id,
+                from_offset=offset,
+                max_rows=1,
+            ):
+                if found.offset == offset and letter_id(row.key, found) == letter.id:
+                    return row.key, found
+        return None
 
     async def in_topic(self, info: TopicInfo, after: Cursor) -> AsyncGenerator[TopicLetters, None]:
         """Letters in the topic up to its present end, chunk by chunk, also where none matches.

@@ -27,13 +27,15 @@ from sharecoord.store.row_codec import (
     decode_in_flight,
     decode_partition,
     encode_config,
+    encode_kept,
 )
-from sharecoord.store.tables import IN_FLIGHT, LETTER_MARK, SHARE_PARTITION
+from sharecoord.store.tables import IN_FLIGHT, KEPT_PAYLOAD, LETTER_MARK, SHARE_PARTITION
 
 _P = SHARE_PARTITION.c
 _PARTITION = select(*(_P[name] for name in PARTITION_COLUMNS))
 _F = IN_FLIGHT.c
 _M = LETTER_MARK.c
+_K = KEPT_PAYLOAD.c
 
 
 def list_lanes(connection: Connection) -> list[PartitionRow]:
@@ -62,8 +64,14 @@ def take_in(
     now_ms = dialect.now_ms(connection)
     found: dict[PartitionKey, Taken] = {}
     for key, id_, change in _changes(connection, dialect, selections, order):
-        limit = next(each.rate_limit for each in selections if each.key == key)
-        _write(connection, id_, change, rate_limit=limit if change.upserted else None)
+        selection = next(each for each in selections if each.key == key)
+        rate_limit = selection.rate_limit if change.upserted else None
+        _write(connection, id_, change, rate_limit=rate_limit)
+        if change.upserted and (kept := selection.kept_of(change.taken)):
+            _forget_kept(connection, id_, change.taken)
+            names = KEPT_PAYLOAD.c.keys()
+            rows = [dict(zip(names, encode_kept(id_, each), strict=True)) for each in kept]
+            connection.execute(KEPT_PAYLOAD.insert(), rows)
         marks = [
             {"partition_id": id_, **Mark(*run, str(order.kind), order.run_id, now_ms)._asdict()}
             for run in change.taken
@@ -133,12 +141,22 @@ def withdraw(connection: Connection, dialect: Dialect, keys: Sequence[PartitionK
             continue
         change = lanes.withdraw(state, old["change_sequence"])
         _write(connection, id_, change)
+        _forget_kept(connection, id_, change.taken)
         _unmark(connection, id_, state.marks, change.taken)
         found[ids[id_]] = Taken(ids[id_], change.taken, 0, 0)
     for group_id in sorted({key.group_id for key in keys}):
         ensure_group(connection, dialect, group_id)
         change_group(connection, group_id, {})
     return [found[key] for key in keys]
+
+
+def _forget_kept(connection: Connection, id_: int, runs: Sequence[Run]) -> None:
+    """Payloads of letters that are not under way any more, or are not yet."""
+    known = connection.execute(select(_K.record_offset).where(_K.partition_id == id_)).scalars()
+    gone = [at for at in known if any(first <= at <= last for first, last in runs)]
+    if gone:
+        this = (_K.partition_id == id_, _K.record_offset == bindparam("the_offset"))
+        connection.execute(delete(KEPT_PAYLOAD).where(*this), [{"the_offset": at} for at in gone])
 
 
 def _unmark(connection: Connection, id_: int, marks: Sequence[Mark], back: Sequence[Run]) -> None:

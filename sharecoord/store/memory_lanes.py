@@ -49,6 +49,8 @@ def take_in(database: MemoryDatabase, selections: Sequence[Selection], order: Or
         _write(part, change, rate_limit=selection.rate_limit if change.upserted else None)
         now_ms, kind = database.clock_ms(), str(order.kind)
         part.marks += [Mark(*run, kind, order.run_id, now_ms) for run in change.taken]
+        if change.upserted:
+            part.kept |= {each.offset: each for each in selection.kept_of(change.taken)}
         found.append(Taken(selection.key, change.taken, change.marked, change.under_way))
     _tell(database, (selection.key for selection in selections))
     return found
@@ -63,6 +65,11 @@ def withdraw(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[Tak
             change = lanes.withdraw(_state(part), part.change_sequence)
             _write(part, change)
             back = change.taken
+            part.kept = {
+                offset: each
+                for offset, each in part.kept.items()
+                if not any(first <= offset <= last for first, last in back)
+            }
             part.marks = lanes.unmarked(part.marks, back)
         found.append(Taken(key, back, 0, 0))
     _tell(database, keys)

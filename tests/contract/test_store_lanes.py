@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import KeptPayload, PartitionKey
 from sharecoord.core.lanes import Mark, MarkKind, Order, Replayed, Run, Selection, Taken
 from tests.contract.store_worlds import (
     AnyStore,
@@ -169,6 +169,21 @@ def test_what_was_never_handed_out_can_be_withdrawn(world: World) -> None:
     assert ranges(store, row.partition_id) == [tried]
     assert [(m.first_offset, m.last_offset) for m in marks(store)] == [(0, 4), (20, 24)]
     assert commit(store, change_of(loaded, head=head_of(3, 10))) == {row.partition_id}
+
+
+def test_what_the_topic_did_not_take_goes_with_its_letters(world: World) -> None:
+    store = world.open()
+    kept = [KeptPayload.of(at, None, b"%d" % at, (("h", None),), (7, 0)) for at in (3, 5, 8)]
+    selection = Selection(lane_of(), (Run(3, 5),), kept=tuple(kept))
+    store.take_in([selection], DISCARD)
+    (row,) = [row for row in store.list_partitions("group") if row.key == lane_of()]
+    assert store.read_kept(row.partition_id, [3, 5, 8]) == []
+    for _ in range(2):
+        store.take_in([selection], REDRIVE._replace(again=True))
+        assert store.read_kept(row.partition_id, [3, 5, 8]) == kept[:2]
+        assert claimed(store, lane_of()).kept == {each.offset: each.size_bytes for each in kept[:2]}
+        assert store.withdraw([lane_of()])[0].taken == (Run(3, 5),)
+        assert store.read_kept(row.partition_id, [3, 5, 8]) == []
 
 
 def test_lanes_go_with_their_topic_and_their_group(world: World) -> None:

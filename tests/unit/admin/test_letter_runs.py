@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sharecoord.core.dead_letters import KAFKA_PREFIX, PAYLOAD_HEADER
 from sharecoord.core.lanes import MarkKind
 from sharecoord.core.letter_filter import LetterFilter
 from sharecoord.core.states import AcknowledgeType
@@ -181,6 +182,9 @@ async def test_letters_without_their_record_are_counted_by_payload(bench: Bench)
     bench.world.dead_letters.down = True
     bench.log.append("orders", 100)
     await reject(member, 250, 251)
+    for part in bench.world.database.partitions.values():
+        # As when the group was deleted and made again.
+        part.dead_letters = {at: each for at, each in part.dead_letters.items() if not each.kept}
     for dry_run in (True, False):
         found = await run(bench, dry_run=dry_run)
         assert (found.letters, found.waiting) == (1, 2)
@@ -188,6 +192,70 @@ async def test_letters_without_their_record_are_counted_by_payload(bench: Bench)
     assert [value for _, value, _ in await come(member, 1)] == [b"3"]
     discarded = await run(bench, DISCARD)
     assert (discarded.letters, discarded.redriven, discarded.not_redrivable) == (3, 1, {})
+
+
+def kept_of_lanes(bench: Bench) -> dict[int, bytes | None]:
+    parts = bench.world.database.partitions.values()
+    lanes = [part for part in parts if part.row.key.lane]
+    return {offset: each.value for part in lanes for offset, each in part.kept.items()}
+
+
+@virtual
+async def test_what_is_too_large_for_its_topic_is_redriven_from_the_store(bench: Bench) -> None:
+    for record in bench.log.log("orders").records:
+        record.headers = [("own", b"%d" % record.offset)]
+    member = await with_letters(bench)
+    bench.world.dead_letters.most_bytes = 1
+    await reject(member, 3, 40, 41)
+    await asyncio.sleep(100)
+    assert (await run(bench, DISCARD, key_prefix=b"nobody's")).letters == 0
+    assert (await run(bench, dry_run=True)).letters == 3
+    assert kept_of_lanes(bench) == {}
+    assert (await run(bench)).letters == 3
+    assert kept_of_lanes(bench) == {1: b"40", 2: b"41"}
+    bench.log.move_log_start("dead", 3)
+    delivery = await member.next_delivery()
+    assert [(r.first, r.last) for r in delivery.ranges] == [(1, 2)], "the topic has lost the rest"
+    headers = delivery.slices[0].chunk.headers[0]
+    told = {name: value for name, value in headers if value is not None}
+    assert (told["own"], told[KAFKA_PREFIX + "offset"]) == (b"40", b"40")
+    assert told[PAYLOAD_HEADER] == b"whole"
+    await member.acknowledge(delivery, REJECT, first=2, last=2)
+    await member.acknowledge(delivery, ACCEPT, first=1, last=1)
+    await asyncio.sleep(100)
+    assert kept_of_lanes(bench) == {}
+    # It was too large again, and is another letter now: of the lane's, and kept with it.
+    assert (await run(bench)).letters == 1
+    assert await come(member, 1) == [(3, b"41", 1)]
+    assert kept_of_lanes(bench) == {}
+    await nothing_comes(member)
+
+
+@virtual
+async def test_what_is_taken_back_needs_no_payload(bench: Bench) -> None:
+    member = await with_letters(bench)
+    bench.world.dead_letters.most_bytes = 1
+    await reject(member, 40, 41)
+    await asyncio.sleep(100)
+    await bench.leave(member)
+    for again in (False, True):
+        assert (await run(bench, again=again)).letters == 2
+        assert len(kept_of_lanes(bench)) == 2
+        assert await bench.admin.letters.withdraw("g") == 2
+        assert kept_of_lanes(bench) == {}
+
+
+@virtual
+async def test_one_call_takes_so_many_bytes_of_what_its_topic_did_not_take(bench: Bench) -> None:
+    member = await with_letters(bench)
+    bench.world.dead_letters.most_bytes = 1
+    await reject(member, 40, 41, 42)
+    await asyncio.sleep(100)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(letter_plan, "KEPT_BYTES_MAX", 1_000)
+        parts = [await run(bench) for _ in range(3)]
+    assert [(part.letters, part.more) for part in parts] == [(2, True), (1, False), (0, False)]
+    assert sorted(value for _, value, _ in await come(member, 3)) == [b"40", b"41", b"42"]
 
 
 @virtual
