@@ -7,12 +7,11 @@ first one in 32 bits, and it has one type of timestamps. So a call ends where ei
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sharecoord.core.acquire import Run
 from sharecoord.core.limits import ACQUIRE_RECORDS_MAX
-from sharecoord.core.parked import ParkedOffsets
 from sharecoord.core.range_map import uncovered
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.share_partition import SharePartition
@@ -86,92 +85,68 @@ def candidates(
         lookahead: With how many due records one re-read may deal.
         with_fresh: Whether new records are wanted as well.
     """
-    batch = _Batch()
-    due: list[DueRange] = []
-    gaps: list[tuple[int, int]] = []
-    missing: tuple[int, int] | None = None
-    stored: list[int] = []
+    batch, found = _Batch(), _Due([], [], [], [])
     if partition.window.due:
-        due, gaps, missing, kept = _readable_due(partition, cache, batch, member_id, max_records)
-        if missing is not None:
-            missing = _coalesced(partition, cache, member_id, missing[0], lookahead)
-        if kept is not None:
-            stored = _stored_due(partition, cache, member_id, kept, lookahead)
+        found = _look_at_due(partition, cache, batch, member_id, max_records)
+        if (found.missing or found.stored) and max_records < lookahead:
+            # What has its payload does not wait for what has it not.
+            batch = _Batch()
+            found = _look_at_due(partition, cache, batch, member_id, lookahead)
     fresh = _fresh_runs(partition, cache, clock, batch, max_records) if with_fresh else []
-    return Candidates(due, fresh, gaps, missing, stored)
+    missing = _span(found.missing, cache.reread_end, lookahead) if found.missing else None
+    return Candidates(found.readable, fresh, found.gaps, missing, found.stored)
 
 
-def _readable_due(
-    partition: SharePartition, cache: RecordCache, batch: _Batch, member_id: str, max_records: int
-) -> tuple[list[DueRange], list[tuple[int, int]], tuple[int, int] | None, int | None]:
-    """Due ranges with their payload at hand, gaps, and what has it not.
+class _Due(NamedTuple):
+    """What became of due ranges: in order of offset each."""
 
-    The last two are the first range that only the log has, and the first that the store has.
-    """
-    readable: list[DueRange] = []
-    gaps: list[tuple[int, int]] = []
-    missing: tuple[int, int] | None = None
-    stored: int | None = None
-    for first, last, value in partition.window.due_ranges(max_records, member_id):
+    readable: list[DueRange]
+    """With their payload at hand."""
+    gaps: list[tuple[int, int]]
+    missing: list[tuple[int, int]]
+    """Only the log has them."""
+    stored: list[int]
+    """The store has them."""
+
+
+def _look_at_due(
+    partition: SharePartition, cache: RecordCache, batch: _Batch, member_id: str, records: int
+) -> _Due:
+    """Looks at so many due records, those with the lowest offsets."""
+    found = _Due([], [], [], [])
+    for first, last, value in partition.window.due_ranges(records, member_id):
         position = first
         while position <= last:
             chunk = cache.find(position)
             if chunk is None:
                 stop = min(last, (cache.next_start(position) or last + 1) - 1)
-                kept, unkept = _told_apart(partition.kept, position, stop)
-                stored, missing = kept if stored is None else stored, missing or unkept
+                runs = list(partition.kept.runs(position, stop)) if partition.kept.records else []
+                found.stored.extend(at for run in runs for at in range(run[0], run[1] + 1))
+                found.missing.extend(uncovered(runs, position, stop))
                 position = stop + 1
                 continue
             stop = min(last, chunk.last)
             for run in runs_in(chunk, position, stop):
-                gaps += [(position, run[0] - 1)] * (run[0] > position)
+                found.gaps.extend([(position, run[0] - 1)] * (run[0] > position))
                 if not batch.takes(chunk, *run):
-                    return readable, gaps, missing, stored
-                readable.append((*run, value))
+                    return found
+                found.readable.append((*run, value))
                 position = run[1] + 1
-            gaps += [(position, stop)] * (position <= stop)
+            found.gaps.extend([(position, stop)] * (position <= stop))
             position = stop + 1
-    return readable, gaps, missing, stored
+    return found
 
 
-def _told_apart(
-    kept: ParkedOffsets, first: int, last: int
-) -> tuple[int | None, tuple[int, int] | None]:
-    """Of [first, last] the first offset whose payload is kept, and the first range without."""
-    if not kept.records:
-        return None, (first, last)
-    runs = list(kept.runs(first, last))
-    return runs[0][0] if runs else None, next(uncovered(runs, first, last), None)
+def _span(missing: Sequence[tuple[int, int]], from_offset: int, records: int) -> tuple[int, int]:
+    """One span for all that is near the first one at or behind an offset, or the very first.
 
-
-def _stored_due(
-    partition: SharePartition, cache: RecordCache, member_id: str, start: int, lookahead: int
-) -> list[int]:
-    """Due records from `start` on whose payload the store has, and the cache has not."""
-    return [
-        offset
-        for first, last, _ in partition.window.due_ranges(lookahead, member_id)
-        for run in partition.kept.runs(max(first, start), last)
-        for offset in range(run[0], run[1] + 1)
-        if cache.find(offset) is None
-    ]
-
-
-def _coalesced(
-    partition: SharePartition, cache: RecordCache, member_id: str, start: int, lookahead: int
-) -> tuple[int, int]:
-    """One span from `start` on for all due records near it whose payload is not at hand."""
+    Those with the lowest offsets would keep the others waiting as long as there are new ones.
+    """
+    start = next((first for first, _ in missing if first >= from_offset), missing[0][0])
     end = start
-    for first, last, _ in partition.window.due_ranges(lookahead, member_id):
-        position = max(first, start)
-        while position <= last and position - start < lookahead:
-            chunk = cache.find(position)
-            if chunk is None:
-                stop = min(last, (cache.next_start(position) or last + 1) - 1)
-                end = min(stop, start + lookahead - 1)
-            else:
-                stop = chunk.last
-            position = stop + 1
+    for first, last in missing:
+        if start <= first < start + records:
+            end = min(last, start + records - 1)
     return start, end
 
 

@@ -419,7 +419,7 @@ class PartitionActor:
 
     def _use_payload(self, first: int, last: int, chunks: Sequence[RecordChunk]) -> None:
         """Records go to the cache, what is not there is a gap."""
-        self.missing_wanted = False
+        self.missing_wanted, self.cache.reread_end = False, last + 1
         partition = self.partition
         if partition is None:
             return

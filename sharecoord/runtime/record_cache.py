@@ -23,6 +23,8 @@ class RecordCache:
         self._starts: list[int] = []
         self._chunks: list[RecordChunk] = []
         self.size_bytes = 0
+        self.reread_end = 0
+        """Where what was read again last has ended: the next such read goes on from there."""
 
     def __len__(self) -> int:
         return len(self._chunks)

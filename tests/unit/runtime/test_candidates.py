@@ -115,12 +115,37 @@ def test_what_the_store_has_is_not_asked_of_the_log() -> None:
         partition.kept.add(first, last)
     found = look(partition, cache)
     assert found.due == []
-    assert found.missing == (5, 49)
+    assert found.missing == (5, 39)
     assert found.stored == [*range(5), *range(10, 15), *range(40, 50)]
     cache.add(dataclasses.replace(chunk_of(*range(12), covers_from=0), offsets=None))
     found = look(partition, cache)
     assert [(first, last) for first, last, _ in found.due] == [(0, 11)]
-    assert (found.missing, found.stored) == ((15, 49), [*range(12, 15), *range(40, 50)])
+    assert (found.missing, found.stored) == ((15, 39), [*range(12, 15), *range(40, 50)])
+
+
+def test_what_is_read_again_goes_on_where_the_last_read_ended() -> None:
+    """Else those with high offsets waited as long as new ones with low offsets come due."""
+    partition, cache = made(chunk_of(*range(0, 10_000, 100), covers_from=0))
+    acquire_and_release(partition, look(partition, cache))
+    cache.clear()
+    spans = []
+    for _ in range(7):
+        missing = look(partition, cache, 1).missing
+        assert missing is not None
+        spans.append(missing)
+        cache.reread_end = missing[1] + 1
+    whole = [(first, first + 1_900) for first in range(0, 10_000, 2_000)]
+    assert spans == [*whole, *whole[:2]]
+
+
+def test_what_has_its_payload_does_not_wait_for_what_has_it_not() -> None:
+    partition, cache = made(chunk_of(*range(0, 10_000, 100), covers_from=0))
+    acquire_and_release(partition, look(partition, cache))
+    cache.clear()
+    cache.add(chunk_of(9_800, 9_900, covers_from=9_701))
+    found = look(partition, cache, 1)
+    assert [(first, last) for first, last, _ in found.due] == [(9_800, 9_800), (9_900, 9_900)]
+    assert found.missing == (0, 1_900)
 
 
 def test_a_chunk_of_the_log_says_nothing_of_what_is_kept() -> None:
