@@ -125,9 +125,10 @@ def significant(value: Column, digits: int = 3) -> Column:
     what is joined stands for it, so that the error is at most half of that. Numbers with more than
     `LONG_DIGITS` digits stay as they are.
     """
-    # Compared with each power of ten: logarithms and powers cost more than all else of a row.
-    found = F.when(value < 10**digits, value.cast("long"))
-    for power in range(1, LONG_DIGITS + 1 - digits):
-        step = 10**power
-        found = found.when(value < 10**digits * step, value - value % step + step // 2)
-    return found.otherwise(value)
+    # By the length of its text: logarithms and powers cost more than all else of a row, and the
+    # comparison with each power of ten is a method that the JVM finds too long to compile.
+    steps = [1] * digits + [10**power for power in range(1, LONG_DIGITS + 1 - digits)] + [1]
+    whole = value.cast("long")
+    by_length = F.array(*map(F.lit, steps)).cast("array<long>")
+    step = F.element_at(by_length, F.length(whole.cast("string")))
+    return whole - whole % step + F.shiftright(step, 1)

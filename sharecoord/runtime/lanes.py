@@ -282,13 +282,14 @@ class Lanes:
             keys, unfinished = set(rows), set(rows)
             outboxes = await self._call(store.list_outboxes)
             keys |= {row.key for row in outboxes if row.key.lane and not row.closed}
-            infos = await self._known_topics({key.topic for key in keys}) if keys else {}
+            topics = {topic for key in keys for topic in (key.topic, key.served)}
+            infos = await self._known_topics(topics) if keys else {}
             if infos is None:
                 # What is opened is looked at once more before its records pass.
                 infos = {}
             else:
-                # Of a topic that is gone nothing comes any more.
-                unfinished = {key for key in keys if _has(infos, key)}
+                # Of what is gone nothing comes any more.
+                unfinished = {key for key in unfinished if _exists(infos, key)}
             await self._close_void(rows.values(), infos)
             for group_id in {key.group_id for key in rows} - self._coordinator.groups.keys():
                 # In a fleet: nobody has used it here so far.
@@ -351,9 +352,12 @@ def _key(group_id: str, selection: LaneSelection) -> PartitionKey:
     )
 
 
-def _has(infos: Mapping[str, TopicInfo], key: PartitionKey) -> bool:
-    info = infos.get(key.topic)
-    return info is not None and info.topic_id == key.topic_id
+def _exists(infos: Mapping[str, TopicInfo], key: PartitionKey) -> bool:
+    """Whether there are letters, and what they come from."""
+    letters, source = infos.get(key.topic), infos.get(key.served)
+    if letters is None or source is None or letters.topic_id != key.topic_id:
+        return False
+    return key.home[1] in source.partitions
 
 
 def _by_log(

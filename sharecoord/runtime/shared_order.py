@@ -44,13 +44,13 @@ class SharedOrder:
     def joined(self, key: PartitionKey) -> None:
         """A share-partition is served from now on: it keeps order with its topic's lanes."""
         group, topic = self._group, key.served
-        if any(LANE_MARK in name and served_by(name) == topic for name in group.topic_ids):
-            shared = self.keys.get(topic)
-            if shared is None:
-                shared = self.keys[topic] = SharedKeys(lambda: self._wake(topic))
-            for actor in self._serving(topic):
-                if actor.partition is not None:
-                    actor.partition.share_keys(shared)
+        shared, joining = self.keys.get(topic), [group.partitions[key.place]]
+        if shared is None and _has_lanes(group.topic_ids, topic):
+            shared = self.keys[topic] = SharedKeys(lambda: self._wake(topic))
+            joining = self._serving(topic)
+        for actor in joining:
+            if actor.partition is not None:
+                actor.partition.share_keys(shared)
         self.look_at(key.home)
 
     def lanes_are(self, opened: Iterable[PartitionKey], unfinished: Iterable[PartitionKey]) -> None:
@@ -58,7 +58,8 @@ class SharedOrder:
 
         Args:
             opened: The group's lanes that are served, or have letters that wait.
-            unfinished: Those with something to hand out, or that is out.
+            unfinished: Those with something to hand out, or that is out, and whose letters come
+                from what may be served somewhere.
         """
         before, self._lanes = self._lanes, {}
         for key in unfinished:
@@ -98,8 +99,7 @@ class SharedOrder:
             self._apart_since_ms.pop(home, None)
             return False
         if actor.key.lane:
-            may_be = home[0] not in group.topic_ids or group.knows(home)
-            return may_be and not self._is_here(home)
+            return not self._is_here(home)
         missing = [place for place in lanes if not self._is_here(place)]
         if not missing:
             self._apart_since_ms.pop(home, None)
@@ -123,3 +123,7 @@ class SharedOrder:
     def _wake(self, topic: str) -> None:
         for actor in self._serving(topic):
             self._group.dispatcher.wake(actor)
+
+
+def _has_lanes(names: Iterable[str], topic: str) -> bool:
+    return any(LANE_MARK in name and served_by(name) == topic for name in names)

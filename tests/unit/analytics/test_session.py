@@ -127,7 +127,8 @@ def test_the_settings_that_results_depend_on() -> None:
     assert chosen["spark.sql.adaptive.enabled"] == "true"
     assert chosen["spark.ui.enabled"] == "false"
     assert chosen["spark.driver.memory"] == "1g"
-    log, *compiler = chosen["spark.driver.extraJavaOptions"].split()
+    log, collector, *compiler = chosen["spark.driver.extraJavaOptions"].split()
+    assert collector == "-XX:+UseParallelGC"
     assert all(option.startswith("-XX:Tier4") for option in compiler)
     file = log.partition("=")[2]
     assert "rootLogger" in Path(file).read_text(encoding="utf-8")
