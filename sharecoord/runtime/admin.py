@@ -154,7 +154,7 @@ class Admin(Interventions, KeysAdmin):
 
         Args:
             group_id: The group.
-            topic: The topic; of a lane `DEAD-LETTER-TOPIC/TOPIC`.
+            topic: The topic; of a lane `DEAD-LETTER-TOPIC/TOPIC`, or `.../TOPIC/PARTITION`.
             partition: The partition.
             topic_id: 32 hex digits, "" = any.
             from_offset: 0 or more.
