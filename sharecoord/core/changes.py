@@ -376,7 +376,8 @@ class PartitionKey:
         if not self.lane:
             return self.topic, self.partition
         topic, _, partition = self.lane.partition(LANE_MARK)
-        return topic, int(partition or -1)
+        # A member may say anything.
+        return topic, int(partition) if partition.isdecimal() else -1
 
     @cached_property
     def topic_id_bytes(self) -> bytes:

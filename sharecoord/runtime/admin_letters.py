@@ -198,7 +198,9 @@ class LetterAdmin(AdminBase):
 
     async def _with_kept(self, scan: LetterScan, found: FoundLetter) -> FoundLetter:
         """With what the store has, where the topic took the headers only."""
-        stored = await scan.stored(found.letter)
+        if found.letter.payload != "kept":
+            return found
+        stored = await scan.stored(found.letter, await scan.rows())
         if stored is None:
             return found
         whole = waiting_letter(*stored, copies=True)

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sharecoord.core.changes import KeptPayload
+from sharecoord.core.changes import KeptPayload, PartitionRow
 from sharecoord.core.dead_letters import headers_of
 from sharecoord.core.lanes import KEY_BYTES, RATE_MAX, MarkKind, divided
 from sharecoord.core.letter import SeenIds
@@ -104,6 +104,7 @@ class Plan:
         self._copies = self._waiting = self._under_way = 0
         self._more = False
         self._kept_bytes = 0
+        self._rows: list[PartitionRow] = []
 
     async def fill(self, scan: LetterScan, info: TopicInfo) -> None:
         """Looks through everything, or until no more may be taken.
@@ -160,9 +161,12 @@ class Plan:
         self, scan: LetterScan, found: FoundLetter, timestamp_type: int
     ) -> KeptPayload | None:
         """A record that its topic did not take, as its message would be; None = there is none."""
-        if self.command.kind is not MarkKind.REDRIVEN or found.place is None:
+        if self.command.kind is not MarkKind.REDRIVEN or found.letter.payload != "kept":
             return None
-        stored = await scan.stored(found.letter)
+        assert found.place is not None, "it is in the topic"
+        if not self._rows:
+            self._rows = await scan.rows()
+        stored = await scan.stored(found.letter, self._rows)
         if stored is None:
             return None
         headers = headers_of(*stored, payload="whole")

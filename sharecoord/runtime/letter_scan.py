@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -161,9 +161,16 @@ class LetterScan:
                         found = FoundLetter(letter, LetterState.WAITING)
                         yield Cursor(id_, each.offset + 1), found
 
-    async def stored(self, letter: Letter) -> tuple[PartitionKey, DeadLetter] | None:
-        """What the store has of a letter whose record its topic did not take; None = nothing."""
-        for row in await self.rows() if letter.payload == "kept" else ():
+    async def stored(
+        self, letter: Letter, rows: Iterable[PartitionRow]
+    ) -> tuple[PartitionKey, DeadLetter] | None:
+        """What the store has of a letter whose record its topic did not take; None = nothing.
+
+        Args:
+            letter: As its topic has it.
+            rows: From `rows`.
+        """
+        for row in rows:
             offset = place_in(row.key, letter.id)
             if offset is None:
                 continue

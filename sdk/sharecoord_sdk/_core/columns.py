@@ -64,7 +64,7 @@ class PartitionKey(NamedTuple):
         if not self.lane:
             return self.topic, self.partition
         topic, _, partition = self.lane.partition("/")
-        return topic, int(partition or -1)
+        return topic, int(partition) if partition.isdecimal() else -1
 
 
 class Lock(NamedTuple):

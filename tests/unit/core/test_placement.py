@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from sharecoord.core.changes import PartitionKey, lane_of
+import pytest
+
+from sharecoord.core.changes import PartitionKey, key_of, lane_of, served_by
 from sharecoord.core.placement import wanted_owner
 
 KEYS = [PartitionKey("g", f"t{n % 7}", f"{n % 7:032x}", n) for n in range(600)]
@@ -51,6 +53,25 @@ def test_the_lives_of_a_topic_and_the_letters_of_a_partition_are_where_the_parti
             PartitionKey("g", "dead", "cd" * 16, 0, lane),
         ]
         assert {wanted_owner(each, "abc") for each in others} == {wanted_owner(key, "abc")}
+
+
+@pytest.mark.parametrize(
+    ("lane", "home"),
+    [
+        ("", ("dead", 5)),
+        ("orders", ("orders", -1)),
+        ("orders/3", ("orders", 3)),
+        ("orders/0", ("orders", 0)),
+        ("orders/", ("orders", -1)),
+        ("orders/-1", ("orders", -1)),
+        ("orders/three", ("orders", -1)),
+    ],
+)
+def test_a_name_says_where_records_come_from(lane: str, home: tuple[str, int]) -> None:
+    key = PartitionKey("g", "dead", "cd" * 16, 5, lane)
+    assert (key.home, key.served) == (home, home[0])
+    assert key_of("g", key.name, key.topic_id, key.partition) == key
+    assert served_by(key.name) == key.served
 
 
 def test_lanes_with_letters_of_several_partitions_are_spread_by_their_own() -> None:
