@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.mutations import MUTATIONS, seeds_until_found
@@ -10,8 +13,11 @@ SEEDS_LONG = 1_000
 SEEDS_QUICK = 200
 SEEDS_MORE = {
     "a dead letter that Kafka refused counts as arrived": 600,
+    "a letter is redriven a second time": 400,
     "a redrive ends locks of an earlier one": 400,
     "a restart keeps what its former process owned": 400,
+    "dead letters of a topic that was made again are left": 400,
+    "what a former owner has sent is sent again": 400,
 }
 """Of mistakes that take longer to show."""
 
@@ -23,6 +29,12 @@ SLOW = frozenset(
     }
 )
 """They need certain circumstances, hence more lives than `make test` has time for."""
+
+
+def test_each_mistake_stands_in_the_docs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| ([^|]+) \| \d+ \|", text, flags=re.MULTILINE)
+    assert sorted(listed) == sorted(MUTATIONS)
 
 
 @pytest.mark.timeout(600)
