@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
-from sharecoord.core.changes import InFlightRow, PartitionKey
+from sharecoord.core.changes import InFlightRow
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow
 
@@ -125,8 +125,15 @@ class OrderJudge:
         granted, self._granted = self._granted, []
         for shadow, keys in granted:
             for other in shadows:
-                if other is not shadow and _is_counterpart(shadow.key, other):
+                if other is not shadow and self._are_counterparts(shadow, other):
                     self._check_apart(shadow, other, keys)
+
+    def _are_counterparts(self, shadow: Shadow, other: Shadow) -> bool:
+        """Whether records of one partition come from both; with a deleted topic its order ends."""
+        key, kept = shadow.key, other.key
+        same = (kept.group_id, kept.home) == (key.group_id, key.home) and key.home[1] >= 0
+        is_over = other.closed or not self._log.ended.isdisjoint((key.topic_id, kept.topic_id))
+        return same and not is_over
 
     def _check_apart(self, shadow: Shadow, other: Shadow, granted: Container[bytes]) -> None:
         """Of a partition and its letters only one may have a key out."""
@@ -167,12 +174,6 @@ class OrderJudge:
                             f"{_place(shadow, later)}: handed out to {row.member_id} before "
                             f"{earlier} of its key"
                         )
-
-
-def _is_counterpart(key: PartitionKey, other: Shadow) -> bool:
-    """Whether records of one partition come from both."""
-    same = other.key.home == key.home and key.home[1] >= 0
-    return same and other.key.group_id == key.group_id and not other.closed
 
 
 def _came_back(life: RecordLife, old: InFlightRow, new: InFlightRow | None, now_ms: int) -> bool:

@@ -273,7 +273,7 @@ def test_without_execute_nothing_is_done_and_everything_said() -> None:
         "Left out: 5 letters: not in their topic yet.",
         "Left out: 6 letters: the record was gone from the log, payload gone.",
         (
-            "Left out: 7 letters: too large for the topic: the record is in the store alone, "
+            "Left out: 7 letters: too large for the topic, and the store has the record no more, "
             "payload kept."
         ),
         (
