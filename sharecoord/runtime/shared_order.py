@@ -7,7 +7,7 @@ knows them. As both are placed together, that lasts as long as one takes to foll
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -70,26 +70,28 @@ class SharedOrder:
             for actor in self._serving(topic):
                 if actor.partition is not None:
                     actor.partition.share_keys(None)
-        self._look_at_all({**before, **self._lanes})
+        for home in {**before, **self._lanes}:
+            self._look_at_places(before.get(home, ()))
+            self.look_at(home)
 
     def settings_changed(self) -> None:
         """The group may keep another order than before."""
-        self._look_at_all(self._lanes)
+        for home in self._lanes:
+            self.look_at(home)
 
     def look_at(self, home: Place) -> None:
         """What serves records of a partition, letters included, came, left, or goes on."""
+        self._look_at_places((home, *self._lanes.get(home, ())))
+
+    def _look_at_places(self, places: Iterable[Place]) -> None:
         group = self._group
-        for place in (home, *self._lanes.get(home, ())):
+        for place in places:
             actor = group.partitions.get(place)
             if actor is None:
                 continue
             was, actor.apart = actor.apart, self._is_apart(actor)
             if was and not actor.apart:
                 group.dispatcher.wake(actor)
-
-    def _look_at_all(self, homes: Collection[Place]) -> None:
-        for home in homes:
-            self.look_at(home)
 
     def _is_apart(self, actor: PartitionActor) -> bool:
         """Whether somebody else may have keys of it out elsewhere."""

@@ -214,9 +214,9 @@ async def test_an_operator_s_redrive_goes_by_the_partitions_of_the_letters() -> 
 
 
 class Unreadable:
-    """Kafka says nothing of the dead-letter topic's offsets."""
+    """Kafka says nothing of a topic's offsets."""
 
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, topic: str = "dead") -> None:
         self.on = True
         offsets_of = world.log.offsets
 
@@ -224,7 +224,7 @@ class Unreadable:
             queries: Sequence[OffsetQuery], *, committed: bool = False
         ) -> dict[OffsetQuery, int]:
             found = await offsets_of(queries, committed=committed)
-            return {q: at for q, at in found.items() if q.topic != "dead" or not self.on}
+            return {q: at for q, at in found.items() if q.topic != topic or not self.on}
 
         monkeypatch.setattr(world.log, "offsets", some)
 
@@ -259,6 +259,27 @@ def test_a_partition_waits_for_its_letters_but_not_for_ever(
             for delivery in held:
                 assert (await member.settle(delivery, ACCEPT)).error is None
             await member.take(2)
+        await coordinator.close()
+
+    play()
+
+
+def test_letters_wait_for_their_partition_as_long_as_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @virtual
+    async def play() -> None:
+        world = keyed_world(records=0)
+        Unreadable(world, monkeypatch, "orders")
+        coordinator = await world.start()
+        member, (first, *_) = world.member("m"), letters_of(world)
+        await member.join(coordinator, "g", TOPIC, max_poll_records=100)
+        await coordinator.lanes.redrive("g", [first], run_id="r")
+        await asyncio.sleep(2 * LANE_WAIT_MS / 1000)
+        assert member.deliveries == []
+        world.log.delete("orders")
+        taken = await member.take(LETTERS)
+        assert offsets(*taken) == list(range(LETTERS))
         await coordinator.close()
 
     play()
