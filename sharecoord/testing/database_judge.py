@@ -273,6 +273,9 @@ class DatabaseJudge(OperatorJudge):
             self.broken(f"{name_of(shadow)}@{twice}: redriven twice")
         self._check_kept(shadow, rows, offsets)
         shadow.redriven |= offsets
+        # What went out before they came could not wait for them.
+        first = min(offsets, default=0)
+        shadow.in_order = {grant for grant in shadow.in_order if grant[0] < first}
         for offset in offsets:
             if shadow.lives.pop(offset, None) is not None:
                 shadow.void.update(grant for grant in shadow.granted if grant[0] == offset)
