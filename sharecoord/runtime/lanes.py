@@ -294,10 +294,25 @@ class Lanes:
             for group_id in {key.group_id for key in rows} - self._coordinator.groups.keys():
                 # In a fleet: nobody has used it here so far.
                 await self._coordinator.group(group_id)
+            epochs = {row.key: row.owner_epoch for row in rows.values()}
+            if homes := self._homes(unfinished):
+                found = await self._call(store.open_partitions, homes)
+                epochs |= {row.key: row.owner_epoch for row in found}
             for group in self._coordinator.groups.values():
                 here = [key for key in keys if key.group_id == group.group_id]
-                group.shared_order.lanes_are(here, unfinished.intersection(here))
+                owned = {k.place: e for k, e in epochs.items() if k.group_id == group.group_id}
+                group.shared_order.lanes_are(here, unfinished.intersection(here), owned)
                 self._open(group, here, infos)
+
+    def _homes(self, lanes: Iterable[PartitionKey]) -> list[PartitionKey]:
+        """What is served here of the partitions that letters of these lanes come from."""
+        found: dict[PartitionKey, None] = {}
+        for lane in lanes:
+            group = self._coordinator.groups.get(lane.group_id)
+            actor = None if group is None else group.partitions.get(lane.home)
+            if actor is not None:
+                found[actor.key] = None
+        return list(found)
 
     async def _look_for(self, asked: list[None]) -> list[None]:
         await self.look()

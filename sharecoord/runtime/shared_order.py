@@ -2,12 +2,13 @@
 
 Share-partitions that are served here have a table of keys in common. One whose counterpart is not
 served here hands out nothing: the counterpart may have keys out elsewhere, and whoever loads it
-knows them. As both are placed together, that lasts as long as one takes to follow the other.
+knows them. As both are placed together, that lasts as long as one takes to follow the other. Who
+owns both is read after each claim of one: what somebody else has claimed since is not served here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -40,6 +41,8 @@ class SharedOrder:
         self._lanes: dict[Place, list[Place]] = {}
         """Lanes that are not finished, by the one partition that their letters come from."""
         self._apart_since_ms: dict[Place, int] = {}
+        self._epochs: Mapping[Place, int] = {}
+        """Owner epochs of both as the store had them at the last look."""
 
     def joined(self, key: PartitionKey) -> None:
         """A share-partition is served from now on: it keeps order with its topic's lanes."""
@@ -53,15 +56,23 @@ class SharedOrder:
                 actor.partition.share_keys(shared)
         self.look_at(key.home)
 
-    def lanes_are(self, opened: Iterable[PartitionKey], unfinished: Iterable[PartitionKey]) -> None:
+    def lanes_are(
+        self,
+        opened: Iterable[PartitionKey],
+        unfinished: Iterable[PartitionKey],
+        epochs: Mapping[Place, int],
+    ) -> None:
         """Lanes came or went; topics without any keep their order alone again.
 
         Args:
             opened: The group's lanes that are served, or have letters that wait.
             unfinished: Those with something to hand out, or that is out, and whose letters come
                 from what may be served somewhere.
+            epochs: Owner epochs of these, and of what their letters come from: whoever is not the
+                owner any more does not know it yet, and knows nothing of what is out.
         """
         before, self._lanes = self._lanes, {}
+        self._epochs = epochs
         for key in unfinished:
             if key.home[1] >= 0:
                 self._lanes.setdefault(key.home, []).append(key.place)
@@ -116,8 +127,11 @@ class SharedOrder:
 
     def _is_here(self, place: Place) -> bool:
         actor = self._group.partitions.get(place)
-        # Of what is stopped nothing is handed out by anybody.
-        return actor is not None and actor.state in (ActorState.ACTIVE, ActorState.STOPPED)
+        if actor is None or actor.partition is None:
+            # Of what is stopped nothing is handed out by anybody.
+            return actor is not None and actor.state is ActorState.STOPPED
+        is_owner = actor.partition.owner_epoch >= self._epochs.get(place, 0)
+        return is_owner and actor.state is ActorState.ACTIVE
 
     def _serving(self, topic: str) -> list[PartitionActor]:
         return [each for each in self._group.partitions.values() if each.key.served == topic]
