@@ -6,7 +6,7 @@ that the store does not have (design 4: events leave when they are durable).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from sharecoord.core.changes import PartitionKey, key_of
@@ -55,14 +55,19 @@ class EventBook:
 
     # -- the truth ------------------------------------------------------------------------------
 
-    def check(self, database: MemoryDatabase) -> None:
+    def check(self, database: MemoryDatabase, deleted: Container[PartitionKey] = ()) -> None:
         """Compares what was told with what is stored.
+
+        Args:
+            database: What is stored.
+            deleted: Share-partitions that were deleted at some time, whether that was told or not:
+                who deletes one may die before it tells.
 
         Raises:
             AssertionError: Something was told twice, was told and is not stored, or, where no
                 change is missing, leads to another state than the stored one.
         """
-        for key, changes in self._told().items():
+        for key, changes in self._told(deleted).items():
             number = database.ids.get(key)
             if number is None:
                 continue
@@ -86,9 +91,9 @@ class EventBook:
             for key, number in database.ids.items()
         )
 
-    def _told(self) -> dict[PartitionKey, Changes]:
+    def _told(self, deleted: Container[PartitionKey] = ()) -> dict[PartitionKey, Changes]:
         """What was told of share-partitions that were never deleted: they begin anew at 1."""
-        deleted = {
+        told_deleted = {
             (row["group_id"], row.get("topic"))
             for row in self.rows(EventKind.GROUP)
             if row["event"] == GroupEvent.DELETED
@@ -102,7 +107,8 @@ class EventBook:
                 key = key_of(row["group_id"], row["topic"], row["topic_id"], row["partition"])
                 here.setdefault(key, {}).setdefault(row["change_sequence"], []).append(row)
             for key, changes in here.items():
-                if deleted.isdisjoint({(key.group_id, None), (key.group_id, key.name)}):
+                names = {(key.group_id, None), (key.group_id, key.name)}
+                if key not in deleted and told_deleted.isdisjoint(names):
                     known = told.setdefault(key, {})
                     twice = known.keys() & changes.keys()
                     assert not twice, f"{key}: {twice} told twice"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from sharecoord.core.changes import InFlightRow, PartitionCommit, PartitionKey, PartitionRow
 from sharecoord.core.passed_over import Ranges
@@ -56,6 +56,11 @@ class OperatorJudge:
     def is_side(self, shadow: Shadow) -> bool:
         """Whether a share-partition is of a side group, which no operator touches but to replay."""
         return self.replays.has(shadow.key.group_id)
+
+    @property
+    def deleted_keys(self) -> Collection[PartitionKey]:
+        """Share-partitions that were deleted at some time."""
+        return self._void_of_deleted.keys()
 
     def order_of(self, shadow: Shadow) -> OrderJudge:
         """Who judges the order of a share-partition."""

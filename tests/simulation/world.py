@@ -362,7 +362,7 @@ class World:
             if not node.process.dead:
                 raise AssertionError(f"{node.name} does not end")
         self.judge.check()
-        self.fleet.events.check(self.fleet.database)
+        self.fleet.events.check(self.fleet.database, self.judge.deleted_keys)
 
     def _left(self) -> list[str]:
         """Of the group, and of all side groups."""
