@@ -19,7 +19,7 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.lanes import LaneSelection
 from sharecoord.runtime.letter_types import LetterCommand
 from sharecoord.runtime.shared_order import LANE_WAIT_MS
-from sharecoord.testing.harness import FakeMember, World
+from sharecoord.testing.harness import FakeMember, World, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import admin_of, fleet_of
 from tests.unit.runtime.test_lanes import ACCEPT, lanes_of
@@ -283,3 +283,31 @@ def test_letters_wait_for_their_partition_as_long_as_there_is_one(
         await coordinator.close()
 
     play()
+
+
+@virtual
+async def test_what_another_one_owns_by_now_is_not_served_here() -> None:
+    world = keyed_world()
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPIC, max_poll_records=4)
+        (first, *_) = letters_of(world)
+        await coordinator.lanes.redrive("g", [first], run_id="r")
+        group = coordinator.groups["g"]
+        home = ("orders", 0)
+        await until(lambda: len(group.partitions) == PARTITIONS + 1, step_s=0.1)
+        await asyncio.sleep(1)
+        (lane,) = (actor for actor in group.partitions.values() if actor.key.lane)
+        served = group.partitions[home]
+        epochs = {a.key.place: a.partition.owner_epoch for a in (lane, served) if a.partition}
+        assert not lane.apart
+        assert not served.apart
+        for place in (home, lane.key.place):
+            newer = {**epochs, place: epochs[place] + 1}
+            group.shared_order.lanes_are([lane.key], [lane.key], newer)
+            assert [lane.apart, served.apart] == [place == home, place != home]
+        await coordinator.lanes.look()
+        assert not lane.apart
+        assert not served.apart
+        for delivery in await member.take(4):
+            await member.settle(delivery, ACCEPT)
