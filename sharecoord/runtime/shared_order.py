@@ -73,6 +73,11 @@ class SharedOrder:
         """
         before, self._lanes = self._lanes, {}
         self._epochs = epochs
+        for place, epoch in epochs.items():
+            actor = self._group.partitions.get(place)
+            if actor is not None and actor.partition and actor.partition.owner_epoch < epoch:
+                # Its next commit says so; it may have none to make.
+                self._group.context.committer.add(actor)
         for key in unfinished:
             if key.home[1] >= 0:
                 self._lanes.setdefault(key.home, []).append(key.place)
