@@ -233,10 +233,10 @@ class Admin(Interventions, KeysAdmin):
             checked = validate_group_overrides(
                 config | dict(set_values), self._context.group_defaults
             )
-            defaults = self._context.group_defaults
-            refuse_while_blocked(row, resolve(checked, defaults))
-            if resolve(checked, defaults).ordering is not self._config(row).ordering:
-                await self._coordinator.lanes.check_reordering(group_id, resolve(checked, defaults))
+            wanted = resolve(checked, self._context.group_defaults)
+            refuse_while_blocked(row, wanted)
+            if wanted.ordering is not self._config(row).ordering:
+                await self._coordinator.lanes.check_reordering(group_id, wanted)
             if "errors.deadletterqueue.topic.name" in set_values:
                 await self._check_dead_letters(group_id, checked)
             self._coordinator.check_room(group_id)

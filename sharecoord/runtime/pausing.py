@@ -35,7 +35,7 @@ class PausedGroup(Protocol):
 
 
 def is_paused(pauses: Pauses, key: PartitionKey) -> bool:
-    """Whether a share-partition hands out nothing; a lane follows the topic that it serves."""
+    """Whether a share-partition hands out nothing; a lane follows what its letters come from."""
     return pauses.of_place(*key.home) is not None
 
 
