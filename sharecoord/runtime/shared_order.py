@@ -28,7 +28,8 @@ Place = tuple[str, int]
 
 LANE_WAIT_MS: Final = 60_000
 """A lane that is not served after so long (nobody can read its topic) holds up nobody any more: a
-partition that stands still is worse than a few letters out of order."""
+partition that stands still is worse than a few letters out of order. Letters wait for their
+partition as long as it takes."""
 
 
 class SharedOrder:
@@ -116,8 +117,9 @@ class SharedOrder:
         if not lanes or group.settings.ordering is not Ordering.KEY:
             self._apart_since_ms.pop(home, None)
             return False
-        if actor.key.lane:
-            return not self._is_here(home)
+        if actor.key.lane and not self._is_here(home):
+            return True
+        # Letters of one key may lie in two partitions of their topic, when it was given more.
         missing = [place for place in lanes if not self._is_here(place)]
         if not missing:
             self._apart_since_ms.pop(home, None)
@@ -126,7 +128,7 @@ class SharedOrder:
         since_ms = self._apart_since_ms.setdefault(home, now_ms)
         if now_ms - since_ms < LANE_WAIT_MS:
             return True
-        if actor.apart:
+        if actor.apart and not actor.key.lane:
             log.warning("lanes can not be served: not waited for", partition=home, lanes=missing)
         return False
 
