@@ -91,6 +91,11 @@ class KeyOrder:
         lane = self.lanes.get(key)
         return 0 if lane is None else len(lane.waiting)
 
+    def is_free(self, key: int) -> bool:
+        """Whether the next record of a key could go out: it waits, is due, and nobody holds one."""
+        lane = self.lanes.get(key)
+        return lane is not None and lane.counted > 0
+
     def first_parked(self) -> int | None:
         """The lowest offset that waits because its key is blocked."""
         lanes = [lane for key in self.blocked if (lane := self.lanes.get(key))]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TURN_LOOKS: Final = 32
 """So often others are turned away for the sake of whose turn it is, and does not come: it may be
-held back by a rate, a delay, or a payload that can not be read."""
+held back by a rate, or a payload that can not be read."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,8 @@ class SharedKeys:
         if turn is None or turn.order is order:
             return False
         turn.looks_left -= 1
-        if turn.looks_left <= 0:
+        # Who has nothing to hand out by now gives no sign after which others would look again.
+        if turn.looks_left <= 0 or not turn.order.is_free(key):
             del self._turns[key]
             return False
         self._wanted.setdefault(key, order)
