@@ -138,6 +138,7 @@ class FleetWatch:
         self._network.follow({row.coordinator_id: row.peer_address for row in fleet.others})
         if changed:
             log.info("fleet", present=sorted(fleet.present), draining=fleet.draining)
+        if changed or not fleet.gateway_links.keys() <= fleet.present:
             await self._adopt()
         await moves.release(fleet, self._context)
         for group in list(self._coordinator.groups.values()):
@@ -150,21 +151,22 @@ class FleetWatch:
     async def _adopt(self) -> None:
         """Sees to it that members of a gateway that has died do not stay for ever.
 
-        Nor do those here that another coordinator took out while this one seemed to be dead: their
-        locks would end with the next move of a share-partition, for nobody knows them.
+        Nor do those here that another coordinator took out while this one, or their gateway, seemed
+        to be dead: their locks would end with the next move of a share-partition, for nobody knows
+        them.
         """
         here = [
             (group, session)
             for group in self._coordinator.groups.values()
             for session in group.sessions.values()
-            if session.channel is not None and not session.is_lent
+            if session.channel is not None
         ]
         members = await self._context.caller.call(self._context.store.load_members)
         rows = {(member.group_id, member.member_id): member.member_epoch for member in members}
         for its_group, session in here:
             epoch = rows.get((session.group_id, session.member_id))
             if epoch is None:
-                ended = "the session ended while this coordinator stood still; join again"
+                ended = "the session ended while its coordinator stood still; join again"
                 its_group.fenced(session, UnknownMemberError(ended))
             elif epoch > session.member_epoch:
                 newer = MemberFencedError("a newer stream of this member id joined")

@@ -180,7 +180,12 @@ class Gateway:
             return link.by_session.get(session)
         if link.owner_id not in _owners(group, session) | _holders(group, session.away):
             return None
-        session.away.told.add(link.owner_id)
+        return self._make_known(link, group, session, session.away)
+
+    def _make_known(
+        self, link: OwnerLink, group: RelayingGroup, session: Session, away: Away
+    ) -> _Guest:
+        away.told.add(link.owner_id)
         compared = asyncio.get_running_loop().create_future()
         guest = _Guest(group, session, next(self._numbers), compared)
         link.guests[guest.handle] = link.by_session[session] = guest
@@ -498,8 +503,27 @@ class Gateway:
         """Lock books are compared for a new owner: what a former one sent comes too late now."""
         self._compared[key] = max(self._compared.get(key, 0), owner_epoch)
 
+    def _introduce_for(self, link: OwnerLink, key: PartitionKey) -> None:
+        """Who asks for books of a share-partition owns it, whatever is known of that here.
+
+        Where the store answers this coordinator slowly, the time-outs of its members would end at
+        the new owner before this one hears of it.
+        """
+        group = self.groups.get(key.group_id)
+        log_ids = log_ids_of(key)
+        for session in group.sessions.values() if group else ():
+            away = session.away
+            if away is None or session.channel is None or session.comparing:
+                continue
+            if session not in link.by_session and (
+                key.served in session.topics or not log_ids.isdisjoint(away.books)
+            ):
+                assert group is not None, "it has sessions"
+                self._make_known(link, group, session, away)
+
     def _answer_books(self, link: OwnerLink, item: AskBooks) -> None:
         self.compares(item.key, item.owner_epoch)
+        self._introduce_for(link, item.key)
         log_ids = log_ids_of(item.key)
         held: dict[int, Sequence[HeldRange]] = {}
         for guest in link.guests.values():

@@ -15,7 +15,7 @@ from sharecoord.errors import UnknownMemberError
 from sharecoord.runtime.owner import GatewayLink
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import everything_finished, fleet_of
+from tests.unit.runtime.fleets import caller_of, everything_finished, fleet_of
 from tests.unit.runtime.worlds import counts, offsets, until, world_with
 
 PARTITIONS = 8
@@ -279,6 +279,49 @@ async def test_a_member_whose_session_ended_while_its_gateway_stood_still_joins_
         work = asyncio.create_task(member.work())
         await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
         work.cancel()
+
+
+@virtual
+async def test_a_gateway_without_the_store_introduces_its_members_to_an_owner_that_asks() -> None:
+    world = world_with(3, partitions=1, session_timeout_ms="10000")
+    async with fleet_of(world) as fleet:
+        for name in "ab":
+            await fleet.add(name)
+        probe, member = world.member("probe"), world.member("m")
+        await probe.join(fleet.all["a"], "g", TOPIC, max_poll_records=1)
+        await until(lambda: any(fleet.owned().values()), step_s=0.1)
+        (owner,) = (name for name, served in fleet.owned().items() if served)
+        probe.leave()
+        await member.join(fleet.all[owner], "g", TOPIC, max_poll_records=1000)
+        held = await member.take(3)
+        caller_of(fleet.all[owner]).down, world.database.leases[owner] = True, 0
+        (heir,) = fleet.all.keys() - {owner}
+        await until(lambda: fleet.owned()[heir] == {0}, step_s=0.1)
+        # Longer than its session, whose sign it is that its gateway says so.
+        await asyncio.sleep(15)
+        caller_of(fleet.all[owner]).down = False
+        for delivery in held:
+            reply = await member.settle(delivery)
+            assert (reply.error, reply.exceptions) == (None, [])
+        assert member.deliveries == []
+
+
+@virtual
+async def test_a_member_that_others_took_out_is_told_by_an_owner_that_hears_its_gateway() -> None:
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world) as fleet:
+        for name in "ab":
+            await fleet.add(name)
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        caller_of(fleet.all["a"]).down, world.database.leases["a"] = True, 0
+        await asyncio.sleep(3)
+        assert not member.ended
+        (row,) = world.database.members.values()
+        fleet.all["b"].context.committer.remove_member("g", "m", row.member_epoch)
+        async with asyncio.timeout(5):
+            await until(lambda: member.ended, step_s=0.1)
+        assert isinstance(member.ended, UnknownMemberError)
 
 
 @pytest.mark.parametrize("is_here", [False, True], ids=["elsewhere", "here"])
