@@ -294,7 +294,13 @@ class World:
         found = self.log.find(key.topic, key.partition)
         if shadow is None or found is None or self.key(key.topic, key.partition) != key:
             return False
-        return shadow.end > found.log_end
+        # What was read, or passed over, may not be stored yet.
+        read = [
+            each.position
+            for each in self.log.readings
+            if (each.topic, each.partition) == (key.topic, key.partition)
+        ]
+        return max([shadow.end, *read]) > found.log_end
 
     def key(self, topic: str, partition: int) -> PartitionKey:
         """The share-partition of a place in its present life."""
