@@ -110,7 +110,11 @@ def show_members(groups: Sequence[GroupDescription], output: Output, *, verbose:
         Column("HOST", "host"),
         Column("CLIENT-ID", "client_id"),
         Column("#PARTITIONS", "partitions"),
-        *([Column("MEMBER-EPOCH", "member_epoch")] if verbose else []),
+        *(
+            [Column("MEMBER-EPOCH", "member_epoch"), Column("COORDINATOR", "coordinator_id")]
+            if verbose
+            else []
+        ),
         Column("ASSIGNMENT", "assignment"),
         Column("ACQUIRED", "acquired"),
         Column("DELIVERED", "delivered"),
@@ -126,6 +130,7 @@ def show_members(groups: Sequence[GroupDescription], output: Output, *, verbose:
             "client_id": member.client_id,
             "partitions": sum(len(numbers) for numbers in member.assignment.values()),
             "member_epoch": member.member_epoch,
+            "coordinator_id": member.coordinator_id,
             "assignment": {topic: list(numbers) for topic, numbers in member.assignment.items()},
             "acquired": member.acquired_records,
             "delivered": member.delivered_total,

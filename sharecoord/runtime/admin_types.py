@@ -63,11 +63,13 @@ class MemberView:
     Attributes:
         assignment: Topic to the partitions that it may receive from.
         acquired_records: Records that it holds under a lock.
-        delivered_total: Records delivered since it joined this coordinator.
-        acknowledged_total: Records acknowledged since then.
+        delivered_total: Records delivered since it joined its coordinator; None = that is another
+            one than this.
+        acknowledged_total: Records acknowledged since then, likewise.
         fair_share_ratio: What it got in the last second against its fair part; None = it wanted
-            nothing, or nothing was handed out.
+            nothing, or nothing was handed out, or it is at another coordinator.
         pause: Why it gets nothing new; None = it does.
+        coordinator_id: Who has its stream.
     """
 
     member_id: str
@@ -76,10 +78,11 @@ class MemberView:
     host: str
     assignment: Mapping[str, tuple[int, ...]]
     acquired_records: int
-    delivered_total: int
-    acknowledged_total: int
+    delivered_total: int | None
+    acknowledged_total: int | None
     fair_share_ratio: float | None = None
     pause: Pause | None = None
+    coordinator_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

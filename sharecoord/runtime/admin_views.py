@@ -151,6 +151,9 @@ class Views:
         pauses = self._pauses[group_id]
         for member in sorted(members, key=lambda m: m.member_id):
             session = None if group is None else group.sessions.get(member.member_id)
+            if session is not None and session.is_lent:
+                # It knows of what this coordinator gave it, and of nothing else.
+                session = None
             views.append(
                 MemberView(
                     member_id=member.member_id,
@@ -159,10 +162,11 @@ class Views:
                     host=member.host,
                     assignment=_assignment(member.topics, rows),
                     acquired_records=held[member.member_id],
-                    delivered_total=0 if session is None else session.delivered_total,
-                    acknowledged_total=0 if session is None else session.acknowledged_total,
+                    delivered_total=None if session is None else session.delivered_total,
+                    acknowledged_total=None if session is None else session.acknowledged_total,
                     fair_share_ratio=None if session is None else session.share.ratio,
                     pause=pauses.group or pauses.of_member(member.member_id),
+                    coordinator_id=member.gateway,
                 )
             )
         return tuple(views)

@@ -346,10 +346,11 @@ def _member(member: pb.MemberDescription) -> MemberDescription:
         host=member.host,
         assignment={a.topic: tuple(a.partitions) for a in member.assignment},
         acquired_records=member.acquired_records,
-        delivered_total=member.delivered_total,
-        acknowledged_total=member.acknowledged_total,
+        delivered_total=_optional(member, "delivered_total"),
+        acknowledged_total=_optional(member, "acknowledged_total"),
         fair_share_ratio=_optional(member, "fair_share_ratio"),
         pause=_pause_in(member),
+        coordinator_id=member.coordinator_id,
     )
 
 

@@ -105,11 +105,13 @@ class MemberDescription:
     Attributes:
         assignment: Topic to the partitions that it may receive from.
         acquired_records: Records that it holds under a lock.
-        delivered_total: Records delivered to it since it joined this coordinator.
+        delivered_total: Records delivered to it since it joined its coordinator; None = that is
+            another one than the one that was asked, and so for the next two.
         acknowledged_total: Records acknowledged by it since then.
         fair_share_ratio: Its share of the deliveries of the last second against its fair share;
             None = not measured.
         pause: Why it gets nothing new; None = it does.
+        coordinator_id: The coordinator that has its stream; "" = not known.
     """
 
     member_id: str
@@ -118,10 +120,11 @@ class MemberDescription:
     host: str
     assignment: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     acquired_records: int = 0
-    delivered_total: int = 0
-    acknowledged_total: int = 0
+    delivered_total: int | None = None
+    acknowledged_total: int | None = None
     fair_share_ratio: float | None = None
     pause: Pause | None = None
+    coordinator_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

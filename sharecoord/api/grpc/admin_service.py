@@ -424,11 +424,16 @@ def _member(view: MemberView) -> pb.MemberDescription:
             for topic, partitions in view.assignment.items()
         ],
         acquired_records=view.acquired_records,
-        delivered_total=max(0, view.delivered_total),
-        acknowledged_total=max(0, view.acknowledged_total),
+        delivered_total=_count(view.delivered_total),
+        acknowledged_total=_count(view.acknowledged_total),
         fair_share_ratio=view.fair_share_ratio,
         pause=pause_of(view.pause) if view.pause else None,
+        coordinator_id=view.coordinator_id,
     )
+
+
+def _count(value: int | None) -> int | None:
+    return None if value is None else max(0, value)
 
 
 def _place(topic: str, partition: int, topic_id: str, lane: str = "") -> types.TopicPartition:

@@ -461,3 +461,19 @@ async def settled(member: FakeMember) -> set[int]:
         await member.settle(delivery)
         found += offsets(delivery)
     return set(found)
+
+
+@virtual
+async def test_a_member_s_figures_are_told_by_the_coordinator_that_has_its_stream() -> None:
+    world = world_with(40, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        await member.take(40 * PARTITIONS)
+        found = []
+        for name in "ab":
+            (group,) = await admin_of(fleet.all[name]).describe_groups(["g"])
+            (described,) = group.members
+            assert (described.coordinator_id, described.acquired_records) == ("a", 40 * PARTITIONS)
+            found.append((described.delivered_total, described.acknowledged_total))
+        assert found == [(40 * PARTITIONS, 0), (None, None)]
