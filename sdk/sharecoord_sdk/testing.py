@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ._core.outcomes import Outcome, Reject, outcome_of
 from ._core.records import TIMESTAMP_CREATE_TIME, Message, Messages
 from ._worker.binding import bind
 from ._worker.handlers import is_async
-from ._worker.options import outcomes_of
+from ._worker.options import outcomes_of, refuse_unfinished, returned_error
 
 __all__ = ["make_message", "make_messages", "run_handler", "run_handler_async"]
 
@@ -90,8 +90,8 @@ def run_handler(
 
     Returns:
         Return = ACCEPT, `Retry` = RELEASE with delay, `Reject` = REJECT, another exception =
-        RELEASE. Of a batch whose messages have several outcomes the first one that is no ACCEPT.
-        Inside a running event loop use `run_handler_async`.
+        RELEASE; returned ones count as raised. Of a batch whose messages have several outcomes the
+        first one that is no ACCEPT. Inside a running event loop use `run_handler_async`.
     """
     call = _bound(handler, messages, value, on_bad_value)
     try:
@@ -139,10 +139,12 @@ async def _await(result: Any, messages: Message | Messages) -> Outcome:
 
 
 def _returned(result: Any, messages: Message | Messages) -> Outcome:
-    if isinstance(messages, Message):
-        return outcome_of(None)
     try:
-        errors = outcomes_of(result, len(messages)) or ()
+        refuse_unfinished(result)
+        if isinstance(messages, Message):
+            errors: Sequence[BaseException | None] = (returned_error(result),)
+        else:
+            errors = outcomes_of(result, len(messages)) or ()
     except (TypeError, ValueError) as nonsense:
         return outcome_of(nonsense)
     return outcome_of(next((each for each in errors if isinstance(each, Exception)), None))

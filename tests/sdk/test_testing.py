@@ -38,6 +38,27 @@ def test_messages_that_no_partition_has_are_refused(wrong: dict[str, Any]) -> No
         make_message(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (7, AcknowledgeType.ACCEPT),
+        (Retry(1.5), AcknowledgeType.RELEASE),
+        (Reject("no"), AcknowledgeType.REJECT),
+        (Reject, AcknowledgeType.REJECT),
+        (KeyError("x"), AcknowledgeType.RELEASE),
+        ((each for each in ()), AcknowledgeType.RELEASE),
+    ],
+)
+def test_what_a_handler_returns_means_what_it_means_to_a_worker(
+    returned: object, told: AcknowledgeType
+) -> None:
+    async def handler(message: Message) -> object:
+        return returned
+
+    assert run_handler(lambda message: returned, make_message()).type is told
+    assert run_handler(handler, make_message()).type is told
+
+
 def test_what_a_handler_does_is_told() -> None:
     def handler(message: Message) -> None:
         match message.value():
