@@ -143,8 +143,9 @@ class Dispatcher:
         session.share.wants(wanted)
         if wanted <= 0:
             self._waits_no_more(session)
-            if session.is_lent:
-                # Its gateway may not know yet that there is something to lend for.
+            if session.is_lent or self._all:
+                # Its gateway may not know yet that there is something to lend for; nor does this
+                # one before it has looked at what came while nobody was there.
                 self._schedule()
             return
         for topic in session.topics:

@@ -7,11 +7,13 @@ import asyncio
 import pytest
 
 from sharecoord.core.held_book import lock_book_of
+from sharecoord.core.lanes import Run
 from sharecoord.core.pauses import WHOLE_GROUP, PauseScope
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import GroupNotEmptyError, StoreUnavailableError
 from sharecoord.runtime.actor_state import ActorState
 from sharecoord.runtime.admin import Admin
+from sharecoord.runtime.admin_replay import ReplayCommand
 from sharecoord.runtime.admin_types import ResetCommand, ResetKind, ResetTo
 from sharecoord.testing.harness import FakeMember, World
 from sharecoord.testing.virtual_time import virtual
@@ -32,12 +34,12 @@ def starts(world: World) -> set[int]:
     return {head.start_offset for head in heads if head is not None}
 
 
-async def work_off(world: World, fleet: Fleet, name: str) -> None:
+async def work_off(world: World, fleet: Fleet, name: str, records: int = 3) -> None:
     """Everything is finished by a member that leaves; every coordinator still owns its part."""
     member = world.member(f"at-{name}")
     await member.join(fleet.all[name], "g", TOPIC)
     work = asyncio.create_task(member.work())
-    await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.01)
+    await until(lambda: everything_finished(world, records * PARTITIONS), step_s=0.01)
     work.cancel()
     member.leave()
     await asyncio.sleep(1)
@@ -61,6 +63,24 @@ async def test_a_reset_reaches_owners_that_have_nothing_to_commit() -> None:
         again = world.member("again")
         await again.join(fleet.all["c"], "g", TOPIC, max_poll_records=1000)
         assert counts(*await again.take(2 * PARTITIONS)) == {1}
+
+
+@virtual
+async def test_what_was_loaded_while_nobody_was_there_is_seen_by_who_takes_one_at_a_time() -> None:
+    world = world_with(1, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        await work_off(world, fleet, "a", records=1)
+        places = {("orders", partition) for partition in range(PARTITIONS)}
+        for name, most in (("first", PARTITIONS), ("second", 1)):
+            replay = ReplayCommand("g", "side", runs={place: [Run(0, 0)] for place in places})
+            await admin_of(fleet.all["a"]).replay(replay)
+            await asyncio.sleep(20)
+            member = world.member(name)
+            await member.join(fleet.all["a"], "side", TOPIC, max_poll_records=most)
+            for delivery in await member.take(len(places), timeout_s=5):
+                await member.settle(delivery)
+            member.leave()
+            places = {min(fleet.all["a"].groups["side"].partitions)}
 
 
 @virtual
