@@ -32,6 +32,7 @@ from sharecoord.runtime.idle import IdleWatch
 from sharecoord.runtime.lanes import Lanes
 from sharecoord.runtime.memory import MemoryWatch
 from sharecoord.runtime.offsets_export import OffsetsExporter
+from sharecoord.runtime.opening import opened
 from sharecoord.runtime.outboxes import INTERVAL_S as OUTBOX_INTERVAL_S
 from sharecoord.runtime.outboxes import OutboxWatch
 from sharecoord.runtime.sessions import JoinCommand, Session
@@ -382,9 +383,7 @@ class Coordinator:
         for group in self.groups.values():
             for topic in sorted((_wanted(group) | group.log_topics) & found.keys()):
                 info = found[topic]
-                places = group.partitions.keys() | group.elsewhere.keys()
-                have = {partition for name, partition in places if name == topic}
-                if have != set(info.partitions) or group.topic_ids.get(topic) != info.topic_id:
+                if opened(group, topic) != set(info.partitions) or group.topic_ids.get(topic) != info.topic_id:
                     group.topic_found(topic, info)
 
 

@@ -37,6 +37,7 @@ from sharecoord.errors import (
 from sharecoord.ports import TopicInfo
 from sharecoord.runtime.gatherer import Gatherer
 from sharecoord.runtime.group_settings import settings_of
+from sharecoord.runtime.opening import opened
 from sharecoord.runtime.reload import see_row
 
 if TYPE_CHECKING:
@@ -346,11 +347,7 @@ class Lanes:
                 found.setdefault((key.name, key.topic_id), set()).add(key.partition)
         for (name, topic_id), partitions in found.items():
             known = {key.partition for key in group.keys_of(name)}
-            # Not what is known alone: what came while the name was being opened is not open yet.
-            # Nor what has an owner alone: a delivery may have told of it.
-            places = (group.partitions, group.elsewhere)
-            opened = {each for each in known if any((name, each) in served for served in places)}
-            if not partitions <= opened or group.topic_ids.get(name) != topic_id:
+            if not partitions <= opened(group, name) or group.topic_ids.get(name) != topic_id:
                 group.topic_found(name, TopicInfo(topic_id, tuple(sorted(partitions | known))))
 
     async def _call(self, work: Callable[..., T], *args: object, **named: object) -> T:

@@ -35,6 +35,16 @@ async def open_topic(group: GroupActor, topic: str, info: TopicInfo) -> None:
                 return
 
 
+def opened(group: GroupActor, topic: str) -> set[int]:
+    """Partitions of a topic, or lane, that are known and served: here, or by somebody else.
+
+    Not what is known alone: what came while the topic was being opened is not open yet. Nor what
+    has an owner alone: a delivery may have told of it.
+    """
+    known = (key.partition for key in group.keys_of(topic))
+    return {each for each in known if not _is_missing(group, topic, each)}
+
+
 def _is_missing(group: GroupActor, topic: str, partition: int) -> bool:
     place = topic, partition
     return place not in group.partitions and place not in group.elsewhere

@@ -84,6 +84,22 @@ async def test_what_was_loaded_while_nobody_was_there_is_seen_by_who_takes_one_a
 
 
 @virtual
+async def test_a_partition_of_which_a_delivery_told_first_is_opened_by_who_should_own_it() -> None:
+    world = world_with(0, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        member = world.member("m")
+        await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000)
+        # Its owner looked at the topic earlier than its gateway, and delivered from it.
+        told = {("orders", partition): "a" for partition in range(PARTITIONS, 2 * PARTITIONS)}
+        fleet.all["b"].groups["g"].elsewhere.update(told)
+        world.log.create("orders", 2 * PARTITIONS)
+        for _, partition in told:
+            world.log.append("orders", 1, partition=partition)
+        taken = await member.take(PARTITIONS, timeout_s=10)
+        assert {delivery.key.place for delivery in taken} == told.keys()
+
+
+@virtual
 async def test_a_pause_reaches_all_owners_at_once() -> None:
     world = world_with(0, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b", "c") as fleet:
