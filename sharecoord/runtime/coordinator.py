@@ -383,7 +383,8 @@ class Coordinator:
         for group in self.groups.values():
             for topic in sorted((_wanted(group) | group.log_topics) & found.keys()):
                 info = found[topic]
-                if opened(group, topic) != set(info.partitions) or group.topic_ids.get(topic) != info.topic_id:
+                is_same = group.topic_ids.get(topic) == info.topic_id
+                if not is_same or opened(group, topic) != set(info.partitions):
                     group.topic_found(topic, info)
 
 
