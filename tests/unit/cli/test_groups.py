@@ -156,9 +156,17 @@ def test_describe_members() -> None:
     ]
     assert admin.calls[0][2] == {"members": True, "offsets": False}
     verbose = run("groups", "--describe", "--group", "g", "--members", "--verbose", admin=admin)
-    assert verbose.stdout.split()[:7] == (
-        ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "MEMBER-EPOCH", "ASSIGNMENT"]
+    assert verbose.stdout.split()[4:8] == (
+        ["#PARTITIONS", "MEMBER-EPOCH", "COORDINATOR", "ASSIGNMENT"]
     )
+
+
+def test_a_member_of_another_coordinator_has_no_figures_of_its_stream() -> None:
+    member = MemberDescription("m", 7, "worker", "h", acquired_records=20, coordinator_id="b")
+    described = GroupDescription("g", GroupState.STABLE, member_count=1, members=(member,))
+    admin = FakeAdmin(describe_groups=[described])
+    result = run("groups", "--describe", "--group", "g", "--members", "--verbose", admin=admin)
+    assert result.stdout.splitlines()[1].split() == words("g m h worker 0 7 b - 20 - - - -")
 
 
 def test_describe_state() -> None:
