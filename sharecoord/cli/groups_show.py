@@ -104,17 +104,14 @@ def _status(offsets: PartitionOffsets) -> str:
 
 def show_members(groups: Sequence[GroupDescription], output: Output, *, verbose: bool) -> None:
     """Members and what they may receive from."""
+    details = [Column("MEMBER-EPOCH", "member_epoch"), Column("COORDINATOR", "coordinator_id")]
     columns = [
         _GROUP,
         Column("CONSUMER-ID", "consumer_id"),
         Column("HOST", "host"),
         Column("CLIENT-ID", "client_id"),
         Column("#PARTITIONS", "partitions"),
-        *(
-            [Column("MEMBER-EPOCH", "member_epoch"), Column("COORDINATOR", "coordinator_id")]
-            if verbose
-            else []
-        ),
+        *(details if verbose else []),
         Column("ASSIGNMENT", "assignment"),
         Column("ACQUIRED", "acquired"),
         Column("DELIVERED", "delivered"),

@@ -180,12 +180,7 @@ class Gateway:
             return link.by_session.get(session)
         if link.owner_id not in _owners(group, session) | _holders(group, session.away):
             return None
-        return self._make_known(link, group, session, session.away)
-
-    def _make_known(
-        self, link: OwnerLink, group: RelayingGroup, session: Session, away: Away
-    ) -> _Guest:
-        away.told.add(link.owner_id)
+        session.away.told.add(link.owner_id)
         compared = asyncio.get_running_loop().create_future()
         guest = _Guest(group, session, next(self._numbers), compared)
         link.guests[guest.handle] = link.by_session[session] = guest
@@ -510,16 +505,16 @@ class Gateway:
         the new owner before this one hears of it.
         """
         group = self.groups.get(key.group_id)
+        if group is None:
+            return
         log_ids = log_ids_of(key)
-        for session in group.sessions.values() if group else ():
+        for session in group.sessions.values():
             away = session.away
             if away is None or session.channel is None or session.comparing:
                 continue
-            if session not in link.by_session and (
-                key.served in session.topics or not log_ids.isdisjoint(away.books)
-            ):
-                assert group is not None, "it has sessions"
-                self._make_known(link, group, session, away)
+            if key.served in session.topics or not log_ids.isdisjoint(away.books):
+                away.told.add(link.owner_id)
+                self._introduce_to(link, group, session)
 
     def _answer_books(self, link: OwnerLink, item: AskBooks) -> None:
         self.compares(item.key, item.owner_epoch)

@@ -284,9 +284,7 @@ async def test_a_member_whose_session_ended_while_its_gateway_stood_still_joins_
 @virtual
 async def test_a_gateway_without_the_store_introduces_its_members_to_an_owner_that_asks() -> None:
     world = world_with(3, partitions=1, session_timeout_ms="10000")
-    async with fleet_of(world) as fleet:
-        for name in "ab":
-            await fleet.add(name)
+    async with fleet_of(world, "a", "b") as fleet:
         probe, member = world.member("probe"), world.member("m")
         await probe.join(fleet.all["a"], "g", TOPIC, max_poll_records=1)
         await until(lambda: any(fleet.owned().values()), step_s=0.1)
@@ -309,9 +307,7 @@ async def test_a_gateway_without_the_store_introduces_its_members_to_an_owner_th
 @virtual
 async def test_a_member_that_others_took_out_is_told_by_an_owner_that_hears_its_gateway() -> None:
     world = world_with(3, partitions=PARTITIONS)
-    async with fleet_of(world) as fleet:
-        for name in "ab":
-            await fleet.add(name)
+    async with fleet_of(world, "a", "b") as fleet:
         member = world.member("m")
         await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
         caller_of(fleet.all["a"]).down, world.database.leases["a"] = True, 0
