@@ -9,27 +9,18 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics import measures
 from sharecoord.core.events import EventKind, RangeEvent
+from sharecoord.core.rollups import (
+    ACCEPTED,
+    BESIDE,
+    FAILED,
+    GRANTED,
+    HELD_DIGITS,
+    LEFT_DIGITS,
+    NEAR_MISS,
+)
 
-ACCEPTED: Final = RangeEvent.ACCEPTED.value
-FAILED: Final = (
-    RangeEvent.RELEASED.value,
-    RangeEvent.REJECTED.value,
-    RangeEvent.EXPIRED.value,
-    RangeEvent.DEPARTED.value,
-)
-"""What ends an attempt without success. What is handed back unseen was no attempt."""
-BESIDE: Final = (
-    RangeEvent.WORN_OUT.value,
-    RangeEvent.LOG_START.value,
-    RangeEvent.ARCHIVED_BY_ADMIN.value,
-    RangeEvent.DEAD_LETTERED.value,
-)
-"""What ends a record that nobody holds."""
-GRANTED: Final = (RangeEvent.ACQUIRED.value, RangeEvent.RENEWED.value)
 GIVEN_UP: Final = ("archiving", "archived")
 """States of records that are never delivered again."""
-NEAR_MISS: Final = 0.1
-"""Of the lock: an acknowledgement with less left is a near miss."""
 
 
 def attempts(events: DataFrame) -> DataFrame:
@@ -46,7 +37,7 @@ def attempts(events: DataFrame) -> DataFrame:
     holds = (F.col("kind") == EventKind.MEMBER.value) & (F.col("held") > 0)
     # Of a renewed lock it is less than this part of all the time that it was held.
     near = F.col("lock_left_ms") < (F.col("held_ms") + F.col("lock_left_ms")) * NEAR_MISS
-    left_ms = measures.significant(F.greatest(F.col("lock_left_ms"), F.lit(0)), 2)
+    left_ms = measures.significant(F.greatest(F.col("lock_left_ms"), F.lit(0)), LEFT_DIGITS)
     works = F.col("work_us").isNotNull()
     return (
         events.where(F.col("event").isin(ACCEPTED, *FAILED, *BESIDE, *GRANTED) | holds)
@@ -55,7 +46,7 @@ def attempts(events: DataFrame) -> DataFrame:
             F.when(~is_granted, F.col("state")).alias("state"),
             F.when(~is_granted, F.col("delivery_count")).alias("delivery_count"),
             F.when(is_granted, F.col("lock_ms")).alias("lock_ms"),
-            F.when(ends, measures.significant(F.col("held_ms"))).alias("held_ms"),
+            F.when(ends, measures.significant(F.col("held_ms"), HELD_DIGITS)).alias("held_ms"),
             F.when(ends & near, left_ms).alias("left_ms"),
         )
         .agg(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics import measures
 from sharecoord.core.events import EventKind
+from sharecoord.core.rollups import WORDS
+
+if TYPE_CHECKING:
+    from sharecoord.analytics.rollups import EventLog
 
 PLACE = ["group_id", "topic", "topic_id", "partition"]
 
@@ -17,6 +21,11 @@ PLACE = ["group_id", "topic", "topic_id", "partition"]
 def census(events: DataFrame) -> DataFrame:
     """How complete the log is, per share-partition; see `of_words`."""
     return of_words(words(events))
+
+
+def census_of(log: EventLog) -> DataFrame:
+    """The same of a log with rollups."""
+    return of_words(log.pieces(WORDS, words))
 
 
 def words(events: DataFrame, *keys: Column, **sums: Column) -> DataFrame:

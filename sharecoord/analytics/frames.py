@@ -7,10 +7,11 @@ does not have is null, what it has beside them is left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+from urllib.parse import unquote
 
 from sharecoord.analytics.errors import (
     AnalyticsError,
@@ -20,11 +21,14 @@ from sharecoord.analytics.errors import (
 )
 from sharecoord.analytics.places import Place, TopicPlace
 from sharecoord.core.events import COLUMNS, SCHEMA_VERSION, ColumnType
+from sharecoord.core.rollups import DIRECTORY
 from sharecoord.errors import SharecoordError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
+
+    from sharecoord.analytics.rollups import EventLog
 
 T = TypeVar("T")
 
@@ -162,7 +166,43 @@ def read_events(
     check_range(wanted)
     if isinstance(place, TopicPlace):
         return in_range(read_kafka(spark, place, wanted), wanted)
-    frame = _read_folder(spark, place, wanted, set(without))
+    root = _Folder(spark, place)
+    return _meant(_read_folder(spark, root, wanted, set(without))[0], wanted)
+
+
+def read_log(
+    spark: SparkSession,
+    place: Place,
+    wanted: Range = Range(),  # noqa: B008 - immutable
+    *,
+    without: Collection[str] = (),
+) -> EventLog:
+    """As `read_events`, with the rollups that a folder has of whole dates.
+
+    Where rollups stand for the rows of a file, nobody may notice that the file can not be read.
+    """
+    from sharecoord.analytics.rollups import EventLog, schema
+
+    if isinstance(place, TopicPlace):
+        return EventLog(read_events(spark, place, wanted, without=without))
+    check_range(wanted)
+    root = _Folder(spark, place)
+    frame, files = _read_folder(spark, root, wanted, set(without))
+    rows = _meant(frame, wanted)
+    dates = [name for name in map(_name, root.dates()) if _lies_in(name, wanted)]
+    found = root.rollups(dates)
+    if not found:
+        return EventLog(rows)
+    rolled = _Rollups(spark, schema(), found, files)
+    if not rolled.files:
+        return EventLog(rows)
+    rest = [file for file in files if _tail(file) not in rolled.files]
+    others = _meant(_reader(spark, root).parquet(*map(unquote, rest)), wanted) if rest else None
+    return EventLog(rows, in_group(rolled.frame, wanted), others)
+
+
+def _meant(frame: DataFrame, wanted: Range) -> DataFrame:
+    """The rows of a folder's files that are meant."""
     if wanted.groups:
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -181,18 +221,32 @@ def in_range(frame: DataFrame, wanted: Range) -> DataFrame:
         frame = frame.where(F.col("time") >= F.lit(wanted.since))
     if wanted.until:
         frame = frame.where(F.col("time") < F.lit(wanted.until))
-    if wanted.groups:
-        none = F.col("group_id").isNull() | (F.col("group_id") == "")
-        frame = frame.where(F.col("group_id").isin(*wanted.groups) | none)
-    return frame
+    return in_group(frame, wanted)
 
 
-def _read_folder(spark: SparkSession, path: str, wanted: Range, left_out: set[str]) -> DataFrame:
-    root = _Folder(spark, path)
+def in_group(frame: DataFrame, wanted: Range) -> DataFrame:
+    """The rows of a frame that are of the groups that are meant, or of none."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if not wanted.groups:
+        return frame
+    none = F.col("group_id").isNull() | (F.col("group_id") == "")
+    return frame.where(F.col("group_id").isin(*wanted.groups) | none)
+
+
+def _reader(spark: SparkSession, root: _Folder) -> DataFrameReader:
+    return spark.read.schema(f"{SCHEMA}, {_DIRECTORIES}").option("basePath", root.location)
+
+
+def _read_folder(
+    spark: SparkSession, root: _Folder, wanted: Range, left_out: set[str]
+) -> tuple[DataFrame, list[str]]:
+    """The frame, and the files that it reads, as Spark names them."""
+    path = root.given
     chosen = [place for place in root.dates() if _meets(place, wanted)]
     if not chosen:
         raise EventsNotFoundError(_none_in_range(path, wanted))
-    reader = spark.read.schema(f"{SCHEMA}, {_DIRECTORIES}").option("basePath", root.location)
+    reader = _reader(spark, root)
     frame = reader.parquet(*chosen)
     files = frame.inputFiles()
     for file in _stubs(spark, root.location, chosen):
@@ -203,7 +257,47 @@ def _read_folder(spark: SparkSession, path: str, wanted: Range, left_out: set[st
     if not kept:
         why = "every file in it is unreadable" if files else "it has no Parquet files"
         raise EventsNotFoundError(f"--events {path}: {why} in the range")
-    return frame if len(kept) == len(files) else reader.parquet(*kept)
+    # Spark names files as URIs, and takes paths.
+    whole = len(kept) == len(files)
+    return frame if whole else reader.parquet(*map(unquote, kept)), kept
+
+
+class _Rollups:
+    """The rollups of files.
+
+    Attributes:
+        frame: What they hold.
+        files: Ends of the names (`_tail`) of the files whose rollups these are.
+    """
+
+    def __init__(
+        self, spark: SparkSession, schema_: str, places: Sequence[str], files: Iterable[str]
+    ) -> None:
+        """Looks for them.
+
+        Args:
+            spark: The session.
+            schema_: Of the rollups, as DDL.
+            places: Their folders, of dates.
+            files: The files of the event log that are read.
+        """
+        base = places[0].rstrip("/").rpartition("/")[0]
+        reader = spark.read.schema(schema_).option("basePath", base)
+        self.frame = reader.parquet(*places)
+        there = {_tail(file): file for file in self.frame.inputFiles()}
+        self.files = there.keys() & {_tail(file) for file in files}
+        if len(self.files) < len(there):
+            mine = sorted(unquote(there[name]) for name in self.files)
+            self.frame = reader.parquet(*mine) if mine else self.frame
+
+
+def _tail(file: str) -> str:
+    """Date, group and name of a file: the same for its rollups."""
+    return "/".join(file.split("/")[-3:])
+
+
+def _name(place: str) -> str:
+    return place.rstrip("/").rpartition("/")[2]
 
 
 def follow_events(spark: SparkSession, place: Place, wanted: Range = Range()) -> DataFrame:  # noqa: B008
@@ -291,8 +385,6 @@ def _stubs(spark: SparkSession, root: str, places: list[str]) -> list[str]:
 
 def plain_path(uri: str) -> str:
     """A file as people write it: without `file://`, percent signs as they stand on disk."""
-    from urllib.parse import unquote
-
     # Spark names files as URIs, three slashes and escaped, and as Hadoop's paths, neither.
     if uri.startswith("file:///"):
         return unquote(uri.removeprefix("file://"))
@@ -303,7 +395,8 @@ class _Folder:
     """The folder on whatever file system it is, by Hadoop's own API."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self._given = path
+        self.given = path
+        self._spark = spark
         gateway: Any = spark.sparkContext._jvm
         configuration = spark.sparkContext._jsc.hadoopConfiguration()
         place = gateway.org.apache.hadoop.fs.Path(path)
@@ -333,24 +426,44 @@ class _Folder:
         seen = [full for name, full, _ in self._children if not name.startswith(("_", "."))]
         if not seen:
             raise EventsNotFoundError(
-                f"--events {self._given}: the folder is empty; a coordinator closes its first file "
+                f"--events {self.given}: the folder is empty; a coordinator closes its first file "
                 "after `events.file.max.age.ms` (5 minutes)"
             )
         return sorted(seen)
 
+    def rollups(self, dates: Collection[str]) -> list[str]:
+        """The folders with rollups of these dates (`date=…`)."""
+        if all(name != DIRECTORY for name, _, _ in self._children):
+            return []
+        beside = _Folder(self._spark, f"{self.given.rstrip('/')}/{DIRECTORY}")
+        return sorted(full for name, full, _ in beside._children if name in dates)
+
 
 def _meets(place: str, wanted: Range) -> bool:
     """Whether a folder's date meets the range; one without a date may hold anything."""
-    name = place.rstrip("/").rpartition("/")[2]
-    if not name.startswith("date="):
-        return True
-    try:
-        start = datetime.fromisoformat(name.removeprefix("date=")).replace(tzinfo=UTC)
-    except ValueError:
+    start = _start_of(_name(place))
+    if start is None:
         return True
     ends_before = wanted.since is not None and start + timedelta(days=1) <= wanted.since
     begins_after = wanted.until is not None and start >= wanted.until
     return not (ends_before or begins_after)
+
+
+def _lies_in(name: str, wanted: Range) -> bool:
+    """Whether all of a folder's date is meant."""
+    start = _start_of(name)
+    if start is None:
+        return False
+    begins = wanted.since is None or wanted.since <= start
+    return begins and (wanted.until is None or start + timedelta(days=1) <= wanted.until)
+
+
+def _start_of(name: str) -> datetime | None:
+    """The first instant of `date=2026-11-22`; None for every other name."""
+    try:
+        return datetime.fromisoformat(name.removeprefix("date=")).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def _none_in_range(path: str, wanted: Range) -> str:

@@ -22,6 +22,8 @@ from sharecoord.errors import SharecoordError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from sharecoord.analytics.rollups import EventLog
+
 
 @dataclass(slots=True)
 class JobResult:
@@ -64,7 +66,7 @@ R = TypeVar("R", bound=JobResult)
 def run(
     spark: SparkSession,
     events: Place,
-    write: Callable[[DataFrame, progress.Steps], R],
+    write: Callable[[EventLog, progress.Steps], R],
     *,
     out: str | None,
     wanted: Range,
@@ -77,7 +79,7 @@ def run(
     Args:
         spark: The session.
         events: Folder or topic of the events.
-        write: Takes the events, writes the tables.
+        write: Takes the log, writes the tables.
         out: Folder of the tables; None when there are none.
         wanted: Time range and groups.
         skip_corrupt: Leave out files that can not be read, and say so.
@@ -93,7 +95,7 @@ def run(
     with progress.shown(spark, first_step, steps=steps) as shown:
 
         def once(without: Collection[str]) -> R:
-            return write(frames.read_events(spark, events, wanted, without=without), shown)
+            return write(frames.read_log(spark, events, wanted, without=without), shown)
 
         result = frames.reading(once, skip_corrupt=skip_corrupt, findings=findings, place=events)
     if wanted.groups and not result.rows:
@@ -161,7 +163,7 @@ class Job(Generic[S, R]):
     Attributes:
         name: Of the application, as clusters show it.
         title: What it finds, for `--help`.
-        write: Takes the events, the folder of the tables, settings and the progress.
+        write: Takes the log, the folder of the tables, settings and the progress.
         settings: Makes the default settings.
         first_step: As people call it.
         steps: How many it has.
@@ -171,7 +173,7 @@ class Job(Generic[S, R]):
 
     name: str
     title: str
-    write: Callable[[DataFrame, str, S, progress.Steps], R]
+    write: Callable[[EventLog, str, S, progress.Steps], R]
     settings: Callable[[], S]
     first_step: str
     steps: int
@@ -205,7 +207,7 @@ class Job(Generic[S, R]):
         return run(
             spark,
             events,
-            lambda frame, steps: self.write(frame, out, own, steps),
+            lambda log, steps: self.write(log, out, own, steps),
             out=out,
             wanted=wanted,
             skip_corrupt=skip_corrupt,

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from sharecoord.core.rollups import steps
+
 TOP_PART = 0.1
 """Of the members, rounded up: whose share is the top-decile share."""
-LONG_DIGITS = 18
-"""Every whole number with so many fits into a long."""
 
 
 def ratio(part: Column, whole: Column, otherwise: float | None = None) -> Column:
@@ -118,17 +118,14 @@ def spread(values: Column, members: Column) -> list[Column]:
     ]
 
 
-def significant(value: Column, digits: int = 3) -> Column:
+def significant(value: Column, digits: int) -> Column:
     """A whole number, at least 0, to so many significant digits: few different values.
 
-    What is cut off is less than 10^(1 - digits) of the value (1 % with three digits); the middle of
-    what is joined stands for it, so that the error is at most half of that. Numbers with more than
-    `LONG_DIGITS` digits stay as they are.
+    See `core.rollups.steps`; the error is at most 0.5 % with three digits.
     """
     # By the length of its text: logarithms and powers cost more than all else of a row, and the
     # comparison with each power of ten is a method that the JVM finds too long to compile.
-    steps = [1] * digits + [10**power for power in range(1, LONG_DIGITS + 1 - digits)] + [1]
     whole = value.cast("long")
-    by_length = F.array(*map(F.lit, steps)).cast("array<long>")
+    by_length = F.array(*map(F.lit, steps(digits))).cast("array<long>")
     step = F.element_at(by_length, F.length(whole.cast("string")))
     return whole - whole % step + F.shiftright(step, 1)

@@ -26,6 +26,7 @@ from sharecoord.analytics.lag import job as lag
 from sharecoord.analytics.locks import job as locks
 from sharecoord.analytics.poison import job as poison
 from sharecoord.analytics.session import running
+from sharecoord.app import event_tools
 from sharecoord.bench.machine import Machine, describe_machine
 from sharecoord.bench.main import output_directory
 from sharecoord.bench.procfs import check_procfs, cpu_s, peak_rss_mb
@@ -155,6 +156,7 @@ def _log(spark: Any, logs: Path, size: int) -> str:
         _say(f"making {size:,} events")
         wanted = GeneratorSettings(size, starved=5, poison_keys=3, lag_spikes=4, drop=0.0001)
         generate.run(spark, str(folder), wanted)
+        event_tools(folder).roll_up()
     return str(folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -51,4 +52,8 @@ def generate(out: str, master: str | None, driver_memory: str, **given: Any) -> 
     make_plan(settings)  # says what does not fit before Spark starts
     with running(job.NAME, master, driver_memory) as spark:
         found = job.run(spark, out, settings)
+    if "://" not in out:
+        from sharecoord.app import event_tools
+
+        event_tools(Path(out)).roll_up()
     note(f"{found['rows']} events in {out}, what is planted in {out}/{job.TRUTH}")

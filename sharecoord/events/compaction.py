@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 import structlog
 
 from sharecoord.core.events import SCHEMA_VERSION
+from sharecoord.core.rollups import DIRECTORY, ROWS_MIN
 from sharecoord.events.folder import (
     JOURNAL,
     BadFileError,
@@ -33,8 +34,9 @@ from sharecoord.events.folder import (
     FileFacts,
     facts_of,
 )
-from sharecoord.events.parquet_files import BATCH_ROWS, PART_SUFFIX, ParquetFile, finish_left
-from sharecoord.events.places import events_file, segment_of, sync
+from sharecoord.events.parquet_files import BATCH_ROWS, ParquetFile, finish_left
+from sharecoord.events.places import PART_SUFFIX, events_file, segment_of, sync
+from sharecoord.events.rollup import events_path, roll_up, rollup_path
 from sharecoord.events.schema import SCHEMA, schema_of
 from sharecoord.events.spool import segment_name, spool_files
 
@@ -90,6 +92,37 @@ def compact(
                 yield _joined(files, join(files))
             except BadFileError as error:
                 log.error("event log: files are left as they are", reason=str(error))
+        roll_up_all(folder, before)
+
+
+def roll_up_all(folder: EventFolder, before: date) -> None:
+    """Makes the rollups of large files that have none; deletes those of files that are gone.
+
+    Args:
+        folder: Where; of its files each that can be read, whoever wrote it.
+        before: Only dates before this one.
+
+    Raises:
+        OSError: No room.
+    """
+    for left in folder.root.glob(f"{DIRECTORY}/date=*/group=*/_*{PART_SUFFIX}"):
+        left.unlink(missing_ok=True)
+    for day, path in folder.rollups():
+        events = events_path(path)
+        if day < before and not (events.exists() or (events.parent / JOURNAL).exists()):
+            path.unlink(missing_ok=True)
+    for day, path in folder.files():
+        if day >= before or rollup_path(path).exists():
+            continue
+        try:
+            with pq.ParquetFile(path) as file:
+                is_large = file.metadata.num_rows >= ROWS_MIN
+            if is_large:
+                roll_up(path, folder.root, _batches(path, ROWS_MIN))
+        except FileNotFoundError:
+            continue
+        except (BadFileError, pa.ArrowException) as error:
+            log.error("event log: a file has no rollups", file=str(path), reason=str(error))
 
 
 def _joined(files: list[FileFacts], bytes_after: int | None) -> Joined:
@@ -154,14 +187,15 @@ def join(files: list[FileFacts]) -> int:
     first_us = int(files[0].first.timestamp()) * 1_000_000
     name = events_file(_NAME, first_us, secrets.token_hex(6), 0)
     part = _part(directory, name)
-    with ParquetFile(part, schema_of(group_id)) as new:
+    with ParquetFile(part, schema_of(group_id), directory.parents[1]) as new:
         for file in files:
-            for batch in _batches(file):
+            for batch in _batches(file.path):
                 new.add(batch)
-        new.keep()
+        new.keep(directory / name)
     rows = sum(file.rows for file in files)
     if new.rows != rows:
         part.unlink()
+        rollup_path(directory / name).unlink(missing_ok=True)
         raise BadFileError(f"{directory}: {new.rows} rows were read of {rows}")
     size = part.stat().st_size
     _write_journal(directory, {"output": name, "inputs": [file.path.name for file in files]})
@@ -169,20 +203,23 @@ def join(files: list[FileFacts]) -> int:
     return size
 
 
-def _batches(file: FileFacts) -> Iterator[pa.RecordBatch]:
+def _batches(path: Path, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
     try:
-        with pq.ParquetFile(file.path, page_checksum_verification=True) as old:
-            for batch in old.iter_batches(batch_size=BATCH_ROWS):
+        with pq.ParquetFile(path, page_checksum_verification=True) as old:
+            for batch in old.iter_batches(batch_size=rows):
                 yield _today(batch)
     except (OSError, pa.ArrowException) as error:
-        raise BadFileError(f"{file.path} can not be read: {error}") from error
+        raise BadFileError(f"{path} can not be read: {error}") from error
 
 
 def _today(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with all columns of this release."""
     known = set(batch.schema.names)
     columns = [
-        batch.column(field.name) if field.name in known else pa.nulls(len(batch), field.type)
+        # Spark writes times in nanoseconds.
+        batch.column(field.name).cast(field.type)
+        if field.name in known
+        else pa.nulls(len(batch), field.type)
         for field in SCHEMA
     ]
     return pa.record_batch(columns, schema=SCHEMA)
@@ -203,6 +240,7 @@ def recover(directory: Path) -> None:
         journal = json.loads(path.read_text(encoding="utf-8"))
         for name in journal["inputs"]:
             (directory / name).unlink(missing_ok=True)
+            rollup_path(directory / name).unlink(missing_ok=True)
         part = _part(directory, journal["output"])
         if part.exists():
             part.replace(directory / journal["output"])

@@ -19,8 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sharecoord.core.events import SCHEMA_VERSION
+from sharecoord.core.rollups import DIRECTORY
 from sharecoord.errors import EventsFolderInUseError, InvalidRequestError
 from sharecoord.events.places import SPOOL, date_of, sync, unescape
+from sharecoord.events.rollup import events_path, rows_of
 from sharecoord.events.schema import GROUP_KEY, SCHEMA, VERSION_KEY
 from sharecoord.events.spool import ASIDE_SUFFIX, is_left, spool_files
 
@@ -114,6 +116,13 @@ class EventFolder:
             for path in sorted(directory.glob("[!_.]*.parquet")):
                 yield day, path
 
+    def rollups(self) -> Iterator[tuple[date, Path]]:
+        """Files of rollups, in order of date and directory."""
+        for path in sorted(self.root.glob(f"{DIRECTORY}/date=*/group=*/[!_.]*.parquet")):
+            day = date_of(path.parents[1].name)
+            if day is not None:
+                yield day, path
+
     def group_directories(self) -> Iterator[tuple[date, Path]]:
         """The directories with files."""
         for directory in sorted(self.root.glob("date=*")):
@@ -158,7 +167,9 @@ class EventFolder:
                 gone.append(Deleted(day, len(sizes), sum(sizes)))
                 if not dry_run:
                     # Without "=": Spark reads what has one, also behind "_".
-                    directory.rename(self.root / f"{_DELETED}{day}-{secrets.token_hex(4)}")
+                    for each in (directory, self.root / DIRECTORY / directory.name):
+                        if each.is_dir():
+                            each.rename(self.root / f"{_DELETED}{day}-{secrets.token_hex(4)}")
             if not dry_run:
                 sync(self.root)
                 for left in self.root.glob(f"{_DELETED}*"):
@@ -167,7 +178,12 @@ class EventFolder:
 
     def check(self) -> list[Finding]:
         """Everything that is wrong; reads every row."""
-        return [*self._check_spool(), *self._check_names(), *self._check_files()]
+        return [
+            *self._check_spool(),
+            *self._check_names(),
+            *self._check_files(),
+            *self._check_rollups(),
+        ]
 
     def _check_spool(self) -> Iterator[Finding]:
         for path in spool_files(self.root):
@@ -214,6 +230,22 @@ class EventFolder:
                 continue
             except BadFileError as error:
                 yield self._finding(path, str(error), "move it out of the folder")
+
+    def _check_rollups(self) -> Iterator[Finding]:
+        for day, path in self.rollups():
+            try:
+                rows, facts = rows_of(path), facts_of(events_path(path), day)
+            except FileNotFoundError:
+                continue  # a reader passes over those of a file that is gone
+            except BadFileError:
+                continue  # told of with its file
+            if rows != facts.rows:
+                what = (
+                    "not whole" if rows is None else f"of {rows} rows, and there are {facts.rows}"
+                )
+                yield self._finding(
+                    path, f"rollups {what}", "delete it, and run sharecoord events compact"
+                )
 
     def _foreign(self, path: Path) -> Finding:
         return self._finding(path, "not of the event log", "move it out of the folder")

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
+from sharecoord.core.rollups import ROWS_MIN
 from sharecoord.events.frames import Block
 from sharecoord.events.places import (
+    PART_SUFFIX,
     SPOOL,
     date_directory,
     events_file,
@@ -22,6 +24,7 @@ from sharecoord.events.places import (
     segment_of,
     sync,
 )
+from sharecoord.events.rollup import RollupFile, rollup_part, rollup_path
 from sharecoord.events.schema import BAD_ROWS, TEXT_COLUMNS, Rows, schema_of
 from sharecoord.events.spool import Key, Segment, time_of
 
@@ -30,26 +33,25 @@ log = structlog.get_logger(__name__)
 BATCH_ROWS: Final = 8_192
 """So many rows are Python objects at a time: some 10 MB."""
 
-ROW_GROUP_ROWS: Final = 131_072
+ROW_GROUP_ROWS: Final = ROWS_MIN
 """Spark reads a file by row groups, so they are not to be small; each is in memory while it is
 written, with a few hundred bytes a row."""
-
-PART_SUFFIX: Final = ".part"
-"""Of files that are not whole yet, in the spool's directory."""
 
 
 class ParquetFile:
     """A new Parquet file that is there, whole and durable, after `finish`; else nothing is.
 
-    Row groups of `ROW_GROUP_ROWS` rows, texts by dictionary, zstd, checksums of pages.
+    Row groups of `ROW_GROUP_ROWS` rows, texts by dictionary, zstd, checksums of pages. From a whole
+    row group on it has rollups, which are there before it.
     """
 
-    def __init__(self, part: Path, schema: pa.Schema) -> None:
+    def __init__(self, part: Path, schema: pa.Schema, root: Path) -> None:
         """Opens it.
 
         Args:
             part: Its name while it is written, in a directory on the same file system.
             schema: With metadata.
+            root: The folder of the event log.
 
         Raises:
             OSError: The file can not be made.
@@ -58,6 +60,8 @@ class ParquetFile:
         self._is_whole = False
         self._part = part
         self._schema = schema
+        self._root = root
+        self._rollups: RollupFile | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._file = pa.OSFile(str(part), "wb")
@@ -84,6 +88,8 @@ class ParquetFile:
             self._writer.close()
         with contextlib.suppress(OSError, pa.ArrowException):
             self._file.close()
+        if self._rollups is not None:
+            self._rollups.discard()
         if not self._is_whole:
             self._part.unlink(missing_ok=True)
 
@@ -102,23 +108,29 @@ class ParquetFile:
     def _write(self) -> None:
         table = pa.Table.from_batches(self._waiting, schema=self._schema)
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        if self._rollups is None and table.num_rows >= ROWS_MIN:
+            self._rollups = RollupFile(rollup_part(self._part))
+        if self._rollups is not None:
+            self._rollups.add(table)
         self.rows += table.num_rows
         self._waiting, self._waiting_rows = [], 0
 
     def finish(self, path: Path) -> None:
         """Closes it and gives it its name; a file of that name is replaced."""
-        self._close()
+        self._close(path)
         self._part.replace(path)
         sync(path.parent)
 
-    def keep(self) -> None:
-        """Closes it, durably, under the name that it has."""
-        self._close()
+    def keep(self, path: Path) -> None:
+        """Closes it, durably, under the name that it has; its rollups are those of `path`."""
+        self._close(path)
         self._is_whole = True
 
-    def _close(self) -> None:
+    def _close(self, path: Path) -> None:
         if self._waiting:
             self._write()
+        if self._rollups is not None:
+            self._rollups.finish(rollup_path(path), self._root)
         self._writer.close()
         self._file.close()
         sync(self._part)
@@ -168,7 +180,7 @@ class _Conversion:
         make_directories(self._directory, self._root)
         batches = self._batches()
         for first_us, batch in batches:
-            with ParquetFile(self._part, schema_of(self._group_id)) as file:
+            with ParquetFile(self._part, schema_of(self._group_id), self._root) as file:
                 file.add(batch)
                 while file.bytes < self._file_max_bytes:
                     _, more = next(batches, (0, None))
@@ -190,6 +202,7 @@ class _Conversion:
         for path in self._directory.iterdir():
             if segment_of(path.name) == self._segment.name and path.name not in self._names:
                 path.unlink()
+                rollup_path(path).unlink(missing_ok=True)
 
     def _batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Batches, and the time of the first row of each."""
@@ -256,7 +269,9 @@ def finish_left(path: Path, root: Path, file_max_bytes: int) -> int:
         return 0
     log.info("event log: finishing what a writer has left", file=str(path), rows=segment.rows)
     try:
-        (root / SPOOL / f"{path.stem}{PART_SUFFIX}").unlink(missing_ok=True)
+        part = root / SPOOL / f"{path.stem}{PART_SUFFIX}"
+        for left in (part, rollup_part(part)):
+            left.unlink(missing_ok=True)
         return finish(segment, root, file_max_bytes)
     finally:
         segment.close()

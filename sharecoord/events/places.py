@@ -18,6 +18,9 @@ from typing import Final
 SPOOL: Final = "_spool"
 """Directory for what is not a Parquet file yet."""
 
+PART_SUFFIX: Final = ".part"
+"""Of files that are not whole yet."""
+
 DAY_US: Final = 86_400_000_000
 LAST_DAY: Final = (date.max - date(1970, 1, 1)).days
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from sharecoord.events.compaction import Joined, compact
+from sharecoord.events.compaction import Joined, compact, roll_up_all
 from sharecoord.events.folder import Deleted, EventFolder, Finding, Listed
 
 
@@ -30,6 +30,10 @@ class EventTools:
         """Joins small files, by default of the dates that are over; see `compaction.compact`."""
         last = before or datetime.now(UTC).date()
         return compact(self._folder, before=last, file_max_bytes=file_max_bytes, dry_run=dry_run)
+
+    def roll_up(self) -> None:
+        """Makes the rollups of large files that have none; see `compaction.roll_up_all`."""
+        roll_up_all(self._folder, date.max)
 
     def retain(self, keep_ms: int, *, dry_run: bool) -> list[Deleted]:
         """Deletes old dates; see `EventFolder.retain`."""

@@ -123,7 +123,7 @@ def test_three_digits_are_kept(spark: SparkSession) -> None:
     values = [0, 1, 999, 1_000, 1_009, 1_010, 9_999, 10_000, 123_456, 10**12 + 1, 2**63 - 1, None]
     made = spark.createDataFrame([(value,) for value in values], "v long")
     *found, largest, none = [
-        row[0] for row in made.select(measures.significant(F.col("v"))).collect()
+        row[0] for row in made.select(measures.significant(F.col("v"), 3)).collect()
     ]
     assert found == [0, 1, 999, 1_005, 1_005, 1_015, 9_995, 10_050, 123_500, 1_005_000_000_000]
     assert (largest, none) == (2**63 - 1, None)

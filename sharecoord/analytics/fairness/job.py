@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.fairness.settings import FairnessSettings
+from sharecoord.core.rollups import HANDED, WAITS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from sharecoord.analytics.progress import Steps
+    from sharecoord.analytics.rollups import EventLog
 
 NAME: Final = "sharecoord fairness"
 WINDOWS: Final = "fairness_windows"
@@ -42,18 +42,22 @@ class FairnessResult(jobs.JobResult):
         return self.rows
 
 
-def _write(events: DataFrame, out: str, settings: FairnessSettings, steps: Steps) -> FairnessResult:
+def _write(log: EventLog, out: str, settings: FairnessSettings, steps: Steps) -> FairnessResult:
     """The three tables, each from what was written or kept before."""
-    from sharecoord.analytics.census import beside, census
+    from sharecoord.analytics.census import beside, census_of
     from sharecoord.analytics.fairness import transform
     from sharecoord.analytics.names import naming, numbered
 
-    numbers = numbered(events)
-    member_samples, histogram = transform.samples(numbers), transform.timings(numbers)
-    counted = census(numbers)
-    with jobs.kept(member_samples), naming(events, histogram, counted) as named:
+    numbers = log.changed(numbered)
+    member_samples, counted = transform.samples(numbers.rows), census_of(numbers)
+    histogram = numbers.summed(WAITS, transform.timings)
+    window_ms = settings.window_ms
+    handed_out = numbers.summed(
+        HANDED, lambda events: transform.acquired(events, settings), window_ms=window_ms
+    )
+    with jobs.kept(member_samples), naming(log.rows, histogram, counted) as named:
         steps.at(1, "windows")
-        rows = transform.windows(member_samples, transform.acquired(numbers, settings), settings)
+        rows = transform.windows(member_samples, handed_out, settings)
         windows = jobs.save(named(rows), out, WINDOWS)
         steps.at(2, "members")
         rows = transform.members(member_samples, histogram, settings)

@@ -17,6 +17,7 @@ from sharecoord.analytics.fairness import transform
 from sharecoord.analytics.fairness.settings import LISTED_MAX, FairnessSettings
 from sharecoord.analytics.times import SLOT_MS
 from sharecoord.core.events import EventKind, RangeEvent
+from sharecoord.core.rollups import HELD_DIGITS
 
 _WINDOW = ["group_id", "window_start"]
 _SAMPLES = (EventKind.MEMBER.value, EventKind.PARTITION.value)
@@ -79,7 +80,9 @@ def cells(rows: DataFrame, settings: FairnessSettings) -> DataFrame:
         .where(is_member | (at_ms >= start_ms))
         .withColumn("slot", F.when(is_member, F.floor(at_ms / SLOT_MS)))
         .withColumn("member_id", F.when(is_member | is_range, F.col("member_id")))
-        .withColumn("dwell_ms", F.when(is_range, measures.significant(F.col("available_ms"))))
+        .withColumn(
+            "dwell_ms", F.when(is_range, measures.significant(F.col("available_ms"), HELD_DIGITS))
+        )
         .groupBy("window", *keys)
         .agg(
             F.sum("demand").alias("demand"),

@@ -19,22 +19,13 @@ from sharecoord.analytics.census import completeness
 from sharecoord.analytics.fairness.settings import LISTED_MAX, FairnessSettings
 from sharecoord.analytics.times import SLOT_MS
 from sharecoord.core.events import EventKind, RangeEvent
+from sharecoord.core.rollups import HELD_DIGITS, SETTLED
 
 WHOLE = -1
 """In the place of a window's number: the whole range."""
 
 STRETCH_SLOTS = 600
 """Samples of ten minutes are in one task: enough tasks, and a window is seldom in two."""
-SETTLED = (
-    RangeEvent.ACCEPTED,
-    RangeEvent.RELEASED,
-    RangeEvent.REJECTED,
-    RangeEvent.RETURNED,
-    RangeEvent.EXPIRED,
-    RangeEvent.DEPARTED,
-)
-"""What ends the time for which a member held records."""
-
 _CELL = ["group_id", "topic", "partition", "window"]
 _QUANTILES = (0.5, 0.95, 0.99)
 DWELLS = ("dwell_p50_ms", "dwell_p95_ms", "dwell_p99_ms")
@@ -97,11 +88,12 @@ def timings(events: DataFrame) -> DataFrame:
     settled records).
     """
     is_acquired = F.col("event") == RangeEvent.ACQUIRED
+    dwell_ms = measures.significant(F.col("available_ms"), HELD_DIGITS)
     settled = ~is_acquired & F.col("held_ms").isNotNull()
     return (
-        events.where(F.col("event").isin(RangeEvent.ACQUIRED.value, *(e.value for e in SETTLED)))
+        events.where(F.col("event").isin(RangeEvent.ACQUIRED.value, *SETTLED))
         .where(F.col("member_id").isNotNull())
-        .withColumn("dwell_ms", F.when(is_acquired, measures.significant(F.col("available_ms"))))
+        .withColumn("dwell_ms", F.when(is_acquired, dwell_ms))
         .groupBy("group_id", "member_id", "client_id", "dwell_ms")
         .agg(
             F.sum(F.when(is_acquired, F.col("records")).otherwise(0)).alias("acquired"),

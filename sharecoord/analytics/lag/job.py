@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.lag.settings import LagSettings
+from sharecoord.core.rollups import CHANGES, LAGS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from sharecoord.analytics.progress import Steps
+    from sharecoord.analytics.rollups import EventLog
 
 NAME: Final = "sharecoord lag"
 WINDOWS: Final = "lag_windows"
@@ -35,7 +35,7 @@ class LagResult(jobs.JobResult):
     json_keys: ClassVar[tuple[str, ...]] = JSON_KEYS
 
 
-def _write(events: DataFrame, out: str, settings: LagSettings, steps: Steps) -> LagResult:
+def _write(log: EventLog, out: str, settings: LagSettings, steps: Steps) -> LagResult:
     """The tables, each from what was written before."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -43,12 +43,18 @@ def _write(events: DataFrame, out: str, settings: LagSettings, steps: Steps) -> 
     from sharecoord.analytics.lag import transform
     from sharecoord.analytics.lag.trend import trends
 
-    pieces = transform.passed(events, settings)
+    window_ms = settings.window_ms
+    pieces = log.pieces(
+        CHANGES, lambda events: transform.passed(events, settings), window_ms=window_ms
+    )
+    sampled = log.summed(
+        LAGS, lambda events: transform.samples(events, settings), window_ms=window_ms
+    )
     counted = of_words(pieces)
     with jobs.kept(pieces, counted):
         steps.at(1, "windows")
         changes = transform.happened(pieces)
-        rows = transform.windows(transform.samples(events, settings), changes, settings)
+        rows = transform.windows(sampled, changes, settings)
         windows = jobs.save(rows, out, WINDOWS)
         steps.at(2, "stretches")
         stretches = jobs.save(transform.stretches(windows), out, STRETCHES)

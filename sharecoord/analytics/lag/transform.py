@@ -22,28 +22,11 @@ from sharecoord.analytics.lag.settings import (
     TREND_WINDOWS,
     LagSettings,
 )
-from sharecoord.core.events import EventKind, GroupEvent, RangeEvent
+from sharecoord.core.events import EventKind, RangeEvent
+from sharecoord.core.rollups import FAILED, OF_GROUP, OF_PARTITION, PAUSES
 
 PLACE = ["group_id", "topic", "partition"]
 
-FAILED = (
-    RangeEvent.RELEASED.value,
-    RangeEvent.REJECTED.value,
-    RangeEvent.EXPIRED.value,
-    RangeEvent.DEPARTED.value,
-)
-"""Counted in records of the share-partition."""
-OF_PARTITION = (GroupEvent.OWNED.value, RangeEvent.RESET.value)
-"""Counted in events of the share-partition."""
-PAUSES = (GroupEvent.PAUSED.value, GroupEvent.RESUMED.value)
-OF_GROUP = (
-    GroupEvent.JOINED.value,
-    GroupEvent.LEFT.value,
-    GroupEvent.SESSION_ENDED.value,
-    *PAUSES,
-    GroupEvent.CONFIGURED.value,
-)
-"""Counted in events of the group."""
 SMALLEST = {
     "arrival_rate": (1, 1.0),
     "service_rate": (-1, 1.0),
@@ -62,7 +45,8 @@ def samples(events: DataFrame, settings: LagSettings) -> DataFrame:
 
     Columns: group_id, topic, partition, window (its number); of the first sample first_us (when),
     first_log_end_offset, first_finished; of the last last_us, log_end_offset, finished,
-    start_offset, lag, waiting, behind_ms; lag_max, waiting_max, behind_max_ms.
+    start_offset, lag, waiting, behind_ms; lag_max, waiting_max, behind_max_ms (of those with an age
+    that is known), behind_unknown (how many have none).
     """
     unread = F.greatest(F.col("log_end_offset") - F.col("end_offset"), F.lit(0))
     waiting = F.coalesce(unread, F.lit(0)) + F.coalesce(F.col("due"), F.lit(0))
@@ -93,10 +77,8 @@ def samples(events: DataFrame, settings: LagSettings) -> DataFrame:
         *(F.max_by(name, "us").alias(name) for name in last),
         F.max("lag").alias("lag_max"),
         F.max("waiting").alias("waiting_max"),
-        # With an age that is not known the highest is not known.
-        F.when(F.count("behind_ms") == F.count(F.lit(1)), F.max("behind_ms")).alias(
-            "behind_max_ms"
-        ),
+        F.max("behind_ms").alias("behind_max_ms"),
+        F.sum(F.col("behind_ms").isNull().cast("long")).alias("behind_unknown"),
     )
 
 
@@ -170,7 +152,9 @@ def windows(sampled: DataFrame, changes: DataFrame, settings: LagSettings) -> Da
         .withColumn("service_rate", _rate("finished", ordered))
         .withColumn("_usual", F.coalesce(F.median(served).over(together), F.lit(0.0)))
     )
-    age_ms = F.coalesce(F.col("behind_max_ms"), F.col("age_ms"))
+    # With an age that is not known the highest is not known.
+    behind_max_ms = F.when(F.col("behind_unknown") == 0, F.col("behind_max_ms"))
+    age_ms = F.coalesce(behind_max_ms, F.col("age_ms"))
     late = F.col("waiting_max") > F.col("_usual") * (settings.behind_ms / 1_000)
     old = F.coalesce(age_ms >= settings.behind_ms, F.lit(True))  # noqa: FBT003 - Spark's own
     return rated.select(

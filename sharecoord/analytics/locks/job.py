@@ -9,11 +9,11 @@ import sys
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from sharecoord.analytics import jobs
+from sharecoord.core.rollups import ATTEMPTS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from sharecoord.analytics.progress import Steps
+    from sharecoord.analytics.rollups import EventLog
 
 NAME: Final = "sharecoord locks"
 MEMBERS: Final = "locks_members"
@@ -31,13 +31,13 @@ class LocksResult(jobs.JobResult):
     json_keys: ClassVar[tuple[str, ...]] = JSON_KEYS
 
 
-def _write(events: DataFrame, out: str, _: None, steps: Steps) -> LocksResult:
+def _write(log: EventLog, out: str, _: None, steps: Steps) -> LocksResult:
     """Both tables from what is kept."""
     from sharecoord.analytics.attempts import attempts
-    from sharecoord.analytics.census import beside, census
+    from sharecoord.analytics.census import beside, census_of
     from sharecoord.analytics.locks import transform
 
-    made, counted = attempts(events), census(events)
+    made, counted = log.summed(ATTEMPTS, attempts), census_of(log)
     with jobs.kept(made, counted):
         steps.at(1, "members")
         jobs.save(transform.members(made), out, MEMBERS)

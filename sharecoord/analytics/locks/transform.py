@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics import measures
-from sharecoord.analytics.attempts import ACCEPTED, NEAR_MISS, of_event, with_member, work_ms
+from sharecoord.analytics.attempts import of_event, with_member, work_ms
 from sharecoord.analytics.census import completeness
 from sharecoord.analytics.locks.settings import (
     GONE,
@@ -28,6 +28,7 @@ from sharecoord.analytics.locks.settings import (
     Advice,
 )
 from sharecoord.core.events import RangeEvent
+from sharecoord.core.rollups import ACCEPTED, NEAR_MISS
 
 _ACKNOWLEDGED = (ACCEPTED, RangeEvent.RELEASED.value, RangeEvent.REJECTED.value)
 """What a member says itself: only of these it is known how long it needed."""

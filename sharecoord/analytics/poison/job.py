@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.poison.settings import PoisonSettings
+from sharecoord.core.rollups import ATTEMPTS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from sharecoord.analytics.progress import Steps
+    from sharecoord.analytics.rollups import EventLog
 
 NAME: Final = "sharecoord poison"
 DELIVERIES: Final = "poison_deliveries"
@@ -38,13 +38,14 @@ class PoisonResult(jobs.JobResult):
     json_keys: ClassVar[tuple[str, ...]] = JSON_KEYS
 
 
-def _write(events: DataFrame, out: str, settings: PoisonSettings, steps: Steps) -> PoisonResult:
+def _write(log: EventLog, out: str, settings: PoisonSettings, steps: Steps) -> PoisonResult:
     """The tables, each from what was written or kept before."""
     from sharecoord.analytics.attempts import attempts
-    from sharecoord.analytics.census import beside, census
+    from sharecoord.analytics.census import beside, census_of
     from sharecoord.analytics.poison import transform
 
-    made, failed, counted = attempts(events), transform.troubles(events), census(events)
+    made, counted = log.summed(ATTEMPTS, attempts), census_of(log)
+    failed = transform.troubles(log.rows)
     keys = transform.keys(failed)
     with jobs.kept(made, failed, counted, keys):
         steps.at(1, "attempts")

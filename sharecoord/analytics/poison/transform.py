@@ -15,15 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics import measures
-from sharecoord.analytics.attempts import (
-    ACCEPTED,
-    BESIDE,
-    FAILED,
-    GIVEN_UP,
-    of_event,
-    with_member,
-    work_ms,
-)
+from sharecoord.analytics.attempts import GIVEN_UP, of_event, with_member, work_ms
 from sharecoord.analytics.census import completeness
 from sharecoord.analytics.poison.settings import (
     NAMED_MAX,
@@ -32,6 +24,7 @@ from sharecoord.analytics.poison.settings import (
     REASONS_MAX,
 )
 from sharecoord.core.events import RangeEvent
+from sharecoord.core.rollups import ACCEPTED, BESIDE, FAILED
 
 MS_PER_HOUR = 3_600_000
 LOAD_STEPS = 4

@@ -20,6 +20,8 @@ from sharecoord.core.events import KEY_BYTES_MAX
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from sharecoord.analytics.rollups import EventLog
+
 NAME: Final = "sharecoord timeline"
 EVENTS: Final = "timeline_events"
 JSON_KEYS: Final = (
@@ -58,8 +60,8 @@ def run(
         AnalyticsError: There are none, more than `STORY_EVENTS_MAX`, or as its subclasses say.
     """
 
-    def write(frame: DataFrame, _: object) -> TimelineResult:
-        return _told(frame, out, whose)
+    def write(log: EventLog, _: object) -> TimelineResult:
+        return _told(log.rows, out, whose)
 
     return jobs.run(
         spark,

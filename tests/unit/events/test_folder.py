@@ -56,7 +56,7 @@ def write(path: Path, schema: pa.Schema, coordinator_id: str = "c") -> None:
         else pa.nulls(1, field.type)
         for field in schema
     ]
-    with ParquetFile(path.with_name("_part"), schema) as file:
+    with ParquetFile(path.with_name("_part"), schema, path.parents[2]) as file:
         file.add(pa.record_batch(arrays, schema=schema))
         file.finish(path)
 

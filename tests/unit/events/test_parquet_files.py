@@ -175,7 +175,7 @@ def test_the_file_of_a_killed_conversion_is_deleted(root: Path, segment: Segment
 
 
 def test_a_file_that_is_not_finished_is_not_there(tmp_path: Path) -> None:
-    with ParquetFile(tmp_path / "x.part", SCHEMA) as file:
+    with ParquetFile(tmp_path / "x.part", SCHEMA, tmp_path) as file:
         file.add(Rows("c").take())
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,233 @@
+"""What jobs find by rollups is what they find by rows, and which files are read by them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sharecoord.analytics.attempts import attempts
+from sharecoord.analytics.census import census, census_of, words
+from sharecoord.analytics.fairness import job as fairness
+from sharecoord.analytics.fairness import transform as of_fairness
+from sharecoord.analytics.fairness.settings import FairnessSettings
+from sharecoord.analytics.frames import Range, read_events, read_log
+from sharecoord.analytics.lag import job as lag
+from sharecoord.analytics.lag import transform as of_lag
+from sharecoord.analytics.lag.settings import LagSettings
+from sharecoord.analytics.locks import job as locks
+from sharecoord.analytics.poison import job as poison
+from sharecoord.core.events import GroupEvent, RangeEvent
+from sharecoord.core.rollups import ATTEMPTS, CHANGES, HANDED, LAGS, WAITS, Rollup
+from sharecoord.events import rollup
+from sharecoord.events.rollup import roll_up, rollup_path
+
+from .support import ARROW_SCHEMA, Row, at, change, dicts, event, handed, sample, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DAY_S = 86_400
+GROUPS = ("g", "a b/ü=%")
+
+
+def some(of: random.Random, *values: Any) -> Any:
+    """One of them, or null at times."""
+    return None if of.random() < 0.15 else of.choice(values)
+
+
+def any_row(of: random.Random, second: float) -> Row:
+    """A row of any kind, with values at the limits and nulls in every column."""
+    named = {"group_id": of.choice(GROUPS), "partition": of.choice((0, 1)), "topic": "t"}
+    member = of.choice("abc")
+    sequence = of.choice((0, 1, 62, 63, 64, 127, *range(200, 400)))
+    kind = of.choice(("range",) * 6 + ("member", "partition", "group", "lost"))
+    if kind == "range":
+        given = {
+            "change_sequence": sequence,
+            "delivery_count": of.randint(0, 3),
+            "state": some(of, "available", "acquired", "acknowledged", "archived"),
+            **{name: some(of, 0, 9, 10, 999, 1_005, 123_456, 10**15) for name in TIMES},
+            "key": some(of, b"k"),
+        }
+        what = of.choice([each.value for each in RangeEvent])
+        found = change(second, what, member, of.randint(1, 9), **{**named, **given})
+        return {**found, "member_id": some(of, member), "topic_id": some(of, "0" * 32)}
+    if kind == "member":
+        return sample(second, member, 9, of.randint(0, 9), **named | {"held": some(of, 0, 5)})
+    if kind == "partition":
+        offsets = {name: some(of, 0, 5, 1_000) for name in OFFSETS}
+        return event(kind, second, **named, **offsets, change_sequence=sequence, interval_ms=1_000)
+    if kind == "group":
+        what = of.choice([each.value for each in GroupEvent])
+        return event(kind, second, **named | {"topic": None}, event=what, member_id=some(of, "a"))
+    return event(kind, second, records=3, group_id=of.choice(("", "g")))
+
+
+TIMES = ("available_ms", "age_ms", "held_ms", "work_us", "lock_ms", "lock_left_ms")
+OFFSETS = ("log_end_offset", "start_offset", "end_offset", "lag", "due", "window_max")
+
+
+def rolled(folder: Path, files: list[Path], *, times: int = 1) -> None:
+    """Makes the rollups of files, of two batches each; `times` 2: wrongly, of all rows twice."""
+    for path in files:
+        table = pq.ParquetFile(path).read()
+        batches = table.to_batches(max_chunksize=max(1, table.num_rows // 2)) * times
+        roll_up(path, folder, batches)
+
+
+def sorted_rows(found: DataFrame, columns: tuple[str, ...]) -> list[Any]:
+    """All rows, sorted, in an order that nulls do not disturb."""
+    return sorted((tuple(row[name] for name in columns) for row in dicts(found)), key=repr)
+
+
+TABLES: list[tuple[Rollup, Callable[[int], Callable[[DataFrame], DataFrame]]]] = [
+    (CHANGES, lambda ms: lambda rows: of_lag.passed(rows, LagSettings(window_ms=ms))),
+    (ATTEMPTS, lambda _: attempts),
+    (WAITS, lambda _: of_fairness.timings),
+    (HANDED, lambda ms: lambda rows: of_fairness.acquired(rows, FairnessSettings(window_ms=ms))),
+    (LAGS, lambda ms: lambda rows: of_lag.samples(rows, LagSettings(window_ms=ms))),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Any rows, four files with rollups and some without; no two samples at the same time."""
+    root: Path = tmp_path_factory.mktemp("events")
+    of = random.Random(7)
+    with pytest.MonkeyPatch.context() as patch:
+        # Added up in memory many times, and written in many row groups.
+        patch.setattr(rollup, "WAITING_MAX", 20)
+        for number in range(3):
+            rows = [any_row(of, number * 70 + 0.37 * n) for n in range(200)]
+            files = write(root, rows, name=f"events-{number}")
+            if number:
+                rolled(root, files)
+    return root
+
+
+@pytest.mark.parametrize("window_ms", [10_000, 30_000, 5_000])
+@pytest.mark.parametrize("number", range(len(TABLES)), ids=[each[0].table for each in TABLES])
+def test_a_table_is_that_of_the_rows(
+    spark: SparkSession, folder: Path, number: int, window_ms: int
+) -> None:
+    table, maker = TABLES[number]
+    of_rows = maker(window_ms)
+    log = read_log(spark, str(folder))
+    assert log.rolled is not None
+    assert log.rest is not None
+    found = log.summed(table, of_rows, window_ms=window_ms)
+    rows = sorted_rows(of_rows(read_events(spark, str(folder))), table.columns)
+    assert rows
+    assert sorted_rows(found, table.columns) == rows
+
+
+def test_the_census_is_that_of_the_rows(spark: SparkSession, folder: Path) -> None:
+    rows = census(read_events(spark, str(folder)))
+    found = census_of(read_log(spark, str(folder)))
+    assert sorted_rows(found, tuple(rows.columns)) == sorted_rows(rows, tuple(rows.columns))
+    assert max(row["seen"] for row in dicts(rows)) > 64, "several words"
+
+
+def test_jobs_find_the_same(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for date in folder.glob("date=*"):
+        (plain / date.name).symlink_to(date)
+    for run in (fairness.run, lag.run, poison.run, locks.run):
+        run(spark, str(folder), str(tmp_path / "a"))
+        run(spark, str(plain), str(tmp_path / "b"))
+    tables = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert len(tables) == 16
+    for name in tables:
+        one, other = (rounded(spark, tmp_path / which / name) for which in "ab")
+        assert one == other, name
+
+
+def rounded(spark: SparkSession, place: Path) -> list[str]:
+    """The rows of a table; sums of floating-point numbers depend on their order a little."""
+    rows = dicts(spark.read.parquet(str(place)))
+    return sorted(
+        repr([round(v, 9) if isinstance(v, float) else v for v in row.values()]) for row in rows
+    )
+
+
+# -- which files ----------------------------------------------------------------------------------
+
+
+def counted(spark: SparkSession, root: Path, **wanted: Any) -> int:
+    """Rows of kind range, of rollups that say that there are twice as many."""
+    log = read_log(spark, str(root), Range(**wanted))
+    return sum(row["events"] for row in dicts(log.pieces(CHANGES, TABLES[0][1](10_000))))
+
+
+@pytest.fixture
+def doubled(tmp_path: Path) -> list[Path]:
+    """Files of two dates and of two groups, a row each; their rollups say that there are two."""
+    rows = [handed(second, "a", 1, group_id=group) for second in (1, DAY_S + 1) for group in GROUPS]
+    files = write(tmp_path, rows)
+    rolled(tmp_path, files, times=2)
+    return files
+
+
+def test_rollups_stand_for_whole_dates_only(
+    spark: SparkSession, tmp_path: Path, doubled: list[Path]
+) -> None:
+    assert len(doubled) == 4
+    assert counted(spark, tmp_path) == 8
+    assert counted(spark, tmp_path, since=at(0), until=at(DAY_S)) == 4
+    assert counted(spark, tmp_path, since=at(1)) == 2 + 4
+    assert counted(spark, tmp_path, until=at(DAY_S + 2)) == 4 + 2
+
+
+def test_groups_are_told_apart_in_rollups(
+    spark: SparkSession, tmp_path: Path, doubled: list[Path]
+) -> None:
+    assert doubled
+    assert counted(spark, tmp_path, groups=(GROUPS[1],)) == 4
+
+
+def test_rollups_without_their_file_do_not_count(
+    spark: SparkSession, tmp_path: Path, doubled: list[Path]
+) -> None:
+    doubled[0].unlink()
+    assert counted(spark, tmp_path) == 6
+    log = read_log(spark, str(tmp_path), without=[str(doubled[1])])
+    assert log.rest is None
+    found = log.pieces(CHANGES, TABLES[0][1](10_000))
+    assert sum(row["events"] for row in dicts(found)) == 4
+
+
+def test_files_without_rollups_are_read(
+    spark: SparkSession, tmp_path: Path, doubled: list[Path]
+) -> None:
+    for path in doubled[:3]:
+        rollup_path(path).unlink()
+    assert counted(spark, tmp_path) == 3 + 2
+    rollup_path(doubled[3]).unlink()
+    log = read_log(spark, str(tmp_path))
+    assert log.rolled is None
+    assert counted(spark, tmp_path) == 4
+
+
+def test_other_readers_do_not_see_them(
+    spark: SparkSession, tmp_path: Path, doubled: list[Path]
+) -> None:
+    assert doubled
+    assert read_events(spark, str(tmp_path)).count() == 4
+    assert spark.read.parquet(str(tmp_path)).count() == 4
+
+
+def test_the_schema_of_a_table_is_that_of_the_rows(spark: SparkSession, folder: Path) -> None:
+    log = read_log(spark, str(folder))
+    for table, maker in TABLES:
+        assert log.rolled is not None
+        of_rows = maker(10_000)(log.rows).select(*table.columns)
+        assert log.rolled.select(*table.columns).dtypes == of_rows.dtypes, table.table
+    assert set(words(log.rows).columns) <= set(CHANGES.columns)
+    assert pa.schema(ARROW_SCHEMA).names == read_events(spark, str(folder)).columns
