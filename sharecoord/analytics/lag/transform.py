@@ -267,8 +267,12 @@ def causes(window_rows: DataFrame) -> DataFrame:
         _compared(name, around, before, sign, unit) for name, (sign, unit) in SMALLEST.items()
     ]
     ranks = Window.partitionBy(*PLACE, "since").orderBy(F.desc("score"), "cause")
+    # Most windows are far from where a stretch begins: nothing of them is compared.
+    soon = F.max("begins").over(ordered.rowsBetween(0, 1 + BEFORE_WINDOWS))
     return (
         _numbered(window_rows)
+        .withColumn("_soon", soon)
+        .where(F.col("_soon"))
         .withColumn("_all", F.array(*compared))
         .where(F.col("begins"))
         .select(*PLACE, F.col("window_start").alias("since"), F.inline("_all"))
