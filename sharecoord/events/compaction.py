@@ -35,8 +35,15 @@ from sharecoord.events.folder import (
     facts_of,
 )
 from sharecoord.events.parquet_files import BATCH_ROWS, ParquetFile, finish_left
-from sharecoord.events.places import PART_SUFFIX, events_file, segment_of, sync
-from sharecoord.events.rollup import events_path, roll_up, rollup_path
+from sharecoord.events.places import (
+    PART_SUFFIX,
+    events_file,
+    events_path,
+    rollup_path,
+    segment_of,
+    sync,
+)
+from sharecoord.events.rollup import roll_up
 from sharecoord.events.schema import SCHEMA, schema_of
 from sharecoord.events.spool import segment_name, spool_files
 

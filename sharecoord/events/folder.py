@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from sharecoord.core.events import SCHEMA_VERSION
 from sharecoord.core.rollups import DIRECTORY
 from sharecoord.errors import EventsFolderInUseError, InvalidRequestError
-from sharecoord.events.places import SPOOL, date_of, sync, unescape
-from sharecoord.events.rollup import events_path, rows_of
+from sharecoord.events.places import SPOOL, date_of, events_path, sync, unescape
+from sharecoord.events.rollup import rows_of
 from sharecoord.events.schema import GROUP_KEY, SCHEMA, VERSION_KEY
 from sharecoord.events.spool import ASIDE_SUFFIX, is_left, spool_files
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,12 +21,16 @@ from sharecoord.events.places import (
     events_file,
     group_directory,
     make_directories,
+    rollup_part,
+    rollup_path,
     segment_of,
     sync,
 )
-from sharecoord.events.rollup import RollupFile, rollup_part, rollup_path
 from sharecoord.events.schema import BAD_ROWS, TEXT_COLUMNS, Rows, schema_of
 from sharecoord.events.spool import Key, Segment, time_of
+
+if TYPE_CHECKING:
+    from sharecoord.events.rollup import RollupFile
 
 log = structlog.get_logger(__name__)
 
@@ -109,6 +113,9 @@ class ParquetFile:
         table = pa.Table.from_batches(self._waiting, schema=self._schema)
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         if self._rollups is None and table.num_rows >= ROWS_MIN:
+            # It takes memory that a writer of small files does not need.
+            from sharecoord.events.rollup import RollupFile
+
             self._rollups = RollupFile(rollup_part(self._part))
         if self._rollups is not None:
             self._rollups.add(table)

@@ -15,6 +15,8 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from sharecoord.core.rollups import DIRECTORY
+
 SPOOL: Final = "_spool"
 """Directory for what is not a Parquet file yet."""
 
@@ -119,3 +121,18 @@ def make_directories(directory: Path, root: Path) -> None:
     make_directories(directory.parent, root)
     directory.mkdir(exist_ok=True)
     sync(directory.parent)
+
+
+def rollup_path(events_path: Path) -> Path:
+    """Where the rollups of a file of the event log lie."""
+    return events_path.parents[2].joinpath(DIRECTORY, *events_path.parts[-3:])
+
+
+def events_path(rollups: Path) -> Path:
+    """Of which file of the event log these rollups are."""
+    return rollups.parents[3].joinpath(*rollups.parts[-3:])
+
+
+def rollup_part(events_part: Path) -> Path:
+    """Their name while they are written, beside the events that they are of."""
+    return events_part.with_suffix(f".rollups{PART_SUFFIX}")

@@ -18,7 +18,6 @@ from sharecoord.core.rollups import (
     BESIDE,
     CHANGES,
     COLUMNS,
-    DIRECTORY,
     FAILED,
     GRANTED,
     HANDED,
@@ -36,7 +35,7 @@ from sharecoord.core.rollups import (
     Rollup,
     steps,
 )
-from sharecoord.events.places import PART_SUFFIX, make_directories, sync
+from sharecoord.events.places import PART_SUFFIX, make_directories, rollup_path, sync
 
 ROWS_KEY: Final = b"sharecoord.rollup.rows"
 """Metadata of a file of rollups: of how many rows of the event log they are."""
@@ -57,21 +56,6 @@ _BIT: Final = pa.array([*(1 << place for place in range(63)), -1 << 63], pa.int6
 _WORD_BITS: Final = 6
 """A word has 2^6 changes."""
 Columns = dict[str, Any]
-
-
-def rollup_path(events_path: Path) -> Path:
-    """Where the rollups of a file of the event log lie."""
-    return events_path.parents[2].joinpath(DIRECTORY, *events_path.parts[-3:])
-
-
-def events_path(rollups: Path) -> Path:
-    """Of which file of the event log these rollups are."""
-    return rollups.parents[3].joinpath(*rollups.parts[-3:])
-
-
-def rollup_part(events_part: Path) -> Path:
-    """Their name while they are written, beside the events that they are of."""
-    return events_part.with_suffix(f".rollups{PART_SUFFIX}")
 
 
 class RollupFile:

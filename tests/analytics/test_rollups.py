@@ -25,7 +25,8 @@ from sharecoord.analytics.poison import job as poison
 from sharecoord.core.events import GroupEvent, RangeEvent
 from sharecoord.core.rollups import ATTEMPTS, CHANGES, HANDED, LAGS, WAITS, Rollup
 from sharecoord.events import rollup
-from sharecoord.events.rollup import roll_up, rollup_path
+from sharecoord.events.places import rollup_path
+from sharecoord.events.rollup import roll_up
 
 from .support import ARROW_SCHEMA, Row, at, change, dicts, event, handed, sample, write
 

@@ -12,7 +12,8 @@ from sharecoord.core.rollups import DIRECTORY, TABLE
 from sharecoord.events import compaction, parquet_files
 from sharecoord.events.compaction import compact, roll_up_all
 from sharecoord.events.folder import EventFolder
-from sharecoord.events.rollup import events_path, rollup_path, rows_of
+from sharecoord.events.places import events_path, rollup_path
+from sharecoord.events.rollup import rows_of
 
 from .support import DAY_US, NOON_US, block, write_files
 from .support import parquet_files as files_of
