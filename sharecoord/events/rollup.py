@@ -40,7 +40,10 @@ from sharecoord.events.places import PART_SUFFIX, make_directories, rollup_path,
 ROWS_KEY: Final = b"sharecoord.rollup.rows"
 """Metadata of a file of rollups: of how many rows of the event log they are."""
 
-WAITING_MAX: Final = 100_000
+ROWS_AT_A_TIME: Final = 32_768
+"""So many rows are looked at together: some 1 KB each meanwhile."""
+
+WAITING_MAX: Final = 50_000
 """So many rows of a table are in memory before they are added up."""
 
 _TYPES: Final = {
@@ -79,13 +82,15 @@ class RollupFile:
         )
 
     def add(self, rows: pa.Table) -> None:
-        """Takes rows of the event log, a row group or so at a time."""
+        """Takes rows of the event log."""
         self._rows += rows.num_rows
-        for rollup in ROLLUPS:
-            waiting = self._waiting[rollup.table]
-            waiting.add(_MAKERS[rollup.table](rows))
-            if waiting.is_full():
-                self._write(waiting)
+        for first in range(0, rows.num_rows, ROWS_AT_A_TIME):
+            part = rows.slice(first, ROWS_AT_A_TIME)
+            for rollup in ROLLUPS:
+                waiting = self._waiting[rollup.table]
+                waiting.add(_MAKERS[rollup.table](part))
+                if waiting.is_full():
+                    self._write(waiting)
 
     def _write(self, waiting: _Waiting) -> None:
         made = waiting.take()
