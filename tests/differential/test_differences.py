@@ -67,7 +67,8 @@ class Stage:
     def join(self, side: Side, group: str, topic: str, take: int = 500, **more: Any) -> Member:
         """A member; see `sides.join`."""
         config = {"max.poll.records": take}
-        member = join(side, group, next(self._names), topic, config=config, **more)
+        name = f"{side.name}-{next(self._names)}"
+        member = join(side, group, name, topic, config=config, **more)
         self._stack.callback(_close_quietly, member)
         return member
 
@@ -92,7 +93,7 @@ def take(member: Member, count: int, kind: int | None = ACCEPT) -> list[Seen]:
             assert set(member.commit().values()) == {None}
         return len(found) >= count
 
-    eventually(enough, WAIT_S, what=f"{count} records, there are {len(found)}")
+    eventually(enough, WAIT_S, what=f"{count} records at {member.name}")
     return found
 
 
