@@ -16,6 +16,7 @@ from sharecoord.core.lanes import Taken
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.ports import OutgoingMessage
 from sharecoord.store import memory_delayed
+from sharecoord.testing.delay_judge import Clocks, DelayJudge
 from sharecoord.testing.kept_judge import KeptJudge
 from sharecoord.testing.operator_judge import OperatorJudge, offsets_of
 from sharecoord.testing.order_judge import OrderJudge
@@ -51,6 +52,7 @@ class DatabaseJudge(OperatorJudge):
     Args:
         log: What the logs hold.
         now_ms: The judge's clock.
+        store_now_ms: The store's clock.
         delivery_limit: The limit in force at the beginning.
         session_timeout_ms: How long a silent member's locks are certain.
         window_max: Most records under locks or due in one window; 0 = not limited by hand.
@@ -60,6 +62,7 @@ class DatabaseJudge(OperatorJudge):
         self,
         log: RecordLog,
         now_ms: Callable[[], int],
+        store_now_ms: Callable[[], int],
         *,
         delivery_limit: int,
         session_timeout_ms: int,
@@ -97,6 +100,8 @@ class DatabaseJudge(OperatorJudge):
         self.side_order = OrderJudge(log, now_ms, self.broken, self._is_valid)
         self.replays = ReplayJudge(log, self.broken)
         self.kept = KeptJudge(log, self.broken)
+        clocks = Clocks(now_ms, store_now_ms, self._moved_ms)
+        self.delays = DelayJudge(log, clocks, self._holds, self.broken)
         self.way: Callable[[str, str], int | None] = lambda gateway, owner: None
         """From an owner to a gateway: the same as long as nothing on it is lost; None = it is."""
         self.unheard_ms: Callable[[str, str], int | None] = lambda gateway, owner: None
@@ -127,9 +132,9 @@ class DatabaseJudge(OperatorJudge):
 
     def clock_jumped(self, by_ms: int) -> None:
         """The store's clock was set: forward, locks that are loaded later seem that much older."""
+        now_ms = self._now_ms()
+        self._jumps.append((now_ms, by_ms))
         if by_ms > 0:
-            now_ms = self._now_ms()
-            self._jumps.append((now_ms, by_ms))
             self._troubles += 1
             for shadow in self.by_id.values():
                 if now_ms - shadow.claimed_ms < LOADING_MS:
@@ -146,7 +151,7 @@ class DatabaseJudge(OperatorJudge):
         """Locks that are not certain any more do not become so again."""
         for life in shadow.lives.values():
             if (holders is None or life.holder in holders) and not self._is_valid(shadow, life):
-                life.deadline_ms = 0
+                life.ends()
 
     def letter_arrived(self, message: OutgoingMessage) -> None:
         """A dead letter is in its topic."""
@@ -227,7 +232,12 @@ class DatabaseJudge(OperatorJudge):
 
     def jumped_ms(self, granted_ms: int) -> int:
         """How much older a lock seems to who loads it: its owner did not know the time set yet."""
-        return sum(by for at, by in self._jumps if at >= granted_ms - JUMP_MEMORY_MS)
+        since_ms = granted_ms - JUMP_MEMORY_MS
+        return sum(by for at, by in self._jumps if at >= since_ms and by > 0)
+
+    def _moved_ms(self, stored_ms: int) -> int:
+        """How far off a time may be that was stored then: the clock was set, either way."""
+        return sum(abs(by) for at, by in self._jumps if at >= stored_ms - JUMP_MEMORY_MS)
 
     def initialised(self, partition_id: int, head: PartitionHead) -> None:
         """The start offset was resolved."""
@@ -277,6 +287,7 @@ class DatabaseJudge(OperatorJudge):
         first = min(offsets, default=0)
         shadow.in_order = {grant for grant in shadow.in_order if grant[0] < first}
         for offset in offsets:
+            shadow.waits.pop(offset, None)
             if shadow.lives.pop(offset, None) is not None:
                 shadow.void.update(grant for grant in shadow.granted if grant[0] == offset)
         for grant in shadow.void & shadow.granted.keys():
@@ -356,6 +367,7 @@ class DatabaseJudge(OperatorJudge):
         after = {o: row for row in part.upserted for o in range(row[0], row[1] + 1)}
         truncated_at = head.end_offset if part.raises_state_epoch else None
         self.order_of(shadow).excuse_broken_chains(shadow, before, after)
+        self.delays.committed(shadow, before, after)
         self._check_moves(shadow, before, after, head, truncated_at)
         self._check_archiving(name, before, after, letters)
         self._check_skipped(shadow, after, head)
@@ -456,10 +468,14 @@ class DatabaseJudge(OperatorJudge):
 
     def _is_valid(self, shadow: Shadow, life: RecordLife) -> bool:
         """Whether a member may still believe in its lock."""
-        if life.holder is None or life.deadline_ms <= self._now_ms():
+        return self._holds(shadow, life.holder, life.deadline_ms)
+
+    def _holds(self, shadow: Shadow, holder: str | None, deadline_ms: int) -> bool:
+        """Whether a member may still believe in a lock until then."""
+        if holder is None or deadline_ms <= self._now_ms():
             return False
-        silent_ms = self._silent.get(life.holder)
-        gateway = self._gateway_of.get(life.holder)
+        silent_ms = self._silent.get(holder)
+        gateway = self._gateway_of.get(holder)
         if gateway is not None and shadow.owner not in (None, gateway):
             # An owner that hears nothing of the gateway does not know that the member came later.
             unheard_ms = self.unheard_ms(gateway, str(shadow.owner))

@@ -10,7 +10,8 @@ keeps one life per record, and checks with a few lines each:
 4. delivery counts go down only for what was handed back unseen, and stay within the limit,
 5. start offsets only move forward, except by a reset or a truncation, which raise the state epoch,
 6. windows, credits and batches stay within their limits,
-7. a delivery of a record shows the checkpoint that was confirmed last, or one that was said since.
+7. a delivery of a record shows the checkpoint that was confirmed last, or one that was said since,
+8. nothing is handed out before the time that a delay, a back-off or a header of it says.
 
 Also the rule behind them: nothing leaves a coordinator before it is durable. Times are
 milliseconds of the judge's clock (the loop's); each message carries what its sender promised.
@@ -34,7 +35,7 @@ from sharecoord.testing.database_judge import (
     DatabaseJudge,
 )
 from sharecoord.testing.ledger import BookEntry
-from sharecoord.testing.shadow import RecordLife, Shadow, name_of, text_of
+from sharecoord.testing.shadow import Ask, RecordLife, Shadow, name_of, text_of
 
 __all__ = [
     "Judge",
@@ -117,7 +118,7 @@ class Judge(DatabaseJudge):
                 if not any(
                     h.lock_token == life.token and h.first <= offset <= h.last for h in held_here
                 ):
-                    life.deadline_ms = 0
+                    life.ends()
                     life.excused.add(life.token)
             for offset, token in [g for g, (m, _) in shadow.granted.items() if m == member_id]:
                 life = shadow.life(offset)
@@ -154,7 +155,7 @@ class Judge(DatabaseJudge):
             assert shadow is not None, "in this loop"
             life = shadow.lives.get(offset)
             if life and (life.holder, life.token) == (member_id, held.lock_token):
-                life.deadline_ms = 0
+                life.ends()
 
     def gone(self, member_id: str, book: Sequence[BookEntry] | None = None) -> None:
         """A member leaves: its locks mean nothing to it any more.
@@ -173,7 +174,7 @@ class Judge(DatabaseJudge):
         for shadow in self.by_key.values():
             for life in shadow.lives.values():
                 if life.holder == member_id:
-                    life.deadline_ms = 0
+                    life.ends()
 
     def arrived(
         self, member_id: str, stream: object, delivery: Delivery, deadlines_ms: Sequence[int]
@@ -274,6 +275,9 @@ class Judge(DatabaseJudge):
                 current = (life.token, life.holder) == (item.lock_token, member_id)
                 if current and item.checkpoint is not None:
                     life.checkpoints.append(item.checkpoint)
+                if item.type is RELEASE:
+                    until_ms = life.deadline_ms if current else 0
+                    life.asked.append(Ask(item.lock_token, self._now_ms(), item.delay_ms, until_ms))
                 if current and item.type is not RENEW:
                     life.deadline_ms = 0
                 elif current and life.deadline_ms:
@@ -310,7 +314,7 @@ class Judge(DatabaseJudge):
         if shadow.granted.get((offset, token), ("", 0))[0] == member_id:
             life.excused.add(token)
             if life.token == token:
-                life.deadline_ms = 0
+                life.ends()
 
     def _confirmed(
         self,

@@ -141,6 +141,8 @@ class OperatorJudge:
         shadow.version += 1
         for offset, old in before.items():
             new = after.get(offset)
+            if first <= offset <= last:
+                shadow.waits.pop(offset, None)
             if old.state in DEAD or (new is not None and new[2:7] == old[2:7]):
                 # The same in all but its time.
                 continue
@@ -153,7 +155,7 @@ class OperatorJudge:
                 # Only the rest of a chain goes back with it.
                 self.broken(f"{name}@{offset}: {text_of(old)} was not to be forced")
             life = shadow.life(offset)
-            life.deadline_ms = 0
+            life.ends()
             dead = {grant for grant in shadow.granted if grant[0] == offset}
             shadow.void |= dead
             for grant in dead:

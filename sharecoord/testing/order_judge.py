@@ -86,7 +86,7 @@ class OrderJudge:
                 life.excused.add(old.lock_token)
                 life.taken_back.add(old.lock_token)
                 if life.token == old.lock_token:
-                    life.deadline_ms = 0
+                    life.ends()
                 continue
             life = shadow.life(offset)
             if key not in broken and _came_back(life, old, after.get(offset), self._now_ms()):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from sharecoord.core.changes import InFlightRow, PartitionKey
 from sharecoord.core.passed_over import Ranges
 from sharecoord.core.states import AcknowledgeType, RecordState
 
 __all__ = [
+    "Ask",
     "RecordLife",
     "RecordLog",
     "Shadow",
+    "Wait",
     "name_of",
     "text_of",
 ]
@@ -34,6 +37,8 @@ class RecordLog:
         """By offset the number of the append that wrote what stands there, or stood there last."""
         self.keys: dict[tuple[str, int], dict[int, bytes]] = {}
         """Keys of records, where the life has any."""
+        self.scheduled: dict[tuple[str, int], dict[int, int]] = {}
+        """When records are due that their producer wants later, by the store's clock."""
         self.starts: dict[tuple[str, int], int] = {}
         self.highest_ends: dict[tuple[str, int], int] = {}
         """How far logs ever went, with what readers do not find."""
@@ -76,6 +81,25 @@ class RecordLog:
         return self.starts.get((key.topic_id, key.partition), 0)
 
 
+class Ask(NamedTuple):
+    """A release, as its member said it."""
+
+    token: int
+    sent_ms: int
+    delay_ms: int
+    until_ms: int
+    """So long the member might have kept its lock; 0 = something else may have ended it."""
+
+
+class Wait(NamedTuple):
+    """Until when a record must not be handed out."""
+
+    due_ms: int
+    """0 = it may at once."""
+    since_ms: int
+    """When that was stored."""
+
+
 @dataclass(slots=True)
 class RecordLife:
     """One record of one share-partition."""
@@ -96,6 +120,13 @@ class RecordLife:
     """Confirmed to a member."""
     checkpoints: list[bytes | None] = field(default_factory=lambda: [None])
     """What the next delivery may show: the last one that is sure, then those said since."""
+    asked: list[Ask] = field(default_factory=list)
+    """Its releases."""
+
+    def ends(self) -> None:
+        """Its holder can not be sure of its lock any more, whatever it said before."""
+        self.deadline_ms = 0
+        self.asked = [ask._replace(until_ms=0) for ask in self.asked]
 
 
 @dataclass
@@ -128,6 +159,10 @@ class Shadow:
     lives: dict[int, RecordLife] = field(default_factory=dict)
     kept: set[int] = field(default_factory=set)
     """Records whose payload the store has."""
+    waits: dict[int, Wait] = field(default_factory=dict)
+    """Of AVAILABLE records."""
+    granted_at_ms: dict[int, int] = field(default_factory=dict)
+    """When records were handed out last."""
     redriven: set[int] = field(default_factory=set)
     """Of a lane: letters that were taken in."""
     version: int = 0
@@ -152,8 +187,10 @@ class Shadow:
         self.void.update(dead)
         for grant in dead:
             del self.granted[grant]
-        for offset in [at for at in self.lives if at >= from_offset]:
-            del self.lives[offset]
+        known: dict[int, Any]
+        for known in (self.lives, self.waits, self.granted_at_ms):
+            for offset in [at for at in known if at >= from_offset]:
+                del known[offset]
 
     def unfinished(self) -> int:
         """Records that are due or under a lock."""

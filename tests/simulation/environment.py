@@ -27,6 +27,7 @@ from sharecoord.core.changes import (
 )
 from sharecoord.core.lanes import Order, Replayed, Selection, Taken
 from sharecoord.core.records import Headers, RecordChunk
+from sharecoord.core.schedule import DELIVER_AT_HEADER
 from sharecoord.errors import (
     InternalError,
     SharecoordError,
@@ -90,9 +91,11 @@ class SimLog(FakeLog):
             topic, count, partition=partition, key=key, value=text, headers=headers
         )
         self.known.appended(self._key(topic, partition), first, count, text)
+        place, offsets = self._key(topic, partition), range(first, first + count)
         if key is not None:
-            keys = self.known.keys.setdefault(self._key(topic, partition), {})
-            keys.update(dict.fromkeys(range(first, first + count), key))
+            self.known.keys.setdefault(place, {}).update(dict.fromkeys(offsets, key))
+        at_ms = int(dict(headers or ()).get(DELIVER_AT_HEADER) or 0)
+        self.known.scheduled.setdefault(place, {}).update(dict.fromkeys(offsets, at_ms))
         return first
 
     def skip(self, topic: str, count: int = 1, *, partition: int = 0) -> None:

@@ -7,7 +7,7 @@ found shows that the simulator, or its judge, is too weak.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -33,6 +33,7 @@ from sharecoord.core.window import RangeState, Window
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime import (
     admin,
+    candidates,
     group_actor,
     loading,
     partition_actor,
@@ -240,20 +241,19 @@ def _forgotten_range(*args: Any, **kwargs: Any) -> Any:
 _commit_of = recovery.commit_of
 
 
-def _range_forgotten_at_load(loaded: LoadedPartition, *args: Any, **kwargs: Any) -> Iterator[Any]:
+def _range_forgotten_at_load(rows: InFlight, *args: Any, **kwargs: Any) -> Any:
     """A claim loads all ranges but the last: its records pass for finished."""
-    kept = max(1, len(loaded.in_flight) - 1)
-    rows = InFlight.of(loaded.in_flight[:kept])
-    yield from _ranges_of(replace(loaded, in_flight=rows), *args, **kwargs)
+    kept = max(1, len(rows) - 1)
+    return _ranges_of(InFlight.of(rows[:kept]), *args, **kwargs)
 
 
 _ranges_of = recovery.ranges_of
 
 
-def _locks_forgotten_at_load(loaded: LoadedPartition, *args: Any, **kwargs: Any) -> Iterator[Any]:
+def _locks_forgotten_at_load(*args: Any, **kwargs: Any) -> Any:
     """A claim loads locks without their deadlines: they end at once."""
-    for first, last, value in _ranges_of(loaded, *args, **kwargs):
-        yield first, last, value._replace(deadline_ms=1) if value.deadline_ms else value
+    firsts, lasts, values = _ranges_of(*args, **kwargs)
+    return firsts, lasts, [v._replace(deadline_ms=1) if v.deadline_ms else v for v in values]
 
 
 def _no_hand_back(actor: PartitionActor, member_id: str, ranges: Sequence[Any]) -> None:
@@ -276,6 +276,42 @@ def _early_end(window: Window, now_ms: int) -> list[Any]:
 
 
 _expired = Window.expired
+
+
+def _early_due(window: Window, now_ms: int) -> int:
+    """Delayed records are due four seconds early."""
+    return _advance(window, now_ms + 4000)
+
+
+_advance = Window.advance
+
+
+def _no_delay(
+    old: RangeState,
+    settings: PartitionSettings,
+    now_ms: int,
+    delay_ms: int = 0,
+    reason: str | None = None,
+) -> RangeState:
+    """What the worker asks for does not count, the group's back-off does."""
+    return _released(old, settings, now_ms, 0, reason)
+
+
+_released = outcomes.released
+
+
+def _first_backoff(settings: PartitionSettings, failures: int, *, spread: int = 0) -> int:
+    """Each failure waits as long as the first one."""
+    return _backoff_ms(settings, 1, spread=spread)
+
+
+_backoff_ms = PartitionSettings.backoff_ms
+
+
+def _wait_forgotten_at_load(*args: Any, **kwargs: Any) -> Any:
+    """A claim makes all due that waits for its time."""
+    firsts, lasts, values = _ranges_of(*args, **kwargs)
+    return firsts, lasts, [value._replace(available_at_ms=0) for value in values]
 
 
 def _gap_assumed(partition: SharePartition, end_offset: int) -> Decision:
@@ -425,6 +461,14 @@ MUTATIONS = FLEET_MUTATIONS | {
     "all locks of an incarnation have one token": on(SharePartition, "_grant", _same_tokens),
     "a lock that ends takes its count back": on(outcomes, "released", _count_taken_back),
     "a lock ends a second early": on(Window, "expired", _early_end),
+    "what is delayed is due four seconds early": on(Window, "advance", _early_due),
+    "a delay is forgotten": on(outcomes, "released", _no_delay),
+    "a back-off is forgotten": on(PartitionSettings, "backoff_ms", lambda *_, **__: 0),
+    "a back-off does not grow": on(PartitionSettings, "backoff_ms", _first_backoff),
+    "a claim forgets until when records wait": on(loading, "ranges_of", _wait_forgotten_at_load),
+    "a schedule is not looked at": on(
+        candidates, "_by_time", lambda chunk, runs, clock: ((*run, 0) for run in runs)
+    ),
     "a join takes all locks away": on(PartitionActor, "compare_lock_book", _no_lock_book),
     "a broken stream releases all locks": on(GroupActor, "disconnected", _sessions_end_at_once),
     "a claim ends all locks": on(loading, "ranges_of", _locks_forgotten_at_load),

@@ -12,9 +12,12 @@ from unittest import mock
 
 import structlog
 
+from sharecoord.config.group import GroupConfig
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.decisions import Decision
 from sharecoord.core.invariants import check_decision
+from sharecoord.core.records import Headers
+from sharecoord.core.schedule import DELIVER_AT_HEADER
 from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.states import AcquireMode
 from sharecoord.runtime.parking import ParkingLimits
@@ -33,6 +36,9 @@ LETTERS, LETTER_PARTITIONS = "letters", 2
 
 KEYS = (None, b"", b"a", b"b", b"c")
 """Of the records of lives that have keys."""
+
+WAITS_MS = (300, 1_500, 5_000, 9_000)
+"""Of records with a schedule, where the life has any."""
 
 FINISH_S = 900.0
 """After the last fault everything must be worked off within so long, on virtual time."""
@@ -76,6 +82,8 @@ class World:
             self.log.create(LETTERS, LETTER_PARTITIONS)
         # No draw, either: two lives of thirteen.
         self.has_replays = seed % 13 in (9, 11)
+        # Nor here.
+        self.has_times = seed % 5 == 2
         self.replays = 0
         """Side groups so far."""
         self.lock_s = choice((1, 2, 2, 5, 10))
@@ -92,6 +100,7 @@ class World:
         self.judge = Judge(
             self.log.known,
             lambda: int(loop.time() * 1000),
+            self.database.clock_ms,
             delivery_limit=limit,
             session_timeout_ms=1000 * self.session_s,
             window_max=window,
@@ -126,7 +135,7 @@ class World:
             "share.delivery.count.limit": str(limit),
             "share.record.lock.duration.ms": str(1000 * self.lock_s),
             "share.session.timeout.ms": str(1000 * self.session_s),
-            "share.retry.backoff.ms": self.chance.choice(("0", "0", "500")),
+            "share.retry.backoff.ms": str(self._backoff_ms()),
             "share.isolation.level": self.chance.choice(("read_committed", "read_uncommitted")),
         }
         if self.seed % 3 == 2:
@@ -148,6 +157,15 @@ class World:
         if window:
             defaults["share.partition.max.record.locks"] = str(window)
         return defaults
+
+    def _backoff_ms(self) -> int:
+        """The judge knows the least that jitter makes of it, and that it doubles to a ceiling."""
+        base_ms: int = self.chance.choice((0, 0, 500))
+        least, most_ms = 1 - GroupConfig().retry_backoff_jitter, GroupConfig().retry_backoff_max_ms
+        self.judge.delays.backoff_ms = lambda failures: int(
+            least * min(base_ms << failures - 1, most_ms)
+        )
+        return base_ms
 
     # -- telling --------------------------------------------------------------------------------
 
@@ -271,12 +289,22 @@ class World:
         """New records, if the log takes any."""
         if not self.takes_records(topic, partition):
             return
-        if not self.has_keys:
+        has_times = self.has_times and topic != LETTERS
+        if not self.has_keys and not has_times:
             self.log.append(topic, count, partition=partition)
             return
         for _ in range(count):
-            key = KEYS[self.log.log(topic, partition).log_end * 7 % 11 % len(KEYS)]
-            self.log.append(topic, partition=partition, key=key)
+            at = self.log.log(topic, partition).log_end
+            key = KEYS[at * 7 % 11 % len(KEYS)] if self.has_keys else None
+            headers = self._deliver_at(at // 4 * 5 % 16) if has_times else None
+            self.log.append(topic, partition=partition, key=key, headers=headers)
+
+    def _deliver_at(self, place: int) -> Headers | None:
+        """A quarter of the records wait, four in a row for the same time."""
+        if place >= len(WAITS_MS):
+            return None
+        at_ms = self.database.clock_ms() + WAITS_MS[place]
+        return [(DELIVER_AT_HEADER, b"%d" % at_ms)]
 
     def takes_records(self, topic: str, partition: int) -> bool:
         """Not when the log has lost its end and nobody has noticed, nor just after its creation.
