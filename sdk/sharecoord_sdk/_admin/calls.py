@@ -14,6 +14,7 @@ from sharecoord_sdk._proto import share_service_pb2 as share_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .errors import AdminError, item_error
+from .filled import filled
 from .types import (
     ConfigEntry,
     ConfigSource,
@@ -95,15 +96,18 @@ def list_groups(states: Iterable[GroupState]) -> Call[list[GroupListing]]:
     def read(answer: pb.ListGroupsResponse) -> list[GroupListing]:
         return [GroupListing(g.group_id, _STATES[g.state]) for g in answer.groups]
 
-    return Call("ListGroups", pb.ListGroupsRequest(states=numbers), read, is_safe=True)
+    return Call("ListGroups", filled(pb.ListGroupsRequest, states=numbers), read, is_safe=True)
 
 
 def describe_groups(
     group_ids: Iterable[str], *, members: bool, offsets: bool
 ) -> Call[list[GroupDescription]]:
     """DescribeGroups."""
-    request = pb.DescribeGroupsRequest(
-        group_ids=names_of("group_ids", group_ids), include_members=members, include_offsets=offsets
+    request = filled(
+        pb.DescribeGroupsRequest,
+        group_ids=names_of("group_ids", group_ids),
+        include_members=members,
+        include_offsets=offsets,
     )
 
     def read(answer: pb.DescribeGroupsResponse) -> list[GroupDescription]:
@@ -121,7 +125,7 @@ def describe_group_configs(group_id: str) -> Call[list[ConfigEntry]]:
             for e in answer.entries
         ]
 
-    request = pb.DescribeGroupConfigsRequest(group_id=group_id)
+    request = filled(pb.DescribeGroupConfigsRequest, group_id=group_id)
     return Call("DescribeGroupConfigs", request, read, is_safe=True)
 
 
@@ -133,7 +137,8 @@ def alter_group_configs(
     validate_only: bool,
 ) -> Call[None]:
     """AlterGroupConfigs."""
-    request = pb.AlterGroupConfigsRequest(
+    request = filled(
+        pb.AlterGroupConfigsRequest,
         group_id=group_id,
         set={name: _config_text(value) for name, value in set_values.items()},
         delete=names_of("delete", delete),
@@ -146,16 +151,23 @@ def reset_offsets(
     group_id: str, to: ResetTo, topics: Topics, *, dry_run: bool, force: bool
 ) -> Call[list[ResetResult]]:
     """ResetOffsets."""
-    request = pb.ResetOffsetsRequest(
-        group_id=group_id, topics=_targets(topics), dry_run=dry_run, force=force
+    request = filled(
+        pb.ResetOffsetsRequest,
+        group_id=group_id,
+        topics=_targets(topics),
+        dry_run=dry_run,
+        force=force,
     )
     if to.kind == "to_offsets":
         request.to_offsets.SetInParent()
-        for (topic, partition), offset in to.by_partition.items():
-            request.to_offsets.offsets.add(topic=topic, partition=partition, offset=offset)
+        request.to_offsets.offsets.extend(
+            filled(pb.PartitionOffset, topic=topic, partition=partition, offset=offset)
+            for (topic, partition), offset in to.by_partition.items()
+        )
     else:
         is_flag = to.kind in ("to_earliest", "to_latest", "to_current")
-        setattr(request, to.kind, True if is_flag else to.value)
+        to_what = {to.kind: True if is_flag else to.value}
+        request.MergeFrom(filled(pb.ResetOffsetsRequest, **to_what))
 
     def read(answer: pb.ResetOffsetsResponse) -> list[ResetResult]:
         return [reset_of(p) for p in answer.partitions]
@@ -174,7 +186,8 @@ def replay(
     dry_run: bool,
 ) -> Call[list[ReplayedPartition]]:
     """Replay."""
-    request = pb.ReplayRequest(
+    request = filled(
+        pb.ReplayRequest,
         group_id=group_id,
         into_group_id=into,
         topics=_targets(topics),
@@ -185,8 +198,10 @@ def replay(
         with_settings=with_settings,
         dry_run=dry_run,
     )
-    for topic, partition, first, last in what.ranges:
-        request.offsets.add(topic=topic, partition=partition, first_offset=first, last_offset=last)
+    request.offsets.extend(
+        filled(pb.OffsetRange, topic=topic, partition=number, first_offset=first, last_offset=last)
+        for topic, number, first, last in what.ranges
+    )
 
     def read(answer: pb.ReplayResponse) -> list[ReplayedPartition]:
         return [
@@ -206,7 +221,7 @@ def replay(
 
 def delete_offsets(group_id: str, topics: Iterable[str]) -> Call[dict[str, AdminError | None]]:
     """DeleteOffsets."""
-    request = pb.DeleteOffsetsRequest(group_id=group_id, topics=names_of("topics", topics))
+    request = filled(pb.DeleteOffsetsRequest, group_id=group_id, topics=names_of("topics", topics))
 
     def read(answer: pb.DeleteOffsetsResponse) -> dict[str, AdminError | None]:
         return {t.topic: item_error(t.error_reason, t.error_message) for t in answer.topics}
@@ -216,7 +231,7 @@ def delete_offsets(group_id: str, topics: Iterable[str]) -> Call[dict[str, Admin
 
 def delete_groups(group_ids: Iterable[str]) -> Call[dict[str, AdminError | None]]:
     """DeleteGroups."""
-    request = pb.DeleteGroupsRequest(group_ids=names_of("group_ids", group_ids))
+    request = filled(pb.DeleteGroupsRequest, group_ids=names_of("group_ids", group_ids))
 
     def read(answer: pb.DeleteGroupsResponse) -> dict[str, AdminError | None]:
         return {g.group_id: item_error(g.error_reason, g.error_message) for g in answer.groups}
@@ -228,7 +243,8 @@ def pause_group(
     group_id: str, topics: Topics, members: Iterable[str], reason: str
 ) -> Call[PauseAnswer]:
     """PauseGroup."""
-    request = pb.PauseGroupRequest(
+    request = filled(
+        pb.PauseGroupRequest,
         group_id=group_id,
         topics=_targets(topics),
         member_ids=names_of("members", members),
@@ -239,16 +255,21 @@ def pause_group(
 
 def resume_group(group_id: str, topics: Topics, members: Iterable[str]) -> Call[PauseAnswer]:
     """ResumeGroup."""
-    request = pb.ResumeGroupRequest(
-        group_id=group_id, topics=_targets(topics), member_ids=names_of("members", members)
+    request = filled(
+        pb.ResumeGroupRequest,
+        group_id=group_id,
+        topics=_targets(topics),
+        member_ids=names_of("members", members),
     )
     return Call("ResumeGroup", request, _pause_answer)
 
 
 def _targets(topics: Topics) -> list[pb.OffsetTarget]:
     if isinstance(topics, Mapping):
-        return [pb.OffsetTarget(topic=t, partitions=numbers) for t, numbers in topics.items()]
-    return [pb.OffsetTarget(topic=topic) for topic in names_of("topics", topics)]
+        return [
+            filled(pb.OffsetTarget, topic=t, partitions=numbers) for t, numbers in topics.items()
+        ]
+    return [filled(pb.OffsetTarget, topic=topic) for topic in names_of("topics", topics)]
 
 
 def _pause_answer(answer: pb.PauseGroupResponse | pb.ResumeGroupResponse) -> PauseAnswer:
@@ -275,9 +296,10 @@ def list_in_flight(
     group_id: str, topic: str, partition: int, *, from_offset: int, max_ranges: int
 ) -> Call[list[InFlightRange]]:
     """ListInFlight."""
-    request = pb.ListInFlightRequest(
+    request = filled(
+        pb.ListInFlightRequest,
         group_id=group_id,
-        partition=types_pb.TopicPartition(topic=topic, partition=partition),
+        partition=filled(types_pb.TopicPartition, topic=topic, partition=partition),
         from_offset=from_offset,
         max_ranges=max_ranges,
     )

@@ -6,6 +6,7 @@ from sharecoord_sdk._proto import admin_service_pb2 as pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .calls import Call
+from .filled import filled
 from .keys import AsyncRunner, Runner
 from .types import ForceAction, ForcedRange
 
@@ -21,9 +22,10 @@ def force_records(
     dry_run: bool,
 ) -> Call[list[ForcedRange]]:
     """ForceRecords."""
-    request = pb.ForceRecordsRequest(
+    request = filled(
+        pb.ForceRecordsRequest,
         group_id=group_id,
-        partition=types_pb.TopicPartition(topic=topic, partition=partition),
+        partition=filled(types_pb.TopicPartition, topic=topic, partition=partition),
         first_offset=first_offset,
         last_offset=last_offset,
         action=_ACTION_NUMBERS[ForceAction(action)],

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from sharecoord_sdk._proto import admin_service_pb2 as pb
 
 from .calls import Call
+from .filled import filled
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class BlockedKey:
 
 def block_keys(group_id: str, keys: Iterable[bytes | str], reason: str) -> Call[None]:
     """BlockKeys."""
-    request = pb.BlockKeysRequest(group_id=group_id, keys=_keys(keys), reason=reason)
+    request = filled(pb.BlockKeysRequest, group_id=group_id, keys=_keys(keys), reason=reason)
 
     def read(answer: pb.BlockKeysResponse) -> None:
         del answer  # it has no fields
@@ -44,7 +45,9 @@ def unblock_keys(group_id: str, keys: Iterable[bytes | str]) -> Call[list[bytes]
     def read(answer: pb.UnblockKeysResponse) -> list[bytes]:
         return list(answer.not_blocked)
 
-    return Call("UnblockKeys", pb.UnblockKeysRequest(group_id=group_id, keys=_keys(keys)), read)
+    return Call(
+        "UnblockKeys", filled(pb.UnblockKeysRequest, group_id=group_id, keys=_keys(keys)), read
+    )
 
 
 def list_blocked_keys(group_id: str) -> Call[list[BlockedKey]]:
@@ -53,7 +56,7 @@ def list_blocked_keys(group_id: str) -> Call[list[BlockedKey]]:
     def read(answer: pb.ListBlockedKeysResponse) -> list[BlockedKey]:
         return [BlockedKey(k.key, k.since_ms, k.reason, k.waiting_records) for k in answer.keys]
 
-    request = pb.ListBlockedKeysRequest(group_id=group_id)
+    request = filled(pb.ListBlockedKeysRequest, group_id=group_id)
     return Call("ListBlockedKeys", request, read, is_safe=True)
 
 

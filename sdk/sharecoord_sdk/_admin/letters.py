@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from sharecoord_sdk._proto import admin_service_pb2 as pb
 
 from .calls import Call
+from .filled import filled
 from .letter_types import (
     DeadLetter,
     DeadLetterDetails,
@@ -244,7 +245,8 @@ class AsyncLetterCalls:
 def _list(
     group_id: str, wanted: DeadLetterFilter | None, *, max_letters: int, after: str, topic: str
 ) -> Call[DeadLetterPage]:
-    request = pb.ListDeadLettersRequest(
+    request = filled(
+        pb.ListDeadLettersRequest,
         group_id=group_id,
         filter=_filter(wanted),
         max_letters=max_letters,
@@ -261,11 +263,11 @@ def _list(
 def _show(
     group_id: str, letter_id: str, *, place: tuple[int, int] | None, topic: str
 ) -> Call[DeadLetterDetails]:
-    request = pb.ShowDeadLetterRequest(group_id=group_id, dead_letter_topic=topic)
+    request = filled(pb.ShowDeadLetterRequest, group_id=group_id, dead_letter_topic=topic)
     if place is None:
         request.id = letter_id
     else:
-        request.place.CopyFrom(pb.DeadLetterPlace(partition=place[0], offset=place[1]))
+        request.place.CopyFrom(filled(pb.DeadLetterPlace, partition=place[0], offset=place[1]))
 
     def read(answer: pb.ShowDeadLetterResponse) -> DeadLetterDetails:
         return DeadLetterDetails(
@@ -281,8 +283,12 @@ def _show(
 def _redrive(
     group_id: str, wanted: DeadLetterFilter | None, *, dry_run: bool, **fields: Any
 ) -> Call[DeadLettersResult]:
-    request = pb.RedriveDeadLettersRequest(
-        group_id=group_id, filter=_filter(wanted), dry_run=dry_run, **fields
+    request = filled(
+        pb.RedriveDeadLettersRequest,
+        group_id=group_id,
+        filter=_filter(wanted),
+        dry_run=dry_run,
+        **fields,
     )
     return Call("RedriveDeadLetters", request, _result, is_safe=dry_run)
 
@@ -290,14 +296,18 @@ def _redrive(
 def _discard(
     group_id: str, wanted: DeadLetterFilter | None, *, dry_run: bool, **fields: Any
 ) -> Call[DeadLettersResult]:
-    request = pb.DiscardDeadLettersRequest(
-        group_id=group_id, filter=_filter(wanted), dry_run=dry_run, **fields
+    request = filled(
+        pb.DiscardDeadLettersRequest,
+        group_id=group_id,
+        filter=_filter(wanted),
+        dry_run=dry_run,
+        **fields,
     )
     return Call("DiscardDeadLetters", request, _result, is_safe=dry_run)
 
 
 def _withdraw(group_id: str, *, topic: str) -> Call[int]:
-    request = pb.WithdrawRedriveRequest(group_id=group_id, dead_letter_topic=topic)
+    request = filled(pb.WithdrawRedriveRequest, group_id=group_id, dead_letter_topic=topic)
 
     def read(answer: pb.WithdrawRedriveResponse) -> int:
         return answer.letters
@@ -331,7 +341,8 @@ def _filter(wanted: DeadLetterFilter | None) -> pb.DeadLetterFilter:
     for name in ("reasons", "ids"):
         if isinstance(getattr(wanted, name), str):
             raise TypeError(f"{name} is one str; give a list of them")
-    made = pb.DeadLetterFilter(
+    made = filled(
+        pb.DeadLetterFilter,
         reasons=wanted.reasons,
         topic=wanted.topic,
         partitions=wanted.partitions,

@@ -9,6 +9,7 @@ from sharecoord_sdk._proto import admin_service_pb2 as pb
 
 from .calls import Call, names_of, reset_of
 from .errors import AdminError, item_error
+from .filled import filled
 from .keys import AsyncKeyCalls, AsyncRunner, KeyCalls, Runner
 from .types import ResetResult
 
@@ -49,7 +50,8 @@ def import_offsets(
     group_id: str, consumer_group: str, topics: Iterable[str], *, dry_run: bool, force: bool
 ) -> Call[list[ImportedOffsets]]:
     """ImportOffsets."""
-    request = pb.ImportOffsetsRequest(
+    request = filled(
+        pb.ImportOffsetsRequest,
         group_id=group_id,
         from_consumer_group=consumer_group,
         topics=names_of("topics", topics),
@@ -74,7 +76,8 @@ def export_offsets(
     group_id: str, consumer_group: str, topics: Iterable[str], *, dry_run: bool, force: bool
 ) -> Call[list[ExportedOffsets]]:
     """ExportOffsets."""
-    request = pb.ExportOffsetsRequest(
+    request = filled(
+        pb.ExportOffsetsRequest,
         group_id=group_id,
         to_consumer_group=consumer_group,
         topics=names_of("topics", topics),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from sharecoord_sdk.admin import (
     AsyncAdminClient,
     AuthorizationError,
     CoordinatorUnavailableError,
+    ForceAction,
     GroupNotEmptyError,
     GroupNotFoundError,
     InvalidConfigError,
@@ -166,6 +167,57 @@ def test_one_name_is_not_a_list_of_names() -> None:
             client.delete_groups("g")
         with pytest.raises(TypeError, match="topics is one str"):
             client.reset_offsets("g", ResetTo.latest(), "orders")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda c: c.list_in_flight("g", "t", 2**31),
+            ValueError,
+            r"^partition must be -2147483648 ",
+        ),
+        (
+            lambda c: c.list_in_flight("g", "t", 0, from_offset="x"),
+            TypeError,
+            "^from_offset must be int",
+        ),
+        (
+            lambda c: c.list_in_flight("g", "t", 0, max_ranges=-1),
+            ValueError,
+            "^max_ranges must be 0 ",
+        ),
+        (lambda c: c.list_in_flight(5, "t", 0), TypeError, "^group_id must be str, not 5"),
+        (
+            lambda c: c.force_records("g", "t", 0, 0, 2**63, ForceAction.SKIP),
+            ValueError,
+            "^last_offset",
+        ),
+        (
+            lambda c: c.reset_offsets("g", ResetTo.offset(2**63), ["t"]),
+            ValueError,
+            "^to_offset must",
+        ),
+        (
+            lambda c: c.reset_offsets("g", ResetTo.offsets({("t", 0): 1.5})),
+            TypeError,
+            "^offset must be int",
+        ),
+        (lambda c: c.pause_group("g", {"t": ["0"]}), TypeError, "^each of partitions must be int"),
+        (lambda c: c.show_dead_letter("g", place=(0, 2**63)), ValueError, "^offset must be"),
+        (
+            lambda c: c.redrive_dead_letters("g", rate_per_s=-1),
+            ValueError,
+            "^rate_per_s must be 0 ",
+        ),
+        (lambda c: c.block_keys("g", [b"a"], reason=b"\xff"), ValueError, "^reason can not be"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    call: Callable[[AdminClient], object], error: type[Exception], text: str
+) -> None:
+    with AdminClient(HERE) as client, pytest.raises(error, match=text):
+        call(client)
 
 
 async def test_nobody_at_the_address() -> None:
