@@ -92,6 +92,11 @@ class Window:
         return self.end_offset - self.start_offset - self.unfinished
 
     @property
+    def done(self) -> int:
+        """Grows by what becomes final, dead letters that wait included; a truncation lowers it."""
+        return self.end_offset - self.acquired - self.due - self.delayed
+
+    @property
     def ready(self) -> int:
         """Due records that a member without locks could have; with order it may be too high."""
         return self.due if self.order is None else self.order.ready

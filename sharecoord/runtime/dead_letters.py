@@ -117,6 +117,8 @@ class DeadLetters:
         self._reading: asyncio.Task[None] | None = None
         self._again: asyncio.TimerHandle | None = None
         self._delay_s = AGAIN_S
+        self.made = self.done_at_load = 0
+        """Letters made in this incarnation, and `Window.done` at its begin."""
         self.problem = ""
         """What keeps letters from their topic; "" = nothing does."""
 
@@ -178,7 +180,7 @@ class DeadLetters:
             checkpoint_of=actor.checkpoints.for_letter,
         )
         for letter in letters:
-            actor.letters_made += 1
+            self.made += 1
             whole = self._with_payload(letter, actor.cache.find(letter.offset))
             if whole is None:
                 self._lacking[letter.offset] = letter

@@ -12,9 +12,9 @@ from sharecoord.config.group import GroupConfig
 from sharecoord.core.flood import FloodGauge, FloodSettings
 from sharecoord.core.pauses import FLOOD_BREAKER, WHOLE_GROUP
 from sharecoord.errors import SharecoordError
+from sharecoord.runtime.dead_letters import DeadLetters
 from sharecoord.runtime.group_actor import GroupActor
 from sharecoord.runtime.interventions import Interventions
-from sharecoord.runtime.partition_actor import PartitionActor
 
 log = structlog.get_logger(__name__)
 
@@ -34,8 +34,8 @@ class _Seen:
 
     def __init__(self) -> None:
         self.gauge = FloodGauge()
-        self.totals: dict[PartitionActor, tuple[int, int, int]] = {}
-        """By share-partition: state epoch, finished, dead letters."""
+        self.totals: dict[DeadLetters, tuple[int, int, int]] = {}
+        """By incarnation of a share-partition: state epoch, finished, dead letters."""
 
 
 class FloodWatch:
@@ -49,6 +49,8 @@ class FloodWatch:
     def __init__(self, coordinator: WatchingCoordinator, admin: Interventions) -> None:
         self._groups = coordinator.groups
         self._admin = admin
+        self._known: set[GroupActor] = set()
+        """All groups at the last look, those without a breaker included."""
         self._seen: dict[GroupActor, _Seen] = {}
 
     async def run(self) -> None:
@@ -60,7 +62,8 @@ class FloodWatch:
     async def look(self) -> None:
         """Counts, and pauses what is to stop; what could not be paused is tried again."""
         groups = [g for g in self._groups.values() if g.config.dlq_flood_ratio]
-        self._seen = {group: self._seen.get(group) or _Seen() for group in groups}
+        self._seen = {group: self._seen.get(group) or self._first_seen(group) for group in groups}
+        self._known = set(self._groups.values())
         for group, seen in self._seen.items():
             settings = flood_settings(group.config)
             finished, letters = _counted(group, seen)
@@ -80,6 +83,13 @@ class FloodWatch:
             except SharecoordError as error:
                 log.warning("not paused yet", group=group.group_id, why=error.message)
 
+    def _first_seen(self, group: GroupActor) -> _Seen:
+        seen = _Seen()
+        if group in self._known:
+            # Its breaker has just been set: what was before does not count.
+            _counted(group, seen)
+        return seen
+
 
 def flood_settings(config: GroupConfig) -> FloodSettings:
     """When a group is to stop."""
@@ -89,18 +99,20 @@ def flood_settings(config: GroupConfig) -> FloodSettings:
 
 
 def _counted(group: GroupActor, seen: _Seen) -> tuple[int, int]:
-    """How many records were finished since the last look, and became dead letters."""
+    """How many records were finished since the last look, and became dead letters.
+
+    What was loaded since then counts from its load on.
+    """
     finished = letters = 0
-    totals: dict[PartitionActor, tuple[int, int, int]] = {}
+    totals: dict[DeadLetters, tuple[int, int, int]] = {}
     for actor in group.partitions.values():
         if actor.partition is None:
             continue
-        window = actor.partition.window
-        done = window.start_offset + window.finished + window.archiving
-        now = totals[actor] = (actor.state_epoch, done, actor.letters_made)
-        before = seen.totals.get(actor)
-        # A reset moves the start: that is nobody's work.
-        if before is not None and before[0] == now[0]:
+        outbox, epoch = actor.letters, actor.state_epoch
+        now = totals[outbox] = (epoch, actor.partition.window.done, outbox.made)
+        before = seen.totals.get(outbox, (epoch, outbox.done_at_load, 0))
+        # A truncation moves the end: that is nobody's work.
+        if before[0] == epoch:
             finished += max(0, now[1] - before[1])
             letters += now[2] - before[2]
     seen.totals = totals

@@ -57,8 +57,6 @@ class LetterOwner(Protocol):
     state_epoch: int
     partition_id: int
     generation: int
-    letters_made: int
-    """Records that became dead letters since this process started."""
     dead_letters: int
     """Sent since this process started."""
 

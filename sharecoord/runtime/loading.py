@@ -181,6 +181,9 @@ async def _load_once(
         actor.truncate(truncated_at)
     actor.log_start_moved(log_start)
     forget_beyond(context, actor, log_end)
+    assert actor.partition is not None, "activated above"
+    # What the log has lost meanwhile is nobody's work.
+    actor.letters.done_at_load = actor.partition.window.done
     group.activated(actor)
 
 

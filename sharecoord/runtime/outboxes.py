@@ -75,7 +75,7 @@ class Outbox:
         self.state_epoch = loaded.row.state_epoch
         self.partition: PartitionRow | None = loaded.row
         """None = it is over."""
-        self.generation = self.dead_letters = self.letters_made = 0
+        self.generation = self.dead_letters = 0
         self.budget = GroupBudget(context.budget)
         self.cache = RecordCache(self.budget)
         self.life = self.checkpoints = self

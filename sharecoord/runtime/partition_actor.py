@@ -104,8 +104,8 @@ class PartitionActor:
         self.passed_over = PassedOver()
         self.generation = 0
         """Grows when an incarnation ends; what an older one asked for is void."""
-        self.delivered_records = self.settled_records = self.dead_letters = self.letters_made = 0
-        """Sent to members, settled by them, dead letters sent and made, since the process began."""
+        self.delivered_records = self.settled_records = self.dead_letters = 0
+        """Sent to members, settled by them, sent to the dead-letter topic, since process start."""
         self.sending: dict[DeliveryEffect, None] = {}
         """Deliveries that wait for their commit."""
         self._unseen: list[tuple[str, Sequence[AcquiredRange | HeldRange]]] = []
