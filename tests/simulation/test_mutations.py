@@ -9,7 +9,6 @@ import pytest
 
 from tests.simulation.mutations import MUTATIONS, seeds_until_found
 
-SEEDS_LONG = 2_000
 SEEDS_QUICK = 200
 SEEDS_MORE = {
     "a dead letter that Kafka refused counts as arrived": 600,
@@ -21,12 +20,11 @@ SEEDS_MORE = {
 }
 """Of mistakes that take longer to show."""
 
-SLOW = frozenset(
-    {
-        "a delivery of a former owner is passed on",
-        "letters go out while their partition is served elsewhere",
-    }
-)
+SLOW = {
+    "a delivery of a former owner is passed on": range(2_000),
+    # One life of sixteen has order and redrives.
+    "letters go out while their partition is served elsewhere": range(1, 8_000, 16),
+}
 """They need certain circumstances, hence more lives than `make test` has time for."""
 
 
@@ -37,7 +35,7 @@ def test_each_mistake_stands_in_the_docs() -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mistake", sorted(set(MUTATIONS) - SLOW))
+@pytest.mark.parametrize("mistake", sorted(MUTATIONS.keys() - SLOW.keys()))
 def test_a_mistake_is_found_at_once(mistake: str) -> None:
     lives = range(SEEDS_MORE.get(mistake, SEEDS_QUICK))
     assert seeds_until_found(MUTATIONS[mistake], lives) is not None
@@ -47,4 +45,4 @@ def test_a_mistake_is_found_at_once(mistake: str) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mistake", sorted(SLOW))
 def test_a_mistake_is_found(mistake: str) -> None:
-    assert seeds_until_found(MUTATIONS[mistake], range(SEEDS_LONG)) is not None
+    assert seeds_until_found(MUTATIONS[mistake], SLOW[mistake]) is not None
