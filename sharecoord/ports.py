@@ -277,6 +277,9 @@ class Store(Protocol):
     ) -> list[InFlightRow]:
         """Ranges whose last offset is `from_offset` or later, in order."""
 
+    def checkpoint_sizes(self, partition_id: int, first: int, last: int) -> dict[int, int]:
+        """Bytes of the checkpoints in [first, last], by offset, in order."""
+
     def count_in_flight(self, partition_id: int) -> dict[int, int]:
         """Number of records (not ranges) by state number; delayed ones under -1."""
 

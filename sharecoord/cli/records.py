@@ -33,6 +33,8 @@ _IN_FLIGHT = (
     Column("MEMBER", "member"),
     Column("LOCK-REMAINING-MS", "lock_remaining_ms"),
     Column("AVAILABLE-AT", "available_at"),
+    Column("CHECKPOINTS", "checkpoints"),
+    Column("CHECKPOINT-BYTES", "checkpoint_bytes"),
     Column("REASON", "reason"),
 )
 _STORY = (
@@ -158,7 +160,7 @@ def state_now(admin: AdminClient, group: str, topic: str, partition: int, offset
     """What a record is at this moment, in words."""
     ranges = admin.list_in_flight(group, topic, partition, from_offset=offset, max_ranges=1)
     if ranges and ranges[0].first_offset <= offset:
-        return _in_flight_text(ranges[0])
+        return _in_flight_text(ranges[0]) + _checkpoint_text(ranges[0])
     (description,) = admin.describe_groups([group])
     for found in description.offsets:
         if (found.name, found.partition) == (topic, partition):
@@ -191,6 +193,15 @@ def _in_flight_text(found: InFlightRange) -> str:
     return f"archived after {count} deliveries{reason}: never delivered again"
 
 
+def _checkpoint_text(found: InFlightRange) -> str:
+    if not found.checkpoints:
+        return ""
+    if found.first_offset == found.last_offset:
+        return f"; it has a checkpoint of {found.checkpoint_bytes} bytes"
+    records, size_bytes = f"{found.first_offset}-{found.last_offset}", found.checkpoint_bytes
+    return f"; of {records}, {found.checkpoints} have a checkpoint, {size_bytes} bytes together"
+
+
 def _range_row(found: InFlightRange) -> dict[str, Any]:
     return {
         "first_offset": found.first_offset,
@@ -200,6 +211,8 @@ def _range_row(found: InFlightRange) -> dict[str, Any]:
         "member": found.member_id,
         "lock_remaining_ms": found.lock_remaining_ms,
         "available_at": _iso(found.available_at_ms) if found.available_at_ms else None,
+        "checkpoints": found.checkpoints,
+        "checkpoint_bytes": found.checkpoint_bytes,
         "reason": found.reason,
     }
 

@@ -6,6 +6,8 @@ as they notice another coordinator's: their next commit is fenced, and they load
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
@@ -17,7 +19,7 @@ from sharecoord.config.group import (
     resolve,
     validate_group_overrides,
 )
-from sharecoord.core.changes import MemberRow, PartitionKey
+from sharecoord.core.changes import InFlightRow, MemberRow, PartitionKey
 from sharecoord.core.events import GroupEvent
 from sharecoord.core.lanes import Replayed, hinders_replay
 from sharecoord.errors import (
@@ -188,8 +190,26 @@ class Admin(Interventions, KeysAdmin):
             from_offset=from_offset,
             max_rows=max_ranges or IN_FLIGHT_DEFAULT,
         )
+        checkpoints = await self._checkpoints_of(row.partition_id, ranges) if ranges else ()
         clock = self._context.clock
-        return InFlightView(tuple(ranges), clock.to_store(clock.now_ms()))
+        return InFlightView(tuple(ranges), clock.to_store(clock.now_ms()), tuple(checkpoints))
+
+    async def _checkpoints_of(
+        self, partition_id: int, ranges: Sequence[InFlightRow]
+    ) -> list[tuple[int, int]]:
+        """Of each range: how many of its records have a checkpoint, and the bytes of these."""
+        sizes = await self._reads.call(
+            self._context.store.checkpoint_sizes,
+            partition_id,
+            ranges[0].first_offset,
+            ranges[-1].last_offset,
+        )
+        offsets, bytes_before = list(sizes), list(itertools.accumulate(sizes.values(), initial=0))
+        places = [
+            (bisect_left(offsets, row.first_offset), bisect_right(offsets, row.last_offset))
+            for row in ranges
+        ]
+        return [(stop - start, bytes_before[stop] - bytes_before[start]) for start, stop in places]
 
     # -- settings -------------------------------------------------------------------------------
 

@@ -354,3 +354,5 @@ class InFlightView:
 
     ranges: tuple[InFlightRow, ...]
     store_now_ms: int
+    checkpoints: tuple[tuple[int, int], ...]
+    """Of each range: how many of its records have a checkpoint, and the bytes of these."""

@@ -508,6 +508,12 @@ class MemoryStore:
             rows = _sorted_ranges(partition) if partition is not None else []
             return [row for row in rows if row.last_offset >= from_offset][:max_rows]
 
+    def checkpoint_sizes(self, partition_id: int, first: int, last: int) -> dict[int, int]:
+        with self._transaction("checkpoint_sizes") as database:
+            partition = database.partitions.get(partition_id)
+            kept = sorted(partition.checkpoints.values()) if partition is not None else []
+            return {each.offset: len(each.data) for each in kept if first <= each.offset <= last}
+
     def count_in_flight(self, partition_id: int) -> dict[int, int]:
         with self._transaction("count_in_flight") as database:
             partition = database.partitions.get(partition_id)

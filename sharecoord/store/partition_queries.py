@@ -396,6 +396,19 @@ def read_in_flight(
     return decode_in_flight(rows.all())
 
 
+def checkpoint_sizes(
+    connection: Connection, partition_id: int, first: int, last: int
+) -> dict[int, int]:
+    """Bytes of the checkpoints in [first, last], by offset, in order."""
+    kept = RECORD_CHECKPOINT.c
+    rows = connection.execute(
+        select(kept.record_offset, func.length(kept.data))
+        .where(kept.partition_id == partition_id, kept.record_offset.between(first, last))
+        .order_by(kept.record_offset)
+    )
+    return dict(map(tuple, rows))
+
+
 def count_in_flight(
     connection: Connection, dialect: Dialect, *, partition_id: int
 ) -> dict[int, int]:

@@ -465,6 +465,10 @@ class SqlStore:
                 connection, partition_id=partition_id, from_offset=from_offset, max_rows=max_rows
             )
 
+    def checkpoint_sizes(self, partition_id: int, first: int, last: int) -> dict[int, int]:
+        with self._read() as connection:
+            return partition_queries.checkpoint_sizes(connection, partition_id, first, last)
+
     def count_in_flight(self, partition_id: int) -> dict[int, int]:
         with self._read() as connection:
             return partition_queries.count_in_flight(

@@ -302,6 +302,10 @@ def test_checkpoints_are_written_replaced_and_deleted(world: World) -> None:
     largest = Checkpoint(7, bytes(range(256)) * 256, START_MS)
     some = [Checkpoint(9, b"", START_MS), largest, Checkpoint(2, b"one", START_MS)]
     commit(store, change_of(loaded, checkpoints=some), change_of(other, checkpoints=[largest]))
+    id_ = loaded.row.partition_id
+    assert store.checkpoint_sizes(id_, 0, 9) == {2: 3, 7: 65_536, 9: 0}
+    assert store.checkpoint_sizes(id_, 3, 8) == {7: 65_536}
+    assert store.checkpoint_sizes(id_ + 99, 0, 9) == {}
     newer = Checkpoint(2, b"two", START_MS + 1)
     commit(store, change_of(loaded, checkpoints=[newer], checkpoints_done=[2, 9, 55]))
     found = [

@@ -340,12 +340,17 @@ async def test_delete_groups(served: Served, admin: Any) -> None:
 async def test_list_in_flight(served: Served, admin: Any) -> None:
     async with served.consumer(**{"share.acknowledgement.mode": "explicit"}) as consumer:
         await consumer.subscribe(["orders"])
-        await consumer.poll(5.0)
+        messages = await consumer.poll(5.0)
         ranges = await admin.list_in_flight("g", "orders", 0)
         assert ranges[0].first_offset == 0
         assert (ranges[0].state, ranges[0].delivery_count) == (RecordState.ACQUIRED, 1)
         assert 0 < ranges[0].lock_remaining_ms <= 30_000
         assert ranges[0].lock_token > 0
+        assert ranges[0].checkpoints == 0
+        (message, *_) = messages
+        await consumer.checkpoint(message, b"half")
+        (first, *_) = await admin.list_in_flight("g", "orders", 0)
+        assert (first.first_offset, first.checkpoints, first.checkpoint_bytes) == (0, 1, 4)
         assert await admin.list_in_flight("g", "orders", 0, from_offset=100) == []
         with pytest.raises(UnknownTopicOrPartitionError):
             await admin.list_in_flight("g", "orders", 5)

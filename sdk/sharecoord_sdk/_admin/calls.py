@@ -424,6 +424,8 @@ def _in_flight(found: pb.InFlightRange) -> InFlightRange:
         lock_remaining_ms=_optional(found, "lock_remaining_ms"),
         available_at_ms=found.available_at_ms,
         reason=found.reason,
+        checkpoints=found.checkpoints,
+        checkpoint_bytes=found.checkpoint_bytes,
     )
 
 

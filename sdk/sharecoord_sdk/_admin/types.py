@@ -369,6 +369,8 @@ class InFlightRange:
         lock_remaining_ms: None unless acquired.
         available_at_ms: Not delivered before, milliseconds since the epoch; 0 = due.
         reason: Why archived, or what the worker said at its last release.
+        checkpoints: How many of the records have a checkpoint.
+        checkpoint_bytes: Of all these together.
     """
 
     first_offset: int
@@ -380,6 +382,8 @@ class InFlightRange:
     lock_remaining_ms: int | None = None
     available_at_ms: int = 0
     reason: str = ""
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -522,7 +522,7 @@ class ListInFlightRequest(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., from_offset: _Optional[int] = ..., max_ranges: _Optional[int] = ...) -> None: ...
 
 class InFlightRange(_message.Message):
-    __slots__ = ("first_offset", "last_offset", "state", "delivery_count", "member_id", "lock_token", "lock_remaining_ms", "available_at_ms", "reason")
+    __slots__ = ("first_offset", "last_offset", "state", "delivery_count", "member_id", "lock_token", "lock_remaining_ms", "available_at_ms", "reason", "checkpoints", "checkpoint_bytes")
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -532,6 +532,8 @@ class InFlightRange(_message.Message):
     LOCK_REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
     AVAILABLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_BYTES_FIELD_NUMBER: _ClassVar[int]
     first_offset: int
     last_offset: int
     state: _share_types_pb2.RecordState
@@ -541,7 +543,9 @@ class InFlightRange(_message.Message):
     lock_remaining_ms: int
     available_at_ms: int
     reason: str
-    def __init__(self, first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., state: _Optional[_Union[_share_types_pb2.RecordState, str]] = ..., delivery_count: _Optional[int] = ..., member_id: _Optional[str] = ..., lock_token: _Optional[int] = ..., lock_remaining_ms: _Optional[int] = ..., available_at_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    checkpoints: int
+    checkpoint_bytes: int
+    def __init__(self, first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., state: _Optional[_Union[_share_types_pb2.RecordState, str]] = ..., delivery_count: _Optional[int] = ..., member_id: _Optional[str] = ..., lock_token: _Optional[int] = ..., lock_remaining_ms: _Optional[int] = ..., available_at_ms: _Optional[int] = ..., reason: _Optional[str] = ..., checkpoints: _Optional[int] = ..., checkpoint_bytes: _Optional[int] = ...) -> None: ...
 
 class ListInFlightResponse(_message.Message):
     __slots__ = ("ranges",)

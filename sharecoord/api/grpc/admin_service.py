@@ -202,7 +202,10 @@ class AdminService(InterventionCalls):
             max_ranges=request.max_ranges,
         )
         return pb.ListInFlightResponse(
-            ranges=[_in_flight(row, view.store_now_ms) for row in view.ranges]
+            ranges=[
+                _in_flight(row, view.store_now_ms, *of_range)
+                for row, of_range in zip(view.ranges, view.checkpoints, strict=True)
+            ]
         )
 
     async def replay(self, request: pb.ReplayRequest) -> pb.ReplayResponse:
@@ -474,7 +477,9 @@ def _reset(result: ResetResult) -> pb.ResetPartition:
     )
 
 
-def _in_flight(row: InFlightRow, store_now_ms: int) -> pb.InFlightRange:
+def _in_flight(
+    row: InFlightRow, store_now_ms: int, checkpoints: int, checkpoint_bytes: int
+) -> pb.InFlightRange:
     return pb.InFlightRange(
         first_offset=row.first_offset,
         last_offset=row.last_offset,
@@ -485,4 +490,6 @@ def _in_flight(row: InFlightRow, store_now_ms: int) -> pb.InFlightRange:
         lock_remaining_ms=max(0, row.deadline_ms - store_now_ms) if row.deadline_ms else None,
         available_at_ms=row.available_at_ms,
         reason=row.reason or "",
+        checkpoints=checkpoints,
+        checkpoint_bytes=checkpoint_bytes,
     )

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sharecoord.config.group import GroupSource
+from sharecoord.core.decisions import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.errors import (
     GroupNotEmptyError,
@@ -224,6 +225,32 @@ async def test_a_group_that_could_not_be_deleted_goes_on(bench: Bench) -> None:
 
 
 @virtual
+async def test_checkpoints_are_counted_by_range(bench: Bench) -> None:
+    """Their content is the worker's own: it is not shown."""
+    member = await bench.member()
+    (delivery, *_) = await member.take(100)
+    for offset, data in ((0, b""), (7, b"seven"), (99, b"the last")):
+        said = AcknowledgedRange(
+            offset, offset, AcknowledgeType.RENEW, delivery.ranges[0].lock_token, checkpoint=data
+        )
+        await member.send([(delivery.key.topic, delivery.key.topic_id, 0, [said])])
+    await member.acknowledge(delivery, AcknowledgeType.ACCEPT, first=20, last=29)
+
+    async def listed(**which: int) -> list[tuple[int, int, tuple[int, int]]]:
+        view = await bench.admin.list_in_flight("g", "orders", 0, **which)
+        rows = zip(view.ranges, view.checkpoints, strict=True)
+        return [(r.first_offset, r.last_offset, of_range) for r, of_range in rows]
+
+    every = await listed()
+    assert [each for each in every if each[2][0]] == [
+        (0, 0, (1, 0)),
+        (7, 7, (1, 5)),
+        (99, 99, (1, 8)),
+    ]
+    assert await listed(from_offset=7, max_ranges=2) == every[2:4]
+
+
+@virtual
 async def test_ranges_in_flight_are_listed_in_pages(bench: Bench) -> None:
     member = await bench.member()
     (delivery, *_) = await member.take(100)
@@ -236,6 +263,7 @@ async def test_ranges_in_flight_are_listed_in_pages(bench: Bench) -> None:
     assert 0 < first.deadline_ms - found.store_now_ms <= 30_000
     rest = await bench.admin.list_in_flight("g", "orders", 0, from_offset=20)
     assert [(r.first_offset, r.last_offset) for r in rest.ranges] == [(21, 29), (31, 99)]
+    assert {*found.checkpoints, *rest.checkpoints} == {(0, 0)}
 
 
 @virtual

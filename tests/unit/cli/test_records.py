@@ -79,6 +79,18 @@ def explained(offset: int, admin: FakeAdmin) -> str:
             5,
             "on its way to the dead-letter topic, after 5 deliveries",
         ),
+        (
+            admin_with(InFlightRange(5, 5, RecordState.AVAILABLE, 1, checkpoints=1)),
+            5,
+            "it is due, after 1 deliveries; it has a checkpoint of 0 bytes",
+        ),
+        (
+            admin_with(
+                InFlightRange(5, 9, RecordState.AVAILABLE, 1, checkpoints=2, checkpoint_bytes=300)
+            ),
+            6,
+            "it is due, after 1 deliveries; of 5-9, 2 have a checkpoint, 300 bytes together",
+        ),
     ],
 )
 def test_what_a_record_is_now(admin: FakeAdmin, offset: int, text: str) -> None:
@@ -132,6 +144,8 @@ def test_what_is_in_flight_is_listed() -> None:
             "member": "ann",
             "lock_remaining_ms": 12_300,
             "available_at": None,
+            "checkpoints": 0,
+            "checkpoint_bytes": 0,
             "reason": "",
         }
     ]
