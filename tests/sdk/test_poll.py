@@ -151,6 +151,37 @@ def test_a_later_acknowledgement_replaces_details(
     assert stream.acks() == [Ack("t", 0, 0, 0, "ACCEPT", 1)]
 
 
+@pytest.mark.parametrize(
+    ("delay_ms", "error", "text"),
+    [
+        ("x", TypeError, "^delay_ms must be int, not str"),
+        (None, TypeError, "^delay_ms must be int, not None"),
+        (True, TypeError, "^delay_ms must be int, not bool"),
+        (1.5, TypeError, "^delay_ms must be int, not float"),
+        (float("nan"), TypeError, "^delay_ms must be int, not float"),
+        (-1, ValueError, "^delay_ms must be 0 to 9007199254740992, not -1"),
+        (2**53 + 1, ValueError, "^delay_ms must be 0 to 9007199254740992, not 9007199254740993"),
+    ],
+)
+def test_a_delay_that_can_not_be_is_refused_by_name(
+    drivers: Drivers,
+    coordinator: FakeCoordinator,
+    delay_ms: Any,
+    error: type[Exception],
+    text: str,
+) -> None:
+    consumer, stream = joined(drivers, coordinator, **EXPLICIT)
+    stream.send(make_batch([b"a"]))
+    (message,) = consumer.poll(10)
+    with pytest.raises(error, match=text):
+        consumer.acknowledge(message, AcknowledgeType.RELEASE, delay_ms=delay_ms)
+    with pytest.raises(error, match=text):
+        consumer.acknowledge_offset("t", 0, 0, AcknowledgeType.RELEASE, delay_ms=delay_ms)
+    consumer.acknowledge(message, AcknowledgeType.RELEASE, delay_ms=2**53)
+    consumer.commit_sync(10)
+    assert stream.acks() == [Ack("t", 0, 0, 0, "RELEASE", 1, 2**53)]
+
+
 def test_explicit_poll_wants_every_record_acknowledged(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:

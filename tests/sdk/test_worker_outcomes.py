@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -95,6 +96,22 @@ def test_a_back_off_grows_from_attempt_to_attempt_up_to_its_ceiling() -> None:
     assert waits == [("RELEASE", ms, "OSError: x") for ms in (1000, 3000, 9000, 20_000, 20_000)]
 
 
+def test_retry_wants_a_time_that_can_be() -> None:
+    for bad in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=r"^after_s must be a finite number and not negative"):
+            Retry(bad)
+    wrong: Any
+    for wrong in ("5", True, [5], 1j, timedelta(seconds=5)):
+        name = type(wrong).__name__
+        with pytest.raises(TypeError, match=f"^after_s must be a number of seconds, not {name}"):
+            Retry(wrong)
+
+
+def test_a_back_off_of_no_time_is_at_once() -> None:
+    behaviour = Behaviour(retry=Backoff(first_s=0))
+    assert outcome_of(behaviour, OSError("x")) == ("RELEASE", 1, "OSError: x")
+
+
 @pytest.mark.parametrize(("chance", "delay_ms"), [(0.0, 800), (0.5, 1000), (0.75, 1100)])
 def test_jitter_makes_a_wait_shorter_or_longer(chance: float, delay_ms: int) -> None:
     behaviour = Behaviour(retry=Backoff(1, jitter=0.2))
@@ -137,7 +154,7 @@ def test_a_function_of_message_and_attempt_says_how_long_to_wait() -> None:
     ("answer", "expected"),
     [
         (None, ("RELEASE", 0, "OSError: x")),
-        (0, ("RELEASE", 0, "OSError: x")),
+        (0, ("RELEASE", 1, "OSError: x")),
         (Reject, ("REJECT", 0, "OSError: x")),
         (Reject("too often"), ("REJECT", 0, "too often")),
     ],
@@ -245,7 +262,7 @@ def test_none_accepts_a_batch_and_its_retry_looks_at_each_record_when_it_raises(
     world = failing_world(rule, count=3, batch=3)
     world.core.settle(world.start_batch(), OSError("x"))
     world.publish()
-    assert [ack.delay_ms for ack in world.acks()] == [0, 1000, 2000]
+    assert [ack.delay_ms for ack in world.acks()] == [1, 1000, 2000]
 
 
 async def _never_awaited() -> None:

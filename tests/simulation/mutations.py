@@ -279,10 +279,10 @@ _expired = Window.expired
 
 def _early_due(window: Window, now_ms: int) -> int:
     """Delayed records are due four seconds early."""
-    return _advance(window, now_ms + 4000)
+    return _make_due(window, now_ms + 4000)
 
 
-_advance = Window.advance
+_make_due = Window.advance
 
 
 def _no_delay(

@@ -97,25 +97,27 @@ def check_details(kind: int, delay_ms: object, reason: object) -> tuple[int, str
 
     Args:
         kind: An `AcknowledgeType`.
-        delay_ms: RELEASE only: not delivered again before so many milliseconds.
+        delay_ms: RELEASE only: not delivered again before so many milliseconds; 0 = the group's
+            back-off.
         reason: RELEASE and REJECT only: a text of at most 1024 bytes.
 
     Raises:
         TypeError: Not an integer or not a str.
         ValueError: Out of bounds, or not with this type.
     """
-    delay = operator.index(delay_ms)  # type: ignore[arg-type]
+    if isinstance(delay_ms, bool) or not isinstance(delay_ms, int):
+        raise TypeError(f"delay_ms must be int, not {_name(delay_ms)}")
     if not isinstance(reason, str):
         raise TypeError(f"reason must be str, not {_name(reason)}")
-    if not 0 <= delay <= DELAY_MAX_MS:
-        raise ValueError(f"delay_ms must be 0 to {DELAY_MAX_MS}, not {delay}")
-    if delay and kind != 2:
+    if not 0 <= delay_ms <= DELAY_MAX_MS:
+        raise ValueError(f"delay_ms must be 0 to {DELAY_MAX_MS}, not {delay_ms}")
+    if delay_ms and kind != 2:
         raise ValueError("delay_ms goes with AcknowledgeType.RELEASE only")
     if reason and kind not in (2, 3):
         raise ValueError("reason goes with AcknowledgeType.REJECT and RELEASE only")
     if len(reason.encode("utf-8", "replace")) > REASON_MAX_BYTES:
         raise ValueError(f"reason must have at most {REASON_MAX_BYTES} bytes in UTF-8")
-    return delay, reason
+    return delay_ms, reason
 
 
 def read_partitions(partitions: object) -> set[tuple[str, int]]:

@@ -140,7 +140,8 @@ class BaseShareConsumer(ABC):
             message: A message that `poll` returned.
             ack_type: An `AcknowledgeType`. RENEW: the lock starts again when it is sent, and the
                 record comes back by a later poll, to be acknowledged again.
-            delay_ms: RELEASE only: not delivered again before so many milliseconds.
+            delay_ms: RELEASE only: not delivered again before so many milliseconds; 0 leaves it to
+                the group's back-off, 1 is at once.
             reason: REJECT and RELEASE only: a text of at most 1024 bytes, kept with the record.
 
         Raises:
@@ -152,7 +153,8 @@ class BaseShareConsumer(ABC):
         if message.__class__ is ReceivedMessage and ack_type.__class__ is AcknowledgeType:
             # The short way of the common case: one byte per record.
             columns: Any = message._source
-            if columns.owner is self._quick and not (columns.details or delay_ms or reason):
+            ours = columns.owner is self._quick
+            if ours and delay_ms == 0 and not (columns.details or reason):
                 states, row = columns.states, message._row
                 if states[row] <= RENEW:
                     states[row] = ack_type

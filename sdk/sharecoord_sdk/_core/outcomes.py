@@ -12,17 +12,20 @@ class Retry(Exception):  # noqa: N818 - reads as an order: raise Retry(after_s=5
     """Raised by a handler: deliver the record again, not before `after_s` seconds.
 
     Args:
-        after_s: Seconds, 0 or more.
+        after_s: Seconds; 0 = at once. None, the default, is the group's own back-off.
         reason: A short text that is kept with the record.
 
     Raises:
+        TypeError: `after_s` is no number.
         ValueError: `after_s` is negative or not finite.
     """
 
-    def __init__(self, after_s: float = 0.0, reason: str = "") -> None:
-        if not 0 <= after_s < math.inf:
+    def __init__(self, after_s: float | None = None, reason: str = "") -> None:
+        if isinstance(after_s, bool) or not isinstance(after_s, int | float | None):
+            raise TypeError(f"after_s must be a number of seconds, not {type(after_s).__name__}")
+        if after_s is not None and not 0 <= after_s < math.inf:
             raise ValueError(f"after_s must be a finite number and not negative: {after_s}")
-        super().__init__(reason or f"retry after {after_s} s")
+        super().__init__(reason or ("retry" if after_s is None else f"retry after {after_s} s"))
         self.after_s = after_s
         self.reason = reason
 
@@ -56,14 +59,18 @@ class Outcome:
     error: Exception | None = None
 
 
+def delay_ms_of(after_s: float | None) -> int:
+    """What a release carries: 0 leaves it to the group's back-off, so at once is 1 ms."""
+    return 0 if after_s is None else max(1, round(after_s * 1000))
+
+
 def outcome_of(error: Exception | None) -> Outcome:
     """Return = ACCEPT, `Retry` = RELEASE with delay, `Reject` = REJECT, any other = RELEASE."""
     match error:
         case None:
             return Outcome(AcknowledgeType.ACCEPT)
         case Retry():
-            delay_ms = round(error.after_s * 1000)
-            return Outcome(AcknowledgeType.RELEASE, delay_ms, error.reason, error)
+            return Outcome(AcknowledgeType.RELEASE, delay_ms_of(error.after_s), error.reason, error)
         case Reject():
             return Outcome(AcknowledgeType.REJECT, 0, error.reason, error)
         case _:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sharecoord_sdk._core.arguments import DELAY_MAX_MS, REASON_MAX_BYTES
-from sharecoord_sdk._core.outcomes import Reject, Retry, outcome_of
+from sharecoord_sdk._core.outcomes import Reject, Retry, delay_ms_of, outcome_of
 from sharecoord_sdk._core.records import AcknowledgeType, message_class
 
 from .handlers import Handler
@@ -97,7 +97,7 @@ def _of(outcome: Retry | Reject, reason: str) -> Word:
 
 
 def _delayed(delay_s: float, error: BaseException) -> Word:
-    delay_ms = min(round(delay_s * 1000), DELAY_MAX_MS)
+    delay_ms = min(delay_ms_of(delay_s), DELAY_MAX_MS)
     return Word(int(AcknowledgeType.RELEASE), delay_ms, _reason_of(error))
 
 

@@ -289,6 +289,8 @@ def _compared(name: str, around: WindowSpec, before: WindowSpec, sign: int, unit
     now, usual = F.avg(value).over(around), F.avg(value).over(before)
     variation = F.coalesce(F.stddev_pop(value).over(before), F.lit(0.0))
     score = sign * (now - usual) / (variation + usual * 0.1 + unit)
+    # The last digits of a mean depend on the order in which Spark adds.
+    score = F.round(score, 6)
     return F.struct(
         F.lit(name).alias("cause"),
         usual.alias("before"),
