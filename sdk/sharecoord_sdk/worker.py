@@ -245,6 +245,8 @@ class Worker:
         Raises:
             IllegalStateException: No handler, the worker ran already, or a loop runs here.
             KafkaException: The coordinator refused this worker.
+            KeyboardInterrupt: A handler raised it, after a drain of at most 5 s; or a signal.
+            SystemExit: The same.
         """
         try:
             asyncio.get_running_loop()
@@ -257,7 +259,7 @@ class Worker:
         loop = asyncio.new_event_loop()
         at_once = True
         try:
-            loop.run_until_complete(self._run())
+            self._run_in(loop)
             at_once = False
         except Exception:
             at_once = False
@@ -267,6 +269,22 @@ class Worker:
                 signal.signal(number, former)
             _close(loop, at_once=at_once)
 
+    def _run_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        run = loop.create_task(self._run())
+        while True:
+            try:
+                return loop.run_until_complete(run)
+            except (KeyboardInterrupt, SystemExit) as error:
+                shell = self._shell
+                if run.done():
+                    # Nobody else looks at it.
+                    run.exception()
+                    raise
+                if shell is None or shell.is_hurried:
+                    raise
+                # Of a task that a handler has started: it ends the loop, whoever awaits the task.
+                shell.end_by(error)
+
     async def run_async(self) -> None:
         """`run` in the running loop. Signals are the application's: call `stop`.
 
@@ -275,6 +293,8 @@ class Worker:
         Raises:
             IllegalStateException: No handler, or the worker ran already.
             KafkaException: The coordinator refused this worker.
+            KeyboardInterrupt: A handler raised it, after a drain of at most 5 s.
+            SystemExit: The same.
         """
         self._begin()
         await self._run()

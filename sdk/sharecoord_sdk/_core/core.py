@@ -6,6 +6,7 @@ No threads, no clock, no grpc: `now` is passed in (monotonic seconds), what to s
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -209,7 +210,7 @@ class ConsumerCore:
         """How long a poll with nothing to say may keep silent."""
         return self._polled_every_s
 
-    def begin_close(self, now: float) -> None:
+    def begin_close(self, now: float, within_s: float = math.inf) -> None:
         """Starts to leave (KIP-932): acknowledged records are sent, unseen ones go back.
 
         In implicit mode the records of the last poll are not accepted; the coordinator releases
@@ -217,9 +218,14 @@ class ConsumerCore:
 
         The leave itself follows when every acknowledgement has its answer: one that finds no owner,
         because coordinators are replaced at the same moment, is repeated while there are locks.
+
+        Args:
+            now: The time.
+            within_s: Who closes waits no longer.
         """
         self._closing = True
-        self._leave_by = now + min(_LEAVE_WAIT_S, self.config.close_timeout_s / 2)
+        within_s = min(within_s, self.config.close_timeout_s)
+        self._leave_by = now + min(_LEAVE_WAIT_S, within_s / 2)
         if self.config.explicit:
             self._collect(None, now, accept_rest=False)
         if self.link.is_up:

@@ -456,13 +456,13 @@ class WorkerCore(ConsumerCore):
         self.subscribe([], now)
         self.publish(now)
 
-    def begin_close(self, now: float) -> None:
+    def begin_close(self, now: float, within_s: float = math.inf) -> None:
         """Leaves: what was not finished is released by the coordinator, and counted."""
         self._stopping = True
         expired = self.hands.take_expired()
         if expired:
             self._acks.add(expired, None, now)
-        super().begin_close(now)
+        super().begin_close(now, within_s)
 
     @property
     def is_settled(self) -> bool:

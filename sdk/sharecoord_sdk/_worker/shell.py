@@ -43,6 +43,8 @@ _SIGN_S: Final = (0.5, 5.0)
 _CANCEL_S: Final = 1.0
 # The coordinator has so long to confirm before the leave; the leave waits for it once more.
 _SETTLE_S: Final = 5.0
+# When a handler ends the program the whole drain has so long; handlers that run have half of it.
+_EXIT_DRAIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class Shell(AsyncShareConsumer):
         self._cancelling = False
         self._changed = asyncio.Event()
         self._stop_asked = False
+        # What a handler raised to end the program.
+        self._exit: BaseException | None = None
         #: Whether to end without a drain.
         self.is_hurried = False
 
@@ -144,11 +148,24 @@ class Shell(AsyncShareConsumer):
         self._stop_asked = True
         self._changed.set()
 
+    def end_by(self, error: BaseException) -> None:
+        """Ends by what ends the program: drains, and `run` raises it. In the loop, or beside it."""
+        if self._exit is not None or not isinstance(error, KeyboardInterrupt | SystemExit):
+            return
+        self._exit = error
+        name = type(error).__name__
+        text = f"a handler raised {name}: this worker hands back its records, leaves, and raises it"
+        self._config.logger.log(logging.WARNING, "%s", text)
+        self._rules.begin_stop(monotonic())
+        self._soon()
+
     async def run(self) -> None:
-        """Works until `stop`, then drains and leaves.
+        """Works until `stop` or until a handler ends the program, then drains and leaves.
 
         Raises:
             KafkaException: The coordinator refused this worker.
+            KeyboardInterrupt: A handler raised it.
+            SystemExit: A handler raised it.
         """
         core = self._rules
         try:
@@ -161,10 +178,9 @@ class Shell(AsyncShareConsumer):
             except KafkaException as error:
                 refused = error
             await self._drain()
-            if refused is not None:
-                raise refused
-            if cancelled is not None:
-                raise cancelled
+            for why in (self._exit, refused, cancelled):
+                if why is not None:
+                    raise why
         finally:
             self._end_now()
             await self._end()
@@ -172,7 +188,7 @@ class Shell(AsyncShareConsumer):
     async def _work(self) -> asyncio.CancelledError | None:
         """Until somebody asks to stop, in whichever way."""
         try:
-            while not self._stop_asked and not self._rules.failure:
+            while self._exit is None and not (self._stop_asked or self._rules.failure):
                 self._changed.clear()
                 await self._changed.wait()
         except asyncio.CancelledError as error:
@@ -183,22 +199,34 @@ class Shell(AsyncShareConsumer):
         core, hands = self._rules, self._hands
         if self.is_hurried:
             return
+        ends_at, handlers_s = math.inf, self._options.drain_timeout_s
+        limit = f"drain_timeout_s = {handlers_s:g} s"
+        if self._exit is not None:
+            ends_at = monotonic() + _EXIT_DRAIN_S
+            handlers_s = min(handlers_s, _EXIT_DRAIN_S / 2)
+            limit = f"{handlers_s:g} s"
         core.begin_stop(monotonic())
         self._cycle()
         # Who was given up is not waited for.
-        if not await self._until(lambda: hands.jobs <= hands.stuck, self._options.drain_timeout_s):
+        if not await self._until(lambda: hands.jobs <= hands.stuck, handlers_s):
             text = (
                 f"{hands.jobs - hands.stuck} handlers with {hands.running} records did not finish"
-                f" within drain_timeout_s = {self._options.drain_timeout_s:g} s;"
-                " their records come again"
+                f" within {limit}; their records come again"
             )
             self._config.logger.log(logging.WARNING, "%s", text)
             await self._cancel_slots()
         # Before the leave, which would count what was on its way here.
-        await self._until(lambda: core.is_settled or not core.link.is_up, _SETTLE_S)
-        core.begin_close(monotonic())
+        settle_s = min(_SETTLE_S, (ends_at - monotonic()) / 2)
+        await self._until(lambda: core.is_settled or not core.link.is_up, settle_s)
+        leave_s = min(self._config.close_timeout_s, ends_at - monotonic())
+        core.begin_close(monotonic(), leave_s)
         self._cycle()
-        await self._until(lambda: core.is_close_done, self._config.close_timeout_s)
+        if not await self._until(lambda: core.is_close_done, leave_s):
+            text = (
+                "the coordinator did not confirm the end of this worker: records whose results or"
+                " releases have not reached it come again when their locks end"
+            )
+            self._config.logger.log(logging.WARNING, "%s", text)
 
     async def _until(self, what: Any, timeout_s: float) -> bool:
         try:
@@ -393,15 +421,17 @@ class Shell(AsyncShareConsumer):
         """An async handler raised; False when this slot is to end."""
         if isinstance(error, asyncio.CancelledError) and self._cancelling:
             return False
-        self._settle(parts, error)
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        if self.is_hurried and isinstance(error, KeyboardInterrupt | SystemExit):
+            # Of a signal, and not of the handler.
             raise error
+        self._settle(parts, error)
         return True
 
     def _settle(self, parts: Iterable[Part], error: BaseException | None) -> None:
         self._rules.settle(list(parts), error, monotonic())
         if error is not None:
             self._config.logger.log(logging.DEBUG, "traceback of a handler", exc_info=error)
+            self.end_by(error)
 
     def _jobs_done(self) -> None:
         """Threads finished handlers."""
@@ -409,6 +439,8 @@ class Shell(AsyncShareConsumer):
             if job.future is not None:
                 if job.future.cancelled():
                     self._rules.came_back()
+                    if job.error is not None:
+                        self.end_by(job.error)
                 else:
                     job.tell()
             elif job.error is None:

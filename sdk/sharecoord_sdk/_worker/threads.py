@@ -9,9 +9,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Final
 
 from .leases import Part
+
+_TOLD: Final = (Exception, KeyboardInterrupt, SystemExit)
 
 
 class Job:
@@ -50,10 +52,10 @@ class Job:
         error = self.error
         if error is None:
             future.set_result(self.result)
-        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+        elif isinstance(error, _TOLD) and not isinstance(error, StopIteration):
             future.set_exception(error)
         else:
-            # What no future takes, and what would end the loop; on a thread it ends nothing.
+            # What no future takes, and what means something else to who awaits it.
             told = RuntimeError(f"a plain function raised {type(error).__name__}")
             told.__cause__ = error
             future.set_exception(told)
