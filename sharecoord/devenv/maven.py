@@ -49,14 +49,12 @@ class KafkaRelease:
     Attributes:
         version: Kafka's version.
         coordinates: `group:artifact:version` of what Maven resolves.
-        exclusions: `group:artifact` that the broker's own dependencies name and that are left out.
         zookeeper: Whether the broker needs ZooKeeper (no KRaft).
         share_groups: Whether the release has share groups ready for use.
     """
 
     version: str
     coordinates: tuple[str, ...]
-    exclusions: tuple[str, ...] = ()
     zookeeper: bool = False
     share_groups: bool = False
 
@@ -69,12 +67,9 @@ RELEASES: dict[str, KafkaRelease] = {
             ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.kafka:kafka-tools:4.3.1", _LOG4J2),
             share_groups=True,
         ),
-        # The tools of 4.4.0 are named by the broker's pom and are not published everywhere; the
-        # broker runs without them, and the tools of 4.3.1 work against it.
         KafkaRelease(
             "4.4.0",
-            ("org.apache.kafka:kafka_2.13:4.4.0", _LOG4J2),
-            exclusions=("org.apache.kafka:kafka-tools", "org.apache.kafka:kafka-tools-api"),
+            ("org.apache.kafka:kafka_2.13:4.4.0", "org.apache.kafka:kafka-tools:4.4.0", _LOG4J2),
             share_groups=True,
         ),
         KafkaRelease(
@@ -184,20 +179,13 @@ def _program(name: str) -> Path | None:
 
 
 def _pom(release: KafkaRelease) -> str:
-    """The Maven project whose dependencies are the release; the exclusions go to its broker."""
-    excluded = "".join(
-        "<exclusion><groupId>{}</groupId><artifactId>{}</artifactId></exclusion>".format(
-            *each.split(":")
-        )
-        for each in release.exclusions
-    )
+    """The Maven project whose dependencies are the release."""
     lines = []
     for coordinate in release.coordinates:
         group, artifact, version = coordinate.split(":")
-        exclusions = f"<exclusions>{excluded}</exclusions>" if excluded else ""
         lines.append(
             f"    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-            f"<version>{version}</version>{exclusions}</dependency>"
+            f"<version>{version}</version></dependency>"
         )
     return _POM.format(dependencies="\n".join(lines))
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from sharecoord_sdk import AdminClient
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.processes import GuardedProcess
+from sharecoord.devenv.topics import Record, Topics
 from tests.support import KafkaUnderTest, eventually, unique_name
 
 BEGINNINGS = ("dead letter:", "trace:", "listed:", "redriven:", "again:")
@@ -17,15 +23,22 @@ BEGINNINGS = ("dead letter:", "trace:", "listed:", "redriven:", "again:")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def example_of(guide: str) -> str:
-    """The only program of a guide."""
+def example_of(guide: str, section: str = "") -> str:
+    """The only program of a guide, or of one of its sections."""
     text = (DOCS / guide).read_text(encoding="utf-8")
+    if section:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     (program,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return str(program)
 
 
 def run_example(
-    guide: str, servers: str, folder: Path, names: dict[str, str], *files: str
+    guide: str,
+    servers: str,
+    folder: Path,
+    names: dict[str, str],
+    *files: str,
+    section: str = "",
 ) -> list[str]:
     """Runs the program of a guide; returns what it printed.
 
@@ -35,24 +48,40 @@ def run_example(
         folder: For the coordinator and the program.
         names: Topics and groups of the guide, and what they are called here.
         files: Files that the program makes; they go into the folder.
+        section: Of the guide, when others have programs as well.
     """
-    program = example_of(guide)
     with CoordinatorProcess(servers, folder) as coordinator:
         told = {"localhost:7070": coordinator.address, "localhost:9092": servers}
         told |= {file: str(folder / file) for file in files}
-        for old, new in {**told, **{f'"{k}"': f'"{v}"' for k, v in names.items()}}.items():
-            assert old in program
-            program = program.replace(old, new)
-        path, log = folder / "example.py", folder / "example.log"
-        path.write_text(program, encoding="utf-8")
-        process = GuardedProcess("example", [sys.executable, "-u", str(path)], log_path=log)
-        process.start()
-        try:
+        with example_process(example_of(guide, section), folder, told, names) as process:
             eventually(lambda: process.exit_code is not None, 60, what="the end of the example")
             assert process.exit_code == 0, process.log_tail()
-        finally:
-            process.stop(5)
-    return log.read_text(encoding="utf-8").splitlines()
+    return process.log_path.read_text(encoding="utf-8").splitlines()
+
+
+@contextmanager
+def example_process(
+    program: str, folder: Path, told: dict[str, str], names: dict[str, str]
+) -> Iterator[GuardedProcess]:
+    """Runs a program of a guide; it is stopped at the end.
+
+    Args:
+        program: As it stands in the guide.
+        folder: For the program and what it prints.
+        told: Addresses and files of the guide, and what they are here.
+        names: Topics and groups of the guide, and what they are called here.
+    """
+    for old, new in {**told, **{f'"{k}"': f'"{v}"' for k, v in names.items()}}.items():
+        assert old in program
+        program = program.replace(old, new)
+    path, log = folder / "example.py", folder / "example.log"
+    path.write_text(program, encoding="utf-8")
+    process = GuardedProcess("example", [sys.executable, "-u", str(path)], log_path=log)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.stop(5)
 
 
 def check_said(guide: str, printed: list[str]) -> None:
@@ -144,10 +173,84 @@ def test_order(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path
 def test_migration(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
     names = {name: unique_name(name) for name in ("billing", "billing-old", "billing-new")}
     names["payments"] = topic()
-    lines = run_example("migrate.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    servers, section = kafka_broker.bootstrap_servers, "From a plain consumer group"
+    lines = run_example("migrate.md", servers, tmp_path, names, section=section)
     printed = [line for line in lines if line.startswith(("import:", "handled:", "export:"))]
     assert len(printed) == 3
     check_said("migrate.md", printed)
+
+
+AFTER = {
+    "From Kafka's own share groups": ["booked: 4 - delivery 1", "booked: 3 - delivery 2"],
+    "From Parallel Consumer": [
+        "booked: alice 3 - delivery 2",
+        "booked: alice 5 - delivery 1",
+        "booked: bob 4 - delivery 2",
+        "booked: bob 6 - delivery 1",
+        "sent: receipt 1",
+    ],
+    "From KMQ": ["booked: 3 - delivery 1", "booked: 4 - delivery 2"],
+}
+"""Sections whose programs go on behind payment 2, and what they print."""
+
+
+def left_by_a_consumer_group(servers: str, topics: Topics, payments: str, last: int) -> str:
+    """Payments 1 to `last`; a consumer group has committed the first two.
+
+    Returns:
+        Its name.
+    """
+    numbers = range(1, last + 1)
+    records = [Record(b"alice" if n % 2 else b"bob", b"%d" % n) for n in numbers]
+    topics.produce(payments, records, partition=0)
+    group = unique_name("old")
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(payments, 0, 2)], asynchronous=False)
+    consumer.close()
+    return group
+
+
+def by_name(lines: list[str]) -> dict[str, list[str]]:
+    """What was printed of each: `booked: alice 3`."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        found.setdefault(line.split()[1], []).append(line)
+    return found
+
+
+@pytest.mark.parametrize("section", AFTER)
+def test_migration_after(
+    section: str,
+    kafka_broker: KafkaUnderTest,
+    topic: Callable[..., str],
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
+    servers, said = kafka_broker.bootstrap_servers, AFTER[section]
+    program = example_of("migrate.md", section)
+    names = {"payments": topic(), "billing": unique_name("billing")}
+    last = 2 + sum(line.startswith("booked:") for line in said)
+    old = left_by_a_consumer_group(servers, topics, names["payments"], last)
+    if '"receipts"' in program:
+        names["receipts"] = topic()
+        topics.produce(names["receipts"], [Record(None, b"receipt 1")], partition=0)
+
+    with CoordinatorProcess(servers, tmp_path) as coordinator:
+        with AdminClient({"bootstrap.servers": coordinator.address}) as admin:
+            if 'ordering="key"' in program:
+                admin.alter_group_configs(names["billing"], {"share.ordering": "key"})
+            admin.import_offsets(names["billing"], old)
+        told = {"localhost:7070": coordinator.address}
+        with example_process(program, tmp_path, told, names) as process:
+
+            def printed() -> list[str]:
+                assert process.exit_code is None, process.log_tail()
+                lines = process.log_path.read_text(encoding="utf-8").splitlines()
+                return [line for line in lines if line.startswith(("booked:", "sent:"))]
+
+            eventually(lambda: len(printed()) >= len(said), 60, what="the lines of the page")
+            assert by_name(printed()) == by_name(said)
+    check_said("migrate.md", said)
 
 
 def test_pause(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
