@@ -60,6 +60,10 @@ AGAIN_S: Final = 1.0
 
 AGAIN_MAX_S: Final = 30.0
 
+SILENCE_S: Final = 5.0
+"""What is under way for so long without any answer raises the alert: Kafka's client tries on by
+itself, and does not say why."""
+
 ALONE_TRIES: Final = 3
 """A batch that is too large fails with all its messages: so often a letter goes without others of
 its share-partition before it counts as too large itself."""
@@ -117,6 +121,10 @@ class DeadLetters:
         self._reading: asyncio.Task[None] | None = None
         self._again: asyncio.TimerHandle | None = None
         self._delay_s = AGAIN_S
+        self._heard_s = 0.0
+        """When Kafka answered last, or had nothing to answer."""
+        self._listening: asyncio.TimerHandle | None = None
+        """Notices silence while letters are under way."""
         self.made = self.done_at_load = 0
         """Letters made in this incarnation, and `Window.done` at its begin."""
         self.problem = ""
@@ -141,8 +149,9 @@ class DeadLetters:
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
         self._reading = self._transaction = None
-        if self._again is not None:
-            self._again.cancel()
+        for timer in (self._again, self._listening):
+            if timer is not None:
+                timer.cancel()
         for entry in self._entries.values():
             self._leave(entry)
         for kept in (self._entries, self._queue, self._under_way, self._lacking, self._safe):
@@ -343,8 +352,30 @@ class DeadLetters:
                 return
 
     def _takes(self, entry: _Entry) -> None:
+        if not self._under_way:
+            self._heard_s = asyncio.get_running_loop().time()
+            self._listen()
         self._under_way[entry] = None
         self._under_way_bytes += entry.size_bytes
+
+    def _listen(self) -> None:
+        if self._listening is None:
+            loop = asyncio.get_running_loop()
+            self._listening = loop.call_later(SILENCE_S, self._notice_silence)
+
+    def _notice_silence(self) -> None:
+        self._listening = None
+        if not self._under_way:
+            return
+        is_silent = asyncio.get_running_loop().time() >= self._heard_s + SILENCE_S
+        # Of a transaction that failed before there is Kafka's own word.
+        if is_silent and not self.problem:
+            self._say(
+                f"dead-letter topic {self._settings.dead_letter_topic!r}: no answer from Kafka, "
+                "which is tried on; look whether its brokers are up, and whether the topic has "
+                "enough in-sync replicas (min.insync.replicas) and room on its disks"
+            )
+        self._listen()
 
     def _has_room(self, entry: _Entry) -> bool:
         if not self._under_way:
@@ -375,6 +406,7 @@ class DeadLetters:
             return
         del self._under_way[entry]
         self._under_way_bytes -= entry.size_bytes
+        self._heard_s = asyncio.get_running_loop().time()
         if not self._waits(entry):
             pass
         elif error is None:
@@ -410,11 +442,15 @@ class DeadLetters:
         """Its topic takes its headers alone; stored before they go, for nobody could tell later."""
         self._store([replace(entry.letter, kept=True)])
 
+    def _say(self, why: str) -> None:
+        """Raises the alert; the log has it once."""
+        if why != self.problem:
+            log.warning("dead letters wait", partition=self._actor.key, why=why)
+            self.problem = why
+
     def _wait(self, error: SharecoordError) -> None:
         """Says why letters wait, and has them tried again."""
-        if error.message != self.problem:
-            log.warning("dead letters wait", partition=self._actor.key, why=error.message)
-            self.problem = error.message
+        self._say(error.message)
         if (
             isinstance(error, UnknownTopicOrPartitionError)
             and self._settings.dead_letter_auto_create

@@ -41,6 +41,13 @@ class FakeDeadLetters:
         """Nothing arrives."""
         self.forgets = False
         """Everything arrives, and nobody hears of it."""
+        self.answers = asyncio.Event()
+        """See `set_silent`."""
+        self.answers.set()
+        self._held: list[tuple[str, OutgoingMessage, Callable[[SharecoordError | None], None]]] = []
+        """What its clients try on with."""
+        self.refusal: SharecoordError | None = None
+        """Nothing arrives, for this reason."""
         self.most_bytes = 1 << 20
         """Of one message: key and value."""
         self.made: list[str] = []
@@ -59,6 +66,16 @@ class FakeDeadLetters:
     def client(self) -> FakeDeadLetterClient:
         """A coordinator's way to the cluster."""
         return FakeDeadLetterClient(self)
+
+    def set_silent(self, *, silent: bool) -> None:
+        """While silent nothing arrives and nothing fails: clients try on by themselves."""
+        if silent:
+            self.answers.clear()
+            return
+        self.answers.set()
+        held, self._held = self._held, []
+        for each in held:
+            self.send(*each)
 
     async def step(self) -> None:
         """Takes a while; the process may die in it."""
@@ -89,8 +106,10 @@ class FakeDeadLetters:
         message: OutgoingMessage,
         done: Callable[[SharecoordError | None], None],
     ) -> None:
-        if self.down:
-            done(KafkaUnavailableError("the fake cluster is down"))
+        if not self.answers.is_set():
+            self._held.append((topic, message, done))
+        elif self.down or self.refusal:
+            done(self.refusal or KafkaUnavailableError("the fake cluster is down"))
         elif topic not in self.topics:
             done(UnknownTopicOrPartitionError(f"no topic {topic}"))
         elif self.is_too_large(message):
@@ -149,6 +168,9 @@ class FakeLetterTransactions:
         cluster, self.is_open = self._cluster, False
         await cluster.step()
         self._check_owner()
+        await cluster.answers.wait()
+        if cluster.refusal:
+            raise cluster.refusal
         if topic not in cluster.topics:
             raise UnknownTopicOrPartitionError(f"no topic {topic}")
         if any(map(cluster.is_too_large, messages)):
