@@ -105,19 +105,20 @@ def check_details(kind: int, delay_ms: object, reason: object) -> tuple[int, str
         TypeError: Not an integer or not a str.
         ValueError: Out of bounds, or not with this type.
     """
-    if isinstance(delay_ms, bool) or not isinstance(delay_ms, int):
+    if isinstance(delay_ms, bool) or not hasattr(delay_ms, "__index__"):
         raise TypeError(f"delay_ms must be int, not {_name(delay_ms)}")
+    delay = operator.index(delay_ms)
     if not isinstance(reason, str):
         raise TypeError(f"reason must be str, not {_name(reason)}")
-    if not 0 <= delay_ms <= DELAY_MAX_MS:
-        raise ValueError(f"delay_ms must be 0 to {DELAY_MAX_MS}, not {delay_ms}")
-    if delay_ms and kind != 2:
+    if not 0 <= delay <= DELAY_MAX_MS:
+        raise ValueError(f"delay_ms must be 0 to {DELAY_MAX_MS}, not {delay}")
+    if delay and kind != 2:
         raise ValueError("delay_ms goes with AcknowledgeType.RELEASE only")
     if reason and kind not in (2, 3):
         raise ValueError("reason goes with AcknowledgeType.REJECT and RELEASE only")
     if len(reason.encode("utf-8", "replace")) > REASON_MAX_BYTES:
         raise ValueError(f"reason must have at most {REASON_MAX_BYTES} bytes in UTF-8")
-    return delay_ms, reason
+    return delay, reason
 
 
 def read_partitions(partitions: object) -> set[tuple[str, int]]:
