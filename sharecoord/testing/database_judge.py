@@ -96,8 +96,8 @@ class DatabaseJudge(OperatorJudge):
         """Whether none may come twice."""
         self._letter_ids: set[tuple[str, str]] = set()
         self._member_epochs: dict[str, int] = {}
-        self.order = OrderJudge(log, now_ms, self.broken, self._is_valid)
-        self.side_order = OrderJudge(log, now_ms, self.broken, self._is_valid)
+        self.order = OrderJudge(log, now_ms, self.broken, self._holds)
+        self.side_order = OrderJudge(log, now_ms, self.broken, self._holds)
         self.replays = ReplayJudge(log, self.broken)
         self.kept = KeptJudge(log, self.broken)
         clocks = Clocks(now_ms, store_now_ms, self._moved_ms)
@@ -222,6 +222,7 @@ class DatabaseJudge(OperatorJudge):
         for life in shadow.lives.values():
             if life.deadline_ms > now_ms:
                 life.deadline_ms -= self.jumped_ms(life.granted_ms)
+                life.told_ms = life.deadline_ms
 
     @staticmethod
     def _seem_older(shadow: Shadow, by_ms: int) -> None:
@@ -229,6 +230,7 @@ class DatabaseJudge(OperatorJudge):
         for life in shadow.lives.values():
             if life.deadline_ms:
                 life.deadline_ms -= by_ms
+                life.told_ms = life.deadline_ms
 
     def jumped_ms(self, granted_ms: int) -> int:
         """How much older a lock seems to who loads it: its owner did not know the time set yet."""

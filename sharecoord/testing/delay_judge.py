@@ -123,6 +123,6 @@ class DelayJudge:
         """Whether its holder's release is the only thing that can have ended the lock."""
         token = old.lock_token
         kinds = {kind for said, kind in life.said if said == token}
-        until_ms = max((ask.until_ms for ask in life.asked if ask.token == token), default=0)
         in_time = token >> 32 == shadow.owner_epoch and token not in life.excused
-        return kinds == {RELEASE} and in_time and self._holds(shadow, old.member_id, until_ms)
+        is_last = life.token == token and self._holds(shadow, old.member_id, life.told_ms)
+        return kinds == {RELEASE} and in_time and is_last

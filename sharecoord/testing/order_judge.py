@@ -30,7 +30,7 @@ class OrderJudge:
         log: What the logs hold.
         now_ms: The judge's clock.
         broken: Notes a broken promise.
-        holds: Whether a member may still believe in its lock.
+        holds: Whether a member may still believe in a lock until then.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class OrderJudge:
         log: RecordLog,
         now_ms: Callable[[], int],
         broken: Callable[[str], None],
-        holds: Callable[[Shadow, RecordLife], bool],
+        holds: Callable[[Shadow, str | None, int], bool],
     ) -> None:
         self._log = log
         self._holds = holds
@@ -89,7 +89,11 @@ class OrderJudge:
                     life.ends()
                 continue
             life = shadow.life(offset)
-            if key not in broken and _came_back(life, old, after.get(offset), self._now_ms()):
+            # What was said of it may have been refused, if the lock had ended.
+            over = life.token == old.lock_token and not self._holds(
+                shadow, life.holder, life.told_ms
+            )
+            if key not in broken and _came_back(life, old, after.get(offset), over=over):
                 broken[key] = offset
 
     def check(
@@ -139,7 +143,9 @@ class OrderJudge:
         """Of a partition and its letters only one may have a key out."""
         for offset, key in self._log.keys_of(other.key).items():
             life = other.lives.get(offset)
-            if key not in granted or life is None or not self._holds(other, life):
+            if key not in granted or life is None:
+                continue
+            if not self._holds(other, life.holder, life.deadline_ms):
                 continue
             row = other.row_at(offset)
             if row is None or (row.state, row.lock_token) != (ACQUIRED, life.token):
@@ -176,14 +182,12 @@ class OrderJudge:
                         )
 
 
-def _came_back(life: RecordLife, old: InFlightRow, new: InFlightRow | None, now_ms: int) -> bool:
+def _came_back(life: RecordLife, old: InFlightRow, new: InFlightRow | None, *, over: bool) -> bool:
     """Whether a lock ended, or came and went, without being accepted or rejected."""
     if old.state != ACQUIRED:
         return new is not None and new.state == AVAILABLE and new.hand_outs > old.hand_outs
     if new is None:
-        # Worn out at the front of the window: its row is dropped at once. What was said of it may
-        # have been refused.
-        over = life.token == old.lock_token and life.deadline_ms <= now_ms
+        # Worn out at the front of the window: its row is dropped at once.
         return over or not {(old.lock_token, ACCEPT), (old.lock_token, REJECT)} & life.said
     if (new.state, new.lock_token) == (ACQUIRED, old.lock_token):
         return False

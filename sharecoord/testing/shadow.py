@@ -87,8 +87,6 @@ class Ask(NamedTuple):
     token: int
     sent_ms: int
     delay_ms: int
-    until_ms: int
-    """So long the member might have kept its lock; 0 = something else may have ended it."""
 
 
 class Wait(NamedTuple):
@@ -108,6 +106,8 @@ class RecordLife:
     token: int = 0
     deadline_ms: int = 0
     """Until then `holder` may believe in the lock under `token`; 0 = it gave it up."""
+    told_ms: int = 0
+    """The same whatever it said since; 0 = something else may have ended the lock."""
     granted_ms: int = 0
     arrived: set[int] = field(default_factory=set)
     """Tokens under which it reached a member."""
@@ -125,8 +125,7 @@ class RecordLife:
 
     def ends(self) -> None:
         """Its holder can not be sure of its lock any more, whatever it said before."""
-        self.deadline_ms = 0
-        self.asked = [ask._replace(until_ms=0) for ask in self.asked]
+        self.deadline_ms = self.told_ms = 0
 
 
 @dataclass
