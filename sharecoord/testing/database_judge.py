@@ -96,8 +96,8 @@ class DatabaseJudge(OperatorJudge):
         """Whether none may come twice."""
         self._letter_ids: set[tuple[str, str]] = set()
         self._member_epochs: dict[str, int] = {}
-        self.order = OrderJudge(log, now_ms, self.broken, self._holds)
-        self.side_order = OrderJudge(log, now_ms, self.broken, self._holds)
+        self.order = OrderJudge(log, now_ms, self.broken, self._is_valid)
+        self.side_order = OrderJudge(log, now_ms, self.broken, self._is_valid)
         self.replays = ReplayJudge(log, self.broken)
         self.kept = KeptJudge(log, self.broken)
         clocks = Clocks(now_ms, store_now_ms, self._moved_ms)

@@ -30,7 +30,7 @@ class OrderJudge:
         log: What the logs hold.
         now_ms: The judge's clock.
         broken: Notes a broken promise.
-        holds: Whether a member may still believe in a lock until then.
+        holds: Whether a member may still believe in its lock.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class OrderJudge:
         log: RecordLog,
         now_ms: Callable[[], int],
         broken: Callable[[str], None],
-        holds: Callable[[Shadow, str | None, int], bool],
+        holds: Callable[[Shadow, RecordLife], bool],
     ) -> None:
         self._log = log
         self._holds = holds
@@ -81,6 +81,10 @@ class OrderJudge:
             key = keys.get(offset)
             if key is None:
                 continue
+            new = after.get(offset)
+            if new is not None and (new.state, new.lock_token) == (ACQUIRED, old.lock_token):
+                # It stays: what came before it was accepted, or its chain is another one.
+                continue
             if old.state == ACQUIRED and broken.get(key, offset) < offset:
                 life = shadow.life(offset)
                 life.excused.add(old.lock_token)
@@ -89,11 +93,7 @@ class OrderJudge:
                     life.ends()
                 continue
             life = shadow.life(offset)
-            # What was said of it may have been refused, if the lock had ended.
-            over = life.token == old.lock_token and not self._holds(
-                shadow, life.holder, life.told_ms
-            )
-            if key not in broken and _came_back(life, old, after.get(offset), over=over):
+            if key not in broken and _came_back(life, old, new, self._now_ms()):
                 broken[key] = offset
 
     def check(
@@ -143,9 +143,7 @@ class OrderJudge:
         """Of a partition and its letters only one may have a key out."""
         for offset, key in self._log.keys_of(other.key).items():
             life = other.lives.get(offset)
-            if key not in granted or life is None:
-                continue
-            if not self._holds(other, life.holder, life.deadline_ms):
+            if key not in granted or life is None or not self._holds(other, life):
                 continue
             row = other.row_at(offset)
             if row is None or (row.state, row.lock_token) != (ACQUIRED, life.token):
@@ -182,12 +180,14 @@ class OrderJudge:
                         )
 
 
-def _came_back(life: RecordLife, old: InFlightRow, new: InFlightRow | None, *, over: bool) -> bool:
+def _came_back(life: RecordLife, old: InFlightRow, new: InFlightRow | None, now_ms: int) -> bool:
     """Whether a lock ended, or came and went, without being accepted or rejected."""
     if old.state != ACQUIRED:
         return new is not None and new.state == AVAILABLE and new.hand_outs > old.hand_outs
     if new is None:
-        # Worn out at the front of the window: its row is dropped at once.
+        # Worn out at the front of the window: its row is dropped at once. What was said of it may
+        # have been refused.
+        over = life.token == old.lock_token and life.deadline_ms <= now_ms
         return over or not {(old.lock_token, ACCEPT), (old.lock_token, REJECT)} & life.said
     if (new.state, new.lock_token) == (ACQUIRED, old.lock_token):
         return False
