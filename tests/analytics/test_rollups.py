@@ -66,7 +66,8 @@ def any_row(of: random.Random, second: float) -> Row:
         return event(kind, second, **named, **offsets, change_sequence=sequence, interval_ms=1_000)
     if kind == "group":
         what = of.choice([each.value for each in GroupEvent])
-        return event(kind, second, **named | {"topic": None}, event=what, member_id=some(of, "a"))
+        of_group = {"group_id": named["group_id"], "topic": None, "partition": None}
+        return event(kind, second, **of_group, event=what, member_id=some(of, "a"))
     return event(kind, second, records=3, group_id=of.choice(("", "g")))
 
 
