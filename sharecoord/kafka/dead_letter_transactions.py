@@ -34,11 +34,13 @@ OPEN_TIMEOUT_S: Final = 15.0
 COMMIT_TIMEOUT_S: Final = 30.0
 """What is not decided by then is looked at again."""
 
-_FIXED: Final[dict[str, Any]] = {
-    "transaction.timeout.ms": 60_000,
+_DEFAULTS: Final[dict[str, Any]] = {
     # Three to four seconds. Then the transaction ends with Kafka's reason and is made again later:
     # while a topic lacks replicas or room it keeps no thread from the other outboxes.
     "retries": 6,
+}
+_FIXED: Final[dict[str, Any]] = {
+    "transaction.timeout.ms": 60_000,
     "linger.ms": 5,
 }
 
@@ -93,7 +95,7 @@ class Transactions:
             problem: Makes an error of ours of Kafka's, about a topic.
         """
         self._settings = settings
-        self._producer_settings = {**producer_settings, **_FIXED}
+        self._producer_settings = {**_DEFAULTS, **producer_settings, **_FIXED}
         self._producers_max = producers_max
         self._problem = problem
         self._open: OrderedDict[str, KafkaLetterTransactions] = OrderedDict()
