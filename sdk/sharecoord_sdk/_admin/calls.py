@@ -151,23 +151,23 @@ def reset_offsets(
     group_id: str, to: ResetTo, topics: Topics, *, dry_run: bool, force: bool
 ) -> Call[list[ResetResult]]:
     """ResetOffsets."""
+    where: Any = to.value
+    if to.kind == "to_offsets":
+        offsets = [
+            filled(pb.PartitionOffset, topic=topic, partition=partition, offset=offset)
+            for (topic, partition), offset in to.by_partition.items()
+        ]
+        where = pb.PartitionOffsetList(offsets=offsets)
+    elif to.kind in ("to_earliest", "to_latest", "to_current"):
+        where = True
     request = filled(
         pb.ResetOffsetsRequest,
         group_id=group_id,
         topics=_targets(topics),
         dry_run=dry_run,
         force=force,
+        **{to.kind: where},
     )
-    if to.kind == "to_offsets":
-        request.to_offsets.SetInParent()
-        request.to_offsets.offsets.extend(
-            filled(pb.PartitionOffset, topic=topic, partition=partition, offset=offset)
-            for (topic, partition), offset in to.by_partition.items()
-        )
-    else:
-        is_flag = to.kind in ("to_earliest", "to_latest", "to_current")
-        to_what = {to.kind: True if is_flag else to.value}
-        request.MergeFrom(filled(pb.ResetOffsetsRequest, **to_what))
 
     def read(answer: pb.ResetOffsetsResponse) -> list[ResetResult]:
         return [reset_of(p) for p in answer.partitions]
@@ -186,21 +186,22 @@ def replay(
     dry_run: bool,
 ) -> Call[list[ReplayedPartition]]:
     """Replay."""
+    offsets = [
+        filled(pb.OffsetRange, topic=topic, partition=number, first_offset=first, last_offset=last)
+        for topic, number, first, last in what.ranges
+    ]
     request = filled(
         pb.ReplayRequest,
         group_id=group_id,
         into_group_id=into,
         topics=_targets(topics),
+        offsets=offsets,
         from_timestamp_ms=what.from_ms,
         to_timestamp_ms=what.to_ms,
         duration_ms=what.duration_ms,
         rate_per_s=rate_per_s,
         with_settings=with_settings,
         dry_run=dry_run,
-    )
-    request.offsets.extend(
-        filled(pb.OffsetRange, topic=topic, partition=number, first_offset=first, last_offset=last)
-        for topic, number, first, last in what.ranges
     )
 
     def read(answer: pb.ReplayResponse) -> list[ReplayedPartition]:

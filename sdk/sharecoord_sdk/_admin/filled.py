@@ -15,7 +15,11 @@ _BOUNDS = {
     FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
 }
-_WORDS = {FieldDescriptor.CPPTYPE_STRING: "str", FieldDescriptor.CPPTYPE_BOOL: "bool"}
+_WORDS = {
+    FieldDescriptor.TYPE_STRING: "str",
+    FieldDescriptor.TYPE_BYTES: "bytes",
+    FieldDescriptor.TYPE_BOOL: "bool",
+}
 
 
 def filled(kind: type[M], **fields: Any) -> M:
@@ -40,7 +44,7 @@ def _check(kind: type[Message], name: str, value: Any) -> None:
     try:
         kind(**{name: value})
     except TypeError:
-        word = "int" if bounds else _WORDS.get(field.cpp_type, field.message_type)
+        word = "int" if bounds else _WORDS.get(field.type, "of another type")
         raise TypeError(f"{each} must be {word}, not {value!r}") from None
     except ValueError as error:
         if bounds is None:

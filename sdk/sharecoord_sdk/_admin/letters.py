@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import Message
 
 from sharecoord_sdk._proto import admin_service_pb2 as pb
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .calls import Call
 from .filled import filled
@@ -263,11 +264,10 @@ def _list(
 def _show(
     group_id: str, letter_id: str, *, place: tuple[int, int] | None, topic: str
 ) -> Call[DeadLetterDetails]:
-    request = filled(pb.ShowDeadLetterRequest, group_id=group_id, dead_letter_topic=topic)
-    if place is None:
-        request.id = letter_id
-    else:
-        request.place.CopyFrom(filled(pb.DeadLetterPlace, partition=place[0], offset=place[1]))
+    which: dict[str, Any] = {"id": letter_id}
+    if place is not None:
+        which = {"place": filled(pb.DeadLetterPlace, partition=place[0], offset=place[1])}
+    request = filled(pb.ShowDeadLetterRequest, group_id=group_id, dead_letter_topic=topic, **which)
 
     def read(answer: pb.ShowDeadLetterResponse) -> DeadLetterDetails:
         return DeadLetterDetails(
@@ -341,7 +341,7 @@ def _filter(wanted: DeadLetterFilter | None) -> pb.DeadLetterFilter:
     for name in ("reasons", "ids"):
         if isinstance(getattr(wanted, name), str):
             raise TypeError(f"{name} is one str; give a list of them")
-    made = filled(
+    return filled(
         pb.DeadLetterFilter,
         reasons=wanted.reasons,
         topic=wanted.topic,
@@ -352,12 +352,10 @@ def _filter(wanted: DeadLetterFilter | None) -> pb.DeadLetterFilter:
         key_prefix=wanted.key_prefix,
         failed_from_ms=wanted.failed_from_ms,
         failed_to_ms=wanted.failed_to_ms,
+        headers=[filled(types_pb.Header, key=name, value=value) for name, value in wanted.headers],
         ids=wanted.ids,
         text=wanted.text,
     )
-    for name, value in wanted.headers:
-        made.headers.add(key=name, value=value)
-    return made
 
 
 def _letter(said: pb.DeadLetter) -> DeadLetter:

@@ -17,6 +17,7 @@ from sharecoord_sdk.admin import (
     AsyncAdminClient,
     AuthorizationError,
     CoordinatorUnavailableError,
+    DeadLetterFilter,
     ForceAction,
     GroupNotEmptyError,
     GroupNotFoundError,
@@ -205,6 +206,17 @@ def test_one_name_is_not_a_list_of_names() -> None:
         ),
         (lambda c: c.pause_group("g", {"t": ["0"]}), TypeError, "^each of partitions must be int"),
         (lambda c: c.show_dead_letter("g", place=(0, 2**63)), ValueError, "^offset must be"),
+        (lambda c: c.show_dead_letter("g", 5), TypeError, "^id must be str, not 5"),
+        (
+            lambda c: c.list_dead_letters("g", DeadLetterFilter(key=5)),
+            TypeError,
+            "^key must be bytes, not 5",
+        ),
+        (
+            lambda c: c.list_dead_letters("g", DeadLetterFilter(headers=[("a", 5)])),
+            TypeError,
+            "^value must be bytes, not 5",
+        ),
         (
             lambda c: c.redrive_dead_letters("g", rate_per_s=-1),
             ValueError,
