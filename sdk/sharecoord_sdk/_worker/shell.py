@@ -148,6 +148,9 @@ class Shell(AsyncShareConsumer):
         self._stop_asked = True
         self._changed.set()
 
+    def _warn(self, text: str) -> None:
+        self._config.logger.log(logging.WARNING, "%s", text)
+
     def end_by(self, error: BaseException) -> None:
         """Ends by what ends the program: drains, and `run` raises it. In the loop, or beside it."""
         if self._exit is not None or not isinstance(error, KeyboardInterrupt | SystemExit):
@@ -155,7 +158,7 @@ class Shell(AsyncShareConsumer):
         self._exit = error
         name = type(error).__name__
         text = f"a handler raised {name}: this worker hands back its records, leaves, and raises it"
-        self._config.logger.log(logging.WARNING, "%s", text)
+        self._warn(text)
         self._rules.begin_stop(monotonic())
         self._soon()
 
@@ -213,7 +216,7 @@ class Shell(AsyncShareConsumer):
                 f"{hands.jobs - hands.stuck} handlers with {hands.running} records did not finish"
                 f" within {limit}; their records come again"
             )
-            self._config.logger.log(logging.WARNING, "%s", text)
+            self._warn(text)
             await self._cancel_slots()
         # Before the leave, which would count what was on its way here.
         settle_s = min(_SETTLE_S, (ends_at - monotonic()) / 2)
@@ -226,7 +229,7 @@ class Shell(AsyncShareConsumer):
                 "the coordinator did not confirm the end of this worker: records whose results or"
                 " releases have not reached it come again when their locks end"
             )
-            self._config.logger.log(logging.WARNING, "%s", text)
+            self._warn(text)
 
     async def _until(self, what: Any, timeout_s: float) -> bool:
         try:
