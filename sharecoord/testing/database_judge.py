@@ -21,7 +21,7 @@ from sharecoord.testing.kept_judge import KeptJudge
 from sharecoord.testing.operator_judge import OperatorJudge, offsets_of
 from sharecoord.testing.order_judge import OrderJudge
 from sharecoord.testing.replay_judge import ReplayJudge
-from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow, name_of, text_of
+from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow, goes_on, name_of, text_of
 
 __all__ = ["DatabaseJudge"]
 
@@ -221,16 +221,14 @@ class DatabaseJudge(OperatorJudge):
         shadow.owner, shadow.owner_epoch = row.owner, row.owner_epoch
         for life in shadow.lives.values():
             if life.deadline_ms > now_ms:
-                life.deadline_ms -= self.jumped_ms(life.granted_ms)
-                life.told_ms = life.deadline_ms
+                life.told_ms -= self.jumped_ms(life.granted_ms)
 
     @staticmethod
     def _seem_older(shadow: Shadow, by_ms: int) -> None:
         """What is being loaded is looked at with the time that was set meanwhile."""
         for life in shadow.lives.values():
             if life.deadline_ms:
-                life.deadline_ms -= by_ms
-                life.told_ms = life.deadline_ms
+                life.told_ms -= by_ms
 
     def jumped_ms(self, granted_ms: int) -> int:
         """How much older a lock seems to who loads it: its owner did not know the time set yet."""
@@ -528,7 +526,7 @@ class DatabaseJudge(OperatorJudge):
         self, shadow: Shadow, offset: int, old: InFlightRow | None, new: InFlightRow
     ) -> None:
         token, name = new.lock_token, f"{name_of(shadow)}@{offset}"
-        if old is not None and old.state == ACQUIRED and old.lock_token == token:
+        if old is not None and goes_on(old, new):
             if (old.member_id, old.delivery_count) != (new.member_id, new.delivery_count):
                 self.broken(f"{name}: {text_of(old)} became {text_of(new)} under one token")
             return

@@ -11,7 +11,15 @@ from typing import NamedTuple
 
 from sharecoord.core.changes import InFlightRow
 from sharecoord.core.states import AcknowledgeType, RecordState
-from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow, Wait, name_of, text_of
+from sharecoord.testing.shadow import (
+    RecordLife,
+    RecordLog,
+    Shadow,
+    Wait,
+    goes_on,
+    name_of,
+    text_of,
+)
 
 __all__ = ["DelayJudge"]
 
@@ -56,8 +64,6 @@ class DelayJudge:
         self._broken = broken
         self.backoff_ms: Callable[[int], int] = lambda failures: 0
         """The least that a group waits after so many failures, where nobody asks for a delay."""
-        self.waited = 0
-        """Grants of what had to wait."""
 
     def committed(
         self, shadow: Shadow, before: Mapping[int, InFlightRow], after: Mapping[int, InFlightRow]
@@ -75,14 +81,13 @@ class DelayJudge:
     def _granted(
         self, shadow: Shadow, offset: int, old: InFlightRow | None, new: InFlightRow
     ) -> None:
-        if old is not None and (old.state, old.lock_token) == (ACQUIRED, new.lock_token):
+        if goes_on(old, new):
             return
         now_ms = self._clocks.now_ms()
         wait = shadow.waits.pop(offset, None)
         if old is None:
             wait = Wait(self._scheduled_ms(shadow, offset), now_ms)
         if wait is not None and wait.due_ms:
-            self.waited += 1
             left_ms = wait.due_ms - now_ms - self._clocks.jumped_ms(wait.since_ms)
             if left_ms > EARLY_MS:
                 where = f"{name_of(shadow)}@{offset}"

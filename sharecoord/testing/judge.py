@@ -234,8 +234,7 @@ class Judge(DatabaseJudge):
             self.broken(f"{where}: twice under token {token}")
         life.arrived.add(token)
         life.holder, life.token = member_id, token
-        life.deadline_ms = life.told_ms = deadline_ms
-        life.granted_ms = now_ms
+        life.told_ms, life.gave_up, life.granted_ms = deadline_ms, False, now_ms
 
     def _check_payload(self, delivery: Delivery) -> None:
         written = self.log.written.get((delivery.key.topic_id, delivery.key.partition), {})
@@ -279,11 +278,11 @@ class Judge(DatabaseJudge):
                 if item.type is RELEASE:
                     life.asked.append(Ask(item.lock_token, self._now_ms(), item.delay_ms))
                 if current and item.type is not RENEW:
-                    life.deadline_ms = 0
+                    life.gave_up = True
                 elif current and life.deadline_ms:
                     # Settings may have changed: the new lock can be shorter than the old one.
                     soon_ms = self._now_ms() + LOCK_MIN_MS
-                    life.deadline_ms = life.told_ms = min(life.deadline_ms, soon_ms)
+                    life.told_ms = min(life.told_ms, soon_ms)
         version = 0 if shadow is None else shadow.version
         return Said(member_id, ranges, shadow, version, self._now_ms())
 
@@ -342,8 +341,7 @@ class Judge(DatabaseJudge):
                 last = life.checkpoints[::-1].index(item.checkpoint)
                 life.checkpoints = life.checkpoints[len(life.checkpoints) - 1 - last :]
             if life.token == token and life.deadline_ms:
-                life.deadline_ms = max(life.deadline_ms, said.sent_ms + lock_remaining_ms)
-                life.told_ms = life.deadline_ms
+                life.told_ms = max(life.told_ms, said.sent_ms + lock_remaining_ms)
         elif row is not None and (row.state, row.lock_token) == (ACQUIRED, token):
             self.broken(f"{where} is OK, and the database has it under that lock")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
 from sharecoord.core.changes import InFlightRow
 from sharecoord.core.states import AcknowledgeType, RecordState
-from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow
+from sharecoord.testing.shadow import RecordLife, RecordLog, Shadow, goes_on
 
 __all__ = ["OrderJudge"]
 
@@ -82,7 +82,7 @@ class OrderJudge:
             if key is None:
                 continue
             new = after.get(offset)
-            if new is not None and (new.state, new.lock_token) == (ACQUIRED, old.lock_token):
+            if goes_on(old, new):
                 # It stays: what came before it was accepted, or its chain is another one.
                 continue
             if old.state == ACQUIRED and broken.get(key, offset) < offset:
@@ -109,7 +109,7 @@ class OrderJudge:
             key = keys.get(offset)
             if new.state != ACQUIRED or key is None:
                 continue
-            if old is not None and (old.state, old.lock_token) == (ACQUIRED, new.lock_token):
+            if goes_on(old, new):
                 continue
             granted.add(key)
             if self.is_kept:
@@ -189,8 +189,6 @@ def _came_back(life: RecordLife, old: InFlightRow, new: InFlightRow | None, now_
         # have been refused.
         over = life.token == old.lock_token and life.deadline_ms <= now_ms
         return over or not {(old.lock_token, ACCEPT), (old.lock_token, REJECT)} & life.said
-    if (new.state, new.lock_token) == (ACQUIRED, old.lock_token):
-        return False
     return new.state in (AVAILABLE, ACQUIRED) or not (new.reason or "").startswith("REJECTED")
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "RecordLog",
     "Shadow",
     "Wait",
+    "goes_on",
     "name_of",
     "text_of",
 ]
@@ -104,10 +105,10 @@ class RecordLife:
 
     holder: str | None = None
     token: int = 0
-    deadline_ms: int = 0
-    """Until then `holder` may believe in the lock under `token`; 0 = it gave it up."""
     told_ms: int = 0
-    """The same whatever it said since; 0 = something else may have ended the lock."""
+    """Until then `holder` might keep the lock under `token`; 0 = something may have ended it."""
+    gave_up: bool = False
+    """It said itself what becomes of the record."""
     granted_ms: int = 0
     arrived: set[int] = field(default_factory=set)
     """Tokens under which it reached a member."""
@@ -123,9 +124,14 @@ class RecordLife:
     asked: list[Ask] = field(default_factory=list)
     """Its releases."""
 
+    @property
+    def deadline_ms(self) -> int:
+        """Until then `holder` may believe in the lock; 0 = it gave it up, or it was ended."""
+        return 0 if self.gave_up else self.told_ms
+
     def ends(self) -> None:
         """Its holder can not be sure of its lock any more, whatever it said before."""
-        self.deadline_ms = self.told_ms = 0
+        self.told_ms = 0
 
 
 @dataclass
@@ -194,6 +200,13 @@ class Shadow:
     def unfinished(self) -> int:
         """Records that are due or under a lock."""
         return sum(r[1] - r[0] + 1 for r in self.rows.values() if r.state in UNFINISHED)
+
+
+def goes_on(old: InFlightRow | None, new: InFlightRow | None) -> bool:
+    """Whether a record stays under the lock that it was under."""
+    if old is None or new is None or old.state != RecordState.ACQUIRED:
+        return False
+    return (new.state, new.lock_token) == (RecordState.ACQUIRED, old.lock_token)
 
 
 def name_of(shadow: Shadow) -> str:

@@ -90,8 +90,8 @@ class SimLog(FakeLog):
         first = super().append(
             topic, count, partition=partition, key=key, value=text, headers=headers
         )
-        self.known.appended(self._key(topic, partition), first, count, text)
         place, offsets = self._key(topic, partition), range(first, first + count)
+        self.known.appended(place, first, count, text)
         if key is not None:
             self.known.keys.setdefault(place, {}).update(dict.fromkeys(offsets, key))
         at_ms = int(dict(headers or ()).get(DELIVER_AT_HEADER) or 0)
