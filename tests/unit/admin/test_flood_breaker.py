@@ -14,6 +14,7 @@ from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import InvalidConfigError, StoreUnavailableError
 from sharecoord.runtime.admin import Admin
 from sharecoord.runtime.admin_types import ResetKind, ResetTo
+from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.flood_watch import FloodWatch
 from sharecoord.testing.harness import FakeMember, World
 from sharecoord.testing.virtual_time import virtual as virtual_time
@@ -30,15 +31,15 @@ SETTINGS = {
 }
 
 
-def watch(bench: Bench) -> None:
-    flood_watch = FloodWatch(bench.coordinator, bench.admin)
-    bench.coordinator.context.spawn(flood_watch.run(), "floods")
+def watch(coordinator: Coordinator) -> None:
+    floods = FloodWatch(coordinator, Admin(coordinator, INFO))
+    coordinator.context.spawn(floods.run(), "floods")
 
 
 async def breaker(bench: Bench, **more: str) -> None:
     bench.world.dead_letters.topics["dead"] = []
     await bench.admin.alter_configs("g", SETTINGS | {FLOOD + k: v for k, v in more.items()}, [])
-    watch(bench)
+    watch(bench.coordinator)
 
 
 async def work(member: FakeMember, rejects: range, records: int = 100) -> None:
@@ -121,7 +122,7 @@ async def test_a_burst_right_after_a_restart_is_one(bench: Bench) -> None:
     bench.log.move_log_start("orders", 130)
     bench.coordinator = await bench.world.start()
     bench.admin = Admin(bench.coordinator, INFO)
-    watch(bench)
+    watch(bench.coordinator)
     await work(await bench.member("m2"), range(130, 160), 30)
     await paused_by(bench, "30 of 30 records")
 
@@ -190,14 +191,8 @@ async def watched_fleet(world: World, *names: str) -> AsyncIterator[Fleet]:
     world.dead_letters.topics["dead"] = []
     async with fleet_of(world, *names) as fleet:
         for name in names:
-            watch_in(fleet, name)
+            watch(fleet.all[name])
         yield fleet
-
-
-def watch_in(fleet: Fleet, name: str) -> None:
-    coordinator = fleet.all[name]
-    watch = FloodWatch(coordinator, Admin(coordinator, INFO))
-    coordinator.context.spawn(watch.run(), "floods")
 
 
 @virtual_time
@@ -209,7 +204,7 @@ async def test_a_move_does_not_count_what_the_former_owner_finished() -> None:
         await work(member, range(40))
         await asyncio.sleep(3)
         await fleet.add("b")
-        watch_in(fleet, "b")
+        watch(fleet.all["b"])
         await until(lambda: fleet.owned()["b"], step_s=0.1)
         world.log.append("orders", 30)
         await work(member, range(100, 130), 30)
