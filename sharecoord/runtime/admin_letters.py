@@ -84,7 +84,8 @@ class LetterAdmin(AdminBase):
     ) -> LetterPage:
         """Letters that wait, then those in their topic.
 
-        A letter that goes from the outbox to its topic meanwhile may be in two pages.
+        A letter that goes from the outbox to its topic meanwhile may be in two pages, never
+        twice in one.
 
         Args:
             group_id: The group.
@@ -335,8 +336,13 @@ class _Page:
         return len(self.letters) < self._letters_max and self._bytes < PAGE_ANSWER_BYTES
 
     def until(self, cursor: Cursor | None) -> LetterPage:
-        """The page; None = that was all."""
-        return LetterPage(tuple(self.letters), "" if cursor is None else str(cursor))
+        """The page; None = that was all.
+
+        A letter reaches its topic a moment before it leaves the outbox: it is in its topic.
+        """
+        arrived = {each.letter.id for each in self.letters if each.place is not None}
+        letters = (e for e in self.letters if e.place is not None or e.letter.id not in arrived)
+        return LetterPage(tuple(letters), "" if cursor is None else str(cursor))
 
 
 def _steps(found: FoundLetter) -> list[LetterStep]:

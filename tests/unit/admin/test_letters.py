@@ -66,6 +66,19 @@ async def test_letters_that_wait_come_first(bench: Bench) -> None:
 
 
 @virtual
+async def test_a_letter_that_has_just_arrived_is_in_its_topic(bench: Bench) -> None:
+    member = await with_letters(bench)
+    await reject(member, 5)
+    # Kafka has the letters; the outbox does not hear of it.
+    bench.world.dead_letters.forgets = True
+    bench.log.append("orders", 100)
+    await reject(member, 150, 160)
+    page = await listed(bench)
+    assert offsets(page) == [5, 150, 160]
+    assert {found.state for found in page.letters} == {LetterState.IN_TOPIC}
+
+
+@virtual
 async def test_groups_that_share_a_topic_see_their_own(bench: Bench) -> None:
     await reject(await with_letters(bench), 1)
     await reject(await with_letters(bench, "other"), 2, 3)
