@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics import measures
 from sharecoord.core.events import EventKind
-from sharecoord.core.rollups import WORDS
+from sharecoord.core.rollups import PLACES, RUNS, WINDOW_MS
 
 if TYPE_CHECKING:
     from sharecoord.analytics.rollups import EventLog
@@ -23,9 +23,24 @@ def census(events: DataFrame) -> DataFrame:
     return of_words(words(events))
 
 
-def census_of(log: EventLog) -> DataFrame:
-    """The same of a log with rollups."""
-    return of_words(log.pieces(WORDS, words))
+def census_of(
+    log: EventLog,
+    made: Callable[[DataFrame], DataFrame],
+    *,
+    window_ms: int = WINDOW_MS,
+) -> DataFrame:
+    """The same of a log with rollups.
+
+    Args:
+        log: The log.
+        made: `words`, or what has their columns, if a caller keeps that.
+        window_ms: Length of the windows by which its rows are told apart.
+    """
+    if log.fitting(window_ms) is None:
+        return of_words(made(log.rows))
+    places = log.pieces(PLACES, lambda rows: places_of(made(rows)), window_ms=window_ms)
+    runs = log.pieces(RUNS, lambda rows: runs_of(made(rows)), window_ms=window_ms)
+    return of_runs(places, runs)
 
 
 def words(events: DataFrame, *keys: Column, **sums: Column) -> DataFrame:
@@ -68,19 +83,71 @@ def of_words(pieces: DataFrame) -> DataFrame:
         group_id, topic, topic_id, partition, events, lost (rows that `lost` rows speak of), seen,
         expected (changes), schema_version (the highest).
     """
-    first = F.least(F.min("first"), F.min("first_sampled"))
-    by_word = pieces.groupBy(*PLACE, "word").agg(
+    by_word = _by_word(pieces)
+    seen = by_word.groupBy(*PLACE).agg(F.sum(F.bit_count("bits")).alias("seen"))
+    return _counted(places_of(by_word), seen)
+
+
+def of_runs(places: DataFrame, runs: DataFrame) -> DataFrame:
+    """The same, by runs of changes without a gap, which may overlap.
+
+    Args:
+        places: From `places_of`, several rows perhaps of the same share-partition.
+        runs: From `runs_of`.
+    """
+    earlier = Window.partitionBy(*PLACE).orderBy("run_first")
+    before = F.max("run_last").over(earlier.rowsBetween(Window.unboundedPreceding, -1))
+    known = F.greatest(before, F.col("run_first") - 1)
+    fresh = runs.withColumn("fresh", F.greatest(F.col("run_last") - known, F.lit(0)))
+    return _counted(places, fresh.groupBy(*PLACE).agg(F.sum("fresh").alias("seen")))
+
+
+def _by_word(pieces: DataFrame) -> DataFrame:
+    return pieces.groupBy(*PLACE, "word").agg(
         *(F.sum(name).alias(name) for name in ("events", "lost")),
         *(F.min(name).alias(name) for name in ("first", "first_sampled")),
         *(F.max(name).alias(name) for name in ("last", "schema_version")),
         F.bit_or("bits").alias("bits"),
     )
-    return by_word.groupBy(*PLACE).agg(
-        F.sum("events").alias("events"),
-        F.coalesce(F.sum("lost"), F.lit(0)).alias("lost"),
-        F.coalesce(F.sum(F.bit_count("bits")), F.lit(0)).alias("seen"),
-        F.coalesce(F.greatest(F.max("last") - first + 1, F.lit(0)), F.lit(0)).alias("expected"),
-        F.max("schema_version").alias("schema_version"),
+
+
+def places_of(pieces: DataFrame) -> DataFrame:
+    """Rows, and first and last change, of each share-partition: `PLACES`, from `words`."""
+    return pieces.groupBy(*PLACE).agg(
+        *(F.sum(name).alias(name) for name in PLACES.sums),
+        F.least(F.min("first"), F.min("first_sampled")).alias("first"),
+        *(F.max(name).alias(name) for name in PLACES.most),
+    )
+
+
+def runs_of(pieces: DataFrame) -> DataFrame:
+    """Changes of each share-partition in a row: `RUNS`, from `words`."""
+    start = F.shiftleft("word", 6)
+    bits = F.filter(F.sequence(F.lit(0), F.lit(63)), lambda bit: F.getbit(F.col("bits"), bit) == 1)
+    single = F.transform(bits, lambda bit: F.struct(bit.alias("from"), bit.alias("to")))
+    whole = F.array(F.struct(F.lit(0).alias("from"), F.lit(63).alias("to")))
+    parts = F.when(F.col("bits") == -1, whole).otherwise(single)
+    found = _by_word(pieces).select(*PLACE, start.alias("start"), F.inline(parts))
+    return found.select(
+        *PLACE,
+        (F.col("start") + F.col("from")).alias("run_first"),
+        (F.col("start") + F.col("to")).alias("run_last"),
+    )
+
+
+def _counted(places: DataFrame, seen: DataFrame) -> DataFrame:
+    """Both beside each other, null for null; at most a few rows of each share-partition."""
+    expected = F.max("last") - F.min("first") + 1
+    return (
+        places.unionByName(seen, allowMissingColumns=True)
+        .groupBy(*PLACE)
+        .agg(
+            F.sum("events").alias("events"),
+            F.coalesce(F.sum("lost"), F.lit(0)).alias("lost"),
+            F.coalesce(F.sum("seen"), F.lit(0)).alias("seen"),
+            F.coalesce(F.greatest(expected, F.lit(0)), F.lit(0)).alias("expected"),
+            F.max("schema_version").alias("schema_version"),
+        )
     )
 
 

@@ -46,22 +46,34 @@ class EventLog:
 
         Args:
             rollup: The table.
-            of_rows: Makes it of events, with one row for the same keys.
+            of_rows: Makes its columns of events.
             window_ms: Length of the windows that are wanted.
 
         Returns:
             The columns of `rollup`.
         """
-        rolled = self._fitting(window_ms)
+        rolled = self.fitting(window_ms)
+        of_rest = self.of_rest(of_rows, window_ms=window_ms)
         if rolled is None:
-            return of_rows(self.rows).select(*rollup.columns)
+            return of_rest[0].select(*rollup.columns)
         found = rolled.where(F.col(TABLE) == rollup.table).select(*rollup.columns)
         if window_ms != WINDOW_MS and "window" in rollup.keys:
             whole = F.floor(F.col("window") / (window_ms // WINDOW_MS))
             found = found.withColumn("window", whole).select(*rollup.columns)
-        if self.rest is not None:
-            found = found.union(of_rows(self.rest).select(*rollup.columns))
+        for each in of_rest:
+            found = found.union(each.select(*rollup.columns))
         return found
+
+    def of_rest(
+        self, of_rows: Callable[[DataFrame], DataFrame], *, window_ms: int = WINDOW_MS
+    ) -> list[DataFrame]:
+        """What `pieces` makes of rows, to be kept when it makes several tables of it.
+
+        Returns:
+            One frame, or none when all files have rollups.
+        """
+        left = self.rows if self.fitting(window_ms) is None else self.rest
+        return [] if left is None else [of_rows(left)]
 
     def summed(
         self,
@@ -70,20 +82,20 @@ class EventLog:
         *,
         window_ms: int = WINDOW_MS,
     ) -> DataFrame:
-        """As `pieces`, with one row for the same keys."""
+        """As `pieces`, with one row for the same keys; `of_rows` has to make one, too."""
         found = self.pieces(rollup, of_rows, window_ms=window_ms)
-        if self._fitting(window_ms) is None:
+        if self.fitting(window_ms) is None:
             return found
         return found.groupBy(*rollup.keys).agg(
             *(F.sum(name).alias(name) for name in rollup.sums),
             *(F.min(name).alias(name) for name in rollup.least),
             *(F.max(name).alias(name) for name in rollup.most),
-            *(F.bit_or(name).alias(name) for name in rollup.bits),
             *(F.min_by(name, "first_us").alias(name) for name in rollup.first),
             *(F.max_by(name, "last_us").alias(name) for name in rollup.last),
         )
 
-    def _fitting(self, window_ms: int) -> DataFrame | None:
+    def fitting(self, window_ms: int) -> DataFrame | None:
+        """The rollups, if windows of this length can be made of theirs."""
         return None if window_ms % WINDOW_MS else self.rolled
 
 

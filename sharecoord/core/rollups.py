@@ -15,9 +15,11 @@ from typing import Final, NamedTuple
 
 from sharecoord.core.events import GroupEvent, RangeEvent
 
-VERSION: Final = 1
+VERSION: Final = 2
 DIRECTORY: Final = f"_rollups-{VERSION}"
 """Beside the folders of dates, with the same folders in it. Readers of the log skip its name."""
+EVERY_VERSION: Final = "_rollups-*"
+"""Those that other releases made, too."""
 TABLE: Final = "table"
 """The column that says which table a row is of."""
 
@@ -86,13 +88,14 @@ def steps(digits: int) -> list[int]:
 class Rollup(NamedTuple):
     """A table. Rows with the same keys may be several, and are added up by a reader.
 
+    Those of one without sums stand by themselves.
+
     Attributes:
         table: Its name.
         keys: What its rows are of.
         sums: Columns that are added up; null is nothing.
         least: Of which the least counts.
         most: Of which the greatest counts.
-        bits: Whose bits are joined (OR).
         first: As of the least `first_us`.
         last: As of the greatest `last_us`.
     """
@@ -102,7 +105,6 @@ class Rollup(NamedTuple):
     sums: tuple[str, ...] = ()
     least: tuple[str, ...] = ()
     most: tuple[str, ...] = ()
-    bits: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
 
@@ -112,23 +114,27 @@ class Rollup(NamedTuple):
         return tuple(name for names in self[1:] for name in names)
 
 
-WORDS: Final = Rollup(
-    "changes",
-    ("group_id", "topic", "topic_id", "partition", "word"),
+_PLACE = ("group_id", "topic", "topic_id", "partition")
+PLACES: Final = Rollup(
+    "places",
+    _PLACE,
     sums=("events", "lost"),
-    bits=("bits",),
-    least=("first", "first_sampled"),
+    least=("first",),
     most=("last", "schema_version"),
 )
-"""The changes of share-partitions in words of 64, and how many rows there are: how complete a log
-is. Columns of `CHANGES`."""
+"""How many rows there are of each share-partition, and between which numbers its changes are."""
 
-CHANGES: Final = WORDS._replace(
-    keys=(*WORDS.keys, "window", "event"),
-    sums=(*WORDS.sums, "records"),
-    most=(*WORDS.most, "age_ms"),
+RUNS: Final = Rollup("runs", (*_PLACE, "run_first", "run_last"))
+"""Changes of share-partitions without a gap between them, by the first and the last: how complete a
+log is. The same change may be in several."""
+
+HAPPENED: Final = Rollup(
+    "happened",
+    ("group_id", "topic", "partition", "window", "event"),
+    sums=("events", "records"),
+    most=("age_ms",),
 )
-"""The same by window, and by events that may make a share-partition lag (null: all others)."""
+"""Events that may make a share-partition lag (null: all others), by window."""
 
 ATTEMPTS: Final = Rollup(
     "attempts",
@@ -163,14 +169,26 @@ LAGS: Final = Rollup(
 )
 """First and last sample of share-partitions, and the highest figures."""
 
-ROLLUPS: Final = (CHANGES, ATTEMPTS, WAITS, HANDED, LAGS)
+TROUBLES: Final = Rollup(
+    "troubles",
+    (
+        *("group_id", "topic", "partition", "first_offset", "records", "time", "event", "state"),
+        *("delivery_count", "reason", "key"),
+    ),
+)
+"""Every range that failed or was given up, by itself."""
+
+ROLLUPS: Final = (PLACES, RUNS, HAPPENED, ATTEMPTS, WAITS, HANDED, LAGS, TROUBLES)
 
 _OTHERS: Final = {
     **dict.fromkeys(
-        ("group_id", "topic", "topic_id", "member_id", "client_id", "event", "state"), "string"
+        ("group_id", "topic", "topic_id", "member_id", "client_id", "event", "state", "reason"),
+        "string",
     ),
     **dict.fromkeys(("partition", "delivery_count", "schema_version"), "int"),
     "held_record_ms": "double",
+    "key": "binary",
+    "time": "timestamp",
 }
 COLUMNS: Final[Mapping[str, str]] = {
     TABLE: "string",

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sharecoord.core.events import SCHEMA_VERSION
-from sharecoord.core.rollups import DIRECTORY
+from sharecoord.core.rollups import DIRECTORY, EVERY_VERSION
 from sharecoord.errors import EventsFolderInUseError, InvalidRequestError
 from sharecoord.events.places import SPOOL, date_of, events_path, sync, unescape
 from sharecoord.events.rollup import rows_of
@@ -167,7 +167,7 @@ class EventFolder:
                 gone.append(Deleted(day, len(sizes), sum(sizes)))
                 if not dry_run:
                     # Without "=": Spark reads what has one, also behind "_".
-                    for each in (directory, self.root / DIRECTORY / directory.name):
+                    for each in (directory, *self.root.glob(f"{EVERY_VERSION}/{directory.name}")):
                         if each.is_dir():
                             each.rename(self.root / f"{_DELETED}{day}-{secrets.token_hex(4)}")
             if not dry_run:

@@ -16,11 +16,11 @@ from sharecoord.core.rollups import (
     ACCEPTED,
     ATTEMPTS,
     BESIDE,
-    CHANGES,
     COLUMNS,
     FAILED,
     GRANTED,
     HANDED,
+    HAPPENED,
     HELD_DIGITS,
     LAGS,
     LEFT_DIGITS,
@@ -28,8 +28,11 @@ from sharecoord.core.rollups import (
     OF_GROUP,
     OF_PARTITION,
     PAUSES,
+    PLACES,
     ROLLUPS,
+    RUNS,
     SETTLED,
+    TROUBLES,
     WAITS,
     WINDOW_MS,
     Rollup,
@@ -51,13 +54,11 @@ _TYPES: Final = {
     "int": pa.int32(),
     "bigint": pa.int64(),
     "double": pa.float64(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
 }
 _SCHEMA: Final = pa.schema([(name, _TYPES[kind]) for name, kind in COLUMNS.items()])
 _WINDOW_US: Final = WINDOW_MS * 1_000
-_BIT: Final = pa.array([*(1 << place for place in range(63)), -1 << 63], pa.int64())
-"""By its place in a word. Arrow shifts nothing by 63."""
-_WORD_BITS: Final = 6
-"""A word has 2^6 changes."""
 Columns = dict[str, Any]
 
 
@@ -134,6 +135,7 @@ class _Waiting:
 
     def __init__(self, rollup: Rollup) -> None:
         self.rollup = rollup
+        self._adds_up = bool(rollup.sums)
         self._parts: list[pa.Table] = []
         self._rows = 0
 
@@ -145,7 +147,7 @@ class _Waiting:
         """Whether it is time to write them: too many are left when they are added up."""
         if self._rows < WAITING_MAX:
             return False
-        if not self.rollup.bits:
+        if self._adds_up:
             made = self.take()
             self.add(made)
         return self._rows >= WAITING_MAX // 2
@@ -154,14 +156,13 @@ class _Waiting:
         """All of them, added up; none are left."""
         parts, self._parts, self._rows = self._parts, [], 0
         made = pa.concat_tables(parts) if parts else pa.table({})
-        # Arrow can not join bits; a reader does.
-        return made if self.rollup.bits or len(parts) < 2 else _summed(made, self.rollup)
+        return _summed(made, self.rollup) if self._adds_up and len(parts) > 1 else made
 
 
 def _summed(rows: pa.Table, rollup: Rollup) -> pa.Table:
-    """One row for the same keys. Bits have to be of different rows."""
+    """One row for the same keys."""
     wanted = [
-        *((name, "sum") for name in (*rollup.sums, *rollup.bits)),
+        *((name, "sum") for name in rollup.sums),
         *((name, "min") for name in rollup.least),
         *((name, "max") for name in rollup.most),
     ]
@@ -230,33 +231,67 @@ def _made(rollup: Rollup, columns: Columns) -> pa.Table:
     return _summed(pa.table(columns), rollup)
 
 
-def _changes(rows: pa.Table) -> pa.Table:
-    kind, event, sequence = rows["kind"], rows["event"], rows["change_sequence"]
-    is_range = _is(kind, EventKind.RANGE.value)
+def _places(rows: pa.Table) -> pa.Table:
+    kind, sequence = rows["kind"], rows["change_sequence"]
+    # A sample knows the newest change before it.
+    first = pc.if_else(_is(kind, EventKind.RANGE.value), sequence, pc.add(sequence, 1))
+    return _made(
+        PLACES,
+        {
+            **{name: rows[name] for name in PLACES.keys},
+            "events": pa.repeat(1, rows.num_rows),
+            "lost": _when(_is(kind, EventKind.LOST.value), rows["records"]),
+            "first": first,
+            "last": sequence,
+            "schema_version": rows["schema_version"],
+        },
+    )
+
+
+def _runs(rows: pa.Table) -> pa.Table:
+    is_range = _is(rows["kind"], EventKind.RANGE.value)
+    rows = rows.filter(pc.and_(is_range, pc.is_valid(rows["change_sequence"]))).combine_chunks()
+    order = pc.sort_indices(
+        pa.table({"place": _numbered(rows, PLACES.keys), "sequence": rows["change_sequence"]}),
+        sort_keys=[("place", "ascending"), ("sequence", "ascending")],
+    )
+    rows = rows.take(order).combine_chunks()
+    place, sequence = _numbered(rows, PLACES.keys), rows["change_sequence"].combine_chunks()
+    goes_on = pc.and_(
+        pc.equal(place[1:], place[:-1]),
+        pc.less_equal(pc.subtract(sequence[1:], sequence[:-1]), 1),
+    )
+    ends = pc.invert(goes_on)
+    edge = pa.array([True] if rows.num_rows else [], pa.bool_())
+    begins, ends = (pa.concat_arrays(pair) for pair in ([edge, ends], [ends, edge]))
+    found = rows.filter(begins).select(list(PLACES.keys))
+    found = found.append_column("run_first", sequence.filter(begins))
+    return found.append_column("run_last", sequence.filter(ends))
+
+
+def _numbered(rows: pa.Table, names: Sequence[str]) -> Any:
+    """A number for each row; the same when all of these columns are the same."""
+    found = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
+    for name in names:
+        column = pc.dictionary_encode(rows[name], null_encoding="encode").combine_chunks()
+        found = pc.add(pc.multiply(found, len(column.dictionary)), column.indices)
+    return found
+
+
+def _happened(rows: pa.Table) -> pa.Table:
+    event = rows["event"]
     named = _is(event, *FAILED, *OF_PARTITION, *OF_GROUP)
     of_member = pc.and_(_is(event, *PAUSES), pc.is_valid(rows["member_id"]))
-    bit = pc.take(_BIT, pc.bit_wise_and(sequence, len(_BIT) - 1))
-    columns = {
-        **{name: rows[name] for name in ("group_id", "topic", "topic_id", "partition")},
-        "word": pc.shift_right(sequence, _WORD_BITS),
-        "window": _window(rows),
-        "event": _when(pc.and_not(named, of_member), event),
-        "sequence": sequence,
-        "events": pa.repeat(1, rows.num_rows),
-        "lost": _when(_is(kind, EventKind.LOST.value), rows["records"]),
-        "records": rows["records"],
-        "bits": _when(is_range, bit),
-        "first": _when(is_range, sequence),
-        "first_sampled": _when(pc.invert(is_range), pc.add(sequence, 1)),
-        "last": sequence,
-        "schema_version": rows["schema_version"],
-        "age_ms": _when(_is(event, RangeEvent.ACQUIRED.value), rows["age_ms"]),
-    }
-    # Rows of one change have one bit: first each of them once, then those of a word.
-    single = CHANGES._replace(
-        keys=(*CHANGES.keys, "sequence"), bits=(), most=(*CHANGES.most, "bits")
+    return _made(
+        HAPPENED,
+        {
+            **{name: rows[name] for name in ("group_id", "topic", "partition", "records")},
+            "window": _window(rows),
+            "event": _when(pc.and_not(named, of_member), event),
+            "events": pa.repeat(1, rows.num_rows),
+            "age_ms": _when(_is(event, RangeEvent.ACQUIRED.value), rows["age_ms"]),
+        },
     )
-    return _made(CHANGES, _columns_of(_made(single, columns)))
 
 
 def _columns_of(table: pa.Table) -> Columns:
@@ -359,12 +394,19 @@ def _lags(rows: pa.Table) -> pa.Table:
     )
 
 
+def _troubles(rows: pa.Table) -> pa.Table:
+    return rows.filter(_is(rows["event"], *FAILED, *BESIDE)).select(list(TROUBLES.columns))
+
+
 _MAKERS: Final[dict[str, Callable[[pa.Table], pa.Table]]] = {
-    CHANGES.table: _changes,
+    PLACES.table: _places,
+    RUNS.table: _runs,
+    HAPPENED.table: _happened,
     ATTEMPTS.table: _attempts,
     WAITS.table: _waits,
     HANDED.table: _handed,
     LAGS.table: _lags,
+    TROUBLES.table: _troubles,
 }
 
 

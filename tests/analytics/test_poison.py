@@ -80,14 +80,14 @@ def test_records_and_keys_that_fail_most(spark: SparkSession) -> None:
         failed(9, 60, 1, group_id="h"),
     ]
     made = transform.troubles(frame(spark, rows))
-    keys = by(transform.keys(made), "group_id", "key")
+    keys = by(transform.worst_keys(transform.keys(made), made), "group_id", "key")
     assert keys.keys() == {("g", "bad"), ("g", "once"), ("g", "0xff00")}
     bad, once = keys["g", "bad"], keys["g", "once"]
     assert (bad["rank"], bad["failures"], bad["records"], bad["given_up"]) == (1, 6, 2, 2)
     assert (bad["poison"], bad["deliveries_max"], bad["reason"]) == (True, 3, "ValueError: #")
     assert (once["rank"], once["failures"], once["poison"]) == (3, 5, False)
     assert keys["g", "0xff00"]["poison"] is True
-    records = transform.records(made)
+    records = transform.worst_records(transform.records(made), made)
     found = by(records, "group_id", "first_offset")
     assert (found["g", 5]["failures"], found["g", 5]["rank"], found["g", 5]["key"]) == (3, 1, "bad")
     assert (found["g", 60]["failures"], found["g", 60]["records"]) == (1, 4)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 from sharecoord.analytics.attempts import attempts
-from sharecoord.analytics.census import census, census_of, words
+from sharecoord.analytics.census import census, census_of, places_of, words
 from sharecoord.analytics.fairness import job as fairness
 from sharecoord.analytics.fairness import transform as of_fairness
 from sharecoord.analytics.fairness.settings import FairnessSettings
@@ -22,8 +23,18 @@ from sharecoord.analytics.lag import transform as of_lag
 from sharecoord.analytics.lag.settings import LagSettings
 from sharecoord.analytics.locks import job as locks
 from sharecoord.analytics.poison import job as poison
+from sharecoord.analytics.poison import transform as of_poison
 from sharecoord.core.events import GroupEvent, RangeEvent
-from sharecoord.core.rollups import ATTEMPTS, CHANGES, HANDED, LAGS, WAITS, Rollup
+from sharecoord.core.rollups import (
+    ATTEMPTS,
+    HANDED,
+    HAPPENED,
+    LAGS,
+    PLACES,
+    TROUBLES,
+    WAITS,
+    Rollup,
+)
 from sharecoord.events import rollup
 from sharecoord.events.places import rollup_path
 from sharecoord.events.rollup import roll_up
@@ -88,8 +99,16 @@ def sorted_rows(found: DataFrame, columns: tuple[str, ...]) -> list[Any]:
     return sorted((tuple(row[name] for name in columns) for row in dicts(found)), key=repr)
 
 
+def happened(rows: DataFrame, window_ms: int) -> DataFrame:
+    passed = of_lag.passed(rows, LagSettings(window_ms=window_ms))
+    return passed.groupBy(*HAPPENED.keys).agg(
+        *(F.sum(name).alias(name) for name in HAPPENED.sums), F.max("age_ms").alias("age_ms")
+    )
+
+
 TABLES: list[tuple[Rollup, Callable[[int], Callable[[DataFrame], DataFrame]]]] = [
-    (CHANGES, lambda ms: lambda rows: of_lag.passed(rows, LagSettings(window_ms=ms))),
+    (PLACES, lambda _: lambda rows: places_of(words(rows))),
+    (HAPPENED, lambda ms: lambda rows: happened(rows, ms)),
     (ATTEMPTS, lambda _: attempts),
     (WAITS, lambda _: of_fairness.timings),
     (HANDED, lambda ms: lambda rows: of_fairness.acquired(rows, FairnessSettings(window_ms=ms))),
@@ -129,9 +148,19 @@ def test_a_table_is_that_of_the_rows(
     assert sorted_rows(found, table.columns) == rows
 
 
+def test_troubles_are_those_of_the_rows(spark: SparkSession, folder: Path) -> None:
+    log = read_log(spark, str(folder))
+    found, rows = (
+        sorted_rows(of_poison.troubles(frame), TROUBLES.columns)
+        for frame in (log.pieces(TROUBLES, lambda events: events), log.rows)
+    )
+    assert len(rows) > 100
+    assert found == rows
+
+
 def test_the_census_is_that_of_the_rows(spark: SparkSession, folder: Path) -> None:
     rows = census(read_events(spark, str(folder)))
-    found = census_of(read_log(spark, str(folder)))
+    found = census_of(read_log(spark, str(folder)), words)
     assert sorted_rows(found, tuple(rows.columns)) == sorted_rows(rows, tuple(rows.columns))
     assert max(row["seen"] for row in dicts(rows)) > 64, "several words"
 
@@ -175,7 +204,7 @@ def floats(row: Row) -> list[float]:
 def counted(spark: SparkSession, root: Path, **wanted: Any) -> int:
     """Rows of kind range, of rollups that say that there are twice as many."""
     log = read_log(spark, str(root), Range(**wanted))
-    return sum(row["events"] for row in dicts(log.pieces(CHANGES, TABLES[0][1](10_000))))
+    return sum(row["events"] for row in dicts(log.pieces(PLACES, TABLES[0][1](10_000))))
 
 
 @pytest.fixture
@@ -211,7 +240,7 @@ def test_rollups_without_their_file_do_not_count(
     assert counted(spark, tmp_path) == 6
     log = read_log(spark, str(tmp_path), without=[str(doubled[1])])
     assert log.rest is None
-    found = log.pieces(CHANGES, TABLES[0][1](10_000))
+    found = log.pieces(PLACES, TABLES[0][1](10_000))
     assert sum(row["events"] for row in dicts(found)) == 4
 
 
@@ -241,5 +270,4 @@ def test_the_schema_of_a_table_is_that_of_the_rows(spark: SparkSession, folder: 
         assert log.rolled is not None
         of_rows = maker(10_000)(log.rows).select(*table.columns)
         assert log.rolled.select(*table.columns).dtypes == of_rows.dtypes, table.table
-    assert set(words(log.rows).columns) <= set(CHANGES.columns)
     assert pa.schema(ARROW_SCHEMA).names == read_events(spark, str(folder)).columns

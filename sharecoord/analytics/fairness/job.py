@@ -44,12 +44,12 @@ class FairnessResult(jobs.JobResult):
 
 def _write(log: EventLog, out: str, settings: FairnessSettings, steps: Steps) -> FairnessResult:
     """The three tables, each from what was written or kept before."""
-    from sharecoord.analytics.census import beside, census_of
+    from sharecoord.analytics.census import beside, census_of, words
     from sharecoord.analytics.fairness import transform
     from sharecoord.analytics.names import naming, numbered
 
     numbers = log.changed(numbered)
-    member_samples, counted = transform.samples(numbers.rows), census_of(numbers)
+    member_samples, counted = transform.samples(numbers.rows), census_of(numbers, words)
     histogram = numbers.summed(WAITS, transform.timings)
     window_ms = settings.window_ms
     handed_out = numbers.summed(

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.lag.settings import LagSettings
-from sharecoord.core.rollups import CHANGES, LAGS
+from sharecoord.core.rollups import HAPPENED, LAGS
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from sharecoord.analytics.progress import Steps
     from sharecoord.analytics.rollups import EventLog
 
@@ -39,21 +41,22 @@ def _write(log: EventLog, out: str, settings: LagSettings, steps: Steps) -> LagR
     """The tables, each from what was written before."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    from sharecoord.analytics.census import beside, of_words
+    from sharecoord.analytics.census import beside, census_of
     from sharecoord.analytics.lag import transform
     from sharecoord.analytics.lag.trend import trends
 
     window_ms = settings.window_ms
-    pieces = log.pieces(
-        CHANGES, lambda events: transform.passed(events, settings), window_ms=window_ms
-    )
+
+    def passed(events: DataFrame) -> DataFrame:
+        return transform.passed(events, settings)
+
     sampled = log.summed(
         LAGS, lambda events: transform.samples(events, settings), window_ms=window_ms
     )
-    counted = of_words(pieces)
-    with jobs.kept(pieces, counted):
+    counted = census_of(log, passed, window_ms=window_ms)
+    with jobs.kept(*log.of_rest(passed, window_ms=window_ms), counted):
         steps.at(1, "windows")
-        changes = transform.happened(pieces)
+        changes = transform.happened(log.pieces(HAPPENED, passed, window_ms=window_ms))
         rows = transform.windows(sampled, changes, settings)
         windows = jobs.save(rows, out, WINDOWS)
         steps.at(2, "stretches")

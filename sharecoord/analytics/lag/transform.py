@@ -4,8 +4,8 @@
             └─ passed ─┬─ happened ┘           ├─ trend.trends ──────┼─ partitions
                        └─ census ──────────────┴─────────────────────┘
 
-`passed` is used twice: a caller keeps it with `persist`. Nothing here collects rows, and nothing
-runs in Python.
+What `passed` makes is used twice: a caller keeps it with `persist`. Nothing here collects rows, and
+nothing runs in Python.
 """
 
 from __future__ import annotations

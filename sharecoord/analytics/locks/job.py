@@ -34,10 +34,10 @@ class LocksResult(jobs.JobResult):
 def _write(log: EventLog, out: str, _: None, steps: Steps) -> LocksResult:
     """Both tables from what is kept."""
     from sharecoord.analytics.attempts import attempts
-    from sharecoord.analytics.census import beside, census_of
+    from sharecoord.analytics.census import beside, census_of, words
     from sharecoord.analytics.locks import transform
 
-    made, counted = log.summed(ATTEMPTS, attempts), census_of(log)
+    made, counted = log.summed(ATTEMPTS, attempts), census_of(log, words)
     with jobs.kept(made, counted):
         steps.at(1, "members")
         jobs.save(transform.members(made), out, MEMBERS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.poison.settings import PoisonSettings
-from sharecoord.core.rollups import ATTEMPTS
+from sharecoord.core.rollups import ATTEMPTS, TROUBLES
 
 if TYPE_CHECKING:
     from sharecoord.analytics.progress import Steps
@@ -41,20 +41,22 @@ class PoisonResult(jobs.JobResult):
 def _write(log: EventLog, out: str, settings: PoisonSettings, steps: Steps) -> PoisonResult:
     """The tables, each from what was written or kept before."""
     from sharecoord.analytics.attempts import attempts
-    from sharecoord.analytics.census import beside, census_of
+    from sharecoord.analytics.census import beside, census_of, words
     from sharecoord.analytics.poison import transform
 
-    made, counted = log.summed(ATTEMPTS, attempts), census_of(log)
-    failed = transform.troubles(log.rows)
+    made, counted = log.summed(ATTEMPTS, attempts), census_of(log, words)
+    failed = transform.troubles(log.pieces(TROUBLES, lambda events: events))
     keys = transform.keys(failed)
-    with jobs.kept(made, failed, counted, keys):
+    worst_records = transform.top(transform.records(failed), settings.top)
+    worst_keys = transform.top(keys, settings.top)
+    with jobs.kept(made, failed, counted, keys, worst_records, worst_keys):
         steps.at(1, "attempts")
         deliveries = jobs.save(transform.deliveries(made), out, DELIVERIES)
         members = jobs.save(transform.members(made), out, MEMBERS)
         jobs.save(transform.expiries(members), out, EXPIRIES)
         steps.at(2, "failures")
-        jobs.save(transform.top(transform.records(failed), settings.top), out, RECORDS)
-        jobs.save(transform.top(keys, settings.top), out, KEYS)
+        jobs.save(transform.worst_records(worst_records, failed), out, RECORDS)
+        jobs.save(transform.worst_keys(worst_keys, failed), out, KEYS)
         reasons = jobs.save(transform.reasons(failed), out, REASONS)
         steps.at(3, "groups")
         rows = transform.groups(deliveries, members, keys, reasons, counted)

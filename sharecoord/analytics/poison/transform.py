@@ -86,6 +86,10 @@ def _archived() -> Column:
 # -- what fails -----------------------------------------------------------------------------------
 
 
+_RECORD = ["group_id", "topic", "partition", "first_offset"]
+_KEY = ["group_id", "topic", "key"]
+
+
 def records(trouble_rows: DataFrame) -> DataFrame:
     """What failed, by the first offset of its range.
 
@@ -96,30 +100,36 @@ def records(trouble_rows: DataFrame) -> DataFrame:
 
     Returns:
         group_id, topic, partition, first_offset, records (of the largest such range), failures (the
-        highest delivery count), given_up, key, reason, last_time (of its last failure), rank.
+        highest delivery count), given_up, rank (in its group).
     """
-    last = F.max(F.struct("time", "reason", "key", "delivery_count"))
     order = Window.partitionBy("group_id").orderBy(
         F.desc("failures"), F.desc("given_up"), "topic", "partition", "first_offset"
     )
     return (
         trouble_rows.where(F.col("event").isin(*FAILED))
-        .groupBy("group_id", "topic", "partition", "first_offset")
+        .groupBy(*_RECORD)
         .agg(
             F.max("records").alias("records"),
             F.max("delivery_count").alias("failures"),
             F.max(F.col("state").isin(*GIVEN_UP)).alias("given_up"),
-            last.alias("_last"),
         )
         .withColumn("rank", F.row_number().over(order))
-        .select(
-            *("group_id", "topic", "partition", "first_offset", "records", "failures", "given_up"),
-            _text(F.col("_last.key")).alias("key"),
-            F.col("_last.reason").alias("reason"),
-            F.col("_last.time").alias("last_time"),
-            "rank",
-        )
     )
+
+
+def worst_records(record_rows: DataFrame, trouble_rows: DataFrame) -> DataFrame:
+    """Records as people read them.
+
+    Args:
+        record_rows: Few of `records`, which are kept.
+        trouble_rows: From `troubles`.
+
+    Returns:
+        The columns of `records`, and key, reason and last_time (of the last failure).
+    """
+    failed = trouble_rows.where(F.col("event").isin(*FAILED))
+    found = _with_last(record_rows, failed, _RECORD)
+    return found.withColumn("key", _text(F.col("_last.key"))).drop("_last")
 
 
 def keys(trouble_rows: DataFrame) -> DataFrame:
@@ -129,18 +139,16 @@ def keys(trouble_rows: DataFrame) -> DataFrame:
         trouble_rows: From `troubles`.
 
     Returns:
-        group_id, topic, key, failures, records, given_up (records), deliveries_max, poison (one of
-        its records was given up, or failed `POISON_DELIVERIES` times), reason and last_time (of the
-        last failure), rank (in its group).
+        group_id, topic, key (bytes), failures, records, given_up (records), deliveries_max, poison
+        (one of its records was given up, or failed `POISON_DELIVERIES` times), rank (in its group).
     """
     of_record = (
-        trouble_rows.where(F.col("event").isin(*FAILED) & F.col("key").isNotNull())
-        .groupBy("group_id", "topic", "key", "partition", "first_offset")
+        _of_keys(trouble_rows)
+        .groupBy(*_KEY, "partition", "first_offset")
         .agg(
             F.count(F.lit(1)).alias("failures"),
             F.max("delivery_count").alias("deliveries"),
             F.max(F.col("state").isin(*GIVEN_UP).cast("int")).alias("given_up"),
-            F.max(F.struct("time", "reason")).alias("last"),
         )
     )
     poison = (F.col("given_up") > 0) | (F.col("deliveries_max") >= POISON_DELIVERIES)
@@ -148,20 +156,51 @@ def keys(trouble_rows: DataFrame) -> DataFrame:
         F.desc("poison"), F.desc("failures"), "topic", "key"
     )
     return (
-        of_record.groupBy("group_id", "topic", "key")
+        of_record.groupBy(*_KEY)
         .agg(
             F.sum("failures").alias("failures"),
             F.count(F.lit(1)).alias("records"),
             F.coalesce(F.sum("given_up"), F.lit(0)).alias("given_up"),
             F.max("deliveries").alias("deliveries_max"),
-            F.max("last").alias("last"),
         )
         .withColumn("poison", F.coalesce(poison, F.lit(False)))  # noqa: FBT003 - Spark's own
         .withColumn("rank", F.row_number().over(order))
-        .withColumn("key", _text(F.col("key")))
-        .withColumn("reason", F.col("last.reason"))
-        .withColumn("last_time", F.col("last.time"))
-        .drop("last")
+    )
+
+
+def worst_keys(key_rows: DataFrame, trouble_rows: DataFrame) -> DataFrame:
+    """Keys as people read them.
+
+    Args:
+        key_rows: Few of `keys`, which are kept.
+        trouble_rows: From `troubles`.
+
+    Returns:
+        The columns of `keys` with the key as text, and reason and last_time (of the last failure).
+    """
+    found = _with_last(key_rows, _of_keys(trouble_rows), _KEY)
+    return found.withColumn("key", _text(F.col("key"))).drop("_last")
+
+
+def _of_keys(trouble_rows: DataFrame) -> DataFrame:
+    return trouble_rows.where(F.col("event").isin(*FAILED) & F.col("key").isNotNull())
+
+
+def _with_last(chosen: DataFrame, failed: DataFrame, by: list[str]) -> DataFrame:
+    """Adds `reason`, `last_time` and all of what failed last (`_last`).
+
+    For few rows alone: texts are not added up by hashing, but by a sort.
+    """
+    last = F.struct("time", "reason", "key", "delivery_count")
+    of_chosen = (
+        failed.join(F.broadcast(chosen.select(*by)), by, "semi")
+        .groupBy(*by)
+        .agg(F.max(last).alias("_last"))
+    )
+    return (
+        chosen.join(F.broadcast(of_chosen), by, "left")
+        .withColumn("reason", F.col("_last.reason"))
+        .withColumn("last_time", F.col("_last.time"))
     )
 
 
@@ -322,11 +361,10 @@ def _spent(member_rows: DataFrame) -> DataFrame:
 def _named(key_rows: DataFrame) -> DataFrame:
     """How many keys are poison, and the worst of them."""
     named = F.col("poison") & (F.col("rank") <= NAMED_MAX)
+    name = F.struct("rank", _text(F.col("key")).alias("key"))
     return key_rows.groupBy("group_id").agg(
         F.sum(F.col("poison").cast("int")).alias("poison_keys"),
-        F.array_sort(F.collect_list(F.when(named, F.struct("rank", "key"))))
-        .getField("key")
-        .alias("worst_keys"),
+        F.array_sort(F.collect_list(F.when(named, name))).getField("key").alias("worst_keys"),
     )
 
 

@@ -43,7 +43,7 @@ def test_a_large_file_has_rollups_and_a_small_one_has_none(tmp_path: Path) -> No
     assert events_path(rollup_path(small)) == small
     assert rows_of(rollup_path(large)) == 11
     table = pq.read_table(rollup_path(large), partitioning=None)
-    handed = [row for row in table.to_pylist() if row[TABLE] == "changes"]
+    handed = [row for row in table.to_pylist() if row[TABLE] == "places"]
     assert sum(row["events"] for row in handed) == 11
     assert not list((tmp_path / "_spool").iterdir())
     assert EventFolder(tmp_path).check() == []
@@ -88,11 +88,15 @@ def test_a_file_that_can_not_be_read_has_none(tmp_path: Path) -> None:
 
 def test_retention_deletes_them_with_their_date(tmp_path: Path) -> None:
     write_files(tmp_path, block("g", 0, 10), block("g", 20, 10, time_us=NOON_US + DAY_US))
+    former = [tmp_path / "_rollups-1" / f"date={day}" for day in (TODAY, TOMORROW)]
+    for each in former:
+        each.mkdir(parents=True)
     now = datetime.combine(TODAY, datetime.min.time(), UTC) + timedelta(days=2)
     (deleted,) = EventFolder(tmp_path).retain(timedelta(days=1), now=now)
     assert (deleted.date, deleted.files) == (TODAY, 1)
     (path,) = files_of(tmp_path)
     assert rollups(tmp_path) == [rollup_path(path)]
+    assert [each.exists() for each in former] == [False, True]
     assert not list(tmp_path.glob("_deleted*"))
 
 
