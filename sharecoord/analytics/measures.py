@@ -12,6 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.core.rollups import steps
 
+SPREAD = ("records", "records_jain", "gini", "top_share", "top_decile_share", "variation")
+"""What `with_spread` adds."""
+
 TOP_PART = 0.1
 """Of the members, rounded up: whose share is the top-decile share."""
 
@@ -73,22 +76,41 @@ def jain(value: Column) -> Column:
     )
 
 
-def spread(values: Column, members: Column) -> list[Column]:
-    """How evenly records are spread: an expression per row, over an array.
+def with_spread(rows: DataFrame, values: str, members: str) -> DataFrame:
+    """Adds how evenly records are spread, by an array in each row, in whose place it comes.
 
     `records`, `records_jain`, `gini`, `top_share`, `top_decile_share`, `variation`. Where nothing
     was handed out everybody got the same (Jain 1, Gini 0, variation 0), and nobody has a share.
 
     Args:
+        rows: The rows.
         values: Array of the records that each member got; whoever is missing in it got nothing.
         members: How many members count, at least as many as there are values.
     """
-    ordered = F.sort_array(values)
-    n, rows = members.cast("double"), F.size(values)
-    # In order of what they got, those that got nothing first: (sum x, sum x^2, sum rank * x, rank).
+    # Columns of their own, so that arrays are sorted and gone through once.
+    found = rows.withColumn("_ordered", F.sort_array(values))
+    found = found.withColumn("_sums", _sums(F.col("_ordered"), F.col(members)))
+    n, x = F.col(members).cast("double"), F.col("_sums.x")
+    some = x > 0
+    gini = 2 * F.col("_sums.ix") / (n * x) - (n + 1) / n
+    # Differences: rounding must not make them negative.
+    variance = F.greatest(n * F.col("_sums.xx") / (x * x) - 1, F.lit(0.0))
+    added = {
+        "records": x.cast("long"),
+        "records_jain": F.when(some, x * x / (n * F.col("_sums.xx"))).otherwise(1.0),
+        "gini": F.when(some, F.greatest(gini, F.lit(0.0))).otherwise(0.0),
+        "top_share": F.when(some, F.get("_ordered", F.size("_ordered") - 1) / x),
+        "top_decile_share": F.when(some, _top(F.col("_ordered"), n) / x),
+        "variation": F.when(some, F.sqrt(variance)).otherwise(0.0),
+    }
+    return found.withColumns(added).drop(values, "_ordered", "_sums")
+
+
+def _sums(ordered: Column, members: Column) -> Column:
+    """In order of what they got, those that got nothing first: (sum x, x^2, rank * x, rank)."""
     start = F.struct(
         *(F.lit(0.0).alias(name) for name in ("x", "xx", "ix")),
-        (members - rows).cast("double").alias("i"),
+        (members - F.size(ordered)).cast("double").alias("i"),
     )
 
     def add(sums: Column, value: Column) -> Column:
@@ -100,22 +122,14 @@ def spread(values: Column, members: Column) -> list[Column]:
             rank.alias("i"),
         )
 
-    sums = F.aggregate(ordered, start, add)
-    total, squares, weighted = sums["x"], sums["xx"], sums["ix"]
-    some = total > 0
+    return F.aggregate(ordered, start, add)
+
+
+def _top(ordered: Column, n: Column) -> Column:
+    """What the top decile got."""
+    rows = F.size(ordered)
     top = F.least(F.ceil(n * TOP_PART).cast("int"), rows)
-    of_top = F.aggregate(F.slice(ordered, rows - top + 1, top), F.lit(0.0), lambda a, x: a + x)
-    gini = 2 * weighted / (n * total) - (n + 1) / n
-    # Differences: rounding must not make them negative.
-    variance = F.greatest(n * squares / (total * total) - 1, F.lit(0.0))
-    return [
-        total.cast("long").alias("records"),
-        F.when(some, total * total / (n * squares)).otherwise(1.0).alias("records_jain"),
-        F.when(some, F.greatest(gini, F.lit(0.0))).otherwise(0.0).alias("gini"),
-        F.when(some, F.array_max(values) / total).alias("top_share"),
-        F.when(some, of_top / total).alias("top_decile_share"),
-        F.when(some, F.sqrt(variance)).otherwise(0.0).alias("variation"),
-    ]
+    return F.aggregate(F.slice(ordered, rows - top + 1, top), F.lit(0.0), lambda a, x: a + x)
 
 
 def significant(value: Column, digits: int) -> Column:

@@ -21,13 +21,18 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics.jobs import kept
 from sharecoord.core.events import EventKind
+from sharecoord.core.rollups import PLACES, TABLE, WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sharecoord.analytics.rollups import EventLog
+
 NAMES: Final = ("group_id", "topic", "topic_id", "member_id", "client_id")
 _WITH_NAMES: Final = (EventKind.MEMBER.value, EventKind.PARTITION.value, EventKind.GROUP.value)
 """Few rows, and nearly all names are among them."""
+_TABLES: Final = (PLACES.table, WAITS.table)
+"""The same of rollups."""
 
 
 def _number(text: Column) -> Column:
@@ -39,25 +44,34 @@ def numbered(events: DataFrame) -> DataFrame:
     return events.withColumns({name: _number(F.col(name)) for name in NAMES})
 
 
-def texts(events: DataFrame, *results: DataFrame) -> DataFrame:
+def texts(log: EventLog, *results: DataFrame) -> DataFrame:
     """What the numbers in results stand for.
 
-    They are looked up in the rows of samples and groups; only when one is not there all events are
-    read for it.
+    They are looked up in rollups, or in the rows of samples and groups; only when one is not there
+    all events are read for it.
 
     Args:
-        events: As they were before `numbered`.
+        log: As it was before `numbered`.
         results: Frames that were made of numbered events, and are kept.
 
     Returns:
         number, text.
     """
-    known = _listed(events.where(F.col("kind").isin(*_WITH_NAMES)).select(*NAMES).distinct())
+    looks = (_listed(rows.select(*NAMES).distinct()) for rows in _first_looks(log))
+    known = reduce(DataFrame.union, looks).distinct()
     needed = reduce(DataFrame.union, [_numbers(frame) for frame in results]).distinct()
     missing = needed.join(known, "number", "anti")
     # An empty broadcast lets adaptive execution leave the events alone.
-    others = _listed(events).join(F.broadcast(missing), "number", "semi")
+    others = _listed(log.rows).join(F.broadcast(missing), "number", "semi")
     return known.union(others).distinct()
+
+
+def _first_looks(log: EventLog) -> Iterator[DataFrame]:
+    if log.rolled is not None:
+        yield log.rolled.where(F.col(TABLE).isin(*_TABLES))
+    rows = log.rows if log.rolled is None else log.rest
+    if rows is not None:
+        yield rows.where(F.col("kind").isin(*_WITH_NAMES))
 
 
 def _listed(frame: DataFrame) -> DataFrame:
@@ -91,13 +105,13 @@ def named(frame: DataFrame, known: DataFrame, *columns: str) -> DataFrame:
 
 
 @contextmanager
-def naming(events: DataFrame, *results: DataFrame) -> Iterator[Callable[..., DataFrame]]:
+def naming(log: EventLog, *results: DataFrame) -> Iterator[Callable[..., DataFrame]]:
     """Keeps results and their names; gives `named` for frames that are made of these results.
 
     Args:
-        events: As they were before `numbered`.
+        log: As it was before `numbered`.
         results: Made of numbered events; every number of what is to be named is in one of them.
     """
-    known = texts(events, *results)
+    known = texts(log, *results)
     with kept(*results, known):
         yield lambda frame, *columns: named(frame, known, *columns)

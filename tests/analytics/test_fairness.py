@@ -235,6 +235,18 @@ def test_who_held_more_than_its_share(spark: SparkSession) -> None:
     assert [found[name]["over_share_ms"] for name in "ab"] == [1_000, 0]
 
 
+def test_what_is_held_in_parts_of_a_second_is_no_more_than_in_the_whole(
+    spark: SparkSession,
+) -> None:
+    given = {"interval_ms": 100}
+    rows = [event("partition", 1, topic="t", topic_id="x", partition=0, window_max=100, **given)]
+    for tenth in range(10):
+        rows += [sample(0.1 + tenth / 10, "a", 5, 5, held=60, **given)]
+        rows += [sample(0.1 + tenth / 10, "b", 5, 5, held=40, **given)]
+    found = members(spark, rows)
+    assert [found[name]["over_share_ms"] for name in "ab"] == [1_000, 0]
+
+
 # -- completeness ---------------------------------------------------------------------------------
 
 

@@ -75,8 +75,8 @@ def test_jain_is_that_of_core(spark: SparkSession, cases: list[list[tuple[int, i
 
 
 def spread(spark: SparkSession, records: list[int], members: int) -> Row:
-    made = spark.createDataFrame([(records, members)], "records array<long>, members long")
-    (row,) = dicts(made.select(*measures.spread(F.col("records"), F.col("members"))))
+    made = spark.createDataFrame([(records, members)], "values array<long>, members long")
+    (row,) = dicts(measures.with_spread(made, "values", "members"))
     return row
 
 

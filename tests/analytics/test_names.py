@@ -8,6 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from sharecoord.analytics.census import census
 from sharecoord.analytics.names import NAMES, named, naming, numbered, texts
+from sharecoord.analytics.rollups import EventLog
 
 from .support import Row, change, dicts, event, frame, sample
 
@@ -30,7 +31,7 @@ def test_names_come_back_in_their_columns(spark: SparkSession) -> None:
     events = frame(spark, rows)
     counts = numbered(events).groupBy(*NAMES).agg(F.sum("records").alias("records"))
     assert {kind for name, kind in counts.dtypes if name in NAMES} == {"bigint"}
-    with naming(events, counts) as back:
+    with naming(EventLog(events), counts) as back:
         found = back(counts)
         assert found.columns == counts.columns
         wanted = dicts(events.groupBy(*NAMES).agg(F.sum("records").alias("records")))
@@ -42,7 +43,7 @@ def test_a_census_of_numbers_is_that_of_names(spark: SparkSession) -> None:
     rows += [change(1, "accepted", "a", 1, change_sequence=9, group_id=g) for g in ("", "h")]
     events = frame(spark, rows)
     counted = census(numbered(events))
-    found = named(counted, texts(events, counted))
+    found = named(counted, texts(EventLog(events), counted))
     assert sorted(dicts(found), key=repr) == sorted(dicts(census(events)), key=repr)
 
 
@@ -51,7 +52,7 @@ def reads_all(spark: SparkSession, rows: list[Row]) -> bool:
     events = frame(spark, rows)
     counted = census(numbered(events)).persist()
     try:
-        found = texts(events, counted)
+        found = texts(EventLog(events), counted)
         assert {row["text"] for row in found.collect()} >= {"g", "t"}
         plan = found._jdf.queryExecution().executedPlan().toString()
     finally:

@@ -55,7 +55,7 @@ def _write(log: EventLog, out: str, settings: FairnessSettings, steps: Steps) ->
     handed_out = numbers.summed(
         HANDED, lambda events: transform.acquired(events, settings), window_ms=window_ms
     )
-    with jobs.kept(member_samples), naming(log.rows, histogram, counted) as named:
+    with jobs.kept(member_samples), naming(log, histogram, counted) as named:
         steps.at(1, "windows")
         rows = transform.windows(member_samples, handed_out, settings)
         windows = jobs.save(named(rows), out, WINDOWS)

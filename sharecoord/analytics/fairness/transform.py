@@ -43,6 +43,8 @@ def samples(events: DataFrame) -> DataFrame:
     """
     interval_ms = F.coalesce(F.col("interval_ms"), F.lit(SLOT_MS))
     middle_ms = F.unix_millis("time") - F.floor(interval_ms / 2)
+    # Of samples that are closer together than slots, the mean of a slot.
+    held_ms = F.col("held") * F.least(interval_ms, F.lit(SLOT_MS))
     is_member = F.col("kind") == EventKind.MEMBER.value
     # One exchange for all that follows: a slot is in one place, and so are most of a window.
     place = ["group_id", "stretch"]
@@ -55,7 +57,7 @@ def samples(events: DataFrame) -> DataFrame:
         .agg(
             F.coalesce(F.sum("demand"), F.lit(0)).alias("demand"),
             F.coalesce(F.sum("got"), F.lit(0)).alias("got"),
-            F.sum("held").alias("held"),
+            (F.sum(held_ms) / SLOT_MS).alias("held"),
             F.greatest(F.max(interval_ms), F.lit(SLOT_MS)).alias("interval_ms"),
             F.max("window_max").alias("window_max"),
         )
@@ -131,14 +133,15 @@ def windows(
     members = F.max("members").over(Window.partitionBy("group_id", "window"))
     start = F.timestamp_millis(F.col("window") * settings.window_ms)
     in_window = F.col("window") != WHOLE
-    return rows.withColumn("members", members).select(
+    found = measures.with_spread(rows.withColumn("members", members), "values", "members")
+    return found.select(
         "group_id",
         "topic",
         "partition",
         F.when(in_window, start).alias("window_start"),
         F.when(in_window, F.lit(settings.window_ms)).alias("window_ms"),
         *("members", "wanting", "demand", "got", "level", "jain"),
-        *measures.spread(F.col("values"), F.col("members")),
+        *measures.SPREAD,
     )
 
 
@@ -156,14 +159,15 @@ def _group_rows(
         "got",
     )
     handed = handed_out.select("group_id", "window", "member_id", "records")
-    cells = _sums(
-        wanted.unionByName(handed, allowMissingColumns=True), "group_id", "window", "member_id"
-    )
-    whole = _sums(cells, "group_id", "member_id").withColumn("window", F.lit(WHOLE).cast("long"))
+    both = wanted.unionByName(handed, allowMissingColumns=True)
+    # Twice here, so that both are read and added up once.
+    twice = F.explode(F.array("window", F.lit(WHOLE).cast("long")))
+    sums = (F.sum(name).alias(name) for name in ("records", "demand", "got"))
+    cells = both.withColumn("window", twice).groupBy("group_id", "window", "member_id").agg(*sums)
     keys = ["group_id", "window"]
     measured = F.count("demand") > 0
     return (
-        measures.with_fair_level(cells.unionByName(whole), keys)
+        measures.with_fair_level(cells, keys)
         .groupBy(*keys)
         .agg(
             F.count(F.lit(1)).alias("members"),
@@ -175,11 +179,6 @@ def _group_rows(
             F.collect_list("records").alias("values"),
         )
     )
-
-
-def _sums(rows: DataFrame, *keys: str) -> DataFrame:
-    names = ("records", "demand", "got")
-    return rows.groupBy(*keys).agg(*(F.sum(name).alias(name) for name in names))
 
 
 def _partition_rows(handed_out: DataFrame) -> DataFrame:

@@ -379,8 +379,10 @@ def _last(window_rows: DataFrame) -> DataFrame:
 def _skew(last: DataFrame) -> DataFrame:
     """How unevenly the lag of a topic is spread over its partitions."""
     keys = ["group_id", "topic"]
-    lags = last.groupBy(*keys).agg(F.collect_list("lag").alias("values"))
-    found = lags.select(*keys, *measures.spread(F.col("values"), F.size("values")))
+    lags = last.groupBy(*keys).agg(
+        F.collect_list("lag").alias("values"), F.count("lag").alias("members")
+    )
+    found = measures.with_spread(lags, "values", "members")
     return found.select(
         *keys, F.col("gini").alias("topic_gini"), F.col("top_share").alias("topic_top_share")
     )
