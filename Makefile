@@ -23,7 +23,7 @@ IMAGE ?= sharecoord:0.1.0
 PYTEST = $(BIN)/python -m pytest -p tools.suite_minutes
 # Two processes for what does not mind; see tools/suite_minutes.py.
 BESIDE := -n 2 --dist loadscope --no-loadscope-reorder
-FAST_SUITES := $(wildcard tests/unit tests/property tests/golden tests/architecture tests/sdk)
+FAST_SUITES := $(wildcard tests/unit tests/property tests/architecture tests/sdk)
 
 # Given on the command line: `make demo KAFKA=real`, `make demo KAFKA_ADDR=host:9092`,
 # `make demo DEMO_ARGS="--seed 7"`, `make test PYTEST_ARGS="-k window"`, `make bench BENCH_ARGS=...`.
@@ -37,7 +37,7 @@ PYTEST_ARGS ?=
 SEEDS ?= 100000
 FIRST ?= 0
 
-.PHONY: help venv demo test check simulate lint format bench proto settings-doc public-names notebooks chart-example test-long image clean
+.PHONY: help venv demo test check simulate lint format bench proto sync settings-doc public-names notebooks chart-example test-long image clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -55,7 +55,7 @@ test: $(VENV)/.stamp-test ## Run all suites but the long ones (CI's command; Jav
 	@tools/ensure_chromium.sh
 	@$(PYTEST) tests -m "not long" $(BESIDE) --durations 25 $(PYTEST_ARGS)
 
-check: $(VENV)/.stamp-test ## Run the fast suites (unit, property, golden, architecture, sdk; no Java)
+check: $(VENV)/.stamp-test ## Run the fast suites (unit, property, architecture, sdk; no Java)
 	@$(PYTEST) $(FAST_SUITES) -m "not long and not kafka" -n 2 --dist worksteal $(PYTEST_ARGS)
 
 simulate: $(VENV)/.stamp-test ## Run simulated lives of coordinators in all processors (SEEDS=100000 FIRST=0)
@@ -67,6 +67,7 @@ lint: $(VENV)/.stamp-test $(PROTO_VENV)/.stamp ## Check style, types, imports, a
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
 	@$(PROTO_VENV)/bin/python tools/make_proto.py --check
+	@$(BIN)/python -m tools.async_to_sync --check
 	@$(BIN)/python -m sharecoord.config.docs --check
 	@$(BIN)/python -m sharecoord.events.docs --check
 
@@ -81,6 +82,9 @@ bench: $(VENV)/.stamp-test ## Measure against peers and each store (BENCH_ARGS=.
 
 proto: $(PROTO_VENV)/.stamp ## Generate the stubs from proto/
 	@$(PROTO_VENV)/bin/python tools/make_proto.py
+
+sync: $(VENV)/.stamp-test ## Generate the SDK's synchronous modules out of the asynchronous ones
+	@$(BIN)/python -m tools.async_to_sync
 
 settings-doc: $(VENV)/.stamp-test ## Write docs/settings.md and the tables of docs/events.md
 	@$(BIN)/python -m sharecoord.config.docs

@@ -8,9 +8,10 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -27,28 +28,32 @@ from sharecoord.config.endpoints import (
 )
 from sharecoord.config.process import ProcessConfig
 from sharecoord.config.process_settings import LogFormat, Mode
+from sharecoord.config.sources import Source
 from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.ingest.log_reader import KafkaLogReader
 from sharecoord.kafka.catalog import KafkaCatalog
 from sharecoord.kafka.dead_letter_producer import KafkaDeadLetters
 from sharecoord.kafka.offsets_export import KafkaOffsetsExport
+from sharecoord.kafka.refusals import Refusals
 from sharecoord.management.server import ManagementServer
 from sharecoord.observability.logs import configure_logging
+from sharecoord.observability.standard_error import dropped_lines, guard_standard_error
 from sharecoord.peers.links import GrpcPeerNetwork, channel_maker
 from sharecoord.ports import EventSink, LogReader, PeerNetwork, Store, TopicCatalog
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import CoordinatorInfo
-from sharecoord.runtime.clock import RuntimeClock
-from sharecoord.runtime.committer import CommitLimits, Committer
-from sharecoord.runtime.context import Context
+from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
+from sharecoord.runtime.admin.flood_watch import FloodWatch
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.event_samples import EventSampler
-from sharecoord.runtime.fleet import Fleet
-from sharecoord.runtime.flood_watch import FloodWatch
-from sharecoord.runtime.memory_budget import MemoryBudget, MemoryLimits
-from sharecoord.runtime.precise_loop import precise_loop
-from sharecoord.runtime.status import StatusBoard
-from sharecoord.runtime.store_thread import StoreThread
+from sharecoord.runtime.fleet.fleet import Fleet
+from sharecoord.runtime.kernel.budget import MemoryBudget, MemoryLimits
+from sharecoord.runtime.kernel.clock import RuntimeClock
+from sharecoord.runtime.kernel.committer import CommitLimits, Committer
+from sharecoord.runtime.kernel.context import Context, Limits
+from sharecoord.runtime.kernel.lease import Lease
+from sharecoord.runtime.kernel.open_files import FIX, OpenFiles, raise_limit
+from sharecoord.runtime.kernel.precise_loop import precise_loop
+from sharecoord.runtime.kernel.store_thread import StoreThread
+from sharecoord.runtime.status.event_samples import EventSampler
+from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.store.factory import make_store
 
 if TYPE_CHECKING:
@@ -58,9 +63,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 GC_THRESHOLDS = (100_000, 20, 100)
 """Each consume makes 2,000 short-lived message objects; with Python's default of 700 the collector
 walks them again and again (10% of the coordinator's time, measured)."""
+
+SLOW_S = 1.0
+"""After so long without an answer at the start the log says whose it is."""
 
 ID_CHARS_MAX = 128
 """Of a coordinator's id (coordinator.id)."""
@@ -86,6 +96,7 @@ class Application:
         self.config = config
         self.coordinator: Coordinator | None = None
         self.board = StatusBoard()
+        self.board.dropped_lines = dropped_lines
         self.address = ""
         self.management_port: int | None = None
         self.failure: asyncio.Future[None] | None = None
@@ -115,7 +126,10 @@ class Application:
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
         context = await self._context(loop)
-        coordinator = self.coordinator = Coordinator(context, self._network(context))
+        fleet = Fleet(context.coordinator_id, context.clock) if context.in_fleet else None
+        coordinator = self.coordinator = Coordinator(
+            context, fleet, None if fleet is None else self._network(fleet)
+        )
         if context.events is not None:
             self._sampler = EventSampler(
                 context, coordinator.groups, interval_ms=config.events.sample_interval_ms
@@ -123,37 +137,35 @@ class Application:
         self._stack.push_async_callback(coordinator.close)
         await coordinator.start()
         await self._listen(coordinator)
-        context.spawn(self._tick(coordinator), "status")
+        context.loops.keep("status", lambda: self._tick(coordinator))
         if self._sampler is not None:
-            context.spawn(self._sampler.run(), "event samples")
+            context.loops.keep("event-samples", self._sampler.run)
         if config.management.enable:
             management = ManagementServer(
-                self.board, host=config.management.host, port=config.management.port
+                self.board,
+                host=config.management.host,
+                port=config.management.port,
+                or_any=config.source("management.port") is Source.DEFAULT,
             )
             self.management_port = await asyncio.to_thread(management.start)
             self._stack.push_async_callback(asyncio.to_thread, management.stop)
 
-    def _network(self, context: Context) -> PeerNetwork | None:
+    def _network(self, fleet: Fleet) -> PeerNetwork:
         """Links to the other coordinators of a fleet."""
-        if context.fleet is None:
-            return None
         return GrpcPeerNetwork(
-            context.coordinator_id,
-            __version__,
-            context.fleet.gateway,
-            channel_maker(self.config.tls),
+            fleet.coordinator_id, __version__, fleet.gateway, channel_maker(self.config.tls)
         )
 
     async def _listen(self, coordinator: Coordinator) -> None:
         """Serves members and operators, and in a fleet the other coordinators."""
-        config, fleet = self.config, coordinator.context.fleet
+        config, fleet = self.config, coordinator.fleet
         shares_port = config.coordinator.processes > 1
         server, statuses = make_server(
             coordinator, request_bytes_max=config.limits.request_max_bytes, shares_port=shares_port
         )
         admin = self._admin(coordinator)
         server.add_generic_rpc_handlers((AdminService(admin).handlers(),))
-        coordinator.context.spawn(FloodWatch(coordinator, admin).run(), "floods")
+        coordinator.context.loops.keep("floods", FloodWatch(coordinator, admin).run)
         peers = PeerService(coordinator, fleet) if fleet else None
         if peers is not None:
             server.add_generic_rpc_handlers((peers.handlers(),))
@@ -196,21 +208,27 @@ class Application:
     async def _context(self, loop: asyncio.AbstractEventLoop) -> Context:
         config = self.config
         clock = RuntimeClock(loop)
-        catalog = self._catalog or KafkaCatalog(config.kafka)
-        cluster_id = self._cluster_id = await catalog.cluster_id()
+        refusals = Refusals()
+        catalog = self._catalog or KafkaCatalog(config.kafka, refusals)
+        cluster_id = self._cluster_id = await _said_when_slow(
+            catalog.cluster_id(), "no answer from Kafka yet", brokers(config)
+        )
+        in_cluster = catalog.brokers if isinstance(catalog, KafkaCatalog) else 1
+        files = OpenFiles(raise_limit(), brokers=in_cluster)
         is_fleet = config.coordinator.mode is Mode.FLEET
         store = self._store or make_store(
             config.store.url.url, fleet=is_fleet, lock_timeout_ms=config.store.lock_timeout_ms
         )
         coordinator_id = id_of(config)
         caller = StoreThread()
-        await caller.call(
+        opened = caller.call(
             store.open,
             coordinator_id=coordinator_id,
             cluster_id=cluster_id,
             address=str(config.listen.address),
             version=__version__,
         )
+        await _said_when_slow(opened, "the store is not open yet", config.store.url.masked)
         clock.measured(await caller.call(store.now_ms))
         commit = config.commit
         committer = Committer(
@@ -226,31 +244,45 @@ class Application:
             coordinator_id=coordinator_id,
             store=store,
             caller=caller,
-            reader=self._reader or KafkaLogReader(config.kafka),
+            reader=self._reader or self._kafka_reader(files, refusals),
             catalog=catalog,
             clock=clock,
             committer=committer,
-            budget=MemoryBudget(config.memory.cache_max_bytes),
-            memory=MemoryLimits(
-                config.memory.limit_bytes,
-                config.memory.read_stop_ratio,
-                config.memory.acquire_stop_ratio,
-                config.limits.stream_unsent_max_bytes,
+            lease=Lease(
+                store,
+                StoreThread(),
+                clock,
+                duration_ms=config.coordinator.lease_timeout_ms,
+                renewal_s=config.coordinator.lease_renew_interval_ms / 1000,
             ),
-            groups_max=config.limits.groups_max,
+            budget=MemoryBudget(config.memory.cache_max_bytes),
+            limits=_limits_of(config),
+            files=files,
             new_incarnation=lambda: secrets.randbits(62) + 1,
-            lock_grace_ms=config.recovery.lock_grace_ms,
             group_defaults=config.group_defaults,
-            lease_ms=config.coordinator.lease_timeout_ms,
-            lease_renewal_s=config.coordinator.lease_renew_interval_ms / 1000,
-            fleet=Fleet(coordinator_id, clock) if is_fleet else None,
-            offsets_export=KafkaOffsetsExport(config.kafka),
+            in_fleet=is_fleet,
+            offsets_export=KafkaOffsetsExport(config.kafka, refusals),
             dead_letters=KafkaDeadLetters(
                 config.kafka,
                 transactional_producers_max=config.limits.transactional_producers_max,
             ),
             events=await self._event_sink(coordinator_id, clock),
         )
+
+    def _kafka_reader(self, files: OpenFiles, refusals: Refusals) -> LogReader:
+        """Reads while files may be opened; the board says when that is over."""
+        reader = KafkaLogReader(self.config.kafka, refusals, may_open=files.may_read)
+
+        def short() -> str:
+            waiting = reader.waiting
+            return files.problem or (
+                f"{waiting} partitions are not read, too many files are open: {FIX}"
+                if waiting
+                else ""
+            )
+
+        self.board.short_of_files = short
+        return reader
 
     async def _event_sink(self, coordinator_id: str, clock: RuntimeClock) -> EventSink | None:
         """Where events go; ends after everything that has some to tell."""
@@ -275,7 +307,10 @@ class Application:
             self.failure.set_exception(error)
 
     async def _tick(self, coordinator: Coordinator) -> None:
+        files = coordinator.context.files
         while True:
+            if files is not None:
+                await asyncio.to_thread(files.look)
             for group in coordinator.groups.values():
                 wanted = group.dispatcher.measure()
                 if self._sampler is not None:
@@ -325,11 +360,55 @@ def brokers(config: ProcessConfig) -> str:
     return kafka.get("bootstrap.servers") or kafka["metadata.broker.list"]
 
 
+def _limits_of(config: ProcessConfig) -> Limits:
+    memory = config.memory
+    return Limits(
+        memory=MemoryLimits(
+            memory.limit_bytes,
+            memory.read_stop_ratio,
+            memory.acquire_stop_ratio,
+            config.limits.stream_unsent_max_bytes,
+        ),
+        groups_max=config.limits.groups_max,
+        lock_grace_ms=config.recovery.lock_grace_ms,
+    )
+
+
+async def _said_when_slow(answer: Awaitable[T], what: str, address: str) -> T:
+    """Waits for an answer; when it takes long, the log says whose."""
+    task = asyncio.ensure_future(answer)
+    if not (await asyncio.wait({task}, timeout=SLOW_S))[0]:
+        log.warning(what, address=address)
+    return await task
+
+
+def on_hangup(stop: Callable[[], None]) -> Callable[[], None]:
+    """What SIGHUP does: the end of a terminal ends what runs on it, in order; else nothing."""
+    if sys.stderr.isatty():
+
+        def end() -> None:
+            log.warning("the terminal was closed (SIGHUP): shutting down")
+            stop()
+
+        return end
+    return lambda: log.warning(
+        "SIGHUP ignored: settings and certificates are read at the start; start again to read "
+        "them, or send SIGTERM to end"
+    )
+
+
+def heeds_hangup() -> bool:
+    """Whether SIGHUP is for this process; `nohup` says that it is not."""
+    return signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+
+
 async def _serve(config: ProcessConfig, ready_file: Path | None) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stopping.set)
+    if heeds_hangup():
+        loop.add_signal_handler(signal.SIGHUP, on_hangup(stopping.set))
     application = Application(config)
     await application.start()
     assert application.failure is not None, "started"
@@ -366,7 +445,8 @@ def logs_json(config: ProcessConfig) -> bool:
 
 
 def configure_process_logging(config: ProcessConfig) -> None:
-    """Logs as the settings say, and what they say of themselves."""
+    """Logs as the settings say, without ever waiting, and what they say of themselves."""
+    guard_standard_error()
     configure_logging(level=config.log.level.value, json=logs_json(config))
     for warning in config.warnings:
         log.warning("configuration", note=warning)

@@ -115,6 +115,12 @@ class UnsupportedVersionError(SharecoordError):
     reason = "UNSUPPORTED_VERSION"
 
 
+class UnauthenticatedError(SharecoordError):
+    """The credentials of a call are not checked here, or are not good."""
+
+    reason = "UNAUTHENTICATED"
+
+
 class UnauthorizedError(SharecoordError):
     """The principal may not do this."""
 

@@ -29,21 +29,21 @@ from sharecoord.core.changes import (
     PartitionStart,
     PausesChanged,
 )
-from sharecoord.core.dead_letters import OutboxMark
 from sharecoord.core.delivery import Delivery
-from sharecoord.core.events import EventBlock
-from sharecoord.core.lanes import Mark, Order, Replayed, Selection, Taken
-from sharecoord.core.pauses import Pause, PauseScope
-from sharecoord.core.peering import GatewayItem, OwnerItem
+from sharecoord.core.dispatch.pauses import Pause, PauseScope
+from sharecoord.core.fleet.peering import GatewayItem, OwnerItem
+from sharecoord.core.letters.dead_letters import OutboxMark
+from sharecoord.core.letters.lanes import Mark, Marking, Replayed, Selection, SelectionResult
 from sharecoord.core.records import RecordChunk
-from sharecoord.errors import SharecoordError
+from sharecoord.errors import SharecoordError, UnauthorizedError
+from sharecoord.eventlog.schema import EventBlock
 
 
 class Store(Protocol):
     """Durable state. Blocking; every call is one transaction: it happens whole or not at all.
 
-    Called from one thread at a time (the committer's), except the methods under "reads for
-    people", which may run beside a commit on a connection of their own.
+    Called from one thread at a time (the committer's), except `renew_lease` and the methods under
+    "reads for people", which may run beside a commit on connections of their own.
 
     Errors of every method:
         StoreUnavailableError: Nothing was changed; try again.
@@ -67,6 +67,8 @@ class Store(Protocol):
     def renew_lease(self, *, duration_ms: int) -> int:
         """Keeps this coordinator's lease alive; returns the store's clock in ms.
 
+        It does not wait for a commit that runs: that one may take longer than the lease lasts.
+
         Raises:
             StoreInUseError: The lease is gone: another coordinator took the store.
         """
@@ -88,6 +90,12 @@ class Store(Protocol):
         """The store's clock, milliseconds since the epoch."""
 
     # -- the hot path ---------------------------------------------------------------------------
+
+    def fits(self, payload: Sequence[bytes | None]) -> bool:
+        """Whether a row may hold these bytes; asks nobody, so the loop may call it.
+
+        What does not fit makes every commit fail that holds it.
+        """
 
     def commit(self, batch: CommitBatch) -> CommitResult:
         """Writes a group commit.
@@ -227,18 +235,18 @@ class Store(Protocol):
 
     # -- lanes and replays (docs/decisions/0019) ------------------------------------------------
 
-    def take_in(self, selections: Sequence[Selection], order: Order) -> list[Taken]:
+    def take_in(self, selections: Sequence[Selection], marking: Marking) -> list[SelectionResult]:
         """Marks letters as redriven or discarded; redriven ones are added to their lanes.
 
         Rows are made when missing. What an earlier redrive has not finished stays, locks included;
-        letters that bear a mark are left out unless the order says otherwise. State epoch + 1, so
+        letters that bear a mark are left out unless `marking` says otherwise. State epoch + 1, so
         owners notice; the groups' epochs grow. No lane stands in `selections` twice.
 
         Returns:
             What became of each selection, in their order.
         """
 
-    def withdraw(self, keys: Sequence[PartitionKey]) -> list[Taken]:
+    def withdraw(self, keys: Sequence[PartitionKey]) -> list[SelectionResult]:
         """Takes back, from lanes, what was selected and never handed out; its marks go with it."""
 
     def make_replay(
@@ -388,29 +396,32 @@ LATEST = -1
 
 
 class TopicCatalog(Protocol):
-    """What topics there are, and where their logs begin and end."""
+    """What topics there are, and where their logs begin and end; each is answered by itself."""
+
+    @property
+    def refusals(self) -> Mapping[str, UnauthorizedError]:
+        """Topics that Kafka refused when it was asked last; they may exist."""
 
     async def cluster_id(self) -> str:
         """Kafka's cluster id; "" when it has none."""
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
-        """The topics that exist; unknown ones are left out."""
+        """The topics that exist; unknown and refused ones are left out."""
 
     async def look(self, topic: str) -> TopicInfo | None:
-        """A topic as a request finds it that begins after this call; None = there is none.
-
-        Calls at the same time share a request, which ends within seconds.
+        """A topic as a (shared) request finds it that begins after this call; None = there is none.
 
         Raises:
             KafkaUnavailableError: No answer in time.
+            UnauthorizedError: Kafka refuses the topic.
         """
 
     async def offsets(
         self, queries: Sequence[OffsetQuery], *, committed: bool = False
     ) -> dict[OffsetQuery, int]:
-        """Offsets at places; a partition that does not answer is left out.
+        """Offsets at places; a partition that does not answer is left out, unless none does.
 
-        A timestamp beyond the last record gives the log end.
+        A timestamp beyond the last record gives the log end. Errors: as `look`.
         """
 
     async def close(self) -> None:
@@ -439,10 +450,7 @@ class OffsetsExport(Protocol):
     async def read(
         self, group_id: str, *, even_with_members: bool = False
     ) -> dict[tuple[str, int], CommittedOffset]:
-        """Everything that a consumer group has committed; nothing when there is no such group.
-
-        Anything may follow what was committed as metadata.
-        """
+        """All that a consumer group has committed, maybe nothing; metadata may be longer."""
 
     async def write(
         self, group_id: str, offsets: Mapping[tuple[str, int], CommittedOffset]
@@ -450,7 +458,7 @@ class OffsetsExport(Protocol):
         """Commits for a consumer group, in one request; makes the group when it is new.
 
         Returns:
-            The partitions that were written; the cluster does not have the others.
+            The partitions that were written; the cluster does not have, or refuses, the others.
         """
 
     async def close(self) -> None:

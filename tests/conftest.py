@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import hypothesis
 import pytest
+import structlog
 
 from sharecoord.devenv import maven
 from sharecoord.devenv.broker import KafkaBroker
@@ -74,6 +75,14 @@ class TopicFactory(Protocol):
     def __call__(
         self, *, partitions: int = 1, config: Mapping[str, str] | None = None, prefix: str = "t"
     ) -> str: ...
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """What a test, or a command that it runs in this process, sets for the log is for it alone."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 # -- which tests run ------------------------------------------------------------------------------

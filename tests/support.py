@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, overload
 
+from sharecoord.core.dispatch.pauses import PauseScope
 from sharecoord.devenv.broker import KafkaBroker
 
 T = TypeVar("T")
@@ -277,3 +278,13 @@ async def eventually_async(
 
 def _name(probe: Callable[[], object]) -> str:
     return getattr(probe, "__qualname__", None) or repr(probe)
+
+
+def named(*scopes: PauseScope) -> tuple[list[tuple[str, tuple[int, ...]]], list[str]]:
+    """Topics and members, as an operator names what is to be paused."""
+    topics = [
+        (scope.topic, () if scope.partition is None else (scope.partition,))
+        for scope in scopes
+        if scope.topic
+    ]
+    return topics, [scope.member_id for scope in scopes if scope.member_id]

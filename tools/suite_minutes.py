@@ -21,7 +21,6 @@ import pytest
 ORDER = (
     "architecture",
     "unit",
-    "golden",
     "property",
     "sdk",
     "contract",
@@ -35,7 +34,7 @@ ORDER = (
 )
 
 
-SHARED = frozenset({"architecture", "unit", "golden", "property", "sdk", "contract", "helm"})
+SHARED = frozenset({"architecture", "unit", "property", "sdk", "contract", "helm"})
 """Suites whose files may run beside each other."""
 
 

@@ -35,6 +35,7 @@ from ._core.records import (
     Messages,
     TopicPartition,
 )
+from ._core.throttle import ThrottleEvent
 from ._sync.consumer import ShareConsumer
 from ._sync.deserializing import DeserializingShareConsumer
 from ._version import __version__
@@ -67,6 +68,7 @@ __all__ = [
     "Retry",
     "SerializationContext",
     "ShareConsumer",
+    "ThrottleEvent",
     "TopicPartition",
     "Worker",
     "WorkerState",

@@ -10,6 +10,9 @@ from typing import Any, Final, cast
 # Read by grpc when it is imported. With it, a fork in a process that uses grpc leaves parent and
 # child in order (the child must make its own consumers); a value that the user set is kept.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "true")
+# grpc prints two lines of its own for each TLS handshake that fails, at each attempt; the SDK says
+# once what is wrong. A value that the user set is kept.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from grpc import aio
@@ -22,10 +25,12 @@ _SERVICE: Final = service_pb.DESCRIPTOR.services_by_name["ShareService"].full_na
 CONSUME: Final = f"/{_SERVICE}/Consume"
 
 # Liveness is HTTP/2 keepalive: a peer that is gone is noticed within 10 + 5 s. The coordinator's
-# server permits pings at this rate.
+# server permits pings at this rate. The ping's own limit, a minute by default, is the one that
+# counts while the socket takes bytes, as that of a stopped process does.
 _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # How much arrives is bounded by credits, not here.
@@ -35,6 +40,8 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
+    # As Kafka's clients, which know no HTTP proxy: http_proxy is there for other programs.
+    ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
     # Deliveries are large: fewer frames and fewer reads of them, 4% more records/s (measured). A
     # stream that waits takes no more memory for it.

@@ -9,17 +9,26 @@ Tests that want a whole queue use the server's own `sharecoord.testing`.
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Final
 
-from ._core.outcomes import Outcome, Reject, outcome_of
-from ._core.records import TIMESTAMP_CREATE_TIME, Message, Messages
-from ._worker.binding import bind
-from ._worker.handlers import is_async
-from ._worker.options import outcomes_of, refuse_unfinished, returned_error
+from ._core.outcomes import Outcome, Reject
+from ._core.records import TIMESTAMP_CREATE_TIME, AcknowledgeType, Message, Messages
+from ._worker.binding import with_values
+from ._worker.calls import Around, Middleware, dressed
+from ._worker.handlers import BATCH_MAX, Handler, read_handler
+from ._worker.options import Backoff, Behaviour, FailureOutcome, RetryFunction, read_result
+from ._worker.threads import Threads, call_plain
+from ._worker.verdicts import Judge
+
+if TYPE_CHECKING:
+    from .worker import Worker
 
 __all__ = ["make_message", "make_messages", "run_handler", "run_handler_async"]
+
+_log: Final = logging.getLogger("sharecoord_sdk")
 
 
 def make_message(
@@ -79,28 +88,39 @@ def run_handler(
     *,
     value: Any = None,
     on_bad_value: Any = Reject,
+    on_error: Mapping[type[BaseException], FailureOutcome] | None = None,
+    retry: Backoff | RetryFunction | None = None,
+    timeout: float | None = None,
+    middleware: Sequence[Middleware] = (),
+    worker: Worker | None = None,
 ) -> Outcome:
-    """Runs a plain or async handler once.
+    """Runs a plain or async handler once, as a worker does, and tells what becomes of its record.
 
     Args:
         handler: Takes a message or its value, or messages or their values if it handles batches.
         messages: What it is given.
         value: As of `Worker.handler`.
         on_bad_value: As of `Worker.handler`.
+        on_error: As of `Worker.handler`.
+        retry: As of `Worker.handler`; a `Backoff` answers without jitter.
+        timeout: As of `Worker.handler`.
+        middleware: Outermost first.
+        worker: Runs the handler as it is registered there (`@worker.handler`), with the worker's
+            middleware and tracing, in place of the arguments above.
 
     Returns:
-        Return = ACCEPT, `Retry` = RELEASE with delay, `Reject` = REJECT, another exception =
-        RELEASE; returned ones count as raised. Of a batch whose messages have several outcomes the
-        first one that is no ACCEPT. Inside a running event loop use `run_handler_async`.
+        What the worker would tell the coordinator. Of a batch whose messages have several outcomes
+        the first one that is no ACCEPT. Inside a running event loop use `run_handler_async`.
+
+    Raises:
+        TypeError: An argument of another type, or a parameter of the handler that nobody fills.
+        ValueError: A number out of bounds, or the worker does not have the handler.
     """
-    call = _bound(handler, messages, value, on_bad_value)
-    try:
-        result = call(messages)
-    except Exception as error:  # noqa: BLE001 - what a handler raises is its outcome
-        return outcome_of(error)
-    if inspect.isawaitable(result):
-        return asyncio.run(_await(result, messages))
-    return _returned(result, messages)
+    given = _given(value, on_bad_value, on_error, retry, timeout, middleware)
+    run = _Run(handler, messages, given, worker)
+    if run.is_plain:
+        return run.plain()
+    return asyncio.run(run.coroutine())
 
 
 async def run_handler_async(
@@ -109,42 +129,143 @@ async def run_handler_async(
     *,
     value: Any = None,
     on_bad_value: Any = Reject,
+    on_error: Mapping[type[BaseException], FailureOutcome] | None = None,
+    retry: Backoff | RetryFunction | None = None,
+    timeout: float | None = None,
+    middleware: Sequence[Middleware] = (),
+    worker: Worker | None = None,
 ) -> Outcome:
     """`run_handler` inside a running event loop."""
-    call = _bound(handler, messages, value, on_bad_value)
-    try:
-        result = call(messages)
-    except Exception as error:  # noqa: BLE001
-        return outcome_of(error)
-    if inspect.isawaitable(result):
-        return await _await(result, messages)
-    return _returned(result, messages)
+    given = _given(value, on_bad_value, on_error, retry, timeout, middleware)
+    run = _Run(handler, messages, given, worker)
+    return run.plain() if run.is_plain else await run.coroutine()
 
 
-def _bound(
-    handler: Callable[..., Any], messages: object, value: Any, on_bad_value: Any
-) -> Callable[[Any], Any]:
-    name = getattr(handler, "__qualname__", None) or repr(handler)
-    is_batch = not isinstance(messages, Message)
-    binding = bind(handler, name=name, is_batch=is_batch, value=value, on_bad_value=on_bad_value)
-    return binding.applied(handler, is_async=is_async(handler))
+def _given(*arguments: Any) -> dict[str, Any]:
+    """Those that were given, by name."""
+    names = ("value", "on_bad_value", "on_error", "retry", "timeout", "middleware")
+    defaults = (None, Reject, None, None, None, ())
+    found = zip(names, arguments, defaults, strict=True)
+    return {name: each for name, each, default in found if each is not default}
 
 
-async def _await(result: Any, messages: Message | Messages) -> Outcome:
-    try:
-        found = await result
-    except Exception as error:  # noqa: BLE001
-        return outcome_of(error)
-    return _returned(found, messages)
+class _Run:
+    """One call of a handler."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        messages: Message | Messages,
+        given: dict[str, Any],
+        worker: Worker | None,
+    ) -> None:
+        is_batch = not isinstance(messages, Message)
+        self._messages = [messages] if isinstance(messages, Message) else list(messages)
+        # As a worker gives them.
+        self._argument: Any = self._messages if is_batch else messages
+        self._middleware: Sequence[Middleware] = tuple(given.pop("middleware", ()))
+        self._around: Around | None = None
+        if worker is None:
+            self._handler = _wired(function, given, is_batch=is_batch)
+            return
+        if given or self._middleware:
+            name = next(iter(given), "middleware")
+            raise TypeError(f"{name} and worker= do not go together: the worker has its own")
+        self._handler = _registered(worker, function, self._messages)
+        self._middleware, self._around = tuple(worker._middleware), worker._traced
+        if bool(self._handler.batch) != is_batch:
+            wanted = "batches: give make_messages" if self._handler.batch else "one: make_message"
+            raise TypeError(f"handler {self._handler.name} takes {wanted}(...)")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a worker would call it on a thread and await nothing."""
+        is_bare = self._handler.behaviour.timeout_s is None and not self._middleware
+        return is_bare and not self._handler.is_async
+
+    def plain(self) -> Outcome:
+        """Runs it in this thread."""
+        handler = self._handler if self._around is None else self._around(self._handler)
+        try:
+            result = copy_context().run(call_plain, handler.function, self._argument)
+        except Exception as error:  # noqa: BLE001 - what a handler raises is its outcome
+            return self._outcome(error)
+        return self._returned(result)
+
+    async def coroutine(self) -> Outcome:
+        """Runs it with what is around it."""
+        threads = Threads(1, lambda: _tell(threads))
+        name = self._handler.topic
+        handler = dressed(
+            {name: self._handler}, self._middleware, threads, _given_up, self._around
+        )[name]
+        try:
+            # In a task and a context of its own.
+            result = await asyncio.create_task(handler.function(self._argument))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self._outcome(error)
+        except Exception as error:  # noqa: BLE001 - what a handler raises is its outcome
+            return self._outcome(error)
+        finally:
+            threads.stop()
+        return self._returned(result)
+
+    def _returned(self, result: object) -> Outcome:
+        batch_of = len(self._messages) if self._handler.batch else None
+        errors = read_result(result, batch_of)
+        if errors is None or isinstance(errors, BaseException):
+            return self._outcome(errors)
+        at = next((at for at, error in enumerate(errors) if error is not None), None)
+        return self._outcome(None if at is None else errors[at], at or 0)
+
+    def _outcome(self, error: BaseException | None, at: int = 0) -> Outcome:
+        if error is None:
+            return Outcome(AcknowledgeType.ACCEPT)
+        # In the middle of the jitter.
+        judge = Judge(lambda: 0.5, lambda _, text, raised: _log.error(text, exc_info=raised))
+        said = judge.word(self._handler, self._messages[at], error)
+        raised = error if isinstance(error, Exception) else None
+        return Outcome(AcknowledgeType(said.kind), said.delay_ms, said.reason, raised)
 
 
-def _returned(result: Any, messages: Message | Messages) -> Outcome:
-    try:
-        refuse_unfinished(result)
-        if isinstance(messages, Message):
-            errors: Sequence[BaseException | None] = (returned_error(result),)
-        else:
-            errors = outcomes_of(result, len(messages)) or ()
-    except (TypeError, ValueError) as nonsense:
-        return outcome_of(nonsense)
-    return outcome_of(next((each for each in errors if isinstance(each, Exception)), None))
+def _wired(function: Callable[..., Any], given: dict[str, Any], *, is_batch: bool) -> Handler:
+    value, on_bad_value = given.get("value"), given.get("on_bad_value", Reject)
+    behaviour = Behaviour(
+        on_error={} if given.get("on_error") is None else given["on_error"],
+        retry=given.get("retry"),
+        timeout_s=given.get("timeout"),
+    )
+    made = read_handler("topic", function, BATCH_MAX if is_batch else None, behaviour)
+    return with_values(made, value, on_bad_value)
+
+
+def _registered(worker: Worker, function: object, messages: Sequence[Message]) -> Handler:
+    found = [each for each in worker._handlers.values() if _is_made_of(each.function, function)]
+    topic = messages[0].topic() if messages else None
+    if len(found) > 1:
+        found = [each for each in found if each.topic == topic]
+    if not found:
+        name = getattr(function, "__qualname__", None) or repr(function)
+        raise ValueError(f"the worker has no handler {name} (topic {topic!r}): register it there")
+    return found[0]
+
+
+def _is_made_of(registered: Any, function: object) -> bool:
+    while registered != function:
+        if not hasattr(registered, "__wrapped__"):
+            return False
+        registered = registered.__wrapped__
+    return True
+
+
+def _tell(threads: Threads) -> None:
+    for job in threads.take_done():
+        if job.future is not None and not job.future.cancelled():
+            job.tell()
+
+
+def _given_up(handler: Handler, argument: object) -> None:
+    """Its thread goes on; nobody waits for it."""

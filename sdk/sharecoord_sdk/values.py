@@ -9,7 +9,7 @@
 | hint | the value is |
 |---|---|
 | `bytes`, `str` | as it is; UTF-8 |
-| `dict`, `list`, `dict[str, X]`, `list[X]`, a dataclass | JSON, strict |
+| `dict`, `list`, `dict[str, X]`, `list[X]`, a dataclass | JSON, strict; unknown fields pass |
 | a pydantic model | JSON, by the model's rules |
 | a class that protoc made | Protobuf |
 | a class with `@avro(...)` (`sharecoord_sdk.contrib.avro`) | Avro |
@@ -33,7 +33,14 @@ from google.protobuf.message import Message as ProtobufMessage
 from ._core.deserializing import MessageField, SerializationContext
 from ._core.records import Message
 from ._values.errors import BadValueError, UnreadableTypeError
-from ._values.plain import converter, is_pydantic, name_of, pydantic_error
+from ._values.plain import (
+    converter,
+    is_pydantic,
+    name_of,
+    pydantic_converter,
+    pydantic_error,
+    shown,
+)
 
 __all__ = ["BadValueError", "UnreadableTypeError", "ValueReader", "value_reader"]
 
@@ -61,28 +68,44 @@ def value_reader(hint: Any) -> ValueReader:
     Raises:
         UnreadableTypeError: Nothing reads values as this type.
     """
-    if callable(hint) and not isinstance(hint, type) and typing.get_origin(hint) is None:
+    if _is_function(hint):
         return _with_callable(hint)
     args = typing.get_args(hint)
     takes_null = typing.get_origin(hint) in (typing.Union, types.UnionType) and type(None) in args
     kept = [each for each in args if each is not type(None)]
     wanted = kept[0] if takes_null and len(kept) == 1 else hint
     read, name = _reader_of(wanted), name_of(wanted)
+    kind = wanted if isinstance(wanted, type) and typing.get_origin(wanted) is None else ()
 
     def read_value(message: Message) -> Any:
         data = message.value()
-        if data is not None:
+        if isinstance(data, bytes):
             return read(data, message)
-        if takes_null:
-            return None
-        raise BadValueError(f"the value is null; `{name} | None` takes nulls")
+        if data is None:
+            if takes_null:
+                return None
+            raise BadValueError(f"the value is null; `{name} | None` takes nulls")
+        # Middleware has set it, maybe as what it is to become.
+        if isinstance(data, kind):
+            return data
+        return read(bytes(data) if isinstance(data, bytearray | memoryview) else data, message)
 
     return read_value
 
 
+def _is_function(hint: Any) -> bool:
+    """Whether it reads bytes itself; forms of `typing` (Never, a NewType) can be called, too."""
+    is_form = type(hint).__module__ == "typing"
+    return (
+        callable(hint)
+        and not (isinstance(hint, type) or is_form)
+        and typing.get_origin(hint) is None
+    )
+
+
 def _reader_of(hint: Any) -> _Read:
     if hint is bytes:
-        return lambda data, _: data
+        return lambda data, _: _bytes(data)
     if hint is str:
         return _text
     own = getattr(hint, READER_ATTRIBUTE, None) if isinstance(hint, type) else None
@@ -95,17 +118,23 @@ def _reader_of(hint: Any) -> _Read:
     if hint in (Any, object):
         raise UnreadableTypeError("nothing says how values are read")
     convert = converter(hint)
-    return lambda data, _: convert(_json(data), "")
+    return lambda data, _: convert(_json(data) if isinstance(data, bytes | str) else data, "")
 
 
-def _text(data: bytes, _: Message) -> str:
+def _bytes(data: Any) -> bytes:
+    if not isinstance(data, bytes):
+        raise BadValueError(f"must be bytes, not {shown(data)}")
+    return data
+
+
+def _text(data: Any, _: Message) -> str:
     try:
-        return data.decode("utf-8")
+        return _bytes(data).decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadValueError(f"is no UTF-8: {error}") from error
 
 
-def _json(data: bytes) -> Any:
+def _json(data: bytes | str) -> Any:
     try:
         return json.loads(data, parse_constant=_no_constant)
     except ValueError as error:
@@ -119,7 +148,11 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _pydantic(hint: Any) -> _Read:
-    def read(data: bytes, _: Message) -> Any:
+    convert = pydantic_converter(hint)
+
+    def read(data: Any, _: Message) -> Any:
+        if not isinstance(data, bytes | str):
+            return convert(data, "")
         try:
             return hint.model_validate_json(data)
         except ValueError as error:
@@ -129,10 +162,10 @@ def _pydantic(hint: Any) -> _Read:
 
 
 def _protobuf(hint: type[ProtobufMessage]) -> _Read:
-    def read(data: bytes, _: Message) -> Any:
+    def read(data: Any, _: Message) -> Any:
         found = hint()
         try:
-            found.ParseFromString(data)
+            found.ParseFromString(_bytes(data))
         except DecodeError as error:
             raise BadValueError(f"is no {hint.DESCRIPTOR.full_name}: {error}") from error
         if not found.IsInitialized():

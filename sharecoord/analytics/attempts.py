@@ -8,8 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics import measures
-from sharecoord.core.events import EventKind, RangeEvent
-from sharecoord.core.rollups import (
+from sharecoord.eventlog.rollups import (
     ACCEPTED,
     BESIDE,
     FAILED,
@@ -18,6 +17,7 @@ from sharecoord.core.rollups import (
     LEFT_DIGITS,
     NEAR_MISS,
 )
+from sharecoord.eventlog.schema import EventKind, RangeEvent
 
 GIVEN_UP: Final = ("archiving", "archived")
 """States of records that are never delivered again."""

@@ -44,6 +44,12 @@ class EventsCorruptError(AnalyticsError):
         self.path = path
 
 
+class EventsTwiceError(AnalyticsError):
+    """Two files of the event log have the same events, which would count twice."""
+
+    reason = "EVENTS_TWICE"
+
+
 class JobFailedError(AnalyticsError):
     """Spark gave up for a reason that has nothing to do with the events."""
 

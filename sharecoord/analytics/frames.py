@@ -1,7 +1,7 @@
 """The event log as a Spark frame: Parquet files in folders `date=…/group=…`, or a topic.
 
-All times are UTC. The frame has the columns of `core.events.COLUMNS`, in their order: what a file
-does not have is null, what it has beside them is left out.
+All times are UTC. The frame has the columns of `eventlog.schema.COLUMNS`, in their order: what a
+file does not have is null, what it has beside them is left out.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from sharecoord.analytics.errors import (
     EventsNotFoundError,
     JobFailedError,
 )
+from sharecoord.analytics.event_columns import SCHEMA, SPARK_TYPES
 from sharecoord.analytics.places import Place, TopicPlace
-from sharecoord.core.events import COLUMNS, SCHEMA_VERSION, ColumnType
-from sharecoord.core.rollups import DIRECTORY
 from sharecoord.errors import SharecoordError
+from sharecoord.eventlog.rollups import DIRECTORY
+from sharecoord.eventlog.schema import COLUMNS, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -43,15 +44,6 @@ _CORRUPT = (
     re.compile(r"footer for file:? (\S+?)\.?(?:\s|$)"),
 )
 _OURS = re.compile(r"^\s*sharecoord\.(?:\w+\.)*\w+Error: (.+)$", re.MULTILINE)
-_TYPES = {
-    ColumnType.INT32: "int",
-    ColumnType.INT64: "bigint",
-    ColumnType.STRING: "string",
-    ColumnType.BINARY: "binary",
-    ColumnType.TIMESTAMP: "timestamp",
-}
-SCHEMA: Final = ", ".join(f"{column.name} {_TYPES[column.type]}" for column in COLUMNS)
-"""Of the events, as Spark's DDL."""
 _DIRECTORIES = "date string, group string"
 
 MESSAGE_DELAY: Final = timedelta(minutes=5)
@@ -112,7 +104,7 @@ def complete(frame: DataFrame) -> DataFrame:
     return frame.select(
         *(
             (F.col(c.name) if c.name in frame.columns else F.lit(None))
-            .cast(_TYPES[c.type])
+            .cast(SPARK_TYPES[c.type])
             .alias(c.name)
             for c in COLUMNS
         )
@@ -180,15 +172,22 @@ def read_log(
     """As `read_events`, with the rollups that a folder has of whole dates.
 
     Where rollups stand for the rows of a file, nobody may notice that the file can not be read.
+    Rows of a folder have the columns `census.FILE` and, where it is needed, `census.LIFE`, too.
     """
+    from sharecoord.analytics.census import FILE, deletions, with_lives
     from sharecoord.analytics.rollups import EventLog, schema
 
     if isinstance(place, TopicPlace):
-        return EventLog(read_events(spark, place, wanted, without=without))
+        rows = read_events(spark, place, wanted, without=without)
+        return EventLog(with_lives(rows, deletions(rows)))
     check_range(wanted)
     root = _Folder(spark, place)
     frame, files = _read_folder(spark, root, wanted, set(without))
-    rows = _meant(frame, wanted)
+    rows = _meant(_numbered_files(frame), wanted, FILE)
+    gone = deletions(rows)
+    if gone:
+        # Rollups do not tell a share-partition from the one before it was deleted.
+        return EventLog(with_lives(rows, gone))
     dates = [name for name in map(_name, root.dates()) if _lies_in(name, wanted)]
     found = root.rollups(dates)
     if not found:
@@ -197,12 +196,41 @@ def read_log(
     if not rolled.files:
         return EventLog(rows)
     rest = [file for file in files if _tail(file) not in rolled.files]
-    others = _meant(_reader(spark, root).parquet(*map(unquote, rest)), wanted) if rest else None
-    return EventLog(rows, in_group(rolled.frame, wanted), others)
+    others = None
+    if rest:
+        read = _reader(spark, root).parquet(*map(unquote, rest))
+        others = _meant(_numbered_files(read), wanted, FILE)
+    return EventLog(rows, in_group(_numbered_files(rolled.frame), wanted), others)
 
 
-def _meant(frame: DataFrame, wanted: Range) -> DataFrame:
-    """The rows of a folder's files that are meant."""
+def doubled(
+    spark: SparkSession, place: str, wanted: Range, *, without: Collection[str] = ()
+) -> tuple[str, str] | None:
+    """Two files of a folder that have an event in common; None when there are none."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from sharecoord.analytics.census import FILE, same_rows
+
+    frame, _ = _read_folder(spark, _Folder(spark, place), wanted, set(without))
+    found = same_rows(_meant(frame.withColumn(FILE, F.col("_metadata.file_path")), wanted, FILE))
+    if found is None:
+        return None
+    # The path is escaped, however many slashes it begins with.
+    one, other = (plain_path(unquote(path).replace("file:///", "file:/")) for path in found)
+    return one, other
+
+
+def _numbered_files(frame: DataFrame) -> DataFrame:
+    """Adds a number that stands for the file that a row is in."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from sharecoord.analytics.census import FILE
+
+    return frame.withColumn(FILE, F.xxhash64("_metadata.file_path"))
+
+
+def _meant(frame: DataFrame, wanted: Range, *beside: str) -> DataFrame:
+    """The rows of a folder's files that are meant, with the columns of events and those named."""
     if wanted.groups:
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -210,7 +238,7 @@ def _meant(frame: DataFrame, wanted: Range) -> DataFrame:
         bytewise = [name.encode().decode("latin-1") for name in wanted.groups]
         folder = F.col("group").isNull() | F.col("group").isin("", *wanted.groups, *bytewise)
         frame = frame.where(folder)
-    return in_range(frame, wanted).select(*(column.name for column in COLUMNS))
+    return in_range(frame, wanted).select(*(column.name for column in COLUMNS), *beside)
 
 
 def in_range(frame: DataFrame, wanted: Range) -> DataFrame:

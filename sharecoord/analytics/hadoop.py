@@ -1,8 +1,10 @@
-"""Small files on whatever file system Spark knows, by Hadoop's own API."""
+"""Files and folders on whatever file system Spark knows, by Hadoop's own API."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from sharecoord.analytics.errors import JobFailedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,5 +48,46 @@ class HadoopFolder:
         self._system.rename(fresh, self._path(self._root, name))
 
     def delete(self, name: str) -> None:
-        """Deletes a file, if it is there."""
-        self._system.delete(self._path(self._root, name), False)  # noqa: FBT003 - Java
+        """Deletes a file or a folder with all that is in it, if it is there."""
+        self._system.delete(self._path(self._root, name), True)  # noqa: FBT003 - Java
+
+    def take_in(self, fresh: str, former: str) -> None:
+        """What is in one folder takes the place of what has the same names here.
+
+        A reader sees either of the two, except between two renames. Where a rename copies (object
+        stores) it takes as long as that.
+
+        Args:
+            fresh: The folder.
+            former: Folder of what was here meanwhile; `bring_back` needs it after a crash.
+
+        Raises:
+            JobFailedError: The file system refuses.
+        """
+        self._system.mkdirs(self._path(self._root, former))
+        for name in self._names(fresh):
+            if self._system.exists(self._path(self._root, name)):
+                self._rename(name, f"{former}/{name}")
+            self._rename(f"{fresh}/{name}", name)
+        self.delete(former)
+
+    def bring_back(self, former: str) -> None:
+        """Ends what a killed `take_in` has begun: what has no successor is here again."""
+        for name in self._names(former):
+            if not self._system.exists(self._path(self._root, name)):
+                self._rename(f"{former}/{name}", name)
+        self.delete(former)
+
+    def _names(self, folder: str) -> list[str]:
+        place = self._path(self._root, folder)
+        if not self._system.exists(place):
+            return []
+        return sorted(each.getPath().getName() for each in self._system.listStatus(place))
+
+    def _rename(self, old: str, new: str) -> None:
+        source, target = (self._path(self._root, name) for name in (old, new))
+        if not self._system.rename(source, target):
+            raise JobFailedError(
+                f"{source.toString()} can not be renamed to {target.toString()}: see who may write "
+                "there"
+            )

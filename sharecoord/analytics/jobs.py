@@ -6,23 +6,29 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from sharecoord.analytics import frames, progress
-from sharecoord.analytics.errors import AnalyticsError, EventsNotFoundError
+from sharecoord.analytics.errors import AnalyticsError, EventsNotFoundError, EventsTwiceError
 from sharecoord.analytics.frames import Findings, Range
+from sharecoord.analytics.hadoop import HadoopFolder
 from sharecoord.analytics.places import Place, TopicPlace, place_of
 from sharecoord.analytics.session import make_session
-from sharecoord.analytics.times import parse_duration_ms
+from sharecoord.analytics.times import parse_duration_ms, utc_text
 from sharecoord.errors import SharecoordError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from sharecoord.analytics.rollups import EventLog
+
+UNFINISHED: Final = "_unfinished"
+"""Folder of the tables of a run that is not over."""
+FORMER: Final = "_former"
+"""Folder of the tables of the run before while those of a new one take their place."""
 
 
 @dataclass(slots=True)
@@ -34,6 +40,7 @@ class JobResult:
         findings: Files that were skipped.
         lost: Rows that were lost and name no group.
         schema_version: The highest of all rows, or None.
+        twice: Changes that are in more than one file.
     """
 
     json_keys: ClassVar[tuple[str, ...]] = ()
@@ -42,6 +49,7 @@ class JobResult:
     findings: Findings = field(default_factory=Findings)
     lost: int = 0
     schema_version: int | None = None
+    twice: int = 0
 
     def warnings(self) -> list[str]:
         """What people have to know beside the figures."""
@@ -66,7 +74,7 @@ R = TypeVar("R", bound=JobResult)
 def run(
     spark: SparkSession,
     events: Place,
-    write: Callable[[EventLog, progress.Steps], R],
+    write: Callable[[EventLog, str | None, progress.Steps], R],
     *,
     out: str | None,
     wanted: Range,
@@ -79,7 +87,7 @@ def run(
     Args:
         spark: The session.
         events: Folder or topic of the events.
-        write: Takes the log, writes the tables.
+        write: Takes the log and a folder for the tables, writes them.
         out: Folder of the tables; None when there are none.
         wanted: Time range and groups.
         skip_corrupt: Leave out files that can not be read, and say so.
@@ -92,18 +100,35 @@ def run(
     if out is not None:
         check_out(events, out)
     findings = Findings()
-    with progress.shown(spark, first_step, steps=steps) as shown:
+    place: AbstractContextManager[str | None] = nullcontext() if out is None else tables(spark, out)
+    with progress.shown(spark, first_step, steps=steps) as shown, place as fresh:
 
         def once(without: Collection[str]) -> R:
-            return write(frames.read_log(spark, events, wanted, without=without), shown)
+            return write(frames.read_log(spark, events, wanted, without=without), fresh, shown)
 
         result = frames.reading(once, skip_corrupt=skip_corrupt, findings=findings, place=events)
-    if wanted.groups and not result.rows:
-        raise EventsNotFoundError(
-            f"--group {', '.join(wanted.groups)}: --events {events} has nothing of it in this range"
-        )
+        if result.twice:
+            _refuse_doubled(spark, events, wanted, findings.skipped)
+        if wanted.groups and not result.rows:
+            raise EventsNotFoundError(
+                f"--group {', '.join(wanted.groups)}: --events {events} has nothing of it in this "
+                "range"
+            )
     result.findings = findings
     return result
+
+
+def _refuse_doubled(
+    spark: SparkSession, events: Place, wanted: Range, without: Collection[str]
+) -> None:
+    """Raises EventsTwiceError when files have events in common."""
+    assert isinstance(events, str), "of a topic nobody knows"
+    found = frames.doubled(spark, events, wanted, without=without)
+    if found is not None:
+        raise EventsTwiceError(
+            f"{found[0]} and {found[1]} hold the same events, which would count twice (a copy, or "
+            "files that were joined and then brought back?): move one of them out of the folder"
+        )
 
 
 def check_out(events: Place, out: str) -> None:
@@ -122,7 +147,7 @@ def check_out(events: Place, out: str) -> None:
 
 
 @contextmanager
-def kept(*frames_: DataFrame) -> Iterator[None]:
+def persisted(*frames_: DataFrame) -> Iterator[None]:
     """Keeps what is used more than once, on disk where it does not fit."""
     for each in frames_:
         each.persist()
@@ -134,26 +159,54 @@ def kept(*frames_: DataFrame) -> Iterator[None]:
 
 
 def save(frame: DataFrame, out: str, table: str) -> DataFrame:
-    """Writes a table, in the place of one of an earlier run; returns what was written."""
+    """Writes a table; returns what was written.
+
+    Args:
+        frame: The rows.
+        out: A folder that `tables` gives.
+        table: Its name.
+    """
     place = f"{out}/{table}"
     frame.write.mode("overwrite").parquet(place)
     # With a schema no file has to be opened for one.
     return frame.sparkSession.read.schema(frame.schema).parquet(place)
 
 
-def listed(table: DataFrame, *order: str | Column) -> list[dict[str, Any]]:
-    """The rows of a table that is small, in order.
+@contextmanager
+def tables(spark: SparkSession, out: str) -> Iterator[str]:
+    """A folder for tables; when all goes well they take the place of those of an earlier run.
 
-    Times become text: Python would show them in the zone of the machine.
+    A job that fails, or is killed, leaves the earlier ones as they were.
+
+    Args:
+        spark: The session.
+        out: Where they are to be in the end.
     """
-    shown = [
-        f"date_format(`{name}`, \"yyyy-MM-dd HH:mm:ss'Z'\") AS `{name}`"
-        if kind == "timestamp"
-        else f"`{name}`"
-        for name, kind in table.dtypes
-    ]
-    found = table.orderBy(*order).selectExpr(*shown)
-    return [row.asDict(recursive=True) for row in found.toLocalIterator()]
+    place = HadoopFolder(spark, out)
+    place.bring_back(FORMER)
+    place.delete(UNFINISHED)
+    try:
+        yield f"{out.rstrip('/')}/{UNFINISHED}"
+        place.take_in(UNFINISHED, FORMER)
+    finally:
+        with suppress(Exception):  # what was wrong is on its way
+            place.delete(UNFINISHED)
+
+
+def listed(table: DataFrame, *order: str | Column) -> list[dict[str, Any]]:
+    """The rows of a table that is small, in the order that is asked for; times are text in UTC.
+
+    Spark's own text is in the time zone of the session, and Python's times in that of the machine.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    times = [name for name, kind in table.dtypes if kind == "timestamp"]
+    numbers = {name: F.unix_micros(name) for name in times}
+    found = (table.orderBy(*order) if order else table).select(
+        *(numbers[name].alias(name) if name in numbers else f"`{name}`" for name in table.columns)
+    )
+    rows = (row.asDict(recursive=True) for row in found.toLocalIterator())
+    return [row | {name: utc_text(row[name]) for name in times} for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +243,7 @@ class Job(Generic[S, R]):
         settings: S | None = None,
         skip_corrupt: bool = False,
     ) -> R:
-        """Reads events and writes the tables; those of an earlier run are replaced.
+        """Reads events and writes the tables, which replace those of an earlier run at the end.
 
         Args:
             spark: The session.
@@ -204,10 +257,15 @@ class Job(Generic[S, R]):
             AnalyticsError: See its subclasses.
         """
         own = self.settings() if settings is None else settings
+
+        def write(log: EventLog, fresh: str | None, steps: progress.Steps) -> R:
+            assert fresh is not None, "there are tables"
+            return self.write(log, fresh, own, steps)
+
         return run(
             spark,
             events,
-            lambda log, steps: self.write(log, out, own, steps),
+            write,
             out=out,
             wanted=wanted,
             skip_corrupt=skip_corrupt,

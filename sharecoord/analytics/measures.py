@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from sharecoord.core.rollups import steps
+from sharecoord.eventlog.rollups import steps
 
 SPREAD = ("records", "records_jain", "gini", "top_share", "top_decile_share", "variation")
 """What `with_spread` adds."""
@@ -31,48 +31,47 @@ def with_fair_level(members: DataFrame, keys: Sequence[str]) -> DataFrame:
 
     In order of demand, L_i = (amount - demands before i) / (members from i on) grows as long as
     demand i is below it, and falls from there on: the highest is L, unless everything that was
-    wanted was handed out, when L is the highest demand. The same as `core.fair_share.fair_level`.
+    wanted was handed out, when L is the highest demand. The same as
+    `core.dispatch.fair_share.fair_level`.
 
     Args:
-        members: One row per member with `member_id`, `demand` and `got`, both at least 0; null
-            counts as 0.
+        members: One row per member with `member_id`, `demand` and `got`, both at least 0.
         keys: What belongs together.
     """
     together = Window.partitionBy(*keys)
-    ordered = together.orderBy("_demand", "member_id")
-    before = ordered.rowsBetween(Window.unboundedPreceding, -1)
+    ordered = together.orderBy("demand", "member_id")
     up_to_here = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    wants = F.col("_demand") > 0
-    others = F.sum(wants.cast("int")).over(together) - F.sum(wants.cast("int")).over(up_to_here)
-    amount = F.sum(F.coalesce(F.col("got"), F.lit(0)).cast("double")).over(together)
-    left = amount - F.coalesce(F.sum("_demand").over(before), F.lit(0.0))
+    wants = F.col("demand") > 0
+    others = F.sum(wants.cast("int")).over(together) - F.col("_wanting")
+    left = F.sum("got").over(together).cast("double") - (F.col("_demands") - F.col("demand"))
     found = (
-        members.withColumn("_demand", F.coalesce(F.col("demand"), F.lit(0)).cast("double"))
+        # In this order one sort does for all: what goes by the demand, and then the others.
+        members.withColumn("_demands", F.sum("demand").over(up_to_here))
+        .withColumn("_wanting", F.sum(wants.cast("int")).over(up_to_here))
         .withColumn("_level", F.when(wants, left / (others + 1)))
         .withColumn(
             "level",
             F.coalesce(
-                F.least(F.max("_level").over(together), F.max("_demand").over(together)),
+                F.least(F.max("_level").over(together), F.max("demand").over(together)),
                 F.lit(0.0),
             ),
         )
     )
-    return found.drop("_demand", "_level")
+    return found.drop("_demands", "_wanting", "_level")
 
 
-def fair_part() -> Column:
-    """What a member got against min(demand, level): 1 = its fair part; null without demand."""
-    wants = (F.col("demand") > 0) & (F.col("level") > 0)
-    return F.when(
-        wants, F.col("got").cast("double") / F.least(F.col("demand").cast("double"), "level")
-    )
+def fair_amount() -> Column:
+    """What would have been fair: min(demand, level) of a row with both, at least 0."""
+    return F.least(F.col("demand").cast("double"), F.col("level"))
 
 
-def jain(value: Column) -> Column:
-    """Aggregate: Jain's index over the values that are not null; 1 when all are 0 or null."""
-    squares = F.sum(value * value)
+def jain(value: Column, weight: Column) -> Column:
+    """Aggregate: `core.dispatch.fair_share.jain_index` over the values that are not null."""
+    known = F.when(value.isNotNull(), weight)
+    squares = F.sum(weight * value * value)
     return F.coalesce(
-        F.when(squares > 0, F.pow(F.sum(value), 2) / (F.count(value) * squares)), F.lit(1.0)
+        F.when(squares > 0, F.pow(F.sum(weight * value), 2) / (F.sum(known) * squares)),
+        F.lit(1.0),
     )
 
 
@@ -135,7 +134,7 @@ def _top(ordered: Column, n: Column) -> Column:
 def significant(value: Column, digits: int) -> Column:
     """A whole number, at least 0, to so many significant digits: few different values.
 
-    See `core.rollups.steps`; the error is at most 0.5 % with three digits.
+    See `eventlog.rollups.steps`; the error is at most 0.5 % with three digits.
     """
     # By the length of its text: logarithms and powers cost more than all else of a row, and the
     # comparison with each power of ten is a method that the JVM finds too long to compile.

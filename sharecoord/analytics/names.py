@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from sharecoord.analytics.jobs import kept
-from sharecoord.core.events import EventKind
-from sharecoord.core.rollups import PLACES, TABLE, WAITS
+from sharecoord.analytics.jobs import persisted
+from sharecoord.eventlog.rollups import PLACES, TABLE, WAITS
+from sharecoord.eventlog.schema import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,5 +113,5 @@ def naming(log: EventLog, *results: DataFrame) -> Iterator[Callable[..., DataFra
         results: Made of numbered events; every number of what is to be named is in one of them.
     """
     known = texts(log, *results)
-    with kept(*results, known):
+    with persisted(*results, known):
         yield lambda frame, *columns: named(frame, known, *columns)

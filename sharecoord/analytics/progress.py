@@ -1,12 +1,14 @@
-"""How far Spark is, on stderr: a bar on a terminal, nothing elsewhere."""
+"""How far Spark is, on stderr: a bar on a terminal, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -14,6 +16,14 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 0.3
 """Between two looks at Spark's status tracker; each costs a few calls into the JVM."""
+
+LINE_S: Final = 10.0
+"""Between two lines where there is no terminal; what ends before says nothing."""
+
+
+def is_submitted() -> bool:
+    """Whether `spark-submit` runs this program: it writes its stderr into its stdout."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 class Tracker(Protocol):
@@ -49,7 +59,8 @@ def shown(session: SparkSession, what: str, *, steps: int = 1) -> Iterator[Steps
     """
     bar = Steps(what, steps)
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        yield bar
+        with said_at_times(lambda: _line(session, bar)):
+            yield bar
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -77,6 +88,40 @@ def shown(session: SparkSession, what: str, *, steps: int = 1) -> Iterator[Steps
         finally:
             ended.set()
             thread.join()
+
+
+def _line(session: SparkSession, bar: Steps) -> str:
+    done, total = tasks(session.sparkContext.statusTracker())
+    return f"{session.sparkContext.appName}: step {bar.text}, {done} of {total} tasks"
+
+
+@contextmanager
+def said_at_times(text: Callable[[], str]) -> Iterator[None]:
+    """Prints on stderr every `LINE_S` seconds what goes on inside, and for how long.
+
+    Under `spark-submit`, where it would stand in the job's output, nothing: Spark's page shows it.
+
+    Args:
+        text: What goes on; it is asked for by another thread.
+    """
+    if is_submitted():
+        yield
+        return
+    ended, start_s = threading.Event(), time.monotonic()
+
+    def say() -> None:
+        while not ended.wait(LINE_S):
+            with suppress(Exception):  # Spark may be gone; its error is told elsewhere
+                sys.stderr.write(f"{text()} ({time.monotonic() - start_s:.0f} s)\n")
+                sys.stderr.flush()
+
+    thread = threading.Thread(target=say, name="progress lines", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class Steps:

@@ -1,7 +1,7 @@
 """The event log as jobs read it: rollups where there are any, and the rows of all other files.
 
-`sharecoord.core.rollups` says what they are. Whatever a job makes of them is what it would make of
-the rows, because it adds up further what was added up by the same rules.
+`sharecoord.eventlog.rollups` says what they are. Whatever a job makes of them is what it would make
+of the rows, because it adds up further what was added up by the same rules.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from sharecoord.core.rollups import COLUMNS, TABLE, WINDOW_MS, Rollup
+from sharecoord.eventlog.rollups import COLUMNS, TABLE, WINDOW_MS, Rollup
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class EventLog:
         of_rows: Callable[[DataFrame], DataFrame],
         *,
         window_ms: int = WINDOW_MS,
+        beside: tuple[str, ...] = (),
     ) -> DataFrame:
         """What rows of the table there are, several perhaps with the same keys.
 
@@ -48,20 +49,22 @@ class EventLog:
             rollup: The table.
             of_rows: Makes its columns of events.
             window_ms: Length of the windows that are wanted.
+            beside: Further columns that both have.
 
         Returns:
-            The columns of `rollup`.
+            The columns of `rollup`, and those.
         """
+        columns = (*rollup.columns, *beside)
         rolled = self.fitting(window_ms)
         of_rest = self.of_rest(of_rows, window_ms=window_ms)
         if rolled is None:
-            return of_rest[0].select(*rollup.columns)
-        found = rolled.where(F.col(TABLE) == rollup.table).select(*rollup.columns)
+            return of_rest[0].select(*columns)
+        found = rolled.where(F.col(TABLE) == rollup.table).select(*columns)
         if window_ms != WINDOW_MS and "window" in rollup.keys:
             whole = F.floor(F.col("window") / (window_ms // WINDOW_MS))
-            found = found.withColumn("window", whole).select(*rollup.columns)
+            found = found.withColumn("window", whole).select(*columns)
         for each in of_rest:
-            found = found.union(each.select(*rollup.columns))
+            found = found.union(each.select(*columns))
         return found
 
     def of_rest(

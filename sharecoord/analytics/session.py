@@ -9,14 +9,14 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from sharecoord.analytics.errors import AnalyticsError, SparkMissingError, SparkUnavailableError
+from sharecoord.analytics.progress import is_submitted, said_at_times
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +41,9 @@ JAVA_TIMEOUT_S: Final = 30.0
 
 _COLLECTOR: Final = "-XX:+UseParallelGC"
 """Pauses disturb nobody here; the usual collector costs a third of a job's time."""
+
+_VM_SPEAKS: Final = "-XX:+DisplayVMOutputToStderr"
+"""A warning of the JVM itself would stand in the output of a job, which programs read."""
 
 _COMPILE_LATE: Final = " ".join(
     (
@@ -74,22 +77,31 @@ def make_session(
     driver_memory: str = DEFAULT_DRIVER_MEMORY,
     settings: dict[str, str] | None = None,
 ) -> SparkSession:
-    """Starts Spark, or takes the session that runs already (notebook, `spark-submit`).
+    """Starts Spark, or takes the session that runs already (in a notebook), as it is.
+
+    What the user gives Spark (`--conf`, `spark-defaults.conf`, `PYSPARK_SUBMIT_ARGS`) stays: the
+    settings here are defaults.
 
     Args:
         name: Of the application, as clusters show it.
         master: `local[N]`, `spark://host:port`, `yarn`, `k8s://…`; None: what `spark-submit` was
             given, without it all cores of this machine.
         driver_memory: Heap of the driver, such as `4g`; only in a session that is started here.
-        settings: Further settings of Spark; they win over ours.
+        settings: Further defaults; they win over the others.
 
     Raises:
         SparkMissingError: No pyspark, no Java, or one that is too old.
         SparkUnavailableError: The master does not answer.
         AnalyticsError: `master` or `driver_memory` is malformed.
     """
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     check_pyspark()
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        found: SparkSession = SparkSession.builder.getOrCreate()
+        return found
+    submitted = is_submitted()
     if not submitted:
         check_java()
         check_memory(driver_memory)
@@ -99,43 +111,69 @@ def make_session(
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is not None:
         check_master(master)
-    chosen = _settings(master, None if submitted else driver_memory) | (settings or {})
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.appName(name)
-    for key, value in chosen.items():
-        builder = builder.config(key, value)
     try:
-        session: SparkSession = builder.getOrCreate()
+        with said_at_times(lambda: f"{name}: Spark starts"):
+            return _started(
+                name,
+                ({} if master is None else {"spark.master": master}),
+                ({} if submitted else _launch_settings(driver_memory)) | (settings or {}),
+                _settings(master, submitted=submitted),
+            )
     except Exception as error:  # noqa: BLE001 - whatever the JVM throws
         _raise_start_error(error, master)
-    session.sparkContext.setLogLevel("ERROR")
+
+
+def _started(
+    name: str, asked: dict[str, str], launch: dict[str, str], defaults: dict[str, str]
+) -> SparkSession:
+    """Starts a session.
+
+    Args:
+        name: Of the application.
+        asked: What the caller asks for.
+        launch: What the JVM is started with, unless `spark-submit` has started it.
+        defaults: What counts where neither the user nor `launch` says anything.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._ensure_initialized(
+        conf=SparkConf(loadDefaults=False).setAll([*(launch | asked).items()])
+    )
+    # With a JVM there is, it holds what the user said in whatever way.
+    given = SparkConf()
+    builder = SparkSession.builder.appName(name)
+    for key, value in (defaults | launch).items():
+        if not given.contains(key):
+            builder = builder.config(key, value)
+    for key, value in asked.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
     return session
 
 
-def _settings(master: str | None, driver_memory: str | None) -> dict[str, str]:
-    """What the jobs rely on (UTC, adaptive execution), and what keeps Spark quiet."""
-    chosen = {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.adaptive.enabled": "true",
-        # A group named 007 is no number.
-        "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-        "spark.ui.enabled": "false",
+def _launch_settings(driver_memory: str) -> dict[str, str]:
+    """What counts when the JVM of the driver is started."""
+    log = f"-Dlog4j2.configurationFile={files('sharecoord.analytics') / 'log4j2.properties'}"
+    return {
+        "spark.driver.memory": driver_memory,
+        # Those of `spark.driver.extraJavaOptions`, which are the user's, come behind them.
+        "spark.driver.defaultJavaOptions": f"{log} {_VM_SPEAKS} {_COLLECTOR} {_COMPILE_LATE}",
         "spark.ui.showConsoleProgress": "false",
     }
-    if master is not None:
-        chosen["spark.master"] = master
-    if driver_memory is None:
-        chosen["spark.log.level"] = "ERROR"
-    else:
-        chosen["spark.driver.memory"] = driver_memory
-        log_file = files("sharecoord.analytics") / "log4j2.properties"
-        log = f"-Dlog4j2.configurationFile={log_file}"
-        chosen["spark.driver.extraJavaOptions"] = f"{log} {_COLLECTOR} {_COMPILE_LATE}"
-    if master is not None and master.startswith("local"):
-        # The host's own name may not resolve, and nobody else has to reach this driver.
-        chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
-        chosen["spark.sql.shuffle.partitions"] = str(LOCAL_SHUFFLE_PARTITIONS)
+
+
+def _settings(master: str | None, *, submitted: bool) -> dict[str, str]:
+    """What keeps Spark quiet, and small on one machine; no result depends on it."""
+    chosen = {"spark.sql.session.timeZone": "UTC", "spark.log.level": "ERROR"}
+    if not submitted and master is not None and master.startswith("local"):
+        chosen |= {
+            "spark.ui.enabled": "false",
+            # The host's own name may not resolve, and nobody else has to reach this driver.
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS),
+        }
     return chosen
 
 
@@ -155,7 +193,9 @@ def check_pyspark() -> None:
     """Raises SparkMissingError when pyspark is not installed, or older than Spark 4."""
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissingError(f"pyspark is not installed: {SPARK_HINT}")
-    found = version("pyspark")
+    # What pip knows of packages is not there where Spark brings its own Python part.
+    from pyspark import __version__ as found
+
     if int(found.split(".")[0]) < MIN_SPARK:
         raise SparkMissingError(
             f"pyspark {found} is too old, {MIN_SPARK}.0 or newer is needed: {SPARK_HINT}"
@@ -236,6 +276,25 @@ def stop(session: SparkSession) -> None:
     """Ends a session; never raises."""
     with suppress(Exception):
         session.stop()
+
+
+@contextmanager
+def defaults(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings for what is started inside, where the session has none of its own; then as before.
+
+    Args:
+        session: Perhaps that of a notebook.
+        settings: Such as may change while a session runs.
+    """
+    given = session.conf.getAll
+    fresh = {key: value for key, value in settings.items() if key not in given}
+    for key, value in fresh.items():
+        session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in fresh:
+            session.conf.unset(key)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Final
 
 from sharecoord.analytics.errors import AnalyticsError
@@ -32,6 +33,17 @@ def parse_duration_ms(text: str) -> int:
     if found is None:
         raise ValueError("a number with a unit: 500ms, 10s, 5m or 1h")
     return int(found.group(1)) * _UNITS_MS[found.group(2)]
+
+
+def utc_text(micros: int | None) -> str | None:
+    """A time as text; None stays None.
+
+    Args:
+        micros: Microseconds since the epoch.
+    """
+    if micros is None:
+        return None
+    return f"{datetime.fromtimestamp(micros // 1_000_000, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def span(seconds: float) -> str:

@@ -1,1 +1,1 @@
-"""Benchmark against peers that are measured in the same run: drivers, plans, report."""
+"""The benchmark: this project beside its peers, measured in the same run on the same broker."""

@@ -1,4 +1,4 @@
-"""What a coordinator under measurement says of itself: counters, members, memory, bytes written."""
+"""A coordinator under measurement: its counters, members, memory and written bytes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from sharecoord_sdk.admin import AdminClient, AdminError
 
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.procfs import peak_rss_mb, rss_mb, written_bytes
-from sharecoord.bench.runner import QUIET
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.processes import LOOPBACK, free_ports
 
+QUIET: Final = {"log.level": "warning"}
+"""Settings of the coordinator under measurement; all others keep their defaults."""
 _SCRAPE_TIMEOUT_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.05
 _LOOK_SHARE: Final = 20
@@ -28,7 +29,7 @@ _LOOK_PAUSE_MAX_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a coordinator has done since it started. It counts once a second, all at one moment.
+    """What a coordinator has done since it started; it updates all of them together, once a second.
 
     Attributes:
         commits: Transactions of the group commit.
@@ -55,7 +56,7 @@ class Counters:
 
 
 class MeasuredCoordinator(CoordinatorProcess):
-    """A quiet coordinator with a management server, and what it says of itself."""
+    """A coordinator with a quiet log and a management server, whose metrics are read."""
 
     def __init__(
         self,
@@ -119,11 +120,7 @@ class MeasuredCoordinator(CoordinatorProcess):
 
 
 def read_metrics(text: str) -> dict[str, float]:
-    """Sums of all samples by name, of the text that Prometheus reads.
-
-    Args:
-        text: Body of `/metrics`.
-    """
+    """Sums of all samples by name, of the text that Prometheus reads."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         if line and not line.startswith("#"):
@@ -134,15 +131,10 @@ def read_metrics(text: str) -> dict[str, float]:
 
 
 class JoinWatch:
-    """When a group had all its members; asks the coordinator, but seldom when that takes long."""
+    """Finds out when a group has all its members; asks less often where answers take long."""
 
     def __init__(self, address: str, group: str, members: int) -> None:
-        """Asks once, so that connecting is no part of the first answer.
-
-        Args:
-            address: Of the coordinator.
-            group: The group.
-            members: How many there will be.
+        """Asks once, so that no later answer waits for the connection.
 
         Raises:
             BenchError: The coordinator does not answer.
@@ -160,7 +152,7 @@ class JoinWatch:
         self._admin.close()
 
     def look(self) -> bool:
-        """Asks when it is time to; whether all are there. No answer while many join: not yet."""
+        """Asks if it is time to; whether all members have joined. No answer counts as not yet."""
         began_s = time.monotonic()
         if self.joined_ns is None and began_s >= self._next_s:
             with contextlib.suppress(BenchError):

@@ -1,4 +1,4 @@
-"""The one error of this package: something that a measurement needs did not work."""
+"""The one error of this package."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from sharecoord.errors import SharecoordError
 
 
 class BenchError(SharecoordError):
-    """A driver or the coordinator under measurement failed; the message has its last words."""
+    """A load process or the coordinator under measurement failed; the message quotes its log."""
 
     reason = "BENCH"

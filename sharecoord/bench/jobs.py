@@ -6,7 +6,6 @@ what else the machine does moves both.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -27,10 +26,12 @@ from sharecoord.analytics.locks import job as locks
 from sharecoord.analytics.poison import job as poison
 from sharecoord.analytics.session import running
 from sharecoord.app import event_tools
+from sharecoord.bench.cluster import say
+from sharecoord.bench.engine import stats
 from sharecoord.bench.machine import Machine, describe_machine
-from sharecoord.bench.main import output_directory
+from sharecoord.bench.output import output_directory
 from sharecoord.bench.procfs import check_procfs, cpu_s, peak_rss_mb
-from sharecoord.bench.text import NONE, markdown_table, spread_text
+from sharecoord.bench.text import NONE, Spread, markdown_table, spread_text, write_json
 from sharecoord.errors import InvalidConfigError
 
 BARE: Final = "bare groupBy"
@@ -135,7 +136,7 @@ def run(
         folders = {size: _log(spark, logs or Path(scratch), size) for size in sizes}
         todo: dict[str, Callable[..., Any]] = {BARE: bare.run, **{n: JOBS[n] for n in names}}
         out = f"{scratch}/tables"
-        _say("rehearsal")
+        say("rehearsal")
         for job in todo.values():
             job(spark, folders[sizes[0]], out)
         for size in sizes:
@@ -153,7 +154,7 @@ def _log(spark: Any, logs: Path, size: int) -> str:
     """A log of this size; one that an earlier run made is taken as it is."""
     folder = logs / f"events-{size}"
     if not (folder / generate.TRUTH).is_file():
-        _say(f"making {size:,} events")
+        say(f"making {size:,} events")
         wanted = GeneratorSettings(size, starved=5, poison_keys=3, lag_spikes=4, drop=0.0001)
         generate.run(spark, str(folder), wanted)
         event_tools(folder).roll_up()
@@ -165,7 +166,7 @@ def _measured(spark: Any, size: int, repeat: int, name: str, work: Callable[[], 
     work()
     wall_s, used_s = time.monotonic() - wall, cpu_s(os.getpid()) - cpu
     peak_mb = peak_rss_mb(bare.jvm_pid(spark))
-    _say(f"{size:,} events, repeat {repeat}, {name}: {wall_s:.1f} s, {used_s:.1f} s of CPU")
+    say(f"{size:,} events, repeat {repeat}, {name}: {wall_s:.1f} s, {used_s:.1f} s of CPU")
     return Pass(size, repeat, name, wall_s, used_s, peak_mb)
 
 
@@ -174,13 +175,15 @@ def _measured(spark: Any, size: int, repeat: int, name: str, work: Callable[[], 
 
 def ratios(passes: Sequence[Pass], size: int, job: str, figure: str) -> list[float]:
     """Of each repeat: the job's figure to that of the bare query, `wall_s` or `cpu_s`."""
-    found = {(each.repeat, each.job): getattr(each, figure) for each in passes_of(passes, size)}
-    repeats = sorted({repeat for repeat, _ in found})
-    return [found[repeat, job] / found[repeat, BARE] for repeat in repeats]
+    own, bare_query = (
+        {each.repeat: getattr(each, figure) for each in passes_of(passes, size, name)}
+        for name in (job, BARE)
+    )
+    return stats.ratios(own, bare_query)
 
 
 def passes_of(passes: Sequence[Pass], size: int, job: str | None = None) -> list[Pass]:
-    """Those on a log, of one job or of all."""
+    """The passes on a log of this size, of one job or of all."""
     return [each for each in passes if each.events == size and job in (None, each.job)]
 
 
@@ -190,13 +193,9 @@ def median_s(passes: Sequence[Pass], size: int, job: str) -> float:
 
 
 def growth(passes: Sequence[Pass], smaller: int, larger: int, job: str) -> float:
-    """By how much the time grows when the events do, less than 1 when it grows more slowly."""
+    """Growth of the time divided by growth of the events; below 1 the time grows more slowly."""
     times = median_s(passes, larger, job) / median_s(passes, smaller, job)
     return times / (larger / smaller)
-
-
-def _spread(values: Sequence[float]) -> tuple[float, float, float]:
-    return statistics.median(values), min(values), max(values)
 
 
 def markdown(passes: Sequence[Pass], machine: Machine) -> str:
@@ -209,10 +208,10 @@ def markdown(passes: Sequence[Pass], machine: Machine) -> str:
         for job in dict.fromkeys(each.job for each in passes):
             own = passes_of(passes, size, job)
             grown = f"{growth(passes, sizes[at - 1], size, job):.2f}" if at else NONE
-            cells = [f"{size:,}", job, spread_text(_spread([each.wall_s for each in own]), ".1f")]
-            cells.append(spread_text(_spread(ratios(passes, size, job, "wall_s")), ".2f", "x"))
-            cells.append(spread_text(_spread([each.cpu_s for each in own]), ".1f"))
-            cells.append(spread_text(_spread(ratios(passes, size, job, "cpu_s")), ".2f", "x"))
+            cells = [f"{size:,}", job, spread_text(Spread.of([each.wall_s for each in own]), ".1f")]
+            cells.append(spread_text(Spread.of(ratios(passes, size, job, "wall_s")), ".2f", "x"))
+            cells.append(spread_text(Spread.of([each.cpu_s for each in own]), ".1f"))
+            cells.append(spread_text(Spread.of(ratios(passes, size, job, "cpu_s")), ".2f", "x"))
             rows.append([*cells, grown, f"{max(each.peak_mb for each in own):.0f}"])
     notes = (
         f"Median (least-greatest) of the repeats. Wanted: at most {RATIO_MOST:g}x of the bare "
@@ -226,10 +225,5 @@ def markdown(passes: Sequence[Pass], machine: Machine) -> str:
 def _write(directory: Path, passes: Sequence[Pass], machine: Machine, text: str) -> None:
     summary = {"format": _FORMAT, "mode": "jobs", "passes": [asdict(each) for each in passes]}
     for name, values in (("summary.json", summary), ("machine.json", asdict(machine))):
-        (directory / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        write_json(directory / name, values)
     (directory / "report.md").write_text(f"{text}\n", encoding="utf-8")
-
-
-def _say(line: str) -> None:
-    """Progress, apart from the table on standard output."""
-    print(line, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""On what a result was measured: machine, system, versions, load."""
+"""The machine of a measurement: hardware, system, versions, load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BUSY_PER_CORE: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What decides about absolute figures.
+    """The properties of a machine that absolute figures depend on.
 
     Attributes:
         started_at: ISO 8601, UTC.
@@ -59,11 +59,11 @@ class Machine:
 
     @property
     def busy(self) -> bool:
-        """Whether other work ran when we began: then ratios and CPU time are right, speeds not."""
+        """Whether other work ran at the start: then ratios and CPU time hold, speeds do not."""
         return self.load_average[0] > _BUSY_PER_CORE * self.cores
 
     def rows(self) -> list[list[str]]:
-        """What and value, as every report shows them."""
+        """Pairs of a property and its value, as every report shows them."""
         return [
             ["began", self.started_at],
             ["CPU", f"{self.cpu_model}, {self.cores} cores for us"],
@@ -83,12 +83,7 @@ class Machine:
 
 
 def describe_machine(*, kafka: str, store_directory: Path) -> Machine:
-    """Looks at this machine now.
-
-    Args:
-        kafka: Version or address of the broker.
-        store_directory: Where the SQLite files are.
-    """
+    """Looks at this machine now."""
     return Machine(
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         cpu_model=_field(Path("/proc/cpuinfo"), "model name") or platform.machine(),
@@ -107,12 +102,7 @@ def describe_machine(*, kafka: str, store_directory: Path) -> Machine:
 
 
 def file_system(path: Path, mounts: Iterable[str]) -> str:
-    """Type of the file system that holds a path.
-
-    Args:
-        path: Any path.
-        mounts: Lines of /proc/mounts.
-    """
+    """Type of the file system that holds a path."""
     resolved = path.resolve()
     best = (-1, "unknown")
     for line in mounts:

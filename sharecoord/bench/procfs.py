@@ -16,10 +16,6 @@ _UTIME, _STIME, _CUTIME, _CSTIME = 11, 12, 13, 14
 def cpu_s(pid: int, *, proc: Path = PROC) -> float:
     """CPU seconds of a process and its children, user and system, those that ended included.
 
-    Args:
-        pid: Process id.
-        proc: Where /proc is mounted.
-
     Returns:
         Seconds, in steps of the kernel's clock tick (10 ms).
 
@@ -41,7 +37,7 @@ def _ticks(pid: int, proc: Path) -> int:
 
 
 def _children(pid: int, proc: Path) -> list[int]:
-    """Of all threads; none where the kernel does not tell."""
+    """Children of all threads of a process; empty where the kernel does not list them."""
     found: list[int] = []
     for listing in (proc / str(pid) / "task").glob("*/children"):
         with contextlib.suppress(OSError):

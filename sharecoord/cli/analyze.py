@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from sharecoord.cli.main import Lazy, LazyGroup
+from sharecoord.cli.options import FOLDER_CONTEXT
 
 JOBS: Final[dict[str, Lazy]] = {
     "fairness": Lazy("analyze_fairness", "fairness", "Who got what, who starved, how fair it was."),
@@ -21,7 +22,7 @@ JOBS: Final[dict[str, Lazy]] = {
 """A further job is one line here, and a module of its own."""
 
 
-@click.group(cls=LazyGroup, table=JOBS)
+@click.group(cls=LazyGroup, table=JOBS, context_settings=FOLDER_CONTEXT)
 def analyze() -> None:
     """Find out from events how a group did (Spark).
 

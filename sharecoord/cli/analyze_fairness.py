@@ -16,7 +16,7 @@ from sharecoord.cli.analyze_options import (
     spark_options,
     window_option,
 )
-from sharecoord.cli.options import FILE, debug_option
+from sharecoord.cli.options import FILE
 from sharecoord.cli.output import Column
 
 _COLUMNS: Final = (
@@ -74,7 +74,6 @@ _COLUMNS: Final = (
 )
 @click.option("--once", is_flag=True, help="With --follow: read what is there, and end.")
 @spark_options
-@debug_option
 def fairness(window: int, starved_after: int, follow: bool, **given: Any) -> None:  # noqa: FBT001
     """Who got what, who starved, how fair it was.
 

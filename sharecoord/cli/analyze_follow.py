@@ -82,13 +82,18 @@ def follow_events(settings: FairnessSettings, given: Mapping[str, Any]) -> None:
     from sharecoord.analytics.fairness import follow, job
     from sharecoord.analytics.frames import Range
     from sharecoord.analytics.session import running
+    from sharecoord.analytics.times import span
 
     screen = Screen(as_json=given["as_json"], color=not given["no_color"])
     chosen = follow.FollowSettings(
         settings, given["watermark"], given["checkpoint"], given["once"], given["until_idle"]
     )
     rules, delivery = rules_of(given["alerts"], given["events"], screen)
-    with running(job.NAME, given["master"], given["driver_memory"]) as spark, screen.open():
+    waits = span(chosen.watermark_of(given["events"]) / 1_000)
+    note(f"sharecoord: a window is shown when events {waits} newer than its end have come")
+    local = given["master"] is None or given["master"].startswith("local")
+    own = follow.LOCAL_SETTINGS if local else None
+    with running(job.NAME, given["master"], given["driver_memory"], own) as spark, screen.open():
         result = follow.run(
             spark,
             given["events"],

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from sharecoord.cli.analyze_options import spark_options
-from sharecoord.cli.options import debug_option
 from sharecoord.cli.output import note
 
 
@@ -38,7 +37,6 @@ from sharecoord.cli.output import note
     "--drop", type=float, default=0.0, metavar="FRACTION", help="Changes that are missing."
 )
 @spark_options
-@debug_option
 def generate(out: str, master: str | None, driver_memory: str, **given: Any) -> None:
     """Make an event log of any size, to try jobs.
 

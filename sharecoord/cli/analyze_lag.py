@@ -14,7 +14,6 @@ from sharecoord.cli.analyze_options import (
     spark_options,
     window_option,
 )
-from sharecoord.cli.options import debug_option
 from sharecoord.cli.output import Column
 
 _COLUMNS: Final = (
@@ -45,7 +44,6 @@ _COLUMNS: Final = (
     help="A share-partition that needs longer for what waits is behind.",
 )
 @spark_options
-@debug_option
 def lag(window: int, behind: int, **given: Any) -> None:
     """Who is behind, since when, why, and for how long.
 

@@ -12,7 +12,6 @@ from sharecoord.cli.analyze_options import (
     run_and_show,
     spark_options,
 )
-from sharecoord.cli.options import debug_option
 from sharecoord.cli.output import Column
 
 _COLUMNS: Final = (
@@ -33,7 +32,6 @@ _COLUMNS: Final = (
 @events_options
 @result_options("locks_members, locks_groups")
 @spark_options
-@debug_option
 def locks(**given: Any) -> None:
     """How long locks are held, and which duration would fit.
 

@@ -6,13 +6,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
 from sharecoord.analytics.errors import AnalyticsError
 from sharecoord.analytics.session import DEFAULT_DRIVER_MEMORY, LOCAL_MASTER, running
-from sharecoord.cli.options import FILE, ParamType
+from sharecoord.cli.options import FILE, ParamType, no_color_option, options
 from sharecoord.cli.output import Column, Output, note
 
 if TYPE_CHECKING:
@@ -76,44 +76,63 @@ window_option = click.option(
 
 def result_options(tables: str) -> Callable[[F], F]:
     """--out, --json and --no-color of a job that writes these tables."""
-
-    def add(function: F) -> F:
-        for option in (
-            click.option("--no-color", is_flag=True, help="Print without colours (as NO_COLOR)"),
-            click.option("--json", "as_json", is_flag=True, help="One JSON object per line."),
-            click.option(
-                "--out",
-                required=True,
-                metavar="DIR",
-                help=f"Folder of the tables {tables} (Parquet); tables of an earlier run are "
-                "replaced.",
-            ),
-        ):
-            function = option(function)
-        return function
-
-    return add
-
-
-def spark_options(function: F) -> F:
-    """--master and --driver-memory."""
-    for option in (
+    return options(
         click.option(
-            "--driver-memory",
-            default=DEFAULT_DRIVER_MEMORY,
-            show_default=True,
-            metavar="SIZE",
-            help="Memory of Spark on this machine.",
+            "--out",
+            required=True,
+            metavar="DIR",
+            help=f"Folder of the tables {tables} (Parquet); tables of an earlier run are replaced.",
         ),
-        click.option(
-            "--master",
-            metavar="URL",
-            help="local[N], spark://HOST:PORT, yarn or k8s://…; without it all cores of this "
-            f"machine ({LOCAL_MASTER}).",
-        ),
-    ):
-        function = option(function)
-    return function
+        click.option("--json", "as_json", is_flag=True, help="One JSON object per line."),
+        no_color_option,
+    )
+
+
+spark_options: Final = options(
+    click.option(
+        "--master",
+        metavar="URL",
+        help="local[N], spark://HOST:PORT, yarn or k8s://…; without it all cores of this "
+        f"machine ({LOCAL_MASTER}).",
+    ),
+    click.option(
+        "--driver-memory",
+        default=DEFAULT_DRIVER_MEMORY,
+        show_default=True,
+        metavar="SIZE",
+        help="Memory of Spark on this machine.",
+    ),
+)
+
+_EVENTS_OPTIONS: Final = options(
+    click.option(
+        "--events",
+        required=True,
+        metavar="DIR|kafka:TOPIC",
+        help="Folder of the events; a path, or a URI that Spark knows (hdfs://…, s3a://…); or a "
+        "topic.",
+    ),
+    click.option(
+        "--kafka",
+        metavar="HOST:PORT",
+        help="The cluster of --events kafka:TOPIC: host:port[,host:port].",
+    ),
+    click.option(
+        "--kafka-config",
+        type=FILE,
+        help="Kafka's settings for --events kafka:TOPIC (librdkafka's or Java's properties).",
+    ),
+    click.option(
+        "--group", "groups", multiple=True, metavar="GROUP", help="Share group (repeatable)."
+    ),
+    click.option(
+        "--since", type=UtcTime(), metavar="TIME", help="From this time on (ISO 8601, UTC)."
+    ),
+    click.option("--until", type=UtcTime(), metavar="TIME", help="Up to this time, exclusive."),
+    click.option(
+        "--skip-corrupt", is_flag=True, help="Leave out files that can not be read, and say so."
+    ),
+)
 
 
 def events_options(function: F) -> F:
@@ -137,38 +156,7 @@ def events_options(function: F) -> F:
             raise click.UsageError(error.message) from None
         return function(events=place, **given)
 
-    decorated = cast("F", command)
-    for option in (
-        click.option(
-            "--skip-corrupt", is_flag=True, help="Leave out files that can not be read, and say so."
-        ),
-        click.option("--until", type=UtcTime(), metavar="TIME", help="Up to this time, exclusive."),
-        click.option(
-            "--since", type=UtcTime(), metavar="TIME", help="From this time on (ISO 8601, UTC)."
-        ),
-        click.option(
-            "--group", "groups", multiple=True, metavar="GROUP", help="Share group (repeatable)."
-        ),
-        click.option(
-            "--kafka-config",
-            type=FILE,
-            help="Kafka's settings for --events kafka:TOPIC (librdkafka's or Java's properties).",
-        ),
-        click.option(
-            "--kafka",
-            metavar="HOST:PORT",
-            help="The cluster of --events kafka:TOPIC: host:port[,host:port].",
-        ),
-        click.option(
-            "--events",
-            required=True,
-            metavar="DIR|kafka:TOPIC",
-            help="Folder of the events; a path, or a URI that Spark knows (hdfs://…, s3a://…); or "
-            "a topic.",
-        ),
-    ):
-        decorated = option(decorated)
-    return decorated
+    return _EVENTS_OPTIONS(cast("F", command))
 
 
 def check_order(since: datetime | None, until: datetime | None) -> None:
@@ -181,20 +169,8 @@ def check_order(since: datetime | None, until: datetime | None) -> None:
         raise click.UsageError(error.message) from None
 
 
-class Job(Protocol):
-    """What the commands use of a module `job`."""
-
-    @property
-    def NAME(self) -> str:  # noqa: N802 - a constant of the modules
-        """Of the application."""
-
-    @property
-    def run(self) -> Callable[..., JobResult]:
-        """Does it."""
-
-
 def run_and_show(
-    job: Job,
+    job: Any,
     settings: object,
     columns: Sequence[Column],
     verdict: Callable[[Mapping[str, Any]], str],
@@ -203,7 +179,7 @@ def run_and_show(
     """Runs a job with the options that all have, and prints what it found.
 
     Args:
-        job: Its module.
+        job: Its module, which has NAME and `run`.
         settings: Its own.
         columns: Of the table on the screen.
         verdict: Words for a row.

@@ -12,7 +12,6 @@ from sharecoord.cli.analyze_options import (
     run_and_show,
     spark_options,
 )
-from sharecoord.cli.options import debug_option
 from sharecoord.cli.output import Column
 
 _COLUMNS: Final = (
@@ -38,7 +37,6 @@ _COLUMNS: Final = (
     "--top", type=int, default=20, show_default=True, help="Records and keys listed per group."
 )
 @spark_options
-@debug_option
 def poison(top: int, **given: Any) -> None:
     """What fails, how often, why, and what it costs.
 

@@ -14,7 +14,6 @@ from sharecoord.cli.analyze_options import (
     spark_options,
     window_option,
 )
-from sharecoord.cli.options import debug_option
 from sharecoord.cli.output import note
 
 
@@ -29,7 +28,6 @@ from sharecoord.cli.output import note
 )
 @window_option
 @spark_options
-@debug_option
 def report(window: int, page: Path | None, **given: Any) -> None:
     """All findings on one page that opens offline.
 

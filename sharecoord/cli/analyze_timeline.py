@@ -13,7 +13,7 @@ from sharecoord.cli.analyze_options import (
     show,
     spark_options,
 )
-from sharecoord.cli.options import OFFSET, PARTITION, debug_option
+from sharecoord.cli.options import OFFSET, PARTITION, no_color_option
 from sharecoord.cli.output import Column
 
 _COLUMNS: Final = (
@@ -37,9 +37,8 @@ _COLUMNS: Final = (
 @click.option("--member", help="One member, by its id.")
 @click.option("--out", metavar="DIR", help="Also write the events, as table timeline_events.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per event and line.")
-@click.option("--no-color", is_flag=True, help="Print without colours (as NO_COLOR)")
+@no_color_option
 @spark_options
-@debug_option
 def timeline(
     topic: str | None,
     partition: int | None,

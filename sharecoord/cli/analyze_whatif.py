@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from sharecoord.cli.analyze_options import UtcTime, spark_options
-from sharecoord.cli.options import debug_option
 from sharecoord.cli.output import Column, Output, note
 from sharecoord.config.values import parse_duration_ms, parse_float, parse_int
 from sharecoord.errors import InvalidConfigError
@@ -120,7 +119,6 @@ def _scenario_options(function: F) -> F:
     "2).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@debug_option
 def what_if(*, repeats: int | None, as_json: bool, **given: Any) -> None:
     """Predict rate, fairness and starvation under other settings.
 

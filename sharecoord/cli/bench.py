@@ -9,13 +9,15 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from sharecoord.cli.options import debug_option
+from sharecoord.cli.options import FOLDER_CONTEXT
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
-_OUTPUT: Final = click.option(
-    "--output",
+_OUT: Final = click.option(
+    "--out",
+    "output",
+    metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of the result, empty or new.",
 )
@@ -37,10 +39,11 @@ _DIMENSIONS: Final = (
     ("handler", "record, batch:N (workers with continuous:N)."),
     ("client", "threads, tasks (asynchronous members)."),
     ("events", "none, parquet, kafka: where the coordinator's events go."),
+    ("store", "sqlite, postgresql, mariadb: where the coordinator's state is."),
 )
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, context_settings=FOLDER_CONTEXT)
 @click.option(
     "--plan",
     type=click.Choice(["throughput", "stores", "recovery", "restart", "all"]),
@@ -51,14 +54,13 @@ _DIMENSIONS: Final = (
 )
 @click.option("--records", type=click.IntRange(1), help="Records per size.")
 @click.option("--repeats", type=click.IntRange(1), help="How often everything is measured.")
-@_OUTPUT
+@_OUT
 @click.option("--kafka", metavar="HOST:PORT", help="A cluster with share groups (Kafka 4.2+).")
 @click.option(
     "--batch-bytes", type=click.IntRange(1), help="Bytes per record batch in the topics (16384)."
 )
 @click.option("--quick", is_flag=True, help="A look, not a result.")
 @click.option("--strict", is_flag=True, help="Exit with 1 when a target is missed.")
-@debug_option
 @click.pass_context
 def bench(
     ctx: click.Context,
@@ -93,12 +95,14 @@ def bench(
     if ctx.invoked_subcommand is not None:
         odd = [name for name, value in said.items() if value is not False]
         if odd:
-            flag = "--size" if odd[0] == "sizes" else f"--{odd[0].replace('_', '-')}"
+            flag = {"sizes": "--size", "output": "--out"}.get(
+                odd[0], f"--{odd[0].replace('_', '-')}"
+            )
             raise click.UsageError(
                 f"{flag} stands before {ctx.invoked_subcommand}: options of a command follow it"
             )
         return
-    run = importlib.import_module("sharecoord.bench.main").run
+    run = importlib.import_module("sharecoord.bench.standard.run").run
     # What was not given is the benchmark's own default.
     ctx.exit(int(run(**said) or 0))
 
@@ -132,8 +136,7 @@ def _dimension_options(function: F) -> F:
 @click.option("--batch-bytes", type=int, help="Bytes per record batch of a backlog (16384).")
 @click.option("--per-process", type=int, help="Consumers in one process.")
 @click.option("--kafka", metavar="HOST:PORT", help="A cluster; without it a broker is started.")
-@_OUTPUT
-@debug_option
+@_OUT
 @click.pass_context
 def bench_run(
     ctx: click.Context, /, plan: str | None, output: Path | None, **given: object
@@ -143,7 +146,7 @@ def bench_run(
     Options with V[,V...] are dimensions: each may have several values, and all combinations are
     measured, interleaved. See docs/benchmark.md.
     """
-    run = importlib.import_module("sharecoord.bench.grid.run").run
+    run = importlib.import_module("sharecoord.bench.run.course").run
     said = {name: value for name, value in given.items() if value is not None}
     ctx.exit(int(run(said, plan=plan, output=output)))
 
@@ -151,11 +154,10 @@ def bench_run(
 @bench.command("compare")
 @click.argument("first", metavar="A", type=_FOLDER)
 @click.argument("second", metavar="B", type=_FOLDER)
-@debug_option
 @click.pass_context
 def bench_compare(ctx: click.Context, first: Path, second: Path) -> None:
     """Print the cells that two results have, with ratio and whether their ranges overlap."""
-    ctx.exit(int(importlib.import_module("sharecoord.bench.grid.run").compare(first, second)))
+    ctx.exit(int(importlib.import_module("sharecoord.bench.run.course").compare(first, second)))
 
 
 @bench.command("capacity")
@@ -172,8 +174,7 @@ def bench_compare(ctx: click.Context, first: Path, second: Path) -> None:
     help="Put the tables between the marks of this page.",
 )
 @click.option("--quick", is_flag=True, help="A look, not a result.")
-@_OUTPUT
-@debug_option
+@_OUT
 @click.pass_context
 def bench_capacity(ctx: click.Context, /, **given: Any) -> None:
     """Measure what records, members, share-partitions and groups cost.
@@ -195,8 +196,7 @@ def bench_capacity(ctx: click.Context, /, **given: Any) -> None:
     help="Where the logs are made and kept for the next run.",
 )
 @click.option("--driver-memory", default="4g", show_default=True, help="Memory of Spark.")
-@_OUTPUT
-@debug_option
+@_OUT
 @click.pass_context
 def bench_jobs(ctx: click.Context, /, **given: Any) -> None:
     """Measure the jobs on events against a bare groupBy over the same files.

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from sharecoord.cli.options import FILE, debug_option, output_options
+from sharecoord.cli.options import FILE, output_options
 from sharecoord.cli.output import Column, Output, note
 
 _COLUMNS = (
-    Column("SETTING", "setting"),
+    Column("SETTING", "setting", "key"),
     Column("VALUE", "value"),
-    Column("SOURCE", "source"),
+    Column("SOURCE", "source", lambda row: row.source.value),
     Column("PLACE", "place"),
 )
 
@@ -28,13 +28,11 @@ def config() -> None:
 @click.option("--kafka-config", type=FILE, help="File of Kafka client keys, as for serve.")
 @click.option("--effective", is_flag=True, help="Every setting, those left at default too.")
 @output_options
-@debug_option
 def show(
     config_file: Path | None,
     kafka_config: Path | None,
     effective: bool,  # noqa: FBT001 - Click calls by name
-    output: str,
-    no_color: bool,  # noqa: FBT001
+    output: Output,
 ) -> None:
     """Show the merged settings with their source: file, environment or default.
 
@@ -46,11 +44,7 @@ def show(
     loaded = load(config_file, os.environ, {}, kafka_config=kafka_config)
     for warning in loaded.warnings:
         note(f"sharecoord: {warning}")
-    rows = [
-        {"setting": row.key, "value": row.value, "source": row.source.value, "place": row.place}
-        for row in loaded.effective()
-        if effective or row.source is not Source.DEFAULT
-    ]
-    Output(output, not no_color).show(_COLUMNS, rows)
+    rows = [row for row in loaded.effective() if effective or row.source is not Source.DEFAULT]
+    output.show(_COLUMNS, rows)
     if not rows:
         note("nothing is set: every setting has its default; `--effective` shows them all")

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from sharecoord.cli.connection import Services
-from sharecoord.cli.options import (
-    connection_options,
-    debug_option,
-    output_options,
-    timeout_option,
-)
-from sharecoord.cli.output import Column, Output
+from sharecoord.cli.connection import Connect
+from sharecoord.cli.options import admin_options, output_options
+from sharecoord.cli.output import Column, Output, note
 
-_COLUMNS = (Column("NAME", "name"), Column("VALUE", "value"), Column("SOURCE", "source"))
+_COLUMNS = (
+    Column("NAME", "name"),
+    Column("VALUE", "value"),
+    Column("SOURCE", "source", lambda entry: entry.source.value),
+)
+_MORE = (Column("DOCUMENTATION", "documentation"), Column("PROBLEM", "problem"))
 
 
 @click.command()
-@connection_options
-@timeout_option
+@admin_options()
 @click.option(
     "--entity-type",
     type=click.Choice(["groups"]),
@@ -47,13 +44,8 @@ _COLUMNS = (Column("NAME", "name"), Column("VALUE", "value"), Column("SOURCE", "
 )
 @click.option("--validate-only", is_flag=True, help="With --alter: check only.")
 @output_options
-@debug_option
-@click.pass_context
 def configs(
-    ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
+    connect: Connect,
     entity_type: str,
     entity_name: str,
     describe: bool,  # noqa: FBT001 - Click calls by name
@@ -62,8 +54,7 @@ def configs(
     added: tuple[str, ...],
     deleted: tuple[str, ...],
     validate_only: bool,  # noqa: FBT001
-    output: str,
-    no_color: bool,  # noqa: FBT001
+    output: Output,
 ) -> None:
     """Show and change the settings of a share group.
 
@@ -85,27 +76,17 @@ def configs(
         )
     if alter and not (set_values or names):
         raise click.UsageError("--alter takes --add-config K=V or --delete-config K.")
-    services = ctx.ensure_object(Services)
-    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+    with connect() as admin:
         if alter:
             admin.alter_group_configs(entity_name, set_values, names, validate_only=validate_only)
             done = "The settings are valid" if validate_only else "Completed updating config"
             click.echo(f"{done} for group {entity_name}.")
             return
         entries = admin.describe_group_configs(entity_name)
-    rows = [
-        {
-            "name": entry.name,
-            "value": entry.value,
-            "source": entry.source.value,
-            "documentation": entry.documentation,
-        }
-        for entry in entries
-    ]
-    columns = [*_COLUMNS]
-    if output != "table":
-        columns.append(Column("DOCUMENTATION", "documentation"))
-    Output(output, not no_color).show(columns, rows)
+    output.show(_COLUMNS if output.format == "table" else _COLUMNS + _MORE, entries)
+    for entry in entries:
+        if entry.problem:
+            note(f"a stored value is not in force: {entry.problem}")
 
 
 def parse_added(texts: tuple[str, ...]) -> dict[str, str]:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sharecoord_sdk.admin import AdminClient
 
 Settings = dict[str, Any]
+Connect = Callable[[], "AdminClient"]
+"""Opens the client for the coordinator that a command's options name."""
 
 
 def _make_admin(settings: Settings) -> AdminClient:

@@ -14,7 +14,7 @@ import click
 from sharecoord.cli.connection import Services, connection_settings
 from sharecoord.cli.failures import EXIT_INTERRUPTED, Failure
 from sharecoord.cli.formatter import FormatError, Formatter, make_formatter
-from sharecoord.cli.options import FILE, connection_options, debug_option
+from sharecoord.cli.options import FILE, connection_options
 from sharecoord.cli.output import note
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ _START_WORDS: Final = {
 @click.option(
     "--consumer.config", "consumer_config", type=FILE, help="Kafka's older --command-config."
 )
-@debug_option
 @click.pass_context
 def consume(
     ctx: click.Context,
@@ -100,7 +99,7 @@ def consume(
     settings = connection_settings(bootstrap_server, command_config or consumer_config)
     services = ctx.ensure_object(Services)
     with services.make_admin(dict(settings)) as admin:
-        tell_start(admin, group, topic, bootstrap_server)
+        tell_start(admin, group, topic)
     own: dict[str, Any] = {
         "client.id": "console-share-consumer",
         **_parse_properties(consumer_properties),
@@ -204,27 +203,22 @@ def _commit(consumer: ShareConsumer) -> Failure | None:
     return Failure(f"acknowledgements for {place.topic}[{place.partition}] were not taken: {why}")
 
 
-def tell_start(admin: AdminClient, group: str, topic: str, bootstrap_server: str) -> None:
-    """Says on stderr where a group begins that has not read the topic yet."""
+def tell_start(admin: AdminClient, group: str, topic: str) -> None:
+    """Says on stderr where a group begins that has not read the topic yet.
+
+    The consumer itself says, with what to do about it, that nobody has chosen the end.
+    """
+    from sharecoord_sdk.admin import ConfigSource
+
     (found,) = admin.describe_groups([group], members=False)
     if any(p.topic == topic and p.start_offset is not None for p in found.offsets):
         return
-    entries = {entry.name: entry.value for entry in admin.describe_group_configs(group)}
-    reset = entries.get("share.auto.offset.reset", "latest")
-    where = _START_WORDS.get(reset, "by its reset policy")
+    entries = {entry.name: entry for entry in admin.describe_group_configs(group)}
+    reset = entries["share.auto.offset.reset"]
+    if reset.value == "latest" and reset.source is not ConfigSource.GROUP:
+        return
+    where = _START_WORDS.get(reset.value, "by its reset policy")
     note(
         f"group '{group}' is new on topic '{topic}': it starts {where} "
-        f"(share.auto.offset.reset={reset})"
-    )
-    if reset == "earliest":
-        return
-    server = f"--bootstrap-server {bootstrap_server}"
-    note("to start at the first record, stop this and run:")
-    note(
-        f"  sharecoord configs {server} --entity-type groups --entity-name {group} "
-        "--alter --add-config share.auto.offset.reset=earliest"
-    )
-    note(
-        f"  sharecoord groups {server} --group {group} --topic {topic} "
-        "--reset-offsets --to-earliest --execute"
+        f"(share.auto.offset.reset={reset.value})"
     )

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sharecoord.cli.connection import Services
-from sharecoord.cli.letter_options import filter_options
+from sharecoord.cli.connection import Connect
+from sharecoord.cli.letter_options import dead_letter_topic_option, filter_options
 from sharecoord.cli.options import (
-    connection_options,
-    debug_option,
-    long_timeout_option,
+    LONG_TIMEOUT_MS,
+    admin_options,
+    group_option,
+    options,
     output_options,
-    timeout_option,
 )
-from sharecoord.cli.output import Column, Output, note
+from sharecoord.cli.output import Column, Output, iso_time, note
 from sharecoord.cli.payloads import shown
 
 if TYPE_CHECKING:
@@ -30,27 +29,28 @@ if TYPE_CHECKING:
         DeadLettersResult,
     )
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 PAGE_MAX: Final = 1_000
 CALL_MAX: Final = 250_000
 RATE_MAX: Final = 1_000_000
 ERROR_CHARACTERS: Final = 60
 """What a table shows of the error text."""
 
-_LETTERS = (
+_LETTER = (
     Column("ID", "id"),
     Column("TOPIC", "topic"),
     Column("PARTITION", "partition"),
     Column("OFFSET", "offset"),
     Column("REASON", "reason"),
-    Column("ATTEMPTS", "attempts"),
-    Column("FAILED-AT", "failed_at"),
-    Column("KEY", "key"),
-    Column("STATE", "state"),
-    Column("PLACE", "place"),
-    Column("ERROR", "error"),
+    Column("ATTEMPTS", "attempts", "delivery_count"),
+    Column("FAILED-AT", "failed_at", lambda letter: _iso(letter.failed_at_ms)),
+    Column("KEY", "key", lambda letter: shown(letter.key)),
+    Column("STATE", "state", lambda letter: letter.state.value),
+    Column("PLACE", "place", lambda letter: letter.place and "{}:{}".format(*letter.place[1:])),
 )
+_RUN = Column("RUN", "run", "run_id")
+_ERROR = Column("ERROR", "error", "message")
+_SHOWN = (*_LETTER, Column("ERROR", "error", lambda letter: _cut(letter.message)))
+"""The columns of a table; JSON and YAML have the whole error text."""
 _PARTS = (
     Column("TOPIC", "topic"),
     Column("PARTITION", "partition"),
@@ -65,28 +65,21 @@ def dead_letters() -> None:
 
 
 @dead_letters.command("list")
-@connection_options
-@timeout_option
+@admin_options()
 @filter_options
 @click.option(
     "--max", "max_", type=click.IntRange(1), default=100, show_default=True, help="Most letters."
 )
 @click.option("--after", default="", help="Where a former list has ended.")
 @output_options
-@debug_option
-@click.pass_context
 def list_(
-    ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
+    connect: Connect,
     group: str,
     dead_letter_topic: str,
     wanted: DeadLetterFilter,
     max_: int,
     after: str,
-    output: str,
-    no_color: bool,  # noqa: FBT001 - Click calls by name
+    output: Output,
 ) -> None:
     """List dead letters: those that wait for their topic, then those in it.
 
@@ -95,12 +88,9 @@ def list_(
     \b
     sharecoord dead-letters list --group billing --reason REJECTED --from 2026-01-31T12:00:00
     """  # noqa: D301 - Click's mark for lines that stay as they are
-    services = ctx.ensure_object(Services)
-    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+    with connect() as admin:
         found, after = _pages(admin, group, wanted, max_, after, dead_letter_topic)
-    rows = [letter_row(letter, whole=output != "table") for letter in found]
-    columns = _LETTERS if output == "table" else (*_LETTERS, Column("RUN", "run"))
-    Output(output, not no_color).show(columns, rows)
+    output.show(_SHOWN if output.format == "table" else (*_LETTER, _ERROR, _RUN), found)
     if after:
         note(f"There may be more: go on with --after {after}.")
 
@@ -126,26 +116,17 @@ def _pages(
 
 
 @dead_letters.command()
-@connection_options
-@long_timeout_option
+@admin_options(LONG_TIMEOUT_MS)
 @click.argument("letter", metavar="ID|PARTITION:OFFSET")
-@click.option("--group", required=True, help="The share group.")
-@click.option(
-    "--dead-letter-topic", default="", metavar="TOPIC", help="Instead of the group's own."
-)
+@group_option
+@dead_letter_topic_option
 @output_options
-@debug_option
-@click.pass_context
 def show(
-    ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
+    connect: Connect,
     letter: str,
     group: str,
     dead_letter_topic: str,
-    output: str,
-    no_color: bool,  # noqa: FBT001 - Click calls by name
+    output: Output,
 ) -> None:
     """Show one dead letter whole: key, value, headers, and what happened to it.
 
@@ -156,41 +137,32 @@ def show(
     sharecoord dead-letters show 0:17 --group billing
     """  # noqa: D301 - Click's mark for lines that stay as they are
     place = _place(letter)
-    services = ctx.ensure_object(Services)
-    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+    with connect() as admin:
         found = admin.show_dead_letter(
             group,
             "" if place else letter,
             place=place,
             dead_letter_topic=dead_letter_topic,
         )
-    if output == "table":
-        Output(output, not no_color).show(_FIELDS, _fields(found))
+    if output.format == "table":
+        output.show(_FIELDS, _fields(found))
     else:
         details = _details(found)
-        Output(output, not no_color).show([Column(key, key) for key in details], [details])
+        output.show([Column(key, key) for key in details], [details])
 
 
-def _run_options(function: F) -> F:
-    """--all, --max, --dry-run and --execute."""
-    for option in (
-        click.option("--execute", is_flag=True, help="Do it."),
-        click.option("--dry-run", is_flag=True, help="Only say what would happen: the default."),
-        click.option(
-            "--max",
-            "max_",
-            type=click.IntRange(1, CALL_MAX),
-            help="Most letters, in their order.",
-        ),
-        click.option("--all", "all_", is_flag=True, help="All letters of the group."),
-    ):
-        function = option(function)
-    return function
+_run_options = options(
+    click.option("--all", "all_", is_flag=True, help="All letters of the group."),
+    click.option(
+        "--max", "max_", type=click.IntRange(1, CALL_MAX), help="Most letters, in their order."
+    ),
+    click.option("--dry-run", is_flag=True, help="Only say what would happen: the default."),
+    click.option("--execute", is_flag=True, help="Do it."),
+)
 
 
 @dead_letters.command()
-@connection_options
-@long_timeout_option
+@admin_options(LONG_TIMEOUT_MS)
 @filter_options
 @_run_options
 @click.option(
@@ -201,25 +173,13 @@ def _run_options(function: F) -> F:
 @click.option("--again", is_flag=True, help="Also those that were redriven before.")
 @click.option("--discarded", is_flag=True, help="Also those that were discarded before.")
 @output_options
-@debug_option
-@click.pass_context
 def redrive(
-    ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
-    group: str,
-    dead_letter_topic: str,
-    wanted: DeadLetterFilter,
-    all_: bool,  # noqa: FBT001 - Click calls by name
-    max_: int | None,
-    dry_run: bool,  # noqa: FBT001
-    execute: bool,  # noqa: FBT001
+    connect: Connect,
+    output: Output,
     rate: int | None,
-    again: bool,  # noqa: FBT001
+    again: bool,  # noqa: FBT001 - Click calls by name
     discarded: bool,  # noqa: FBT001
-    output: str,
-    no_color: bool,  # noqa: FBT001
+    **given: Any,
 ) -> None:
     """Deliver dead letters to their group again, each once, with a new count.
 
@@ -230,93 +190,54 @@ def redrive(
     sharecoord dead-letters redrive --group billing --reason REJECTED
     sharecoord dead-letters redrive --group billing --reason REJECTED --rate 100 --execute
     """  # noqa: D301 - Click's mark for lines that stay as they are
-    _check_run(wanted, all_=all_, dry_run=dry_run, execute=execute)
-    services = ctx.ensure_object(Services)
-    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+    group, chosen = given.pop("group"), _chosen(**given)
+    with connect() as admin:
         result = admin.redrive_dead_letters(
-            group,
-            wanted,
-            all_letters=all_,
-            dry_run=not execute,
-            rate_per_s=rate or 0,
-            again=again,
-            discarded=discarded,
-            max_letters=max_ or 0,
-            dead_letter_topic=dead_letter_topic,
+            group, given["wanted"], **chosen, rate_per_s=rate or 0, again=again, discarded=discarded
         )
-    show_run(result, "redriven", Output(output, not no_color), execute=execute)
+    show_run(result, "redriven", output, execute=given["execute"])
 
 
 @dead_letters.command()
-@connection_options
-@long_timeout_option
+@admin_options(LONG_TIMEOUT_MS)
 @filter_options
 @_run_options
 @output_options
-@debug_option
-@click.pass_context
-def discard(
-    ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
-    group: str,
-    dead_letter_topic: str,
-    wanted: DeadLetterFilter,
-    all_: bool,  # noqa: FBT001 - Click calls by name
-    max_: int | None,
-    dry_run: bool,  # noqa: FBT001
-    execute: bool,  # noqa: FBT001
-    output: str,
-    no_color: bool,  # noqa: FBT001
-) -> None:
+def discard(connect: Connect, output: Output, **given: Any) -> None:
     """Mark dead letters as done with: no redrive takes them unless asked to.
 
     They stay in their topic. Without --execute it only says what would happen.
     """
-    _check_run(wanted, all_=all_, dry_run=dry_run, execute=execute)
-    services = ctx.ensure_object(Services)
-    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
-        result = admin.discard_dead_letters(
-            group,
-            wanted,
-            all_letters=all_,
-            dry_run=not execute,
-            max_letters=max_ or 0,
-            dead_letter_topic=dead_letter_topic,
-        )
-    show_run(result, "discarded", Output(output, not no_color), execute=execute)
+    group, chosen = given.pop("group"), _chosen(**given)
+    with connect() as admin:
+        result = admin.discard_dead_letters(group, given["wanted"], **chosen)
+    show_run(result, "discarded", output, execute=given["execute"])
 
 
 @dead_letters.command()
-@connection_options
-@timeout_option
-@click.option("--group", required=True, help="The share group.")
-@click.option(
-    "--dead-letter-topic", default="", metavar="TOPIC", help="Instead of the group's own."
-)
-@debug_option
-@click.pass_context
-def withdraw(
-    ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
-    group: str,
-    dead_letter_topic: str,
-) -> None:
+@admin_options()
+@group_option
+@dead_letter_topic_option
+def withdraw(connect: Connect, group: str, dead_letter_topic: str) -> None:
     """Take back what was redriven and never handed out.
 
     These letters are as before: the next redrive takes them.
     """
-    services = ctx.ensure_object(Services)
-    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+    with connect() as admin:
         letters = admin.withdraw_redrive(group, dead_letter_topic=dead_letter_topic)
     click.echo(f"{_letters(letters)} withdrawn.")
 
 
-def _check_run(wanted: DeadLetterFilter, *, all_: bool, dry_run: bool, execute: bool) -> None:
-    """Refuses what is not said clearly.
+def _chosen(
+    *,
+    wanted: DeadLetterFilter,
+    dead_letter_topic: str,
+    all_: bool,
+    max_: int | None,
+    dry_run: bool,
+    execute: bool,
+) -> dict[str, Any]:
+    """The arguments of a redrive or a discard.
 
     Raises:
         click.UsageError: Names the option and the fix.
@@ -330,19 +251,21 @@ def _check_run(wanted: DeadLetterFilter, *, all_: bool, dry_run: bool, execute: 
         )
     if all_ and not is_empty:
         raise click.UsageError("--all and options that say which letters exclude each other.")
+    return {
+        "all_letters": all_,
+        "dry_run": not execute,
+        "max_letters": max_ or 0,
+        "dead_letter_topic": dead_letter_topic,
+    }
 
 
 def show_run(result: DeadLettersResult, done: str, output: Output, *, execute: bool) -> None:
     """Prints what a redrive or a discard did, or would do."""
     if output.format == "table":
-        parts = [
-            {"topic": topic, "partition": partition, "letters": letters}
-            for (topic, partition), letters in result.parts.items()
-        ]
-        output.show(_PARTS, parts)
+        output.show(_PARTS, _parts(result))
         if result.first:
             click.echo()
-        output.show(_LETTERS, [letter_row(letter, whole=False) for letter in result.first])
+        output.show(_SHOWN, result.first)
     else:
         row = _run_row(result)
         output.show([Column(key, key) for key in row], [row])
@@ -382,23 +305,18 @@ def _left_out(result: DeadLettersResult) -> Iterator[str]:
             yield f"{_letters(number)}: {reason}"
 
 
+def _parts(result: DeadLettersResult) -> list[dict[str, Any]]:
+    return [
+        {"topic": topic, "partition": partition, "letters": letters}
+        for (topic, partition), letters in result.parts.items()
+    ]
+
+
 def _run_row(result: DeadLettersResult) -> dict[str, Any]:
-    return {
-        "run_id": result.run_id,
-        "letters": result.letters,
-        "parts": [
-            {"topic": topic, "partition": partition, "letters": letters}
-            for (topic, partition), letters in result.parts.items()
-        ],
-        "first": [letter_row(letter, whole=True) for letter in result.first],
-        "redriven": result.redriven,
-        "discarded": result.discarded,
-        "under_way": result.under_way,
-        "copies": result.copies,
-        "waiting": result.waiting,
-        "not_redrivable": dict(result.not_redrivable),
-        "more": result.more,
-    }
+    found = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    letters = [_letter_row(letter) for letter in result.first]
+    special = {"first": letters, "not_redrivable": dict(result.not_redrivable)}
+    return found | special | {"parts": _parts(result)}
 
 
 def _place(text: str) -> tuple[int, int] | None:
@@ -409,31 +327,19 @@ def _place(text: str) -> tuple[int, int] | None:
     return None
 
 
-def letter_row(letter: DeadLetter, *, whole: bool) -> dict[str, Any]:
-    """A letter as a line of a list; the error text cut unless `whole`."""
-    error = letter.message
-    if not whole and len(error) > ERROR_CHARACTERS:
-        error = error[: ERROR_CHARACTERS - 1] + "…"
-    return {
-        "id": letter.id,
-        "topic": letter.topic,
-        "partition": letter.partition,
-        "offset": letter.offset,
-        "reason": letter.reason,
-        "attempts": letter.delivery_count,
-        "failed_at": _iso(letter.failed_at_ms),
-        "key": shown(letter.key),
-        "state": letter.state.value,
-        "place": None if letter.place is None else "{}:{}".format(*letter.place[1:]),
-        "run": letter.run_id,
-        "error": error,
-    }
+def _cut(error: str) -> str:
+    return error if len(error) <= ERROR_CHARACTERS else error[: ERROR_CHARACTERS - 1] + "…"
+
+
+def _letter_row(letter: DeadLetter) -> dict[str, Any]:
+    """A letter in JSON and YAML."""
+    return {column.key: column.of(letter) for column in (*_LETTER, _RUN, _ERROR)}
 
 
 def _details(found: DeadLetterDetails) -> dict[str, Any]:
     letter = found.letter
     return {
-        **letter_row(letter, whole=True),
+        **_letter_row(letter),
         "member": letter.member_id,
         "timestamp": _iso(letter.timestamp_ms),
         "payload": letter.payload,
@@ -457,6 +363,6 @@ def _iso(at_ms: int) -> str | None:
     if at_ms <= 0:
         return None
     try:
-        return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+        return iso_time(at_ms)
     except (OverflowError, ValueError):
         return f"{at_ms} ms"

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-from sharecoord.cli.options import debug_option
-
 
 @click.command()
 @click.option("--kafka", metavar="HOST:PORT", help="Use this Kafka cluster.")
@@ -23,7 +21,6 @@ from sharecoord.cli.options import debug_option
     metavar="FILE",
     help="Write a page about the run (needs sharecoord[spark] and Java 17).",
 )
-@debug_option
 @click.pass_context
 def demo(
     ctx: click.Context,

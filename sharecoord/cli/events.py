@@ -10,32 +10,41 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from sharecoord.cli.failures import EXIT_ERROR
-from sharecoord.cli.options import debug_option, output_options
+from sharecoord.cli.options import output_options
 from sharecoord.cli.output import Column, Output, note
 
 if TYPE_CHECKING:
     from sharecoord.app import EventTools
 
 _LISTED: Final = (
-    Column("DATE", "date"),
-    Column("GROUP", "group"),
+    Column("DATE", "date", lambda each: str(each.date)),
+    Column("GROUP", "group", "group_id"),
     Column("FILES", "files"),
     Column("ROWS", "rows"),
     Column("BYTES", "bytes"),
-    Column("FIRST", "first"),
-    Column("LAST", "last"),
-    Column("SCHEMA", "schema_versions"),
+    Column("SPOOLED", "spooled"),
+    Column("FIRST", "first", lambda each: each.first.isoformat()),
+    Column("LAST", "last", lambda each: each.last.isoformat()),
+    Column("SCHEMA", "schema_versions", lambda each: ",".join(map(str, each.schema_versions))),
 )
 _JOINED: Final = (
-    Column("DATE", "date"),
-    Column("GROUP", "group"),
+    Column("DATE", "date", lambda each: str(each.date)),
+    Column("GROUP", "group", "group_id"),
     Column("FILES", "files"),
     Column("ROWS", "rows"),
-    Column("BYTES", "bytes"),
+    Column("BYTES", "bytes", "bytes_before"),
     Column("BYTES AFTER", "bytes_after"),
 )
-_DELETED: Final = (Column("DATE", "date"), Column("FILES", "files"), Column("BYTES", "bytes"))
-_FINDINGS: Final = (Column("FILE", "file"), Column("FINDING", "finding"), Column("FIX", "fix"))
+_DELETED: Final = (
+    Column("DATE", "date", lambda each: str(each.date)),
+    Column("FILES", "files"),
+    Column("BYTES", "bytes"),
+)
+_FINDINGS: Final = (
+    Column("FILE", "file", "path"),
+    Column("FINDING", "finding"),
+    Column("FIX", "fix"),
+)
 
 _FOLDER: Final = click.argument(
     "folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
@@ -94,28 +103,22 @@ def events() -> None:
 @events.command("list")
 @_FOLDER
 @output_options
-@debug_option
 def list_files(
     folder: Path,
-    output: str,
-    no_color: bool,  # noqa: FBT001 - Click calls by name
+    output: Output,
 ) -> None:
-    """List files, rows, bytes, times (UTC) and schema versions by date and group."""
+    """List files, rows, bytes, times (UTC) and schema versions by date and group.
+
+    SPOOLED: rows that are in no file yet, so that only this command and `records explain` see them.
+    """
     listed, bad = _tools(folder).listed()
-    rows = [
-        {
-            "date": str(each.date),
-            "group": each.group_id,
-            "files": each.files,
-            "rows": each.rows,
-            "bytes": each.bytes,
-            "first": each.first.isoformat(),
-            "last": each.last.isoformat(),
-            "schema_versions": ",".join(map(str, each.schema_versions)),
-        }
-        for each in listed
-    ]
-    Output(output, not no_color).show(_LISTED, rows)
+    output.show(_LISTED, listed)
+    spooled = sum(each.spooled for each in listed)
+    if spooled:
+        note(
+            f"{spooled} rows are in no file yet: their coordinator makes files of them when the "
+            "first is events.file.max.age.ms old (5 minutes, unless it says otherwise)"
+        )
     if bad:
         note(f"{bad} more can not be read: sharecoord events check {folder}")
 
@@ -138,14 +141,12 @@ def list_files(
 )
 @_DRY_RUN
 @output_options
-@debug_option
 def compact(
     folder: Path,
     before: datetime | None,
     file_max_bytes: int,
     dry_run: bool,  # noqa: FBT001 - Click calls by name
-    output: str,
-    no_color: bool,  # noqa: FBT001
+    output: Output,
 ) -> None:
     """Join the small files of a date and group; coordinators may write meanwhile.
 
@@ -156,18 +157,7 @@ def compact(
             before=before.date() if before else None, file_max_bytes=file_max_bytes, dry_run=dry_run
         )
     )
-    rows = [
-        {
-            "date": str(each.date),
-            "group": each.group_id,
-            "files": each.files,
-            "rows": each.rows,
-            "bytes": each.bytes_before,
-            "bytes_after": each.bytes_after,
-        }
-        for each in joined
-    ]
-    Output(output, not no_color).show(_JOINED, rows)
+    output.show(_JOINED, joined)
     count = sum(each.files for each in joined)
     note(f"{count} files {_done(dry_run, 'joined')} into {len(joined)}")
 
@@ -184,45 +174,35 @@ def compact(
 )
 @_DRY_RUN
 @output_options
-@debug_option
 def retain(
     folder: Path,
     keep_ms: int,
     dry_run: bool,  # noqa: FBT001 - Click calls by name
-    output: str,
-    no_color: bool,  # noqa: FBT001
+    output: Output,
 ) -> None:
     """Delete the dates (UTC) that ended longer ago than --keep."""
-    rows = [
-        {"date": str(each.date), "files": each.files, "bytes": each.bytes}
-        for each in _tools(folder).retain(keep_ms, dry_run=dry_run)
-    ]
-    Output(output, not no_color).show(_DELETED, rows)
-    note(f"{len(rows)} dates {_done(dry_run, 'deleted')}")
+    deleted = list(_tools(folder).retain(keep_ms, dry_run=dry_run))
+    output.show(_DELETED, deleted)
+    note(f"{len(deleted)} dates {_done(dry_run, 'deleted')}")
 
 
 @events.command()
 @_FOLDER
 @output_options
-@debug_option
 @click.pass_context
 def check(
     ctx: click.Context,
     folder: Path,
-    output: str,
-    no_color: bool,  # noqa: FBT001 - Click calls by name
+    output: Output,
 ) -> None:
     """Read every file and name what is corrupt, half-written, unknown or left behind.
 
     Exit codes: 0 sound, 1 there are findings.
     """
-    rows = [
-        {"file": found.path, "finding": found.finding, "fix": found.fix}
-        for found in _tools(folder).check()
-    ]
-    Output(output, not no_color).show(_FINDINGS, rows)
-    note(f"{folder}: {len(rows)} findings" if rows else f"{folder}: sound")
-    if rows:
+    findings = list(_tools(folder).check())
+    output.show(_FINDINGS, findings)
+    note(f"{folder}: {len(findings)} findings" if findings else f"{folder}: sound")
+    if findings:
         ctx.exit(EXIT_ERROR)
 
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from sharecoord.cli import groups_show, offsets_csv
-from sharecoord.cli.connection import Services
+from sharecoord.cli.connection import Connect
 from sharecoord.cli.failures import EXIT_ERROR
 from sharecoord.cli.groups_request import GroupsRequest, actions_of, check, parse_topics
-from sharecoord.cli.options import (
-    FILE,
-    OFFSET,
-    connection_options,
-    debug_option,
-    output_options,
-    timeout_option,
-)
+from sharecoord.cli.options import FILE, OFFSET, admin_options, output_options
 from sharecoord.cli.output import Output, note
 
 if TYPE_CHECKING:
@@ -33,8 +25,7 @@ NO_GROUPS: Final = (
 
 
 @click.command()
-@connection_options
-@timeout_option
+@admin_options()
 @click.option("--list", "list_", is_flag=True, help="List all share groups.")
 @click.option("--describe", is_flag=True, help="Describe groups: offsets, members or state.")
 @click.option("--delete", is_flag=True, help="Delete groups that have no members.")
@@ -103,16 +94,12 @@ NO_GROUPS: Final = (
 @click.option("--execute", is_flag=True, help="Do it.")
 @click.option("--force", is_flag=True, help="Do it although members are connected.")
 @output_options
-@debug_option
 @click.pass_context
 def groups(
     ctx: click.Context,
     /,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
-    output: str,
-    no_color: bool,  # noqa: FBT001 - Click calls by name
+    connect: Connect,
+    output: Output,
     **given: Any,
 ) -> None:
     """List, describe, pause, reset and delete share groups.
@@ -131,8 +118,6 @@ def groups(
     """  # noqa: D301 - Click's mark for lines that stay as they are
     request = GroupsRequest(**given)
     check(request)
-    services = ctx.ensure_object(Services)
-    shown = Output(output, not no_color)
     (action,) = actions_of(request)
     run = {
         "list": _list,
@@ -145,8 +130,8 @@ def groups(
         "pause": _pause,
         "resume": _resume,
     }[action]
-    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
-        is_done = run(admin, request, shown)
+    with connect() as admin:
+        is_done = run(admin, request, output)
     if not is_done:
         ctx.exit(EXIT_ERROR)
 

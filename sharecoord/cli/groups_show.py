@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,10 +25,19 @@ if TYPE_CHECKING:
         ResetResult,
     )
 
-_GROUP = Column("GROUP", "group")
+_GROUP = Column("GROUP", "group", "group_id")
 _TOPIC = Column("TOPIC", "topic")
 _PARTITION = Column("PARTITION", "partition")
-_STATE = Column("STATE", "state")
+_STATE = Column("STATE", "state", lambda group: group.state.value)
+
+
+_NAME = Column("GROUP", "group", lambda pair: pair[0])
+_OUTCOME = Column("STATUS", "status", lambda pair: _done(pair[1]))
+
+
+def _in_group(group_id: str) -> Column:
+    """The column of one and the same group."""
+    return Column("GROUP", "group", lambda _: group_id)
 
 
 def show_list(groups: Sequence[GroupListing], output: Output, *, with_state: bool) -> None:
@@ -35,29 +46,68 @@ def show_list(groups: Sequence[GroupListing], output: Output, *, with_state: boo
         for group in groups:
             click.echo(printable(group.group_id))
         return
-    rows = [{"group": group.group_id, "state": group.state.value} for group in groups]
-    output.show([_GROUP, _STATE] if with_state else [_GROUP], rows)
+    output.show([_GROUP, _STATE] if with_state else [_GROUP], groups)
+
+
+_OFFSETS = (
+    Column("TOPIC", "topic", "name"),
+    _PARTITION,
+    Column("LEADER-EPOCH", "leader_epoch"),
+    Column("START-OFFSET", "start_offset"),
+    Column("LAG", "lag"),
+    Column("END-OFFSET", "end_offset"),
+    Column("LOG-END-OFFSET", "log_end_offset"),
+    Column("ACQUIRED", "acquired", "acquired_records"),
+    Column("AVAILABLE", "available", "available_records"),
+    Column("DELAYED", "delayed", "delayed_records"),
+    Column("ARCHIVED", "archived", "archived_records"),
+)
+_MEMBERS = (
+    Column("CONSUMER-ID", "consumer_id", "member_id"),
+    Column("HOST", "host"),
+    Column("CLIENT-ID", "client_id"),
+    Column("#PARTITIONS", "partitions", lambda member: sum(map(len, member.assignment.values()))),
+    Column("MEMBER-EPOCH", "member_epoch"),
+    Column("COORDINATOR", "coordinator_id"),
+    Column("ASSIGNMENT", "assignment", lambda m: {t: list(n) for t, n in m.assignment.items()}),
+    Column("ACQUIRED", "acquired", "acquired_records"),
+    Column("DELIVERED", "delivered", "delivered_total"),
+    Column("ACKNOWLEDGED", "acknowledged", "acknowledged_total"),
+    Column("FAIR-SHARE", "fair_share", "fair_share_ratio"),
+    Column("PAUSED", "paused", lambda member: member.pause and _whom(member.pause)),
+)
+_STATES = (
+    Column("COORDINATOR (ID)", "coordinator", "coordinator_id"),
+    _STATE,
+    Column("GROUP-EPOCH", "group_epoch"),
+    # There is no assignor: every member may receive from every partition of its topics.
+    Column("ASSIGNMENT-EPOCH", "assignment_epoch", lambda _: None),
+    Column("#MEMBERS", "members", "member_count"),
+    Column("FAIRNESS", "fairness", "fairness_jain_ratio"),
+    Column("PAUSED", "paused", lambda group: "; ".join(map(_pause_text, group.pauses)) or None),
+)
+_VERBOSE = ("leader_epoch", "member_epoch", "coordinator_id", "group_epoch", "assignment_epoch")
+"""Columns that --verbose adds."""
+
+
+def _chosen(columns: Sequence[Column], *, verbose: bool) -> list[Column]:
+    return [column for column in columns if verbose or column.key not in _VERBOSE]
+
+
+def _within(columns: Iterable[Column]) -> list[Column]:
+    """The columns of pairs of a group and a part of it; `columns` are those of the part."""
+    group = Column("GROUP", "group", lambda pair: pair[0].group_id)
+    return [group, *(replace(each, value=partial(_of_part, each)) for each in columns)]
+
+
+def _of_part(column: Column, pair: tuple[GroupDescription, Any]) -> Any:
+    return column.of(pair[1])
 
 
 def show_offsets(groups: Sequence[GroupDescription], output: Output, *, verbose: bool) -> None:
     """Start offsets and lag."""
-    columns = [
-        _GROUP,
-        _TOPIC,
-        _PARTITION,
-        *([Column("LEADER-EPOCH", "leader_epoch")] if verbose else []),
-        Column("START-OFFSET", "start_offset"),
-        Column("LAG", "lag"),
-        Column("END-OFFSET", "end_offset"),
-        Column("LOG-END-OFFSET", "log_end_offset"),
-        Column("ACQUIRED", "acquired"),
-        Column("AVAILABLE", "available"),
-        Column("DELAYED", "delayed"),
-        Column("ARCHIVED", "archived"),
-        Column("STATUS", "status"),
-    ]
-    rows = [_offsets_row(group.group_id, p) for group in groups for p in group.offsets]
-    output.show(columns, rows)
+    columns = [*_within(_chosen(_OFFSETS, verbose=verbose)), Column("STATUS", "status", _status)]
+    output.show(columns, [(group, offsets) for group in groups for offsets in group.offsets])
     for group in groups:
         if not group.offsets:
             note(
@@ -65,29 +115,30 @@ def show_offsets(groups: Sequence[GroupDescription], output: Output, *, verbose:
                 "member joins, or by --reset-offsets"
             )
     _tell_empty(groups)
+    _tell_problems(groups)
 
 
-def _offsets_row(group_id: str, offsets: PartitionOffsets) -> dict[str, Any]:
-    return {
-        "group": group_id,
-        "topic": offsets.name,
-        "partition": offsets.partition,
-        "leader_epoch": offsets.leader_epoch,
-        "start_offset": offsets.start_offset,
-        "lag": offsets.lag,
-        "end_offset": offsets.end_offset,
-        "log_end_offset": offsets.log_end_offset,
-        "acquired": offsets.acquired_records,
-        "available": offsets.available_records,
-        "delayed": offsets.delayed_records,
-        "archived": offsets.archived_records,
-        "status": _status(offsets),
-    }
+def _status(pair: tuple[GroupDescription, PartitionOffsets]) -> str:
+    return "; ".join(filter(None, (_serving(*pair), *_concerns(pair[1])))) or "ok"
 
 
-def _status(offsets: PartitionOffsets) -> str:
+def _concerns(offsets: PartitionOffsets) -> Iterable[str]:
+    """What an operator should know of a share-partition, served or not."""
+    if offsets.memory_short:
+        yield offsets.memory_short
+    if offsets.dead_letters_waiting:
+        why = f": {offsets.dead_letters_problem}" if offsets.dead_letters_problem else ""
+        yield f"{offsets.dead_letters_waiting} dead letters not in their topic yet{why}"
+    if offsets.payloads_not_kept:
+        yield f"{offsets.payloads_not_kept} payloads not kept"
+
+
+def _serving(group: GroupDescription, offsets: PartitionOffsets) -> str:
+    """What keeps a share-partition from being served as usual; "" = nothing does."""
     if offsets.stopped_reason:
         return f"stopped: {offsets.stopped_reason}"
+    if offsets.topic in group.refused_topics:
+        return "refused by Kafka"
     if offsets.pause is not None:
         return f"paused by {_whom(offsets.pause)}"
     if offsets.window_full_at is not None:
@@ -97,88 +148,36 @@ def _status(offsets: PartitionOffsets) -> str:
     if offsets.stops_at is not None:
         rate = f", {offsets.rate_limit}/s" if offsets.rate_limit else ""
         return f"stops at {offsets.stops_at}{rate}"
-    if offsets.payloads_not_kept:
-        return f"{offsets.payloads_not_kept} payloads not kept"
-    return "log end unknown" if offsets.log_end_offset is None else "ok"
+    return "log end unknown" if offsets.log_end_offset is None else ""
 
 
 def show_members(groups: Sequence[GroupDescription], output: Output, *, verbose: bool) -> None:
     """Members and what they may receive from."""
-    details = [Column("MEMBER-EPOCH", "member_epoch"), Column("COORDINATOR", "coordinator_id")]
-    columns = [
-        _GROUP,
-        Column("CONSUMER-ID", "consumer_id"),
-        Column("HOST", "host"),
-        Column("CLIENT-ID", "client_id"),
-        Column("#PARTITIONS", "partitions"),
-        *(details if verbose else []),
-        Column("ASSIGNMENT", "assignment"),
-        Column("ACQUIRED", "acquired"),
-        Column("DELIVERED", "delivered"),
-        Column("ACKNOWLEDGED", "acknowledged"),
-        Column("FAIR-SHARE", "fair_share"),
-        Column("PAUSED", "paused"),
-    ]
-    rows = [
-        {
-            "group": group.group_id,
-            "consumer_id": member.member_id,
-            "host": member.host,
-            "client_id": member.client_id,
-            "partitions": sum(len(numbers) for numbers in member.assignment.values()),
-            "member_epoch": member.member_epoch,
-            "coordinator_id": member.coordinator_id,
-            "assignment": {topic: list(numbers) for topic, numbers in member.assignment.items()},
-            "acquired": member.acquired_records,
-            "delivered": member.delivered_total,
-            "acknowledged": member.acknowledged_total,
-            "fair_share": member.fair_share_ratio,
-            "paused": _whom(member.pause) if member.pause else None,
-        }
-        for group in groups
-        for member in group.members
-    ]
-    output.show(columns, rows)
+    columns = _within(_chosen(_MEMBERS, verbose=verbose))
+    output.show(columns, [(group, member) for group in groups for member in group.members])
     _tell_empty(groups)
+    _tell_problems(groups)
 
 
 def show_states(groups: Sequence[GroupDescription], output: Output, *, verbose: bool) -> None:
     """State and number of members."""
-    epochs = [
-        Column("GROUP-EPOCH", "group_epoch"),
-        Column("ASSIGNMENT-EPOCH", "assignment_epoch"),
-    ]
-    columns = [
-        _GROUP,
-        Column("COORDINATOR (ID)", "coordinator"),
-        _STATE,
-        *(epochs if verbose else []),
-        Column("#MEMBERS", "members"),
-        Column("FAIRNESS", "fairness"),
-        Column("PAUSED", "paused"),
-    ]
-    rows = [
-        {
-            "group": group.group_id,
-            "coordinator": group.coordinator_id,
-            "state": group.state.value,
-            "group_epoch": group.group_epoch,
-            # There is no assignor: every member may receive from every partition of its topics.
-            "assignment_epoch": None,
-            "members": group.member_count,
-            "fairness": group.fairness_jain_ratio,
-            "paused": "; ".join(map(_pause_text, group.pauses)) or None,
-        }
-        for group in groups
-    ]
-    output.show(columns, rows)
+    output.show([_GROUP, *_chosen(_STATES, verbose=verbose)], groups)
     _tell_empty(groups)
+    _tell_problems(groups)
 
 
 def _tell_empty(groups: Iterable[GroupDescription]) -> None:
     for group in groups:
         if group.member_count == 0:
             note(f"share group '{group.group_id}' has no active members")
+
+
+def _tell_problems(groups: Iterable[GroupDescription]) -> None:
+    for group in groups:
+        for why in group.refused_topics.values():
+            note(why)
+        for problem in group.settings_problems:
+            note(f"share group '{group.group_id}': a setting is not in force: {problem}")
 
 
 def _whom(pause: Pause) -> str:
@@ -202,17 +201,13 @@ def _pause_text(pause: Pause) -> str:
 
 def show_pauses(group_id: str, answer: PauseAnswer, output: Output, *, done: str) -> None:
     """What a pause or a resume did."""
-    columns = [_GROUP, Column("WHAT", "what"), Column("STATUS", "status"), Column("NOTE", "note")]
-    rows = [
-        {
-            "group": group_id,
-            "what": _paused_what(result.pause),
-            "status": done if result.changed else "unchanged",
-            "note": result.note,
-        }
-        for result in answer.results
+    columns = [
+        _in_group(group_id),
+        Column("WHAT", "what", lambda result: _paused_what(result.pause)),
+        Column("STATUS", "status", lambda result: done if result.changed else "unchanged"),
+        Column("NOTE", "note"),
     ]
-    output.show(columns, rows)
+    output.show(columns, answer.results)
     for pause in answer.pauses:
         note(f"paused: {_pause_text(pause)}")
 
@@ -220,53 +215,33 @@ def show_pauses(group_id: str, answer: PauseAnswer, output: Output, *, done: str
 def show_reset(group_id: str, results: Sequence[ResetResult], output: Output) -> None:
     """New start offsets."""
     columns = [
-        _GROUP,
+        _in_group(group_id),
         _TOPIC,
-        _PARTITION,
+        Column("PARTITION", "partition", _reset_partition),
         Column("NEW-OFFSET", "new_offset"),
         Column("OLD-OFFSET", "old_offset"),
-        Column("NOTE", "note"),
+        Column("NOTE", "note", _reset_note),
     ]
-    rows = [
-        {
-            "group": group_id,
-            "topic": result.topic,
-            "partition": result.partition if result.partition >= 0 else None,
-            "new_offset": result.new_offset,
-            "old_offset": result.old_offset,
-            "note": _reset_note(result),
-        }
-        for result in results
-    ]
-    output.show(columns, rows)
+    output.show(columns, results)
+
+
+def _reset_partition(result: ResetResult) -> int | None:
+    return result.partition if result.partition >= 0 else None
 
 
 def show_import(group_id: str, results: Sequence[ImportedOffsets], output: Output) -> None:
     """New start offsets, and what the consumer group had."""
     columns = [
-        _GROUP,
-        _TOPIC,
-        _PARTITION,
-        Column("COMMITTED", "committed"),
-        Column("NEW-OFFSET", "new_offset"),
-        Column("OLD-OFFSET", "old_offset"),
+        _in_group(group_id),
+        Column("TOPIC", "topic", lambda each: each.reset.topic),
+        Column("PARTITION", "partition", lambda each: _reset_partition(each.reset)),
+        Column("COMMITTED", "committed", "committed_offset"),
+        Column("NEW-OFFSET", "new_offset", lambda each: each.reset.new_offset),
+        Column("OLD-OFFSET", "old_offset", lambda each: each.reset.old_offset),
         Column("LAG", "lag"),
-        Column("NOTE", "note"),
+        Column("NOTE", "note", lambda each: _reset_note(each.reset) or _import_note(each)),
     ]
-    rows = [
-        {
-            "group": group_id,
-            "topic": each.reset.topic,
-            "partition": each.reset.partition if each.reset.partition >= 0 else None,
-            "committed": each.committed_offset,
-            "new_offset": each.reset.new_offset,
-            "old_offset": each.reset.old_offset,
-            "lag": each.lag,
-            "note": _reset_note(each.reset) or _import_note(each),
-        }
-        for each in results
-    ]
-    output.show(columns, rows)
+    output.show(columns, results)
 
 
 def _import_note(each: ImportedOffsets) -> str:
@@ -276,25 +251,14 @@ def _import_note(each: ImportedOffsets) -> str:
 def show_exported(name: str, results: Sequence[ExportedOffsets], output: Output) -> None:
     """What was committed for a consumer group."""
     columns = [
-        Column("CONSUMER-GROUP", "consumer_group"),
+        Column("CONSUMER-GROUP", "consumer_group", lambda _: name),
         _TOPIC,
         _PARTITION,
         Column("OFFSET", "offset"),
-        Column("AGAIN", "again"),
-        Column("STATUS", "status"),
+        Column("AGAIN", "again", "finished_ahead_records"),
+        Column("STATUS", "status", lambda each: _done(each.error)),
     ]
-    rows = [
-        {
-            "consumer_group": name,
-            "topic": each.topic,
-            "partition": each.partition,
-            "offset": each.offset,
-            "again": each.finished_ahead_records,
-            "status": _done(each.error),
-        }
-        for each in results
-    ]
-    output.show(columns, rows)
+    output.show(columns, results)
 
 
 def _reset_note(result: ResetResult) -> str:
@@ -308,15 +272,13 @@ def _reset_note(result: ResetResult) -> str:
 
 def show_deleted_offsets(results: Mapping[str, AdminError | None], output: Output) -> None:
     """What became of each topic."""
-    rows = [{"topic": topic, "status": _done(error)} for topic, error in sorted(results.items())]
-    output.show([_TOPIC, Column("STATUS", "status")], rows)
+    output.show([replace(_NAME, title="TOPIC", key="topic"), _OUTCOME], sorted(results.items()))
 
 
 def show_deleted(results: Mapping[str, AdminError | None], output: Output) -> None:
     """What became of each group, in a table by Kafka's sentences."""
     if output.format != "table":
-        rows = [{"group": name, "status": _done(error)} for name, error in results.items()]
-        output.show([_GROUP, Column("STATUS", "status")], rows)
+        output.show([_NAME, _OUTCOME], results.items())
         return
     done = ", ".join(f"'{printable(n)}'" for n, error in results.items() if error is None)
     failed = {name: error for name, error in results.items() if error is not None}

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
-
 import click
 
-from sharecoord.cli.connection import Services
+from sharecoord.cli.connection import Connect
 from sharecoord.cli.failures import EXIT_ERROR
-from sharecoord.cli.options import connection_options, debug_option, output_options, timeout_option
-from sharecoord.cli.output import Column, Output, note
+from sharecoord.cli.options import admin_options, group_option, options, output_options
+from sharecoord.cli.output import Column, Output, iso_time, note
 
 _COLUMNS = (
-    Column("KEY", "key"),
-    Column("KEY-HEX", "key_hex"),
-    Column("SINCE", "since"),
-    Column("WAITING", "waiting"),
+    Column("KEY", "key", lambda entry: _text(entry.key)),
+    Column("KEY-HEX", "key_hex", lambda entry: entry.key.hex()),
+    Column("SINCE", "since", lambda entry: iso_time(entry.since_ms)),
+    Column("WAITING", "waiting", "waiting_records"),
     Column("REASON", "reason"),
 )
 
@@ -28,29 +23,19 @@ def keys() -> None:
     """Block, unblock and list keys of groups that keep order by key."""
 
 
-def _key_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--group`, `--key` and `--key-hex`."""
-    for option in (
-        click.option("--key-hex", "hex_", multiple=True, help="The same in hexadecimal."),
-        click.option("--key", "texts", multiple=True, help="The key as text (repeatable)."),
-        click.option("--group", required=True, help="The share group."),
-    ):
-        function = option(function)
-    return function
+_key_options = options(
+    group_option,
+    click.option("--key", "texts", multiple=True, help="The key as text (repeatable)."),
+    click.option("--key-hex", "hex_", multiple=True, help="The same in hexadecimal."),
+)
 
 
 @keys.command()
-@connection_options
-@timeout_option
+@admin_options()
 @_key_options
 @click.option("--reason", default="", help="Why, for those who list it.")
-@debug_option
-@click.pass_context
 def block(
-    ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
+    connect: Connect,
     group: str,
     texts: tuple[str, ...],
     hex_: tuple[str, ...],
@@ -62,23 +47,19 @@ def block(
     sharecoord keys block --group billing --key customer-17 --reason "ticket 4711"
     """  # noqa: D301 - Click's mark for lines that stay as they are
     named = _named(texts, hex_)
-    with ctx.ensure_object(Services).admin(bootstrap_server, command_config, timeout_ms) as admin:
+    with connect() as admin:
         admin.block_keys(group, named, reason=reason)
     click.echo(f"Blocked {_count(len(named))} of group {group}.")
 
 
 @keys.command()
-@connection_options
-@timeout_option
+@admin_options()
 @_key_options
 @click.option("--all", "all_", is_flag=True, help="All blocked keys of the group.")
-@debug_option
 @click.pass_context
 def unblock(
     ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
+    connect: Connect,
     group: str,
     texts: tuple[str, ...],
     hex_: tuple[str, ...],
@@ -88,7 +69,7 @@ def unblock(
     if all_ and (texts or hex_):
         raise click.UsageError("--all takes no --key or --key-hex.")
     named = [] if all_ else _named(texts, hex_)
-    with ctx.ensure_object(Services).admin(bootstrap_server, command_config, timeout_ms) as admin:
+    with connect() as admin:
         if all_:
             named = [entry.key for entry in admin.list_blocked_keys(group)]
         missing = admin.unblock_keys(group, named) if named else []
@@ -100,37 +81,18 @@ def unblock(
 
 
 @keys.command("list")
-@connection_options
-@timeout_option
-@click.option("--group", required=True, help="The share group.")
+@admin_options()
+@group_option
 @output_options
-@debug_option
-@click.pass_context
 def list_(
-    ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
+    connect: Connect,
     group: str,
-    output: str,
-    no_color: bool,  # noqa: FBT001 - Click calls by name
+    output: Output,
 ) -> None:
     """List the blocked keys: since when, and how many records of each wait."""
-    with ctx.ensure_object(Services).admin(bootstrap_server, command_config, timeout_ms) as admin:
+    with connect() as admin:
         found = admin.list_blocked_keys(group)
-    rows = [
-        {
-            "key": _text(entry.key),
-            "key_hex": entry.key.hex(),
-            "since": datetime.fromtimestamp(entry.since_ms / 1000, UTC).isoformat(
-                timespec="milliseconds"
-            ),
-            "waiting": entry.waiting_records,
-            "reason": entry.reason,
-        }
-        for entry in found
-    ]
-    Output(output, not no_color).show(_COLUMNS, rows)
+    output.show(_COLUMNS, found)
     if not found:
         note(f"group '{group}' has no blocked keys")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
 from sharecoord.cli.groups_request import parse_datetime_ms
-from sharecoord.cli.options import PARTITION
+from sharecoord.cli.options import PARTITION, group_option, options
 from sharecoord.cli.payloads import parse_content
 
 if TYPE_CHECKING:
@@ -22,11 +22,12 @@ REASONS: Final = ("REJECTED", "DELIVERY_LIMIT")
 TEN_DIGITS: Final = 10
 """A time with fewer is no number of milliseconds, but perhaps a year."""
 
+dead_letter_topic_option: Final = click.option(
+    "--dead-letter-topic", default="", metavar="TOPIC", help="Instead of the group's own."
+)
 _OPTIONS: Final = (
-    click.option("--group", required=True, help="The share group."),
-    click.option(
-        "--dead-letter-topic", default="", metavar="TOPIC", help="Instead of the group's own."
-    ),
+    group_option,
+    dead_letter_topic_option,
     click.option(
         "--reason",
         "reasons",
@@ -63,7 +64,7 @@ _OPTIONS: Final = (
     click.option("--id", "ids", metavar="ID", multiple=True, help="Of the letter (repeatable)."),
     click.option("--text", default="", help="Part of the error text."),
 )
-_NAMES: Final = (
+_FILTER: Final = (
     "reasons",
     "topic",
     "partitions",
@@ -76,6 +77,7 @@ _NAMES: Final = (
     "ids",
     "text",
 )
+"""The options that say which letters."""
 
 
 def filter_options(function: F) -> F:
@@ -83,14 +85,10 @@ def filter_options(function: F) -> F:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = {name: kwargs.pop(name) for name in _NAMES}
+        given = {name: kwargs.pop(name) for name in _FILTER}
         return function(*args, wanted=filter_of(given), **kwargs)
 
-    made: Any = call
-    for option in reversed(_OPTIONS):
-        made = option(made)
-    found: F = made
-    return found
+    return options(*_OPTIONS)(cast("F", call))
 
 
 def filter_of(given: dict[str, Any]) -> DeadLetterFilter:

@@ -55,6 +55,7 @@ class LazyGroup(click.Group):
             return None
         module = importlib.import_module(f"sharecoord.cli.{found.module}")
         command: click.Command = getattr(module, found.attribute)
+        _add_debug(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -72,6 +73,31 @@ class LazyGroup(click.Group):
             if is_debug(ctx):
                 raise
             raise failure_of(error) from error
+
+
+def _add_debug(command: click.Command) -> None:
+    """Lets --debug stand behind a command, too."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _add_debug(each)
+        if not command.invoke_without_command:
+            return
+    if _DEBUG not in command.params:
+        command.params.append(_DEBUG)
+
+
+def _note_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001
+    if value:
+        set_debug(ctx)
+
+
+_DEBUG: Final = click.Option(
+    ["--debug"],
+    is_flag=True,
+    expose_value=False,
+    callback=_note_debug,
+    help="Show the traceback of an error.",
+)
 
 
 @click.group(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -16,6 +16,10 @@ MISSING: Final = "-"
 """What Kafka's tools print for a value that is not there."""
 
 Row = Mapping[str, Any]
+
+COLUMN_WIDTH_MAX: Final = 60
+"""No cell is cut, because a cut name can not be copied; one that is longer moves the rest of its
+own line to the right, and leaves all other lines as they are."""
 
 _STEERS: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What JSON leaves as it is, and terminals do not."""
@@ -27,10 +31,25 @@ def _escaped(found: re.Match[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its title in tables, its key in rows, JSON and YAML."""
+    """One column.
+
+    Attributes:
+        title: In tables.
+        key: In JSON and YAML.
+        value: Gives the value of an item; "" = the item's attribute, or entry, by the name of
+            `key`, else by this name.
+    """
 
     title: str
     key: str
+    value: str | Callable[[Any], Any] = ""
+
+    def of(self, item: Any) -> Any:
+        """The value of an item."""
+        if callable(self.value):
+            return self.value(item)
+        name = self.value or self.key
+        return item.get(name) if isinstance(item, Mapping) else getattr(item, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +59,9 @@ class Output:
     format: str = "table"
     color: bool = True
 
-    def show(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-        """Prints rows on stdout; an empty table prints nothing, empty JSON and YAML `[]`."""
-        plain = [{column.key: row.get(column.key) for column in columns} for row in rows]
+    def show(self, columns: Sequence[Column], items: Iterable[Any]) -> None:
+        """Prints items on stdout; an empty table prints nothing, empty JSON and YAML `[]`."""
+        plain = [{column.key: column.of(item) for column in columns} for item in items]
         if self.format == "json":
             click.echo(_STEERS.sub(_escaped, json.dumps(plain, indent=2, ensure_ascii=False)))
         elif self.format == "yaml":
@@ -52,29 +71,27 @@ class Output:
             if _STEERS.search(text):
                 text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
             click.echo(text, nl=False)
-        elif rows:
+        elif plain:
             self._table(columns, plain)
 
     def _table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
         from rich.cells import cell_len
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         texts = [[cell(row[column.key]) for column in columns] for row in rows]
-        width = 0
-        for position, column in enumerate(columns):
-            table.add_column(Text(column.title), no_wrap=True, overflow="ignore")
-            width += max(map(cell_len, [column.title, *(line[position] for line in texts)])) + 2
+        widths = [
+            max(cell_len(title), *(n for n in map(cell_len, below) if n <= COLUMN_WIDTH_MAX), 0)
+            for title, *below in zip([column.title for column in columns], *texts, strict=True)
+        ]
+
+        def line_of(cells: Sequence[str]) -> str:
+            padded = zip(cells, widths, strict=True)
+            return "  ".join(text + " " * (width - cell_len(text)) for text, width in padded)
+
+        color = None if self.color else False
+        title = line_of([column.title for column in columns]).rstrip()
+        click.echo(click.style(title, bold=True), color=color)
         for line in texts:
-            table.add_row(*map(Text, line))
-        # As wide as it needs to be: a cut name can not be copied.
-        console = Console(file=sys.stdout, width=width, no_color=not self.color)
-        with console.capture() as capture:
-            console.print(table)
-        for line_text in capture.get().splitlines():
-            click.echo(line_text.rstrip(), color=None if self.color else False)
+            click.echo(line_of(line).rstrip(), color=color)
 
 
 def cell(value: object) -> str:
@@ -94,6 +111,11 @@ def cell(value: object) -> str:
 def printable(text: str) -> str:
     """The text without characters that would steer the terminal."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def iso_time(at_ms: int) -> str:
+    """A time for people, UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
 
 
 def note(text: str) -> None:

@@ -26,7 +26,14 @@ from typing import Final
 import structlog
 
 from sharecoord.api.sockets import check_free
-from sharecoord.app import configure_process_logging, id_of, serve, write_ready_file
+from sharecoord.app import (
+    configure_process_logging,
+    heeds_hangup,
+    id_of,
+    on_hangup,
+    serve,
+    write_ready_file,
+)
 from sharecoord.cli.failures import failure_of
 from sharecoord.config.endpoints import TcpAddress
 from sharecoord.config.process import ProcessConfig
@@ -165,18 +172,24 @@ class _Supervisor:
     def __init__(self, parts: list[_Part], drain_s: float) -> None:
         self._parts = parts
         self._drain_s = drain_s
-        self._stopping = False
+        self._stopping = self._hung_up = False
 
     def run(self, ready_file: Path | None) -> int:
         """Until a signal, or until one can not start; returns the exit code."""
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._stop)
+        if heeds_hangup():
+            signal.signal(signal.SIGHUP, self._hang_up)
+        hung_up = on_hangup(self._stop)
         self._parts[0].start()
         told = ready_file is None
         exit_code = 0
         try:
             while not self._stopping and not exit_code:
                 exit_code = self._look()
+                if self._hung_up:
+                    self._hung_up = False
+                    hung_up()
                 if not told and all(part.ready for part in self._parts):
                     assert ready_file is not None, "to be told"
                     write_ready_file(ready_file, str(self._parts[0].config.listen.address))
@@ -187,6 +200,10 @@ class _Supervisor:
 
     def _stop(self, *_: object) -> None:
         self._stopping = True
+
+    def _hang_up(self, *_: object) -> None:
+        # It is logged outside of the signal's handler, which may have interrupted a line.
+        self._hung_up = True
 
     def _look(self) -> int:
         """Waits a moment for somebody to die; the exit code of one that could not start, or 0."""

@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sharecoord.cli.connection import Services
-from sharecoord.cli.options import (
-    OFFSET,
-    PARTITION,
-    connection_options,
-    debug_option,
-    output_options,
-    timeout_option,
-)
-from sharecoord.cli.output import Column, Output, note
+from sharecoord.cli.connection import Connect
+from sharecoord.cli.options import OFFSET, PARTITION, admin_options, group_option, output_options
+from sharecoord.cli.output import Column, Output, iso_time, note
 from sharecoord.cli.records_force import force_commands
 
 if TYPE_CHECKING:
@@ -28,11 +21,11 @@ FOLDER = click.Path(path_type=Path)
 _IN_FLIGHT = (
     Column("FIRST-OFFSET", "first_offset"),
     Column("LAST-OFFSET", "last_offset"),
-    Column("STATE", "state"),
+    Column("STATE", "state", lambda found: found.state.name.lower()),
     Column("DELIVERY-COUNT", "delivery_count"),
-    Column("MEMBER", "member"),
+    Column("MEMBER", "member", "member_id"),
     Column("LOCK-REMAINING-MS", "lock_remaining_ms"),
-    Column("AVAILABLE-AT", "available_at"),
+    Column("AVAILABLE-AT", "available_at", lambda found: _iso(found.available_at_ms)),
     Column("CHECKPOINTS", "checkpoints"),
     Column("CHECKPOINT-BYTES", "checkpoint_bytes"),
     Column("REASON", "reason"),
@@ -54,9 +47,8 @@ for _each in force_commands():
 
 
 @records.command("list")
-@connection_options
-@timeout_option
-@click.option("--group", required=True, help="The share group.")
+@admin_options()
+@group_option
 @click.option("--topic", required=True, help="The topic.")
 @click.option("--partition", type=PARTITION, default=0, show_default=True, help="The partition.")
 @click.option("--from-offset", type=OFFSET, default=0, help="Where to begin.")
@@ -64,62 +56,48 @@ for _each in force_commands():
     "--max-ranges", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Most."
 )
 @output_options
-@debug_option
-@click.pass_context
 def list_(
-    ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
+    connect: Connect,
     group: str,
     topic: str,
     partition: int,
     from_offset: int,
     max_ranges: int,
-    output: str,
-    no_color: bool,  # noqa: FBT001 - Click calls by name
+    output: Output,
 ) -> None:
     """List what is in flight: acquired, waiting, or archived before the window's end.
 
     Records between that stand in no line are finished.
     """
-    services = ctx.ensure_object(Services)
-    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+    with connect() as admin:
         found = admin.list_in_flight(
             group, topic, partition, from_offset=from_offset, max_ranges=max_ranges
         )
-    Output(output, not no_color).show(_IN_FLIGHT, [_range_row(each) for each in found])
+    output.show(_IN_FLIGHT, found)
     if len(found) == max_ranges:
         note(f"There may be more: go on with --from-offset {found[-1].last_offset + 1}.")
 
 
 @records.command()
-@connection_options
-@timeout_option
+@admin_options()
 @click.argument("topic")
 @click.argument("partition", type=PARTITION)
 @click.argument("offset", type=OFFSET)
-@click.option("--group", required=True, help="The share group.")
+@group_option
 @click.option(
     "--events",
     type=FOLDER,
     help="Folder of the event log (serve --events parquet:DIR): adds what happened before.",
 )
 @output_options
-@debug_option
-@click.pass_context
 def explain(
-    ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
+    connect: Connect,
     topic: str,
     partition: int,
     offset: int,
     group: str,
     events: Path | None,
-    output: str,
-    no_color: bool,  # noqa: FBT001 - Click calls by name
+    output: Output,
 ) -> None:
     """Tell the life of one record: what happened to it, and what it is now.
 
@@ -127,14 +105,13 @@ def explain(
     sharecoord records explain orders 0 4711 --group billing --events /var/lib/sharecoord/events
     """  # noqa: D301 - Click's mark for lines that stay as they are
     steps = [] if events is None else _steps(events, group, topic, partition, offset)
-    services = ctx.ensure_object(Services)
-    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+    with connect() as admin:
         now = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "event": "now",
             "text": state_now(admin, group, topic, partition, offset),
         }
-    Output(output, not no_color).show(_STORY, [*steps, now])
+    output.show(_STORY, [*steps, now])
     if events is None:
         note("With --events DIR (the folder of the event log) what happened before is told, too.")
 
@@ -144,8 +121,11 @@ def _steps(
 ) -> list[dict[str, Any]]:
     from sharecoord.analytics.timeline.files import Wanted, read_events
     from sharecoord.analytics.timeline.story import story
+    from sharecoord.app import event_tools
 
-    found = read_events(folder, Wanted(group, topic, partition, offset))
+    # First what is in no file yet: a writer makes files of it at any time.
+    spooled = event_tools(folder).spooled(group) if folder.is_dir() else ()
+    found = read_events(folder, Wanted(group, topic, partition, offset), spooled)
     return [
         {
             "time": step.time.isoformat(timespec="milliseconds"),
@@ -185,7 +165,7 @@ def _in_flight_text(found: InFlightRange) -> str:
         left_s = (found.lock_remaining_ms or 0) / 1000
         return f"{found.member_id} holds it, delivery {count}; its lock ends in {left_s:.1f} s"
     if state == "AVAILABLE" and found.available_at_ms:
-        return f"it waits until {_iso(found.available_at_ms)}, after {count} deliveries{reason}"
+        return f"it waits until {iso_time(found.available_at_ms)}, after {count} deliveries{reason}"
     if state == "AVAILABLE":
         return f"it is due, after {count} deliveries{reason}"
     if state == "ARCHIVING":
@@ -202,20 +182,5 @@ def _checkpoint_text(found: InFlightRange) -> str:
     return f"; of {records}, {found.checkpoints} have a checkpoint, {size_bytes} bytes together"
 
 
-def _range_row(found: InFlightRange) -> dict[str, Any]:
-    return {
-        "first_offset": found.first_offset,
-        "last_offset": found.last_offset,
-        "state": found.state.name.lower(),
-        "delivery_count": found.delivery_count,
-        "member": found.member_id,
-        "lock_remaining_ms": found.lock_remaining_ms,
-        "available_at": _iso(found.available_at_ms) if found.available_at_ms else None,
-        "checkpoints": found.checkpoints,
-        "checkpoint_bytes": found.checkpoint_bytes,
-        "reason": found.reason,
-    }
-
-
-def _iso(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+def _iso(at_ms: int) -> str | None:
+    return iso_time(at_ms) if at_ms else None

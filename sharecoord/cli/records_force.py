@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from sharecoord.cli.connection import Services
+from sharecoord.cli.connection import Connect
 from sharecoord.cli.options import (
     OFFSET,
     PARTITION,
     ParamType,
-    connection_options,
-    debug_option,
+    admin_options,
+    group_option,
+    options,
     output_options,
-    timeout_option,
 )
 from sharecoord.cli.output import Column, Output, note
 
@@ -25,7 +23,7 @@ _FORCED = (
     Column("LAST-OFFSET", "last_offset"),
     Column("BEFORE", "before"),
     Column("AFTER", "after"),
-    Column("MEMBER", "member"),
+    Column("MEMBER", "member", "member_id"),
     Column("DELIVERY-COUNT", "delivery_count"),
 )
 
@@ -61,58 +59,40 @@ def force_commands() -> list[click.Command]:
     return [_command(name, text) for name, text in _WHAT.items()]
 
 
+_force_options: Final = options(
+    admin_options(),
+    click.argument("topic"),
+    click.argument("partition", type=PARTITION),
+    click.argument("offsets", type=Offsets(), metavar="OFFSET[-OFFSET]"),
+    group_option,
+    click.option("--execute", is_flag=True, help="Do it; without it, only say what it would do."),
+    output_options,
+)
+
+
 def _command(name: str, text: str) -> click.Command:
-    command: Callable[..., None] = click.pass_context(_run)
-    for decorate in (
-        debug_option,
-        output_options,
-        click.option(
-            "--execute", is_flag=True, help="Do it; without it, only say what it would do."
-        ),
-        click.option("--group", required=True, help="The share group."),
-        click.argument("offsets", type=Offsets(), metavar="OFFSET[-OFFSET]"),
-        click.argument("partition", type=PARTITION),
-        click.argument("topic"),
-        timeout_option,
-        connection_options,
-    ):
-        command = decorate(command)
     example = f"\b\nsharecoord records {name} orders 0 4711 --group billing --execute"
     more = "Whoever holds the records; its locks on them are dead, all others live on."
-    return click.command(name, help=f"{text}\n\n{more}\n\n{example}")(command)
+    run = _force_options(click.pass_context(_run))
+    return click.command(name, help=f"{text}\n\n{more}\n\n{example}")(run)
 
 
 def _run(
     ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
-    timeout_ms: int,
+    connect: Connect,
     topic: str,
     partition: int,
     offsets: tuple[int, int],
     group: str,
     execute: bool,  # noqa: FBT001 - Click calls by name
-    output: str,
-    no_color: bool,  # noqa: FBT001 - Click calls by name
+    output: Output,
 ) -> None:
     from sharecoord_sdk.admin import ForceAction
 
     action = ForceAction(ctx.info_name)
-    services = ctx.ensure_object(Services)
-    with services.admin(bootstrap_server, command_config, timeout_ms) as admin:
+    with connect() as admin:
         found = admin.force_records(group, topic, partition, *offsets, action, dry_run=not execute)
-    rows = [
-        {
-            "first_offset": each.first_offset,
-            "last_offset": each.last_offset,
-            "before": each.before,
-            "after": each.after,
-            "member": each.member_id,
-            "delivery_count": each.delivery_count,
-        }
-        for each in found
-    ]
-    Output(output, not no_color).show(_FORCED, rows)
+    output.show(_FORCED, found)
     if not execute:
         note("dry run: nothing was changed; use --execute to do it")
     elif all(each.before == each.after for each in found):

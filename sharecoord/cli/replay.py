@@ -10,23 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sharecoord.cli.connection import Services
-from sharecoord.cli.options import connection_options, debug_option, output_options, timeout_option
-from sharecoord.cli.output import Column, Output, note
+from sharecoord.cli.options import FILE, admin_options, output_options
+from sharecoord.cli.output import Column, note
 
 if TYPE_CHECKING:
     from sharecoord_sdk.admin import ReplayOf
 
-FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-
 _COLUMNS = (
-    Column("GROUP", "group"),
     Column("TOPIC", "topic"),
     Column("PARTITION", "partition"),
     Column("FIRST-OFFSET", "first_offset"),
     Column("STOPS-AT", "stops_at"),
     Column("RECORDS", "records"),
-    Column("RATE", "rate"),
+    Column("RATE", "rate", lambda part: part.rate_limit or None),
 )
 
 
@@ -47,7 +43,7 @@ class ReplayRequest:
         """
         from sharecoord_sdk.admin import ReplayOf
 
-        from sharecoord.cli.groups_request import parse_datetime_ms
+        from sharecoord.cli.groups_request import parse_by_duration_ms, parse_datetime_ms
 
         times = self.from_datetime is not None or self.to_datetime is not None
         chosen = [times, self.by_duration is not None, self.offsets is not None]
@@ -59,7 +55,7 @@ class ReplayRequest:
         if self.offsets is not None:
             return ReplayOf.offsets(read_ranges(self.offsets))
         if self.by_duration is not None:
-            return ReplayOf.duration(_duration_ms(self.by_duration))
+            return ReplayOf.duration(parse_by_duration_ms(self.by_duration))
         first, last = self.from_datetime, self.to_datetime
         return ReplayOf.times(
             None if first is None else parse_datetime_ms(first, "--from-datetime"),
@@ -68,8 +64,7 @@ class ReplayRequest:
 
 
 @click.command()
-@connection_options
-@timeout_option
+@admin_options()
 @click.option("--group", required=True, help="The group whose records they are.")
 @click.option("--into", required=True, metavar="SIDE_GROUP", help="A new group that gets them.")
 @click.option(
@@ -86,9 +81,7 @@ class ReplayRequest:
 @click.option("--dry-run", is_flag=True, help="Only show what would happen (the default).")
 @click.option("--execute", is_flag=True, help="Do it.")
 @output_options
-@debug_option
-@click.pass_context
-def replay(ctx: click.Context, /, **options: Any) -> None:
+def replay(**options: Any) -> None:
     """Deliver a part of a topic again, to a group of its own.
 
     The members of SIDE_GROUP subscribe to the topic, get these records, and then nothing more.
@@ -103,9 +96,8 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
 
     names = ("from_datetime", "to_datetime", "by_duration", "offsets")
     what = ReplayRequest(**{name: options[name] for name in names}).what()
-    services, into = ctx.ensure_object(Services), options["into"]
-    bootstrap, config = options["bootstrap_server"], options["command_config"]
-    with services.admin(bootstrap, config, options["timeout_ms"]) as admin:
+    into = options["into"]
+    with options["connect"]() as admin:
         parts = admin.replay(
             options["group"],
             into,
@@ -115,19 +107,8 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
             with_settings=options["with_settings"],
             dry_run=not options["execute"],
         )
-    rows = [
-        {
-            "group": into,
-            "topic": part.topic,
-            "partition": part.partition,
-            "first_offset": part.first_offset,
-            "stops_at": part.stops_at,
-            "records": part.records,
-            "rate": part.rate_limit or None,
-        }
-        for part in parts
-    ]
-    Output(options["output"], not options["no_color"]).show(_COLUMNS, rows)
+    group = Column("GROUP", "group", lambda _: into)
+    options["output"].show([group, *_COLUMNS], parts)
     if not options["execute"]:
         note("dry run: nothing was changed; use --execute to do it")
     else:
@@ -139,15 +120,6 @@ def _check(options: Mapping[str, Any]) -> None:
         raise click.UsageError("--dry-run and --execute exclude each other.")
     if not options["topics"] and options["offsets"] is None:
         raise click.UsageError("name the topic with --topic.")
-
-
-def _duration_ms(text: str) -> int:
-    from sharecoord.config.values import parse_iso_duration_ms
-
-    try:
-        return parse_iso_duration_ms(text)
-    except ValueError as error:
-        raise click.UsageError(f"--by-duration {text}: it must be {error}.") from None
 
 
 def read_ranges(path: Path) -> list[tuple[str, int, int, int]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sharecoord.cli.options import FILE, debug_option
+from sharecoord.cli.options import FILE
 
 
 @click.command()
@@ -37,7 +37,6 @@ from sharecoord.cli.options import FILE, debug_option
     metavar="NAME=VALUE",
     help="Any other setting, by its full name (repeatable); `config show --effective` lists them.",
 )
-@debug_option
 @click.pass_context
 def serve(
     ctx: click.Context,

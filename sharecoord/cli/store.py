@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from sharecoord.cli.failures import EXIT_ERROR, Failure, failure_of, is_debug
-from sharecoord.cli.options import FILE, debug_option, output_options
+from sharecoord.cli.options import FILE, options, output_options
 from sharecoord.cli.output import Column, Output, note
 
 if TYPE_CHECKING:
     from sharecoord.app import StoreTools
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _COLUMNS: Final = (
     Column("TABLE", "table"),
     Column("ROW", "row"),
-    Column("FINDING", "finding"),
+    Column("FINDING", "finding", "problem"),
     Column("FIX", "fix"),
 )
 
@@ -34,20 +31,16 @@ class Unchecked(Failure):
     exit_code = 2
 
 
-def store_options(function: F) -> F:
-    """--store and --config."""
-    for option in (
-        click.option("--config", "config_file", type=FILE, help="YAML file, as for serve."),
-        click.option(
-            "--store",
-            "url",
-            metavar="URL",
-            help="The store, as for serve: sqlite:///PATH, postgresql://…, mysql://…; without it "
-            "what serve would take (SHARECOORD_STORE__URL, --config, or its default).",
-        ),
-    ):
-        function = option(function)
-    return function
+store_options: Final = options(
+    click.option(
+        "--store",
+        "url",
+        metavar="URL",
+        help="The store, as for serve: sqlite:///PATH, postgresql://…, mysql://…; without it "
+        "what serve would take (SHARECOORD_STORE__URL, --config, or its default).",
+    ),
+    click.option("--config", "config_file", type=FILE, help="YAML file, as for serve."),
+)
 
 
 def _tools(url: str | None, config_file: Path | None) -> StoreTools:
@@ -74,14 +67,12 @@ def store() -> None:
 @store.command()
 @store_options
 @output_options
-@debug_option
 @click.pass_context
 def check(
     ctx: click.Context,
     url: str | None,
     config_file: Path | None,
-    output: str,
-    no_color: bool,  # noqa: FBT001 - Click calls by name
+    output: Output,
 ) -> None:
     """Look whether every row is sound; coordinators may run.
 
@@ -94,20 +85,16 @@ def check(
         if is_debug(ctx):
             raise
         raise Unchecked(failure_of(error).message) from error
-    rows = [
-        {"table": found.table, "row": found.row, "finding": found.problem, "fix": found.fix}
-        for found in report.findings
-    ]
-    Output(output, not no_color).show(_COLUMNS, rows)
+    output.show(_COLUMNS, report.findings)
     if report.more:
         note(f"and {report.more} more")
-    facts, count = report.facts, len(rows) + report.more
+    facts, count = report.facts, len(report.findings) + report.more
     told = "sound" if not count else f"{count} finding{'s' if count > 1 else ''}"
     note(
         f"{tools.name}: {told}; {sum(report.rows.values())} rows, schema {facts.revision}, "
         f"Kafka cluster {facts.cluster_id or '(not known)'}"
     )
-    if rows:
+    if report.findings:
         ctx.exit(EXIT_ERROR)
 
 
@@ -115,7 +102,6 @@ def check(
 @click.argument("file", type=_PATH)
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @store_options
-@debug_option
 def backup(
     file: Path,
     force: bool,  # noqa: FBT001 - Click calls by name
@@ -138,7 +124,6 @@ def backup(
 @click.option("--force", is_flag=True, help="Replace what the store holds.")
 @click.option("--force-cluster", is_flag=True, help="Also a store of another Kafka cluster.")
 @store_options
-@debug_option
 def restore(
     file: Path,
     force: bool,  # noqa: FBT001 - Click calls by name
@@ -163,7 +148,6 @@ def restore(
 
 @store.command()
 @store_options
-@debug_option
 def migrate(url: str | None, config_file: Path | None) -> None:
     """Bring the schema to this release, when no coordinator runs.
 

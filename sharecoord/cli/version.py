@@ -9,7 +9,7 @@ from importlib.metadata import version as version_of
 import click
 
 from sharecoord import __version__
-from sharecoord.cli.options import debug_option, output_options
+from sharecoord.cli.options import output_options
 from sharecoord.cli.output import Column, Output
 
 _PARTS = ("sharecoord-sdk", "grpcio", "protobuf", "confluent-kafka", "sqlalchemy")
@@ -18,10 +18,9 @@ _PARTS = ("sharecoord-sdk", "grpcio", "protobuf", "confluent-kafka", "sqlalchemy
 @click.command()
 @click.option("--verbose", is_flag=True, help="Also Python and what it is built on.")
 @output_options
-@debug_option
-def version(verbose: bool, output: str, no_color: bool) -> None:  # noqa: FBT001
+def version(verbose: bool, output: Output) -> None:  # noqa: FBT001
     """Print the version."""
-    if output == "table" and not verbose:
+    if output.format == "table" and not verbose:
         click.echo(f"sharecoord {__version__}")
         return
     rows = [{"name": "sharecoord", "version": __version__}]
@@ -29,7 +28,7 @@ def version(verbose: bool, output: str, no_color: bool) -> None:  # noqa: FBT001
         rows.append({"name": "python", "version": platform.python_version()})
         rows += [{"name": name, "version": _installed(name)} for name in _PARTS]
     columns = [Column("NAME", "name"), Column("VERSION", "version")]
-    Output(output, not no_color).show(columns, rows)
+    output.show(columns, rows)
 
 
 def _installed(name: str) -> str:

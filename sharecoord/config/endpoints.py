@@ -108,9 +108,10 @@ def _parse_host(host: str) -> str:
         raise ValueError("HOST:PORT with a host: 0.0.0.0 or [::] for all interfaces, or localhost")
     if host.startswith("[") and host.endswith("]"):
         try:
-            return str(ipaddress.IPv6Address(host[1:-1]))
+            # A chart that only gets to know the address of its pod writes brackets around any.
+            return str(ipaddress.ip_address(host[1:-1]))
         except ValueError:
-            raise ValueError("a valid IPv6 address between the brackets") from None
+            raise ValueError("a valid IP address between the brackets") from None
     if ":" in host:
         raise ValueError("[ADDRESS]:PORT for an IPv6 address, such as [::1]:7070")
     if _LOOKS_LIKE_IPV4.fullmatch(host):
@@ -244,9 +245,27 @@ def _sqlite_url(rest: str) -> StoreUrl:
 
 
 def sqlite_store_url(path: Path) -> StoreUrl:
-    """The URL of a SQLite file; `~` and relative paths are made absolute."""
-    absolute = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 (resolve() follows links)
+    """The URL of a SQLite file; `~` and relative paths are made absolute.
+
+    Raises:
+        ValueError: `~` stands for no directory.
+    """
+    absolute = Path(os.path.abspath(_expanded(path)))  # noqa: PTH100 (resolve() follows links)
     return StoreUrl(StoreKind.SQLITE, f"sqlite:///{absolute}", absolute)
+
+
+def _expanded(path: Path) -> Path:
+    """The path with the home directory in the place of `~`.
+
+    Raises:
+        ValueError: There is none, as for a user id that is in no list of users, without HOME.
+    """
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise ValueError(
+            "a path without ~, because no home directory is known for it (HOME is not set)"
+        ) from error
 
 
 def default_store_url(environ: Mapping[str, str]) -> StoreUrl:
@@ -254,11 +273,22 @@ def default_store_url(environ: Mapping[str, str]) -> StoreUrl:
 
     It lies in `$XDG_STATE_HOME/sharecoord/`, else in `~/.local/state/sharecoord/`. Nothing is
     created here.
+
+    Raises:
+        InvalidConfigError: The user has no home directory.
     """
     state_home = environ.get("XDG_STATE_HOME", "")
     # The XDG specification says to ignore a relative path.
     if not state_home.startswith("/"):
-        home = environ.get("HOME") or str(Path.home())
+        try:
+            home = environ.get("HOME") or str(Path.home())
+        except RuntimeError as error:
+            raise InvalidConfigError(
+                "store.url is not set, and its default lies in the home directory, which this user "
+                "does not have. Give --store sqlite:////PATH/sharecoord.db, or set HOME or "
+                "XDG_STATE_HOME",
+                metadata={"key": "store.url"},
+            ) from error
         state_home = f"{home}/.local/state"
     return sqlite_store_url(Path(state_home) / "sharecoord" / "sharecoord.db")
 
@@ -304,6 +334,7 @@ def parse_events_sink(text: str) -> EventsSink:
     if kind in ("", "off") and not target:
         return EventsSink()
     if kind == "parquet" and target:
+        _expanded(Path(target))
         return EventsSink(EventsSinkKind.PARQUET, target)
     if kind == "kafka" and target:
         return EventsSink(EventsSinkKind.KAFKA, check_topic_name(target))

@@ -31,6 +31,7 @@ from sharecoord.config.setting import (
     size_setting,
     str_setting,
 )
+from sharecoord.errors import InvalidConfigError
 
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
@@ -385,6 +386,8 @@ class GroupConfigEntry(NamedTuple):
     value: str
     source: GroupSource
     documentation: str
+    problem: str = ""
+    """Why a stored value of it is not in force; "" = there is none such."""
 
 
 GROUP_SETTINGS: Final = SettingsTable(settings_of(GroupConfig).values())
@@ -430,6 +433,66 @@ def resolve(
     return config
 
 
+class UnusedSetting(NamedTuple):
+    """A stored value that is not in force, because it can not be."""
+
+    name: str
+    value: str
+    source: GroupSource
+    """Whose value it is: the group's own, or that for all groups."""
+    why: str
+    """What is wrong and how it is mended, as one sentence or two."""
+
+
+GUARANTEES: Final = frozenset(
+    {"share.ordering", "share.isolation.level", "errors.deadletterqueue.topic.name"}
+)
+"""Without the value that its group asks for, records would come in another order, too early, or be
+lost: a group of which this release can not read one of these is not served."""
+
+
+def resolve_stored(
+    overrides: Mapping[str, str], coordinator_defaults: Mapping[str, str] | None = None
+) -> tuple[GroupConfig, tuple[UnusedSetting, ...]]:
+    """The effective settings of a group whose stored ones may not fit (any more).
+
+    They were checked when they were stored; since then a default was changed, or another release
+    knows other names and bounds. What can not be used is left out, one value at a time: of two that
+    contradict each other the one that is meant for all groups, so that the group goes on as before.
+
+    Returns:
+        As `resolve`; and what is left out.
+
+    Raises:
+        InvalidConfigError: Not the group's: the defaults for all groups are bad by themselves.
+    """
+    own, shared = dict(overrides), dict(coordinator_defaults or {})
+    unused: list[UnusedSetting] = []
+    while True:
+        try:
+            return resolve(own, shared), tuple(unused)
+        except InvalidConfigError as error:
+            found = _left_out(error, own, shared)
+            if found is None:
+                raise
+            (own if found.source is GroupSource.GROUP else shared).pop(found.name)
+            unused.append(found)
+
+
+def _left_out(
+    error: InvalidConfigError, own: Mapping[str, str], shared: Mapping[str, str]
+) -> UnusedSetting | None:
+    """The value that an error is about and that is not to be used; None = there is none."""
+    names = [error.metadata[key] for key in ("key", "against") if key in error.metadata]
+    for name in names:
+        if name in shared and name not in own:
+            return UnusedSetting(name, shared[name], GroupSource.COORDINATOR, error.message)
+    for name in names:
+        if name in own:
+            return UnusedSetting(name, own[name], GroupSource.GROUP, error.message)
+    return None
+
+
 def validate_group_overrides(
     overrides: Mapping[str, str], coordinator_defaults: Mapping[str, str] | None = None
 ) -> dict[str, str]:
@@ -461,6 +524,7 @@ def _check_together(config: GroupConfig) -> None:
             "it must be longer than share.heartbeat.interval.ms, which is "
             f"{config.heartbeat_interval_ms}",
             fix="Raise the timeout or shorten the interval",
+            against="share.heartbeat.interval.ms",
         )
     if config.retry_backoff_max_ms < config.retry_backoff_ms:
         raise invalid_config(
@@ -468,6 +532,7 @@ def _check_together(config: GroupConfig) -> None:
             str(config.retry_backoff_max_ms),
             f"it must be at least share.retry.backoff.ms, which is {config.retry_backoff_ms}",
             fix="Raise it or shorten the first wait",
+            against="share.retry.backoff.ms",
         )
     if config.max_record_locks_explicit and config.max_window_ranges < config.max_record_locks:
         raise invalid_config(
@@ -476,4 +541,5 @@ def _check_together(config: GroupConfig) -> None:
             "it must be at least share.partition.max.record.locks, which is "
             f"{config.max_record_locks}: each locked record can be a range of its own",
             fix="Raise it or lower the locks",
+            against="share.partition.max.record.locks",
         )

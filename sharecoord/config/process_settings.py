@@ -280,13 +280,13 @@ class MemoryConfig:
     )
     read_stop_ratio: float = float_setting(
         "memory.read.stop.ratio",
-        "At which part of the limit groups above their part of it stop reading.",
+        "Above this part of the limit, groups that use more than their share read no new records.",
         default=0.80,
         bounds=(0.1, 1.0),
     )
     acquire_stop_ratio: float = float_setting(
         "memory.acquire.stop.ratio",
-        "At which part of the limit groups above their part of it acquire nothing.",
+        "Above this part of the limit, groups that use more than their share acquire nothing.",
         default=0.95,
         bounds=(0.1, 1.0),
     )
@@ -337,11 +337,11 @@ class LimitsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagementConfig:
-    """Health, metrics and the console page."""
+    """Health and metrics."""
 
     enable: bool = bool_setting(
         "management.enable",
-        "Whether health, metrics and the console page are served.",
+        "Whether health and metrics are served.",
         default=True,
     )
     host: str = str_setting(
@@ -352,7 +352,8 @@ class ManagementConfig:
     )
     port: int = int_setting(
         "management.port",
-        "Port of the management server; 0 = any free one.",
+        "Port of the management server; 0 = any free one. While it is not set, any free one also "
+        "when the default is taken; the start prints it.",
         default=7071,
         bounds=(0, 65_535),
     )

@@ -195,12 +195,22 @@ _PARSERS: Final[dict[Kind, Callable[[str], Any]]] = {
 
 
 def invalid_config(
-    key: str, shown: str, problem: str, *, fix: str, where: str = ""
+    key: str, shown: str, problem: str, *, fix: str, where: str = "", against: str = ""
 ) -> InvalidConfigError:
-    """Builds the one sentence of every bad value: place, key, value, problem, fix."""
+    """Builds the one sentence of every bad value: place, key, value, problem, fix.
+
+    Args:
+        key: The setting.
+        shown: Its value.
+        problem: What is wrong.
+        fix: What to do.
+        where: Which of several configurations.
+        against: The other setting that this one contradicts.
+    """
     place = f"{where}: " if where else ""
     message = f'{place}{key}="{shown}" is not valid: {problem}. {fix}.'
-    return InvalidConfigError(message, metadata={"key": key, "value": shown})
+    said = {"key": key, "value": shown} | ({"against": against} if against else {})
+    return InvalidConfigError(message, metadata=said)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

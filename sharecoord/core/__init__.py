@@ -1,6 +1,8 @@
 """Pure decisions: standard types in, decisions out. No clock, no await, no log, no random.
 
-`share_partition` decides (with `acquire`, `outcomes`, `ordering` and `chains`), `decisions` are its
-words, `window` holds, `changes` names what is stored and replayed, `states` is the table of legal
-moves, `invariants` checks it all, `fair_share` splits and measures.
+The rooms import each other in one direction, from the bottom: `dispatch` (who gets how much),
+`window` (the ranges in flight), `order` (order by key), `partition` (the state machine of a
+share-partition) beside `letters` (dead letters), and `fleet` (what coordinators say to each other).
+Below the rooms are `spans` (arithmetic on ranges of offsets), `states` (the table of legal moves)
+and `limits`; `changes` names what is stored and replayed.
 """

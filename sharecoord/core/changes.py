@@ -1,4 +1,4 @@
-"""What is stored, and what recovery replays: the vocabulary between core, runtime and store.
+"""The rows that are stored and that recovery replays: the words between core, runtime and store.
 
 Between a share-partition's start offset (SPSO) and its end offset, an offset that no row covers is
 ACKNOWLEDGED. So a batch that is acquired and accepted costs one row written and one row deleted,
@@ -13,10 +13,10 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, overload
 
+from sharecoord.core.dispatch.pauses import Pause, Pauses
 from sharecoord.core.limits import KEPT_OVERHEAD_BYTES
-from sharecoord.core.parked import ParkedOffsets
-from sharecoord.core.passed_over import Ranges
-from sharecoord.core.pauses import Pause, Pauses
+from sharecoord.core.offset_set import OffsetSet
+from sharecoord.core.spans import Spans
 
 
 class InFlightRow(NamedTuple):
@@ -31,37 +31,37 @@ class InFlightRow(NamedTuple):
     """Inclusive."""
     state: int
     """AVAILABLE 0, ACQUIRED 1, ARCHIVING 3 or ARCHIVED 4; ACKNOWLEDGED ranges have no row."""
-    delivery_count: int
-    hand_outs: int
-    """Times handed out, those included whose delivery was taken back (design 5.3)."""
-    member_id: str | None
+    delivery_count: int = 0
+    hand_outs: int = 0
+    """Times that the records were handed out, also when they came back unseen (design 5.3)."""
+    member_id: str | None = None
     """The holder; ACQUIRED only."""
-    lock_token: int
+    lock_token: int = 0
     """Current token, or the last one of an AVAILABLE range; 0 = never acquired."""
-    deadline_ms: int
+    deadline_ms: int = 0
     """End of the lock, store's clock; 0 unless ACQUIRED."""
-    granted_ms: int
-    """Duration that the lock was granted for, less what recoveries have added to its deadline: so
-    much more they may add. 0 unless ACQUIRED."""
-    available_at_ms: int
+    granted_ms: int = 0
+    """How long recoveries may still extend the lock: its duration, less what they have added
+    already. 0 unless ACQUIRED."""
+    available_at_ms: int = 0
     """Not delivered before, store's clock; 0 = due."""
-    batch_base: int
+    batch_base: int = 0
     """First offset of the batch in which this range was first acquired (poison throttling)."""
-    batch_size: int
+    batch_size: int = 0
     """Number of records of that batch."""
-    reason: str | None
+    reason: str | None = None
     """Why ARCHIVING or ARCHIVED, or what the worker said at its last release."""
-    key_hashes: bytes | None
+    key_hashes: bytes | None = None
     """8 bytes per offset, big-endian, 0 = no key; None in groups without order."""
     history: str | None = None
-    """Who failed with it, as `core.history` writes it; None until the first failure."""
+    """The failed deliveries, as `core.window.history` writes them; None until the first one."""
 
 
 class InFlight(Sequence[InFlightRow]):
-    """The stored ranges of a share-partition in order of offset, as columns.
+    """The stored ranges of a share-partition in order of offset: a sequence of rows, in columns.
 
-    A full store has millions of them, cut from few batches: what ranges have in common is one
-    object, so that it is read once. As a sequence it gives rows.
+    A full store has millions of ranges, cut from few batches: the fields that ranges have in common
+    are one object, so that they are decoded once.
     """
 
     __slots__ = ("firsts", "lasts", "states")
@@ -69,20 +69,14 @@ class InFlight(Sequence[InFlightRow]):
     def __init__(
         self, firsts: Sequence[int], lasts: Sequence[int], states: Sequence[tuple[Any, ...]]
     ) -> None:
-        """Takes the columns as they are.
-
-        Args:
-            firsts: First offsets, ascending.
-            lasts: Last offsets.
-            states: All other fields of `InFlightRow`, in order.
-        """
+        """Takes the columns as they are; `states` has all other fields of `InFlightRow`."""
         self.firsts = firsts
         self.lasts = lasts
         self.states = states
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[Any]]) -> InFlight:
-        """The same rows, by the fields of `InFlightRow`; what is equal becomes one object."""
+        """Rows in the order of `InFlightRow`'s fields; equal states become one object."""
         listed = list(rows)
         known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         states = [known.setdefault(state, state) for row in listed for state in (tuple(row[2:]),)]
@@ -90,7 +84,7 @@ class InFlight(Sequence[InFlightRow]):
 
     @property
     def members(self) -> set[str]:
-        """Who holds one of the ranges."""
+        """The holders of ranges."""
         at = InFlightRow._fields.index("member_id") - 2
         return {state[at] for state in self.states if state[at]}
 
@@ -129,7 +123,7 @@ class PartitionHead:
     finished_count: int
     """Final offsets inside [start_offset, end_offset): lag = log end - start - finished."""
     change_sequence: int
-    """Number of the last change; events carry it, so that a missing one shows."""
+    """Number of the last change; events carry it, so that a lost event shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +142,9 @@ class DeadLetter:
     payload_known: bool = True
     """False when the payload could not be read any more (PAYLOAD_GONE)."""
     member_id: str | None = None
-    """Who had it last; None = not known any more."""
+    """The last holder; None = not known any more."""
     members: tuple[str, ...] = ()
-    """All who failed with it, as in `core.history.History`."""
+    """All members that failed with the record, as in `core.window.history.History`."""
     first_failed_at_ms: int = 0
     """When its first delivery failed, to the second, by the store's clock; 0 = not known."""
     failed_at_ms: int = 0
@@ -158,26 +152,27 @@ class DeadLetter:
     state_epoch: int = 0
     """Of the share-partition at that time: a reset delivers an offset anew, as another letter."""
     kept: bool = False
-    """The dead-letter topic does not take it whole: headers alone go, its payload stays here."""
+    """The dead-letter topic does not take the record whole: a message with headers alone goes
+    there, and the payload stays in the store."""
     checkpoint: bytes | None = None
     """What members had stored with the record, when it is small."""
     sequence: int = 0
     """Letters of a share-partition go in this order: owner epoch in the high half, a number in the
-    low half, so it only grows. 0 = its payload is still being read; of one that is `kept`: gone."""
+    low half, so it only grows. 0 = the payload is still being read; of a `kept` letter: sent."""
     topic: str = ""
-    """The dead-letter topic that it was meant for."""
+    """The dead-letter topic that the letter was meant for."""
     exactly_once: bool = False
-    """Whether it goes in a transaction."""
+    """Whether the letter goes in a transaction."""
 
     @property
     def is_bare(self) -> bool:
-        """Whether nothing was copied into it: the group wanted headers alone."""
+        """Whether nothing of the record was copied: the group wanted headers alone."""
         whole = self.key is None and self.value is None and not self.headers
         return whole and self.payload_known and self.timestamp_ms < 0
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is to be sent any more."""
+        """Whether nothing of the letter is to be sent any more."""
         return self.kept and not self.sequence
 
 
@@ -187,7 +182,7 @@ class Checkpoint(NamedTuple):
     offset: int
     data: bytes
     at_ms: int
-    """When it was stored, by the store's clock."""
+    """The store's clock when the member stored it."""
 
 
 class KeptPayload(NamedTuple):
@@ -195,7 +190,7 @@ class KeptPayload(NamedTuple):
 
     offset: int
     size_bytes: int
-    """As it counts towards the group's limit."""
+    """What the row counts towards the group's limit."""
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
@@ -212,7 +207,7 @@ class KeptPayload(NamedTuple):
         headers: tuple[tuple[str, bytes | None], ...],
         timestamp: tuple[int, int],
     ) -> KeptPayload:
-        """A record and what it counts; `timestamp` has its time and its type."""
+        """The row of a record; `timestamp` has its time and its type."""
         texts = chain((key, value), *headers)
         size = sum(len(each) for each in texts if each is not None)
         return cls(offset, size + KEPT_OVERHEAD_BYTES, key, value, headers, *timestamp)
@@ -220,10 +215,10 @@ class KeptPayload(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionCommit:
-    """All changes of one share-partition in one group commit. Applied whole or not at all.
+    """All changes of one share-partition in one group commit; the store takes all or none.
 
-    First `deleted` rows go (keys of rows that may or may not exist), then `upserted` are written
-    (same key = replaced). No first offset stands in both.
+    First `deleted` rows go (they may not exist), then `upserted` are written (same first offset =
+    replaced). No first offset stands in both.
     """
 
     partition_id: int
@@ -231,7 +226,7 @@ class PartitionCommit:
     state_epoch: int
     """Both must equal the row's, else the partition is left out of the commit (fenced)."""
     head: PartitionHead | None
-    """None = it stays as it is: of what is left of a share-partition, only letters go."""
+    """None = the head stays: the share-partition is closed, and only its letters change."""
     deleted: list[int] = field(default_factory=list)
     """First offsets."""
     upserted: list[InFlightRow] = field(default_factory=list)
@@ -250,10 +245,21 @@ class PartitionCommit:
     raises_state_epoch: bool = False
     """Whether the row's state epoch becomes `state_epoch` + 1 (a truncated log, design 5.12)."""
     truncated_at: int | None = None
-    """Before all else every row loses its offsets from here on (rows that are not in memory)."""
-    passed_over: Ranges | None = None
+    """The log was cut here: before all else every row loses its offsets from here on, also a row
+    that is not in memory. The rows of this commit are of records that were written since."""
+    passed_over: Spans | None = None
     """`PartitionRow.passed_over` from now on, under a state epoch that is one higher; None = it
-    stays. Without `raises_state_epoch` offsets go on with the life that they have."""
+    stays. Without `raises_state_epoch` no offset is used again for another record."""
+
+
+def payload_parts(stored: DeadLetter | KeptPayload) -> list[bytes | None]:
+    """The parts of such a row that may be large."""
+    named = (
+        part
+        for name, value in stored.headers
+        for part in (name.encode(errors="surrogateescape"), value)
+    )
+    return [stored.key, stored.value, *named]
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +275,9 @@ class MemberRow:
     """Coordinator that holds the member's stream or answers its calls."""
     topics: tuple[str, ...]
     last_fetch_id: int = 0
-    """Newest request id of a unary Fetch (so that a retried one gets the same answer)."""
+    """Newest request id of a unary Fetch (so that a retry gets the same answer)."""
     join_number: int = 0
-    """The member's own count of its streams; 0 = it does not say."""
+    """The member's own count of its streams; 0 = the member does not count."""
 
 
 @dataclass(slots=True)
@@ -280,7 +286,7 @@ class CommitBatch:
 
     partitions: list[PartitionCommit] = field(default_factory=list)
     members_removed: list[tuple[str, str, int]] = field(default_factory=list)
-    """(group id, member id, member epoch): a row with a newer epoch stays, and one whose gateway is
+    """(group id, member id, member epoch). A row stays that has a newer epoch, or whose gateway is
     another coordinator with a live lease."""
 
 
@@ -289,11 +295,11 @@ class CommitResult:
     """What became of a commit that reached the store."""
 
     fenced: frozenset[int]
-    """Partition ids that were left out because an epoch differed; all the rest is durable."""
+    """Partition ids that were left out because an epoch differed; all others are durable."""
 
 
 class BlockedKey(NamedTuple):
-    """A key of which a group hands out nothing (table `blocked_key`)."""
+    """A key whose records a group does not hand out (table `blocked_key`)."""
 
     key: bytes
     since_ms: int
@@ -311,9 +317,9 @@ class GroupRow:
     group_epoch: int
     """Grows with each change of configuration, pause, reset and blocked key."""
     pauses: tuple[Pause, ...] = ()
-    """What of it is paused; by member, topic and partition."""
+    """Sorted by member, topic and partition."""
     blocked_keys: tuple[BlockedKey, ...] = ()
-    """In order of the key."""
+    """Sorted by key."""
 
     @property
     def paused(self) -> bool:
@@ -326,7 +332,7 @@ class PausesChanged(NamedTuple):
 
     before: tuple[Pause, ...]
     row: GroupRow
-    """As it is afterwards."""
+    """The group after the change."""
 
 
 LANE_MARK = "/"
@@ -346,33 +352,36 @@ class PartitionKey:
     """Kafka's topic id as 32 hex digits; "" when the cluster has none."""
     partition: int
     lane: str = ""
-    """"" = the log itself. Else a lane (docs/decisions/0019): records of `topic`, a dead-letter
-    topic, for the members that want the topic named here. `TOPIC/PARTITION` says that all of them
+    """"" = the log itself. Else a lane (docs/decisions/0019): records of the dead-letter topic
+    `topic` for the members that want the topic named here. `TOPIC/PARTITION` says that all records
     come from this partition."""
+
+    def __str__(self) -> str:
+        return f"{self.group_id}: {self.name}[{self.partition}]"
 
     @cached_property
     def name(self) -> str:
-        """The topic's name; of a lane both topics', with what stands in no topic's name between."""
+        """The topic's name; of a lane the names of both topics, with `LANE_MARK` between."""
         return f"{self.topic}{LANE_MARK}{self.lane}" if self.lane else self.topic
 
     @property
     def place(self) -> tuple[str, int]:
-        """What tells it from the group's other share-partitions, topic ids apart."""
+        """Name and partition: unique in the group, but for former lives of the topic."""
         return self.name, self.partition
 
     @property
     def log_id(self) -> LogId:
-        """What tells it from all others of the group, those of a topic's former life included."""
+        """Unique in the group: the topic id tells former lives of the topic apart."""
         return self.name, self.topic_id, self.partition
 
     @cached_property
     def served(self) -> str:
-        """The topic to which members subscribe to get these records."""
+        """The topic that members subscribe to for these records."""
         return self.home[0]
 
     @cached_property
     def home(self) -> tuple[str, int]:
-        """Topic and partition that the records came from first; -1 = of a lane from several."""
+        """Topic and partition that the records were first written to; -1 = several partitions."""
         if not self.lane:
             return self.topic, self.partition
         topic, _, partition = self.lane.partition(LANE_MARK)
@@ -386,13 +395,13 @@ class PartitionKey:
 
 
 def served_by(name: str) -> str:
-    """The topic whose members get the records of what has this name (`PartitionKey.name`)."""
+    """`PartitionKey.served` of a `PartitionKey.name`."""
     topic, _, lane = name.partition(LANE_MARK)
     return lane.partition(LANE_MARK)[0] or topic
 
 
 def lane_of(topic: str, partition: int | None) -> str:
-    """The lane for letters of a topic; of one partition of it alone, unless that is None."""
+    """The lane for letters of a topic, or of one partition of the topic."""
     return topic if partition is None else f"{topic}{LANE_MARK}{partition}"
 
 
@@ -419,22 +428,22 @@ class PartitionRow:
     stopped_reason: str = ""
     """Not served until an operator decides (LOG_REGRESSED)."""
     starts_at_zero: bool = False
-    """Whether the group used the topic before this row was made (design 5.7): then the log is read
-    from its start, whatever `share.auto.offset.reset` says."""
+    """The group used the topic before this row was made (design 5.7): the log is read from its
+    start, whatever `share.auto.offset.reset` says."""
     stops_at: int | None = None
-    """Bounded: nothing from here on is read or handed out. None = it follows its log."""
+    """Nothing from here on is read or handed out; None = the share-partition follows its log."""
     rate_limit: int = 0
-    """Records per second that are handed out at the most; 0 = no limit."""
+    """Most records per second that are handed out; 0 = no limit."""
     replay_epoch: int = 0
-    """The state epoch of the last reset, truncation or deletion: records below it were delivered in
-    another life of their offsets. A restored backup goes on with the one that it has."""
-    passed_over: Ranges = ()
-    """Beyond the window's end, and never to be delivered (`core.passed_over`); some of it may lie
-    before the end by now."""
+    """The state epoch of the last reset, truncation or deletion: under a lower epoch an offset may
+    have been delivered as another record. A restored backup keeps the epoch that it has."""
+    passed_over: Spans = ()
+    """Offsets beyond the window that are never delivered (`core.partition.passed_over`). The window
+    may have come to some of them since they were stored."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it has, or may get, something to hand out."""
+        """Whether the share-partition has, or may get, records to hand out."""
         head, end = self.head, self.stops_at
         return not self.closed and (head is None or end is None or head.start_offset < end)
 
@@ -446,7 +455,7 @@ class PartitionClaim(NamedTuple):
     incarnation: int
     previous_incarnation: int | None = None
     delayed_max: int | None = None
-    """At most so many delayed ranges are read, those that are due first; None = all."""
+    """Most delayed ranges that are read, those that are due first; None = all."""
 
 
 class DelayedPlace(NamedTuple):
@@ -475,24 +484,24 @@ class PartitionStart(NamedTuple):
 class Parked(NamedTuple):
     """Delayed ranges of a share-partition that were not read."""
 
-    offsets: ParkedOffsets
+    offsets: OffsetSet
     after: DelayedPlace = DelayedPlace(0, -1)
-    """All of them come behind it."""
+    """All of them are due behind this place."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedPartition:
-    """What a claim returns: the row after the claim, with its ranges in order of offset."""
+    """What a claim returns: the row after the claim, and its ranges in order of offset."""
 
     row: PartitionRow
     in_flight: InFlight
     dead_letters: tuple[DeadLetter, ...]
     store_now_ms: int
     """The store's clock inside the claim's transaction."""
-    parked: Parked = field(default_factory=lambda: Parked(ParkedOffsets()))
-    """What `delayed_max` left in the store."""
+    parked: Parked = field(default_factory=lambda: Parked(OffsetSet()))
+    """The delayed ranges that `delayed_max` left in the store."""
     checkpoints: tuple[Checkpoint, ...] = ()
-    """Of unfinished records, by offset."""
+    """Sorted by offset."""
     kept: Mapping[int, int] = field(default_factory=dict)
     """`KeptPayload.size_bytes` by offset, ascending; the payloads are read when they are due."""
 
@@ -506,39 +515,37 @@ class CoordinatorRow(NamedTuple):
     peer_address: str
     """Where the other coordinators of a fleet reach it, HOST:PORT; "" = not announced yet."""
     draining: bool
-    """Whether it gives its share-partitions away and takes none."""
+    """The coordinator gives its share-partitions away and takes none."""
 
 
 class FleetView(NamedTuple):
-    """What a coordinator has to know of the others, as of one moment."""
+    """The coordinators and groups of a fleet at one moment."""
 
     coordinators: tuple[CoordinatorRow, ...]
-    """Those whose lease lives by the store's clock, this one too, by id."""
+    """All that have a live lease by the store's clock, sorted by id."""
     group_epochs: dict[str, int]
-    """Of all groups, by id: who has a lower one has to load the group's row anew."""
+    """Of all groups: a coordinator that knows a lower epoch loads the group's row anew."""
 
 
 class PartitionChange(Protocol):
-    """What is to be done to a share-partition; see `ports.Store.change_partition`."""
+    """A change that is decided on stored rows; see `ports.Store.change_partition`."""
 
     @property
     def first(self) -> int:
-        """The records that it is about."""
+        """First offset that the change is about."""
 
     @property
     def last(self) -> int:
-        """The last one of them."""
+        """Last offset that the change is about."""
 
     @property
     def delayed_max(self) -> int | None:
-        """As in `PartitionClaim`; those that the change is about are read besides."""
+        """As in `PartitionClaim`; ranges in [first, last] are read besides."""
 
     def decide(
         self, loaded: LoadedPartition, named: Sequence[InFlightRow]
     ) -> PartitionCommit | None:
         """What to write; None = nothing. Called inside the transaction, on any thread.
 
-        Args:
-            loaded: The share-partition, owned as it is.
-            named: The stored ranges that touch [first, last], in order.
+        `named` has the stored ranges that touch [first, last], in order.
         """

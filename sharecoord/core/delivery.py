@@ -1,14 +1,14 @@
-"""What goes from share-partitions to a member: records by reference, and answers."""
+"""Records (by reference) and answers on their way from share-partitions to a member."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sharecoord.core.changes import PartitionKey
+from sharecoord.core.partition.share_partition import AcquiredRange, HeldRange, RangeOutcome
 from sharecoord.core.records import RecordChunk
-from sharecoord.core.share_partition import AcquiredRange, HeldRange, RangeOutcome
 from sharecoord.errors import SharecoordError
 
 
@@ -60,3 +60,9 @@ class Assignment:
     topics: dict[str, tuple[str, tuple[int, ...]]]
     """topic -> (topic id, partitions)"""
     unknown_topics: tuple[str, ...]
+    starts_at_end: tuple[str, ...] = ()
+    """Topics that are new to the group, of which it gets nothing that was there before."""
+    ordering: str = ""
+    """The group's `share.ordering`."""
+    refused_topics: Mapping[str, str] = field(default_factory=dict)
+    """Topics that Kafka refuses to the coordinator, and what to allow."""

@@ -32,13 +32,13 @@ CHECKPOINT_HEADER_BYTES_MAX = 4 << 10
 """Largest checkpoint that goes with a dead letter, as a header: topics bound whole messages."""
 
 CHECKPOINT_OVERHEAD_BYTES = 256
-"""What one takes beside its bytes, in memory and towards the group's limit."""
+"""What a checkpoint takes beside its bytes, in memory and towards the group's limit."""
 
 KEPT_OVERHEAD_BYTES = 256
 """What a kept payload takes beside its bytes, in the store and towards the group's limit."""
 
 KEPT_MEMORY_BYTES = 160
-"""What the coordinator knows of one in memory: that it is there, and its size."""
+"""What a kept payload takes in memory: its offset and its size."""
 
 BLOCKED_KEYS_MAX = 1_000
 """Blocked keys of a group: an operator's list, which every coordinator holds in memory."""

@@ -1,7 +1,7 @@
 """Records of one partition as columns: built once at arrival, handed around by reference.
 
-A chunk is what one uninterrupted read gave. Inside [covers_from, last] every offset that the chunk
-does not hold is a proven gap (compaction, control records, aborted data; design 5.8).
+A chunk has the records of one uninterrupted read. An offset in [covers_from, last] without a record
+is a proven gap (compaction, control records, aborted data; design 5.8).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sharecoord.core.range_map import uncovered
+from sharecoord.core.spans import Span, spans_of, uncovered
 
+_END = 1 << 63
 _NO_KEY = bytes(8)
 _SEED = b"sharecoord key order"
 
@@ -20,19 +21,26 @@ _SEED = b"sharecoord key order"
 def key_hash(key: bytes) -> bytes:
     """8 bytes that stand for a key wherever order is kept; never all zero.
 
-    Stable over restarts and versions: they are stored. Two keys with one hash only wait for each
-    other.
+    The hash is stored, so it is stable over restarts and versions. Two keys with one hash only wait
+    for each other.
     """
     found = hashlib.blake2b(key, digest_size=8, key=_SEED).digest()
     return found if found != _NO_KEY else b"\x00\x00\x00\x00\x00\x00\x00\x01"
 
 
 def key_hashes_of(keys: Iterable[bytes | None]) -> bytes:
-    """8 bytes per key, as groups that keep order by key store them (`RecordChunk.key_hashes`)."""
+    """8 bytes per key, as groups with order by key store them; all zero = no key."""
     return b"".join([_NO_KEY if key is None else key_hash(key) for key in keys])
 
 
 Headers = list[tuple[str, bytes | None]]
+"""Names and values, in the record's order. A byte of a name that is not UTF-8 is a lone surrogate,
+as in Python's file names: so no byte is lost, and `name.encode` refuses such a name."""
+
+
+def header_text(name: str) -> str:
+    r"""The name of a header for people and members: `\xff` for each byte that is not UTF-8."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 @dataclass(slots=True, eq=False)
@@ -56,14 +64,11 @@ class RecordChunk:
     size_bytes: int
     leader_epoch: int = -1
     due_times: Mapping[int, int] = field(default_factory=dict)
-    """When records are due that ask for it (`core.schedule`): ms since the epoch, by index."""
+    """When records are due that ask for it (`core.dispatch.schedule`): epoch ms, by index."""
     _hashes: bytes | None = None
 
     def key_hashes(self) -> bytes:
-        """8 bytes per record, in groups that keep order by key; all zero = no key (design 5.6).
-
-        An empty key is a key.
-        """
+        """8 bytes per record, for groups with order by key (design 5.6); an empty key is a key."""
         if self._hashes is None:
             self._hashes = key_hashes_of(self.keys or [None] * self.count)
         return self._hashes
@@ -79,25 +84,17 @@ class RecordChunk:
             return max(first - self.first, 0), min(last, self.last) - self.first + 1
         return bisect_left(self.offsets, first), bisect_right(self.offsets, last)
 
-    def runs(self, from_offset: int) -> list[tuple[int, int]]:
-        """The consecutive offsets of records at or beyond `from_offset`, as inclusive ranges."""
+    def runs(self, first: int, last: int = _END) -> list[Span]:
+        """The consecutive offsets of records in [first, last]; O(records), O(1) without a gap."""
         if self.offsets is None:
-            start = max(self.first, from_offset)
-            return [(start, self.last)] if start <= self.last else []
-        offsets = self.offsets
-        found: list[tuple[int, int]] = []
-        start = previous = -2
-        for offset in offsets[bisect_left(offsets, from_offset) :]:
-            if offset != previous + 1:
-                if start >= 0:
-                    found.append((start, previous))
-                start = offset
-            previous = offset
-        if start >= 0:
-            found.append((start, previous))
-        return found
+            start = first if first > self.first else self.first
+            end = last if last < self.last else self.last
+            return [(start, end)] if start <= end else []
+        start, stop = self.span(first, last)
+        return spans_of(self.offsets[start:stop])
 
 
 def gaps_in(chunks: Iterable[RecordChunk], first: int, last: int) -> list[tuple[int, int]]:
     """The offsets of [first, last] without a record in the chunks, as inclusive ranges."""
-    return list(uncovered((run for chunk in chunks for run in chunk.runs(first)), first, last))
+    runs = (run for chunk in chunks for run in chunk.runs(first, last))
+    return list(uncovered(runs, first, last))

@@ -15,7 +15,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class PartitionSettings(NamedTuple):
-    """Effective values; durations in milliseconds."""
+    """The values in force; durations in milliseconds."""
 
     lock_duration_ms: int = 30_000
     delivery_limit: int = 5
@@ -31,33 +31,31 @@ class PartitionSettings(NamedTuple):
     dead_letter_exactly_once: bool = False
     """Whether they go in transactions."""
     outbox_max_bytes: int = 64 << 20
-    """Of the group's dead letters that wait; then it acquires nothing more."""
+    """Size of the group's waiting dead letters at which it acquires nothing more."""
     checkpoint_max_bytes: int = 64 << 10
-    """Of one record; 0 = members store none."""
+    """Largest checkpoint of one record; 0 = members store none."""
     checkpoints_max_bytes: int = 64 << 20
-    """Of all unfinished records of the group together."""
+    """Size of all checkpoints of the group together."""
     ordering: Ordering = Ordering.UNORDERED
     chain_max: int = CHAIN_RECORDS_MAX
     """Records of one key that are out at a time, in `key` order."""
     blocked_keys: frozenset[int] = frozenset()
-    """Hashes of keys of which nothing is handed out, in `key` order."""
+    """Hashes of keys whose records are not handed out, in `key` order."""
     retry_backoff_ms: int = 0
     retry_backoff_max_ms: int = 0
     retry_backoff_multiplier: float = 2.0
     retry_backoff_jitter: float = 0.0
     """Part of a wait that varies: 0.2 = up to 20 % shorter or longer."""
     retry_keep_payload: bool = False
-    """Whether the payload of what waits is stored."""
+    """Whether the payloads of records that wait are stored."""
     kept_max_bytes: int = 256 << 20
-    """Of all such payloads of the group together; what comes on top is not stored."""
+    """Size of all such payloads of the group together; payloads on top are not stored."""
 
     def backoff_ms(self, failures: int, *, spread: int = 0) -> int:
         """Wait before the next delivery after so many failed ones (design 5.5).
 
-        Args:
-            failures: Deliveries that failed.
-            spread: Any number that differs from range to range (its lock token): picks the place
-                within the jitter, so that the same decision always gives the same wait.
+        `spread`, a number that differs from range to range (its lock token), picks the place within
+        the jitter, so that the same decision always gives the same wait.
         """
         if not self.retry_backoff_ms:
             return 0

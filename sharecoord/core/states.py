@@ -1,7 +1,7 @@
 """Record states, acknowledgement types and the one table of legal moves (KIP-932, design 5).
 
-Numbers are Kafka's. An illegal move is a mistake of ours: `check_move` asserts; what a client can
-get wrong is answered per range by `share_partition` and never reaches the table.
+Numbers are Kafka's. An illegal move is a mistake of ours; what a client can get wrong is answered
+per range by `share_partition` and never reaches the table.
 """
 
 from __future__ import annotations
@@ -17,14 +17,6 @@ class RecordState(enum.IntEnum):
     ACKNOWLEDGED = 2
     ARCHIVING = 3
     ARCHIVED = 4
-
-    @property
-    def is_final(self) -> bool:
-        """Whether nothing leaves this state, except by a redrive or a reset."""
-        return self in FINAL_STATES
-
-
-FINAL_STATES = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 
 
 class AcknowledgeType(enum.IntEnum):
@@ -69,8 +61,23 @@ class ForceAction(enum.StrEnum):
     """What an operator does to records in flight, whoever holds them."""
 
     RELEASE = "release"
-    ARCHIVE = "archive"
+    SKIP = "skip"
     FINISH = "finish"
+
+
+class TakenBackReason(enum.IntEnum):
+    """Why a lock ended without a word of its holder; the numbers are those of the wire."""
+
+    CHAIN_BROKE = 1
+    """An earlier record of its chain came back (design 5.6)."""
+    LOCK_ENDED = 2
+    """Its time was over."""
+    STATE_CHANGED = 3
+    """The store says so: an operator, a reset, another owner, a commit of unknown outcome."""
+    TRUNCATED = 4
+    """The log lost its end."""
+    DELETED = 5
+    """The topic is gone, or the group's offsets of it were deleted."""
 
 
 class AcknowledgeOutcome(enum.IntEnum):
@@ -84,19 +91,14 @@ class AcknowledgeOutcome(enum.IntEnum):
     RENEW_DISABLED = 6
 
 
-# From -> to. A record that was never read counts as AVAILABLE. ACQUIRED -> ACQUIRED is a renewal,
-# AVAILABLE -> AVAILABLE a change of its delay, AVAILABLE -> ARCHIVED a forced archive.
 LEGAL_MOVES: dict[RecordState, frozenset[RecordState]] = {
-    RecordState.AVAILABLE: frozenset(
-        {RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.ARCHIVING, RecordState.ARCHIVED}
-    ),
+    RecordState.AVAILABLE: frozenset(RecordState),
     RecordState.ACQUIRED: frozenset(RecordState),
     RecordState.ACKNOWLEDGED: frozenset(),
     RecordState.ARCHIVING: frozenset({RecordState.ARCHIVED}),
     RecordState.ARCHIVED: frozenset(),
 }
-
-
-def check_move(old: RecordState, new: RecordState) -> None:
-    """Asserts that a record may go from `old` to `new`."""
-    assert new in LEGAL_MOVES[old], f"illegal move {old.name} -> {new.name}"
+"""From -> to. A record that was never read counts as AVAILABLE. ACQUIRED -> ACQUIRED is a renewal,
+AVAILABLE -> AVAILABLE a change of its delay, AVAILABLE -> ARCHIVED a loss or an operator's word,
+AVAILABLE -> ARCHIVING a delivery limit that was lowered, AVAILABLE -> ACKNOWLEDGED a proven gap or
+an operator's word. `Window.apply` asserts that each edit is legal."""

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sharecoord.core.fair_share import jain_index
+from sharecoord.core.dispatch.fair_share import jain_index
 from sharecoord.core.states import ArchiveReason
 from sharecoord.demo.ledger import Entry, Outcome, Verb
 

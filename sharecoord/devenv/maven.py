@@ -97,9 +97,17 @@ def kafka_release(version: str) -> KafkaRelease:
 
 
 def cache_root() -> Path:
-    """Where resolved jars are kept: `$SHARECOORD_CACHE`, else `~/.cache/sharecoord`."""
-    given = os.environ.get(CACHE_VARIABLE)
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "sharecoord"
+    """Where resolved jars are kept: `$SHARECOORD_CACHE`, else `~/.cache/sharecoord`.
+
+    Raises:
+        DevenvError: There is no home directory.
+    """
+    try:
+        return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/sharecoord").expanduser()
+    except RuntimeError as error:
+        raise DevenvError(
+            f"no home directory is known for the jars (HOME is not set): set {CACHE_VARIABLE}"
+        ) from error
 
 
 def find_java() -> Path:

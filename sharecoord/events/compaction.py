@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
-from sharecoord.core.events import SCHEMA_VERSION
-from sharecoord.core.rollups import DIRECTORY, ROWS_MIN
+from sharecoord.eventlog.rollups import DIRECTORY, ROWS_MIN
+from sharecoord.eventlog.schema import SCHEMA_VERSION
 from sharecoord.events.folder import (
     JOURNAL,
     BadFileError,

@@ -15,11 +15,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from sharecoord.core import events
-from sharecoord.core.events import COLUMNS, SCHEMA_VERSION, EventKind, GroupEvent, RangeEvent
+from sharecoord.eventlog import schema as events
+from sharecoord.eventlog.schema import COLUMNS, SCHEMA_VERSION, EventKind, GroupEvent, RangeEvent
 
 DEFAULT_OUTPUT: Final = Path(__file__).resolve().parents[2] / "docs" / "events.md"
-BEGIN: Final = "<!-- from sharecoord/core/events.py by `python -m sharecoord.events.docs` -->"
+BEGIN: Final = "<!-- from sharecoord/eventlog/schema.py by `python -m sharecoord.events.docs` -->"
 END: Final = "<!-- end -->"
 
 _ALL: Final = tuple(EventKind)

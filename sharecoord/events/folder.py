@@ -1,6 +1,6 @@
 """A folder of the event log, for people: what is in it, is it sound, what may go.
 
-Coordinators may write to it meanwhile; what they have not finished is not seen.
+Coordinators may write to it meanwhile.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sharecoord.core.events import SCHEMA_VERSION
-from sharecoord.core.rollups import DIRECTORY, EVERY_VERSION
 from sharecoord.errors import EventsFolderInUseError, InvalidRequestError
+from sharecoord.eventlog.rollups import DIRECTORY, EVERY_VERSION
+from sharecoord.eventlog.schema import SCHEMA_VERSION
 from sharecoord.events.places import SPOOL, date_of, events_path, sync, unescape
 from sharecoord.events.rollup import rows_of
 from sharecoord.events.schema import GROUP_KEY, SCHEMA, VERSION_KEY
-from sharecoord.events.spool import ASIDE_SUFFIX, is_left, spool_files
+from sharecoord.events.spool import ASIDE_SUFFIX, is_left, spool_files, waiting_rows
 
 JOURNAL: Final = "_compaction.json"
 """In the directory of a group while files are joined; see `sharecoord.events.compaction`."""
 
+_EPOCH: Final = date(1970, 1, 1)
 _DELETED: Final = "_deleted-"
 _LOCK: Final = "maintenance.lock"
 _TIME: Final = SCHEMA.get_field_index("time")
@@ -52,16 +53,29 @@ class FileFacts(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """The files of a date and group together."""
+    """The rows of a date and group together."""
 
     date: date
     group_id: str
     files: int
     rows: int
+    """In files."""
     bytes: int
+    """Of the files."""
+    spooled: int
+    """Rows that are in no file yet."""
     first: datetime
     last: datetime
     schema_versions: tuple[int, ...]
+
+
+class _Spooled(NamedTuple):
+    """Rows of a date and group that are in no file yet."""
+
+    rows: int
+    first_us: int
+    last_us: int
+    schema_versions: frozenset[int]
 
 
 class Finding(NamedTuple):
@@ -96,8 +110,9 @@ class EventFolder:
             )
 
     def listed(self) -> tuple[list[Listed], int]:
-        """Files by date and group, and how many others can not be read."""
-        found: dict[tuple[date, str], list[FileFacts]] = {}
+        """Files by date and group with what is in no file yet, and how many can not be read."""
+        spooled = self._spooled()
+        found: dict[tuple[date, str], list[FileFacts]] = {key: [] for key in spooled}
         bad = 0
         for day, path in self.files():
             try:
@@ -108,7 +123,20 @@ class EventFolder:
                 bad += 1
             else:
                 found.setdefault((day, facts.group_id), []).append(facts)
-        return [_listed(*key, files) for key, files in sorted(found.items())], bad
+        return [_listed(key, found[key], spooled.get(key)) for key in sorted(found)], bad
+
+    def _spooled(self) -> dict[tuple[date, str], _Spooled]:
+        found: dict[tuple[date, str], _Spooled] = {}
+        for (day, group_id), row in waiting_rows(self.root):
+            key, at = (_EPOCH + timedelta(days=day), group_id), row["time"]
+            before = found.get(key, _Spooled(0, at, at, frozenset()))
+            found[key] = _Spooled(
+                before.rows + 1,
+                min(before.first_us, at),
+                max(before.last_us, at),
+                before.schema_versions | {row["schema_version"]},
+            )
+        return found
 
     def files(self) -> Iterator[tuple[date, Path]]:
         """The Parquet files that readers see, in order of date and directory."""
@@ -258,17 +286,26 @@ def _is_hidden(path: Path) -> bool:
     return path.name.startswith(("_", "."))
 
 
-def _listed(day: date, group_id: str, files: list[FileFacts]) -> Listed:
+def _listed(key: tuple[date, str], files: list[FileFacts], spooled: _Spooled | None) -> Listed:
+    spans = [(file.first, file.last) for file in files]
+    versions = {file.schema_version for file in files}
+    if spooled is not None:
+        spans.append((_time(spooled.first_us), _time(spooled.last_us)))
+        versions |= spooled.schema_versions
     return Listed(
-        day,
-        group_id,
+        *key,
         len(files),
         sum(file.rows for file in files),
         sum(file.bytes for file in files),
-        min(file.first for file in files),
-        max(file.last for file in files),
-        tuple(sorted({file.schema_version for file in files})),
+        0 if spooled is None else spooled.rows,
+        min(first for first, _ in spans),
+        max(last for _, last in spans),
+        tuple(sorted(versions)),
     )
+
+
+def _time(time_us: int) -> datetime:
+    return datetime.fromtimestamp(time_us / 1_000_000, UTC)
 
 
 def facts_of(path: Path, day: date) -> FileFacts:

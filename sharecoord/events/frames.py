@@ -14,7 +14,7 @@ import struct
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from sharecoord.core.events import EventBlock, EventKind
+from sharecoord.eventlog.schema import EventBlock, EventKind
 
 LENGTH: Final = struct.Struct("<I")
 """Bytes that follow; little-endian."""

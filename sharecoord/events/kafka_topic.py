@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from sharecoord.core.events import SCHEMA_VERSION
+from sharecoord.eventlog.schema import SCHEMA_VERSION
 from sharecoord.events.counts import Counts
 from sharecoord.events.frames import Block, rows_of
 from sharecoord.events.schema import BAD_ROWS, SCHEMA, Rows

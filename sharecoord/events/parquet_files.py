@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
-from sharecoord.core.rollups import ROWS_MIN
+from sharecoord.eventlog.rollups import ROWS_MIN
 from sharecoord.events.frames import Block
 from sharecoord.events.places import (
     PART_SUFFIX,

@@ -23,13 +23,13 @@ import structlog
 
 from sharecoord.config.endpoints import EventsSinkKind
 from sharecoord.config.process import ProcessConfig
-from sharecoord.core.events import EventBlock
 from sharecoord.errors import (
     InvalidConfigError,
     KafkaUnavailableError,
     SharecoordError,
     UnauthorizedError,
 )
+from sharecoord.eventlog.schema import EventBlock
 from sharecoord.events.counts import LOG_AGAIN_S
 from sharecoord.events.frames import WriterSettings, frame_of_blocks, lost_block
 from sharecoord.ports import EventFigures
@@ -409,8 +409,9 @@ class PipeSink:
             pause_s = min(2 * pause_s, RESTART_MAX_S)
             try:
                 self._spawn()
-            except OSError as error:
-                log.error("event log: the writer can not be started", reason=error.strerror)
+            except Exception:
+                # Whatever it is: without the next attempt no row would ever be written again.
+                log.exception("event log: the writer can not be started")
 
     async def close(self) -> None:
         """Writes what waits, then ends the writer; gives up after `CLOSE_TIMEOUT_S`."""

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from sharecoord.core.rollups import DIRECTORY
+from sharecoord.eventlog.rollups import DIRECTORY
 
 SPOOL: Final = "_spool"
 """Directory for what is not a Parquet file yet."""

@@ -1,4 +1,4 @@
-"""Writes the rollups of a file of the event log; `sharecoord.core.rollups` says what they are."""
+"""Writes the rollups of a file of the event log: `eventlog.rollups` says what they are."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sharecoord.core.events import EventKind, RangeEvent
-from sharecoord.core.rollups import (
+from sharecoord.eventlog.rollups import (
     ACCEPTED,
     ATTEMPTS,
     BESIDE,
@@ -38,6 +37,7 @@ from sharecoord.core.rollups import (
     Rollup,
     steps,
 )
+from sharecoord.eventlog.schema import EventKind, RangeEvent
 from sharecoord.events.places import PART_SUFFIX, make_directories, rollup_path, sync
 
 ROWS_KEY: Final = b"sharecoord.rollup.rows"
@@ -55,7 +55,7 @@ _TYPES: Final = {
     "bigint": pa.int64(),
     "double": pa.float64(),
     "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
 }
 _SCHEMA: Final = pa.schema([(name, _TYPES[kind]) for name, kind in COLUMNS.items()])
 _WINDOW_US: Final = WINDOW_MS * 1_000
@@ -221,7 +221,7 @@ def _window(rows: pa.Table) -> Any:
 
 
 def _significant(values: Any, digits: int) -> Any:
-    """As `sharecoord.core.rollups.steps` says."""
+    """As `sharecoord.eventlog.rollups.steps` says."""
     length = pc.utf8_length(pc.cast(values, pa.string()))
     step = pc.take(pa.array(steps(digits), pa.int64()), pc.subtract(length, 1))
     return pc.add(pc.multiply(pc.divide(values, step), step), pc.shift_right(step, 1))

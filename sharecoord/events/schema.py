@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from sharecoord.core.events import COLUMNS, SCHEMA_VERSION, ColumnType
+from sharecoord.eventlog.schema import COLUMNS, SCHEMA_VERSION, ColumnType
 from sharecoord.events.frames import Block, Value
 
 _TYPES: Final = {

@@ -29,10 +29,17 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from sharecoord.core.events import SCHEMA_VERSION
 from sharecoord.errors import InvalidConfigError
+from sharecoord.eventlog.schema import COLUMN_NAMES, SCHEMA_VERSION
 from sharecoord.events.frames import MARSHAL_VERSION, Block, unsaid_of
-from sharecoord.events.places import DAY_US, SPOOL, day_of
+from sharecoord.events.places import (
+    DAY_US,
+    SPOOL,
+    date_directory,
+    day_of,
+    group_directory,
+    segment_of,
+)
 
 _HEAD: Final = struct.Struct("<II")
 _SUFFIX: Final = ".spool"
@@ -136,7 +143,7 @@ def _group(group_id: object) -> str:
 
 
 class Segment:
-    """One spool file, locked by this process. Made by `create` and `adopt`.
+    """One spool file, locked by this process. Made by `create` and `adopt`; not by `peek`.
 
     Attributes:
         name: Its 12 hex digits, part of the names of its Parquet files.
@@ -176,6 +183,21 @@ class Segment:
                 segment.remove()
                 raise
             return segment
+
+    @staticmethod
+    def peek(path: Path) -> Segment | None:
+        """One to be read alone, whoever writes it; None when it is gone, or can not be read."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        segment = Segment(path, descriptor, "")
+        try:
+            segment._scan()
+        except BAD_ROWS:
+            segment.close()
+            return None
+        return segment
 
     @staticmethod
     def adopt(path: Path) -> Segment | None:
@@ -282,6 +304,41 @@ def segment_name(path: Path) -> str:
 def spool_files(root: Path) -> list[Path]:
     """All spool files below a folder, of whatever coordinator."""
     return sorted((root / SPOOL).glob(f"*{_SUFFIX}"))
+
+
+def waiting_rows(root: Path, group_id: str | None = None) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """Rows that are in no Parquet file yet, whoever writes them, in no order; with all columns.
+
+    A reader that looks at Parquet files as well looks here first, so that it misses none.
+
+    Args:
+        root: Folder of the event log.
+        group_id: Whose rows; None: all.
+    """
+    for path in spool_files(root):
+        segment = Segment.peek(path)
+        if segment is None:
+            continue
+        try:
+            named = dict.fromkeys(COLUMN_NAMES) | {
+                "coordinator_id": segment.coordinator_id,
+                "schema_version": segment.schema_version,
+            }
+            for key, offsets in segment.index.items():
+                if group_id not in (None, key[1]) or _has_files(root, key, segment.name):
+                    continue
+                for common, names, rows in (b for at in offsets for b in segment.read(at)):
+                    for row in rows:
+                        yield key, {**named, **common, **dict(zip(names, row, strict=True))}
+        finally:
+            segment.close()
+
+
+def _has_files(root: Path, key: Key, segment: str) -> bool:
+    """Whether there are Parquet files of a segment's rows of this key."""
+    day, group_id = key
+    place = root / date_directory(day) / group_directory(group_id)
+    return any(segment_of(each.name) == segment for each in place.glob("events-*.parquet"))
 
 
 def is_left(path: Path) -> bool:

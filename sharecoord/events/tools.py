@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from sharecoord.events.compaction import Joined, compact, roll_up_all
 from sharecoord.events.folder import Deleted, EventFolder, Finding, Listed
+from sharecoord.events.spool import waiting_rows
 
 
 class EventTools:
@@ -21,8 +23,13 @@ class EventTools:
         self._folder = EventFolder(root)
 
     def listed(self) -> tuple[list[Listed], int]:
-        """Files by date and group, and how many others can not be read."""
+        """Files by date and group with what waits in the spool, and how many can not be read."""
         return self._folder.listed()
+
+    def spooled(self, group_id: str) -> Iterator[dict[str, Any]]:
+        """The rows of a group that are in no Parquet file yet; `time` in microseconds."""
+        for _, row in waiting_rows(self._folder.root, group_id):
+            yield row
 
     def compact(
         self, *, before: date | None, file_max_bytes: int, dry_run: bool

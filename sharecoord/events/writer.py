@@ -13,14 +13,14 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
-
-import structlog
+from typing import Final
 
 from sharecoord.config.endpoints import EventsSinkKind
 from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.events.counts import WriterSink
 from sharecoord.events.frames import FrameReader, WriterSettings
+from sharecoord.observability.logs import configure_logging
+from sharecoord.observability.standard_error import guard_standard_error
 
 READ_BYTES: Final = 1 << 20
 """What is taken from the pipe at a time: all that fits into it."""
@@ -43,7 +43,8 @@ def main() -> int:
         return 0
     payload, rest = first
     settings = WriterSettings.read(payload)
-    _configure_logging(settings)
+    guard_standard_error()
+    configure_logging(level=settings.log_level, json=settings.log_json)
     try:
         sink = open_sink(settings)
     except SharecoordError as error:
@@ -136,25 +137,6 @@ def _say(descriptor: int, answer: object) -> None:
         os.write(descriptor, json.dumps(answer).encode() + b"\n")
     except BrokenPipeError:
         pass
-
-
-def _configure_logging(settings: WriterSettings) -> None:
-    """Log lines like the coordinator's, on standard error."""
-    renderer: Any = (
-        structlog.processors.JSONRenderer()
-        if settings.log_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
 
 
 if __name__ == "__main__":

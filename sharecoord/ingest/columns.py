@@ -5,40 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
-import structlog
-
+from sharecoord.core.dispatch.schedule import due_times
 from sharecoord.core.records import Headers, RecordChunk
-from sharecoord.core.schedule import due_times
+from sharecoord.ingest.record_notes import RecordNotes
 from sharecoord.kafka.client import Message
-
-log = structlog.get_logger(__name__)
+from sharecoord.kafka.headers import read_headers
 
 RECORD_OVERHEAD_BYTES = 160
 """What a record costs in memory beside its payload: two bytes objects and list slots."""
 
+UNUSABLE_SCHEDULES = RecordNotes("schedule not used, delivered at once")
+"""Why records are delivered at once that wanted to wait."""
 
-def _note_unreadable_headers(message: Message) -> None:
-    """Says so: the client can not give headers whose name is not UTF-8. The record goes on."""
-    log.warning(
-        "headers left out: a header's name is not UTF-8",
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-    )
-
-
-def _note_unusable_schedule(message: Message, problem: str, records: int) -> None:
-    """Says why records are delivered at once that wanted to wait: of the first, and how many."""
-    log.warning(
-        "schedule not used, delivered at once",
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-        problem=problem,
-        records=records,
-    )
+LOST_HEADERS = RecordNotes("headers left out")
+"""Which records go on without their headers."""
 
 
 def build_chunks(messages: Sequence[Message], covers_from: int) -> list[RecordChunk]:
@@ -73,20 +54,17 @@ def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
         size += sum(map(len, filter(None, keys)))
     elif not any(key is not None for key in keys):
         keys = None
+    found, lost = read_headers(messages)
+    if lost:
+        LOST_HEADERS.note(messages[lost[0]], len(lost), "the Kafka client could not read them")
     headers: dict[int, Headers] = {}
-    for i, message in enumerate(messages):
-        try:
-            found: Any = message.headers()
-        except (SystemError, UnicodeDecodeError):
-            found = None
-            _note_unreadable_headers(message)
-        if found:
-            headers[i] = found
+    if any(found):
+        headers = {index: each for index, each in enumerate(found) if each}
     due: dict[int, int] = {}
     if headers:
         due, unusable = due_times(headers, [t[1] for t in timestamps], time.time_ns() // 1_000_000)
         for index, problem in unusable[:1]:
-            _note_unusable_schedule(messages[index], problem, len(unusable))
+            UNUSABLE_SCHEDULES.note(messages[index], len(unusable), problem)
     contiguous = last - first + 1 == len(messages)
     epoch = messages[-1].leader_epoch()
     return RecordChunk(

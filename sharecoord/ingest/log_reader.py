@@ -21,6 +21,7 @@ from operator import methodcaller
 import structlog
 
 from sharecoord.core.records import RecordChunk
+from sharecoord.errors import UnauthorizedError
 from sharecoord.ingest.columns import build_chunks
 from sharecoord.ingest.rereader import Rereader
 from sharecoord.ingest.scanner import Scanner
@@ -35,6 +36,7 @@ from sharecoord.kafka.client import (
     TopicPartition,
     make_consumer,
 )
+from sharecoord.kafka.refusals import Refusals, refusal
 from sharecoord.ports import LogSink, Stretch
 
 log = structlog.get_logger(__name__)
@@ -67,6 +69,12 @@ twice the time."""
 SETTLED_S = 1.0
 """So long after a partition was given up, each message is looked at for whose it is."""
 
+OPEN_AGAIN_S = 1.0
+"""How often partitions are tried again that wait for open files."""
+
+READ = "read"
+"""What a topic was asked for; see `Refusals`."""
+
 RESTART_DELAY_S = 0.2
 """Wait before a partition is read again after an error."""
 
@@ -87,7 +95,9 @@ Settings = Mapping[str, str | int | float | bool]
 class Reading:
     """One partition being read; see `ports.LogReading`."""
 
-    def __init__(self, slot: _Slot, topic: str, partition: int, offset: int, sink: LogSink) -> None:
+    def __init__(
+        self, slot: _Slot | _Waiting, topic: str, partition: int, offset: int, sink: LogSink
+    ) -> None:
         self.place = (topic, partition)
         self.position = offset
         self.sink = sink
@@ -99,6 +109,8 @@ class Reading:
         self.broken = False
         """After an error nothing is known of what comes next: it is passed over until read anew."""
         self.closed = False
+        self._refusals: Refusals | None = None
+        """Where the topic is noted as refused, while it is."""
         self._slot = slot
 
     @property
@@ -117,14 +129,32 @@ class Reading:
             self.hungry = wanted
             self._slot.appetite_changed()
 
+    def refused(self, why: UnauthorizedError, refusals: Refusals) -> None:
+        """Kafka refuses the topic; librdkafka goes on asking."""
+        self._refusals = refusals
+        refusals.add(self.place[0], READ, why)
+
+    def allowed(self) -> None:
+        """Kafka has answered."""
+        if self._refusals is not None:
+            refusals, self._refusals = self._refusals, None
+            refusals.answered(self.place[0], READ)
+
     def close(self) -> None:
         """Stops reading."""
+        self.allowed()
         if not self.closed:
             self.closed = True
             self._slot.remove(self)
 
+    def begin(self, slot: _Slot) -> None:
+        """Is read by a consumer now."""
+        self._slot = slot
+        slot.add(self)
+
     def feed(self, messages: list[Message]) -> None:
         """Messages of this partition, none of them an error."""
+        self.allowed()
         for chunk in build_chunks(messages, self.position):
             if not self.closed:
                 self.position = chunk.last + 1
@@ -132,18 +162,43 @@ class Reading:
 
     def reached_end(self, offset: int) -> None:
         """The end-of-partition event closes the run: below `offset` nothing is missing."""
+        self.allowed()
         if offset >= self.position:
             self.position = offset
             self.sink.on_end(offset)
+
+
+class _Waiting:
+    """Readings without a consumer: one more would take files that are kept for others."""
+
+    drained_s = -math.inf
+
+    def __init__(self, refusals: Refusals) -> None:
+        self.refusals = refusals
+        self.readings: dict[Reading, bool] = {}
+        """And whether it reads committed records alone."""
+
+    def remove(self, reading: Reading) -> None:
+        """It is not wanted any more."""
+        del self.readings[reading]
+
+    def appetite_changed(self) -> None:
+        """Nothing is read anyway."""
 
 
 class _Slot:
     """One consumer with at most one position per partition."""
 
     def __init__(
-        self, settings: Settings, *, committed: bool, on_empty: Callable[[_Slot], None]
+        self,
+        settings: Settings,
+        refusals: Refusals,
+        *,
+        committed: bool,
+        on_empty: Callable[[_Slot], None],
     ) -> None:
         self.committed = committed
+        self.refusals = refusals
         self._on_empty = on_empty
         self.readings: dict[tuple[str, int], Reading] = {}
         self._consumer: Consumer = make_consumer(settings, committed=committed)
@@ -242,14 +297,17 @@ class _Slot:
 
     async def _run(self) -> None:
         """Reads until closed; what can not be read for a mistake of ours is read again."""
+        has_failed = False
         while not self._stopped:
             try:
+                # Within the block: to start again may fail as well, and must not end the loop.
+                for reading in list(self.readings.values()) if has_failed else ():
+                    self._restart(reading)
                 await self._read_on()
             except Exception:
                 log.exception("reading failed; all partitions of this consumer start again")
+                has_failed = True
                 await asyncio.sleep(RESTART_DELAY_S)
-                for reading in list(self.readings.values()):
-                    self._restart(reading)
 
     async def _read_on(self) -> None:
         loop = asyncio.get_running_loop()
@@ -375,6 +433,8 @@ class _Slot:
         elif code in GONE:
             reading.close()
             reading.sink.on_gone()
+        elif (why := refusal(reading.place[0], error)) is not None:
+            reading.refused(why, self.refusals)
         else:
             log.warning("read failed", place=reading.place, code=error.name(), text=error.str())
             reading.broken = True
@@ -403,8 +463,24 @@ def _at(reading: Reading) -> TopicPartition:
 class KafkaLogReader:
     """The `LogReader` of a real cluster."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        refusals: Refusals | None = None,
+        *,
+        may_open: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            settings: Of a Kafka client.
+            refusals: Shared with the catalog of the same cluster.
+            may_open: Whether one more consumer may be opened; else its readings wait.
+        """
         self._settings = dict(settings)
+        self._refusals = Refusals() if refusals is None else refusals
+        self._may_open = may_open
+        self._waiting = _Waiting(self._refusals)
         self._slots: list[_Slot] = []
         self._rereaders: dict[bool, Rereader] = {}
         self._scanner = Scanner(settings)
@@ -414,15 +490,41 @@ class KafkaLogReader:
         self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
     ) -> Reading:
         """Reads from `offset` on, until closed."""
-        place = (topic, partition)
+        slot = self._slot_for((topic, partition), committed=committed)
+        reading = Reading(slot or self._waiting, topic, partition, offset, sink)
+        if slot is not None:
+            slot.add(reading)
+            return reading
+        if not self._waiting.readings:
+            log.error("partitions are not read: too many open files; see the limit (ulimit -n)")
+            asyncio.get_running_loop().call_later(OPEN_AGAIN_S, self._open_again)
+        self._waiting.readings[reading] = committed
+        return reading
+
+    @property
+    def waiting(self) -> int:
+        """Partitions that are not read, because that would take too many files."""
+        return len(self._waiting.readings)
+
+    def _open_again(self) -> None:
+        """Places what waits, as far as it may; what can not be placed waits on."""
+        for reading, committed in list(self._waiting.readings.items()):
+            slot = self._slot_for(reading.place, committed=committed)
+            if slot is not None:
+                self._waiting.remove(reading)
+                reading.begin(slot)
+        if self._waiting.readings:
+            asyncio.get_running_loop().call_later(OPEN_AGAIN_S, self._open_again)
+
+    def _slot_for(self, place: tuple[str, int], *, committed: bool) -> _Slot | None:
+        """A consumer that does not read this partition yet; None when no other may be opened."""
         for slot in self._slots:
             if slot.committed == committed and place not in slot.readings:
-                break
-        else:
-            slot = self._new_slot(committed=committed)
-        reading = Reading(slot, topic, partition, offset, sink)
-        slot.add(reading)
-        return reading
+                return slot
+        # The first one is not asked for: without it nothing is read at all.
+        if self._slots and not self._may_open():
+            return None
+        return self._new_slot(committed=committed)
 
     def _new_slot(self, *, committed: bool) -> _Slot:
         share = len(self._slots) + 1
@@ -430,7 +532,8 @@ class KafkaLogReader:
             name: max(least, int(READER_DEFAULTS[name]) // share)
             for name, least in QUEUE_SETTINGS.items()
         }
-        slot = _Slot({**queue, **self._settings}, committed=committed, on_empty=self._retire)
+        settings = {**queue, **self._settings}
+        slot = _Slot(settings, self._refusals, committed=committed, on_empty=self._retire)
         self._slots.append(slot)
         return slot
 
@@ -459,6 +562,7 @@ class KafkaLogReader:
 
     async def close(self) -> None:
         """Stops every read."""
+        self._waiting.readings.clear()
         await self._scanner.close()
         closing: list[_Slot | Rereader] = [*self._slots, *self._rereaders.values()]
         self._slots, self._rereaders = [], {}

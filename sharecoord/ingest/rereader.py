@@ -1,15 +1,26 @@
-"""Reads ranges again for redelivery: one request after the other on a consumer of its own."""
+"""Reads ranges again for redelivery: many partitions at a time, on one consumer and one thread.
+
+A partition that does not answer holds up nobody but those who want the same partition.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import structlog
 
 from sharecoord.core.records import RecordChunk
 from sharecoord.errors import (
     KafkaUnavailableError,
     OffsetOutOfRangeError,
+    SharecoordError,
     UnknownTopicOrPartitionError,
 )
 from sharecoord.ingest.columns import build_chunks
@@ -18,21 +29,112 @@ from sharecoord.kafka.client import (
     GONE,
     OUT_OF_RANGE,
     Consumer,
+    KafkaException,
     Message,
     TopicPartition,
     make_consumer,
 )
 
-REREAD_TIMEOUT_S = 10.0
-"""Longest wait for one range; the caller tries again later."""
+log = structlog.get_logger(__name__)
 
-REREAD_FETCH = {
+REREAD_TIMEOUT_S: Final = 10.0
+"""A range of which nothing came for so long has failed; the caller tries again later."""
+
+PLACES_MAX: Final = 100
+"""Partitions that are read at a time: each may fetch 1 MiB ahead into the one queue. As many must
+be without a leader before anybody waits for them."""
+
+WAIT_S: Final = 0.05
+"""So long the thread waits for messages before it looks for new requests."""
+
+CONSUME_RECORDS_MAX: Final = 500
+
+REREAD_FETCH: Final = {
     # Small queues: a re-read wants one range, not everything behind it.
     "queued.min.messages": 1_000,
     "queued.max.messages.kbytes": 4_096,
     "fetch.message.max.bytes": 1 << 20,
     "fetch.wait.max.ms": 10,
 }
+
+Place = tuple[str, int]
+
+
+class _Request:
+    """One range; used by the thread alone, but for its end."""
+
+    def __init__(self, place: Place, first: int, last: int) -> None:
+        self.place = place
+        self.first = self.position = first
+        self.last = last
+        self.heard_s = 0.0
+        """When something came of it last."""
+        self._messages: list[Message] = []
+        self._loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[list[RecordChunk]] = self._loop.create_future()
+
+    @property
+    def where(self) -> str:
+        return f"{self.place[0]}[{self.place[1]}]"
+
+    def take(self, message: Message) -> list[RecordChunk] | None:
+        """The chunks that cover the range, as soon as all of it is known.
+
+        Raises:
+            SharecoordError: It can not be read.
+        """
+        offset = message.offset() or 0
+        if message.error() is not None:
+            if self._ends(message):
+                return self._chunks(max(self.last, offset - 1))
+        elif self.position <= offset <= self.last:
+            self._messages.append(message)
+            self.position = offset + 1
+        elif offset > self.last:
+            self.position = offset
+        return self._chunks(self.last) if self.position > self.last else None
+
+    def _ends(self, message: Message) -> bool:
+        """True at the end of the partition."""
+        error = message.error()
+        assert error is not None, "only events come here"
+        if error.code() == END_OF_PARTITION:
+            return (message.offset() or 0) >= self.position
+        if error.code() in OUT_OF_RANGE:
+            raise OffsetOutOfRangeError(
+                f"offset {self.position} of {self.where} is not in the log any more"
+            )
+        if error.code() in GONE:
+            raise UnknownTopicOrPartitionError(f"{self.where} does not exist any more")
+        raise KafkaUnavailableError(
+            f"reading {self.where} failed: {error.str()}", retry_after_ms=500
+        )
+
+    def _chunks(self, last: int) -> list[RecordChunk]:
+        """Chunks that cover the range; none when there is no record left in it."""
+        chunks = build_chunks(self._messages, self.first)
+        assert not chunks or chunks[-1].last <= last, "read beyond the range"
+        return chunks
+
+    def late(self) -> SharecoordError:
+        """Nothing came for too long."""
+        return KafkaUnavailableError(
+            f"could not read {self.where} at {self.position} again within {REREAD_TIMEOUT_S:.0f} s",
+            retry_after_ms=1000,
+        )
+
+    def end(self, result: list[RecordChunk] | Exception) -> None:
+        """Answers on the loop, which may have been closed meanwhile."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._answer, result)
+
+    def _answer(self, result: list[RecordChunk] | Exception) -> None:
+        if self.answer.done():
+            return
+        if isinstance(result, Exception):
+            self.answer.set_exception(result)
+        else:
+            self.answer.set_result(result)
 
 
 class Rereader:
@@ -43,67 +145,102 @@ class Rereader:
     ) -> None:
         self._consumer: Consumer = make_consumer({**settings, **REREAD_FETCH}, committed=committed)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sharecoord-reread")
+        self._lock = threading.Lock()
+        """Of the two below."""
+        self._waiting: deque[_Request] = deque()
+        self._serving = False
+        self._reading: dict[Place, _Request] = {}
+        """Of the thread alone: what is assigned."""
         self._closed = False
 
     async def read(self, topic: str, partition: int, first: int, last: int) -> list[RecordChunk]:
         """The chunks that cover [first, last]; see `ports.LogReader.reread`."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._read, topic, partition, first, last)
+        request = _Request((topic, partition), first, last)
+        with self._lock:
+            self._waiting.append(request)
+            if not self._serving:
+                self._serving = True
+                self._thread.submit(self._serve)
+        return await request.answer
 
-    def _read(self, topic: str, partition: int, first: int, last: int) -> list[RecordChunk]:
-        place = TopicPartition(topic, partition, first)
-        self._consumer.assign([place])
-        try:
-            return self._collect(place, first, last)
-        finally:
-            self._consumer.unassign()
+    def _serve(self) -> None:
+        """In the thread: reads until nobody wants anything."""
+        while self._begin():
+            try:
+                for message in self._consume():
+                    self._take(message)
+                self._end_late()
+            except Exception as error:
+                # Whatever it is: who waits hears of it, and asks again.
+                log.exception("re-reads failed")
+                self._fail_all(error)
 
-    def _collect(self, place: TopicPartition, first: int, last: int) -> list[RecordChunk]:
-        kept: list[Message] = []
-        position, idle_s = first, 0.0
-        while position <= last:
-            if idle_s >= REREAD_TIMEOUT_S or self._closed:
-                raise KafkaUnavailableError(
-                    f"could not read {place.topic}[{place.partition}] at {position} again within "
-                    f"{REREAD_TIMEOUT_S:.0f} s",
-                    retry_after_ms=1000,
-                )
-            messages = self._consumer.consume(500, 0.2)
-            idle_s = 0.0 if messages else idle_s + 0.2
-            for message in messages:
-                if message.topic() != place.topic or message.partition() != place.partition:
+    def _begin(self) -> bool:
+        """Assigns what can be read now, one range of a partition at a time; whether it reads."""
+        begun: list[_Request] = []
+        with self._lock:
+            left: deque[_Request] = deque()
+            while self._waiting:
+                request = self._waiting.popleft()
+                if request.answer.done():
                     continue
-                offset = message.offset() or 0
-                if message.error() is not None:
-                    if self._ends(message, place, position):
-                        return self._chunks(kept, first, max(last, offset - 1))
-                elif position <= offset <= last:
-                    kept.append(message)
-                    position = offset + 1
-                elif offset > last:
-                    position = offset
-        return self._chunks(kept, first, last)
+                if request.place in self._reading or len(self._reading) >= PLACES_MAX:
+                    left.append(request)
+                    continue
+                request.heard_s = time.monotonic()
+                self._reading[request.place] = request
+                begun.append(request)
+            self._waiting = left
+            self._serving = bool(self._reading)
+        if begun:
+            try:
+                self._consumer.incremental_assign(
+                    [TopicPartition(*each.place, each.position) for each in begun]
+                )
+            except KafkaException as error:
+                self._fail_all(error)
+                return self._begin()
+        return self._serving
 
-    @staticmethod
-    def _ends(message: Message, place: TopicPartition, position: int) -> bool:
-        """True at the end of the partition; raises for what can not be read."""
-        error = message.error()
-        assert error is not None, "only events come here"
-        where = f"{place.topic}[{place.partition}]"
-        if error.code() == END_OF_PARTITION:
-            return (message.offset() or 0) >= position
-        if error.code() in OUT_OF_RANGE:
-            raise OffsetOutOfRangeError(f"offset {position} of {where} is not in the log any more")
-        if error.code() in GONE:
-            raise UnknownTopicOrPartitionError(f"{where} does not exist any more")
-        raise KafkaUnavailableError(f"reading {where} failed: {error.str()}", retry_after_ms=500)
+    def _consume(self) -> list[Message]:
+        messages = self._consumer.consume(1, WAIT_S)
+        return messages + self._consumer.consume(CONSUME_RECORDS_MAX, 0) if messages else messages
 
-    @staticmethod
-    def _chunks(messages: list[Message], first: int, last: int) -> list[RecordChunk]:
-        """Chunks that cover [first, last]; none when there is no record left in it."""
-        chunks = build_chunks(messages, first)
-        assert not chunks or chunks[-1].last <= last, "read beyond the range"
-        return chunks
+    def _take(self, message: Message) -> None:
+        request = self._reading.get((message.topic() or "", message.partition() or 0))
+        if request is None:
+            # Behind a range that is done, or of no partition.
+            return
+        request.heard_s = time.monotonic()
+        try:
+            found = request.take(message)
+        except Exception as error:  # noqa: BLE001 - it is this request's alone
+            self._end(request, error)
+        else:
+            if found is not None:
+                self._end(request, found)
+
+    def _end_late(self) -> None:
+        now_s = time.monotonic()
+        for request in list(self._reading.values()):
+            if request.answer.done() or self._closed or now_s - request.heard_s > REREAD_TIMEOUT_S:
+                self._end(request, request.late())
+
+    def _end(self, request: _Request, result: list[RecordChunk] | Exception) -> None:
+        del self._reading[request.place]
+        try:
+            self._consumer.incremental_unassign([TopicPartition(*request.place)])
+        finally:
+            request.end(result)
+
+    def _fail_all(self, error: Exception) -> None:
+        """Begins with nothing anew."""
+        failed, self._reading = list(self._reading.values()), {}
+        for request in failed:
+            said = f"reading {request.where} failed: {error}"
+            request.end(KafkaUnavailableError(said, retry_after_ms=500))
+        with contextlib.suppress(KafkaException):
+            self._consumer.unassign()
 
     async def close(self) -> None:
         """Ends the consumer."""

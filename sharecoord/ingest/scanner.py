@@ -28,6 +28,7 @@ from sharecoord.kafka.client import (
     TopicPartition,
     make_consumer,
 )
+from sharecoord.kafka.refusals import refusal
 from sharecoord.ports import Stretch
 
 SCANS_MAX: Final = 4
@@ -152,7 +153,8 @@ class _Scan:
             raise OffsetOutOfRangeError(f"offset {position} of {where} is not in the log any more")
         if error.code() in GONE:
             raise UnknownTopicOrPartitionError(f"{where} does not exist any more")
-        raise KafkaUnavailableError(f"reading {where} failed: {error.str()}", retry_after_ms=500)
+        failed = KafkaUnavailableError(f"reading {where} failed: {error.str()}", retry_after_ms=500)
+        raise refusal(self._topic, error) or failed
 
     def close(self) -> None:
         """Ends the consumer, behind what its thread still does; a second call does nothing."""

@@ -1,4 +1,8 @@
-"""Topics, their ids and the ends of their logs, over librdkafka's admin client."""
+"""Topics, their ids and the ends of their logs, over librdkafka's admin client.
+
+Each topic, and each partition, is answered by itself: what Kafka refuses, or has no leader for,
+keeps nobody from the others.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,24 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
+import structlog
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from sharecoord.errors import KafkaUnavailableError
-from sharecoord.kafka.client import REQUEST_TIMEOUT_S, KafkaError, all_done, make_admin
+from sharecoord.errors import KafkaUnavailableError, SharecoordError, UnauthorizedError
+from sharecoord.kafka.client import GONE, REQUEST_TIMEOUT_S, KafkaError, all_done, make_admin
 from sharecoord.kafka.looks import SharedLooks
+from sharecoord.kafka.refusals import Refusals, refusal
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
+
+log = structlog.get_logger(__name__)
 
 MOCK_CLUSTER = "mockCluster"
 """How librdkafka's mock cluster names itself. It has no controller to describe topics (a client
 that asks waits in vain), and is what the demo and tests run on without Java."""
+
+DESCRIBE, OFFSETS = "describe", "offsets"
+"""What a topic was asked for; see `Refusals`."""
 
 NO_TOPIC_ID = bytes(16).hex()
 
@@ -29,13 +40,28 @@ _LIBRDKAFKA_FRAME = re.compile(r"^\S+/\w+: | \(after \d+ms in state \w+\)")
 class KafkaCatalog:
     """The `TopicCatalog` of a real cluster."""
 
-    def __init__(self, settings: Mapping[str, str | int | float | bool]) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str | int | float | bool],
+        refusals: Refusals | None = None,
+    ) -> None:
+        """Connects at the first call.
+
+        Args:
+            settings: librdkafka's.
+            refusals: Shared with the reader of the same cluster.
+        """
         self._settings = dict(settings)
+        self.brokers = 1
+        """How many the cluster has, as of the last `cluster_id`."""
+        self.refusals = Refusals() if refusals is None else refusals
+        self._unknown_ends: dict[tuple[str, int], str] = {}
+        """Partitions whose offsets are not known, and why: each is logged once."""
         self._admin: AdminClient | None = None
         self._connection_error = ""
         self._is_mock: bool | None = None
         """Whether the cluster is librdkafka's mock one; None = not asked yet."""
-        self._looks = SharedLooks(self.describe)
+        self._looks = SharedLooks(self._describe_each)
 
     def _client(self) -> AdminClient:
         if self._admin is None:
@@ -51,6 +77,7 @@ class KafkaCatalog:
     async def cluster_id(self) -> str:
         """Kafka's cluster id."""
         metadata = await asyncio.to_thread(self._metadata)
+        self.brokers = len(metadata.brokers)
         return str(metadata.cluster_id or "")
 
     def _metadata(self, topic: str | None = None) -> Any:
@@ -76,6 +103,13 @@ class KafkaCatalog:
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
         """The topics that exist, with id and partitions."""
+        answers = await self._describe_each(topics)
+        return {topic: answer for topic, answer in answers.items() if isinstance(answer, TopicInfo)}
+
+    async def _describe_each(
+        self, topics: Sequence[str]
+    ) -> Mapping[str, TopicInfo | UnauthorizedError]:
+        """The topics that exist, and those that Kafka refuses."""
         if not topics:
             return {}
         if self._is_mock is None:
@@ -93,17 +127,29 @@ class KafkaCatalog:
         """A topic as it is now, by a request shared with others."""
         return await self._looks.look(topic)
 
-    def _described(self, futures: Mapping[str, Future[Any]]) -> dict[str, TopicInfo]:
-        found: dict[str, TopicInfo] = {}
+    def _described(
+        self, futures: Mapping[str, Future[Any]]
+    ) -> dict[str, TopicInfo | UnauthorizedError]:
+        found: dict[str, TopicInfo | UnauthorizedError] = {}
         for topic, future in futures.items():
-            description = self._result(future)
-            if description is None:
+            answer, error = _outcome(future)
+            refused = None if error is None else refusal(topic, error)
+            if refused is not None:
+                self.refusals.add(topic, DESCRIBE, refused)
+                found[topic] = refused
                 continue
-            partitions = tuple(sorted(p.id for p in description.partitions))
-            found[topic] = TopicInfo(topic_id_text(description.topic_id), partitions)
+            if error is not None and error.code() not in GONE:
+                # Nobody may take a topic for deleted because of it: it counts for all.
+                raise self._unavailable(error.str())
+            self.refusals.answered(topic, DESCRIBE)
+            if answer is not None:
+                partitions = tuple(sorted(p.id for p in answer.partitions))
+                found[topic] = TopicInfo(topic_id_text(answer.topic_id), partitions)
         return found
 
-    def _describe_from_metadata(self, topics: list[str]) -> dict[str, TopicInfo]:
+    def _describe_from_metadata(
+        self, topics: list[str]
+    ) -> Mapping[str, TopicInfo | UnauthorizedError]:
         """From plain metadata, which has no topic ids."""
         known = self._metadata().topics
         return {
@@ -111,22 +157,6 @@ class KafkaCatalog:
             for topic in topics
             if topic in known and known[topic].error is None
         }
-
-    def _result(self, future: Future[Any]) -> Any:
-        """The answer, None for what the cluster does not have."""
-        try:
-            return future.result(REQUEST_TIMEOUT_S + 1)
-        except KafkaException as error:
-            kafka_error = error.args[0]
-            if kafka_error.name() in {
-                "UNKNOWN_TOPIC_OR_PART",
-                "_UNKNOWN_TOPIC",
-                "_UNKNOWN_PARTITION",
-            }:
-                return None
-            raise self._unavailable(kafka_error.str()) from error
-        except FutureTimeoutError as error:
-            raise self._unavailable("timed out") from error
 
     async def offsets(
         self, queries: Sequence[OffsetQuery], *, committed: bool = False
@@ -162,16 +192,48 @@ class KafkaCatalog:
             dict.fromkeys(wanted, spec), isolation_level=level, request_timeout=REQUEST_TIMEOUT_S
         )
         answers: dict[OffsetQuery, int] = {}
+        problem: SharecoordError | None = None
         for place, future in futures.items():
-            answer = self._result(future)
-            if answer is not None:
+            answer, error = _outcome(future)
+            if error is None:
+                self._unknown_ends.pop((place.topic, place.partition), None)
+                self.refusals.answered(place.topic, OFFSETS)
                 answers[wanted[place]] = answer.offset
+            elif error.code() not in GONE:
+                problem = self._not_known(place, error)
+        if problem is not None and not answers:
+            # Not one has answered: that is said to who asked.
+            raise problem
         return answers
+
+    def _not_known(self, place: TopicPartition, error: KafkaError) -> SharecoordError:
+        """A partition whose offsets are not known: said once."""
+        refused = refusal(place.topic, error)
+        if refused is not None:
+            self.refusals.add(place.topic, OFFSETS, refused)
+        if place.topic in self.refusals:
+            # Where all topics of a request are refused, librdkafka says that it found no leaders.
+            return self.refusals[place.topic]
+        key, why = (place.topic, place.partition), error.name()
+        if self._unknown_ends.get(key) != why:
+            self._unknown_ends[key] = why
+            log.warning("offsets of a partition not known", topic=key[0], partition=key[1], why=why)
+        return self._unavailable(error.str())
 
     async def close(self) -> None:
         """Drops the client."""
         await self._looks.close()
         self._admin = None
+
+
+def _outcome(future: Future[Any]) -> tuple[Any, KafkaError | None]:
+    """The answer of a request that has ended or will within its time limit, or Kafka's error."""
+    try:
+        return future.result(REQUEST_TIMEOUT_S + 1), None
+    except KafkaException as error:
+        return None, error.args[0]
+    except FutureTimeoutError:
+        return None, KafkaError(KafkaError._TIMED_OUT)
 
 
 def topic_id_text(uuid: Any) -> str:

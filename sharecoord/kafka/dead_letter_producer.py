@@ -27,6 +27,7 @@ from sharecoord.kafka.client import (
     make_producer,
 )
 from sharecoord.kafka.dead_letter_transactions import Transactions
+from sharecoord.kafka.headers import produce
 from sharecoord.ports import OutgoingMessage
 
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -122,13 +123,7 @@ class KafkaDeadLetters:
             tell(None if error is None else _problem(topic, error))
 
         try:
-            self._started().produce(
-                topic,
-                value=message.value,
-                key=message.key,
-                headers=list(message.headers),
-                on_delivery=delivered,
-            )
+            produce(self._started(), topic, message, delivered)
         except BufferError:
             tell(KafkaUnavailableError("more dead letters wait for Kafka than the producer holds"))
         except KafkaException as error:

@@ -17,9 +17,10 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
-from sharecoord.core.dead_letters import TOKEN_CHARACTERS, OutboxMark
+from sharecoord.core.letters.dead_letters import TOKEN_CHARACTERS, OutboxMark
 from sharecoord.errors import KafkaUnavailableError, SharecoordError
 from sharecoord.kafka.client import KafkaError, make_group_reader, make_producer
+from sharecoord.kafka.headers import produce
 from sharecoord.kafka.offsets_export import metadata_of
 from sharecoord.ports import OutgoingMessage
 
@@ -223,13 +224,7 @@ class Transactions:
         try:
             producer.begin_transaction()
             for message in messages:
-                producer.produce(
-                    topic,
-                    value=message.value,
-                    key=message.key,
-                    headers=list(message.headers),
-                    on_delivery=delivered,
-                )
+                produce(producer, topic, message, delivered)
             producer.flush(COMMIT_TIMEOUT_S)
             if not refused:
                 producer.send_offsets_to_transaction([place], found.group, OPEN_TIMEOUT_S)

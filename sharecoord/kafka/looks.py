@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from sharecoord.errors import KafkaUnavailableError
+from sharecoord.errors import KafkaUnavailableError, SharecoordError
 from sharecoord.ports import TopicInfo
 
 LOOK_TIMEOUT_S = 2.0
@@ -14,7 +14,9 @@ LOOK_TIMEOUT_S = 2.0
 LOOK_INTERVAL_S = 0.01
 """Time from the begin of a look to the next: hundreds of topics that wake up share 100 a second."""
 
-Describe = Callable[[Sequence[str]], Awaitable[dict[str, TopicInfo]]]
+Describe = Callable[[Sequence[str]], Awaitable[Mapping[str, TopicInfo | SharecoordError]]]
+"""Topics that exist, or why there is no answer for one of them; others do not exist."""
+
 Waiter = asyncio.Future[TopicInfo | None]
 
 
@@ -49,7 +51,7 @@ class SharedLooks:
             await asyncio.sleep(max(0.0, next_s - loop.time()))
 
     async def _answer(self, asked: dict[str, Waiter]) -> None:
-        found: dict[str, TopicInfo] = {}
+        found: Mapping[str, TopicInfo | SharecoordError] = {}
         failure: Exception | None = None
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
@@ -62,11 +64,12 @@ class SharedLooks:
         except Exception as error:  # noqa: BLE001 - told to all who asked
             failure = error
         for topic, waiter in asked.items():
-            if failure is None:
-                waiter.set_result(found.get(topic))
-            else:
-                waiter.set_exception(failure)
+            answer = found.get(topic) if failure is None else failure
+            if isinstance(answer, Exception):
+                waiter.set_exception(answer)
                 waiter.exception()  # those who asked may have gone
+            else:
+                waiter.set_result(answer)
 
     async def close(self) -> None:
         """Ends the look under way; who waits for it is cancelled."""

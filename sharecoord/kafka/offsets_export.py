@@ -33,11 +33,15 @@ from sharecoord.kafka.client import (
     make_admin,
     make_group_reader,
 )
+from sharecoord.kafka.refusals import Refusals, refusal
 from sharecoord.ports import CommittedOffset
 
 WITHOUT_MEMBERS = frozenset({ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD})
 """Kafka describes a group that does not exist as DEAD, and so its own share groups to who asks for
 a consumer group."""
+
+COMMIT = "commit"
+"""What a topic was asked for; see `Refusals`."""
 
 READ_PARTITIONS_MAX = 10_000
 """Partitions of one request, of some 400 kB."""
@@ -51,8 +55,19 @@ _NOT_OURS_TO_SEE = frozenset(
 class KafkaOffsetsExport:
     """The `OffsetsExport` of a real cluster; connects at the first call."""
 
-    def __init__(self, settings: Mapping[str, str | int | float | bool]) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str | int | float | bool],
+        refusals: Refusals | None = None,
+    ) -> None:
+        """Connects at the first call.
+
+        Args:
+            settings: librdkafka's.
+            refusals: Shared with the catalog of the same cluster.
+        """
         self._settings = dict(settings)
+        self._refusals = Refusals() if refusals is None else refusals
         self._admin: AdminClient | None = None
 
     def _client(self) -> AdminClient:
@@ -92,8 +107,12 @@ class KafkaOffsetsExport:
         )
         written: set[tuple[str, int]] = set()
         for place in (await _answer(group_id, altered)).topic_partitions:
+            refused = None if place.error is None else refusal(place.topic, place.error)
             if place.error is None:
+                self._refusals.answered(place.topic, COMMIT)
                 written.add((place.topic, place.partition))
+            elif refused is not None:
+                self._refusals.add(place.topic, COMMIT, refused)
             elif place.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise _problem(group_id, place.error)
         return written

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 from collections.abc import Iterable, Mapping
 
 import prometheus_client
+import structlog
 import uvicorn
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -19,8 +21,10 @@ from starlette.routing import Route
 from sharecoord import __version__
 from sharecoord.errors import InvalidConfigError
 from sharecoord.ports import EventFigures
-from sharecoord.runtime.memory_use import MemoryFigures, MemoryLevel
-from sharecoord.runtime.status import PartitionFigures, StatusBoard
+from sharecoord.runtime.memory.use import MemoryFigures, MemoryLevel
+from sharecoord.runtime.status.status import PartitionFigures, Snapshot, StatusBoard
+
+log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT_S = 5.0
 
@@ -38,6 +42,11 @@ class BoardCollector(Collector):
         )
         build.add_metric([__version__], 1)
         yield build
+        yield CounterMetricFamily(
+            "sharecoord_log_lines_dropped",
+            "Lines of the log that could not be written.",
+            value=self._board.dropped_lines(),
+        )
         snapshot = self._board.latest
         if snapshot is None:
             return
@@ -47,47 +56,8 @@ class BoardCollector(Collector):
         yield GaugeMetricFamily(
             "sharecoord_cache_bytes", "Record payloads in memory.", value=snapshot.cache_bytes
         )
-        yield _by_group("sharecoord_members", "Members of the group.", snapshot.members)
-        yield _by_group(
-            "sharecoord_fairness_jain_ratio",
-            "Jain's index of the last second over what members got against their fair part.",
-            snapshot.fairness,
-        )
-        yield _by_group(
-            "sharecoord_dead_letters_waiting_bytes",
-            "Dead letters that are not in their topic yet.",
-            {group: size for group, (size, _) in snapshot.outboxes.items()},
-        )
-        yield _by_group(
-            "sharecoord_dead_letters_full",
-            "1 = so many dead letters wait that the group acquires nothing more.",
-            {group: is_full for group, (_, is_full) in snapshot.outboxes.items()},
-        )
-        yield _by_group(
-            "sharecoord_kept_payload_bytes",
-            "Stored payloads of records that wait.",
-            snapshot.kept_bytes,
-        )
-        yield _by_group(
-            "sharecoord_group_paused",
-            "1 = the whole group is paused, by an operator or by its flood breaker.",
-            snapshot.groups_paused,
-        )
-        yield _by_group(
-            "sharecoord_flood_breaker_open",
-            "1 = paused because too many records became dead letters.",
-            snapshot.floods,
-        )
-        yield _by_group(
-            "sharecoord_members_paused",
-            "Members that get nothing new because they are paused.",
-            snapshot.members_paused,
-        )
-        yield _by_group(
-            "sharecoord_blocked_keys",
-            "Keys of which nothing is handed out, in groups that keep order by key.",
-            snapshot.blocked_keys,
-        )
+        yield from _groups(snapshot)
+        yield from _loops(snapshot)
         exports = GaugeMetricFamily(
             "sharecoord_offsets_export_ok",
             "1 = share.offsets.export.group is written, 0 = not, for this reason.",
@@ -107,7 +77,7 @@ _PLACE_GAUGES = {
     "acquired": ("sharecoord_acquired_records", "Records under a lock."),
     "due": ("sharecoord_due_records", "Records to be delivered again."),
     "delayed": ("sharecoord_delayed_records", "Records that wait for their time."),
-    "parked": ("sharecoord_parked_records", "Records that wait because their key is blocked."),
+    "blocked": ("sharecoord_parked_records", "Records that wait because their key is blocked."),
     "lag": ("sharecoord_lag_records", "Records behind the log end."),
     "window_ranges": ("sharecoord_window_ranges", "Ranges in memory."),
     "held_back": ("sharecoord_held_back", "1 = not read because of memory.limit."),
@@ -118,6 +88,10 @@ _PLACE_GAUGES = {
     "dead_letters_failing": (
         "sharecoord_dead_letters_failing",
         "1 = the dead-letter topic takes none at the moment.",
+    ),
+    "refused": (
+        "sharecoord_changes_refused",
+        "1 = the store refuses what the share-partition is to write; it waits, and is tried again.",
     ),
     "paused": (
         "sharecoord_paused",
@@ -152,6 +126,77 @@ def _by_place(partitions: Iterable[PartitionFigures]) -> Iterable[Metric]:
             if value is not None:
                 family.add_metric(place, value)
     return families.values()
+
+
+def _groups(snapshot: Snapshot) -> Iterable[Metric]:
+    """What has one figure for each group."""
+    yield _by_group("sharecoord_members", "Members of the group.", snapshot.members)
+    yield _by_group(
+        "sharecoord_fairness_jain_ratio",
+        "Jain's index of the last second over what members got against their fair part.",
+        snapshot.fairness,
+    )
+    yield _by_group(
+        "sharecoord_dead_letters_waiting_bytes",
+        "Dead letters that are not in their topic yet.",
+        {group: size for group, (size, _) in snapshot.outboxes.items()},
+    )
+    yield _by_group(
+        "sharecoord_dead_letters_full",
+        "1 = so many dead letters wait that the group acquires nothing more.",
+        {group: is_full for group, (_, is_full) in snapshot.outboxes.items()},
+    )
+    yield _by_group(
+        "sharecoord_kept_payload_bytes",
+        "Stored payloads of records that wait.",
+        snapshot.kept_bytes,
+    )
+    yield _by_group(
+        "sharecoord_group_paused",
+        "1 = the whole group is paused, by an operator or by its flood breaker.",
+        snapshot.groups_paused,
+    )
+    yield _by_group(
+        "sharecoord_flood_breaker_open",
+        "1 = paused because too many records became dead letters.",
+        snapshot.floods,
+    )
+    yield _by_group(
+        "sharecoord_members_paused",
+        "Members that get nothing new because they are paused.",
+        snapshot.members_paused,
+    )
+    yield _by_group(
+        "sharecoord_blocked_keys",
+        "Keys of which nothing is handed out, in groups that keep order by key.",
+        snapshot.blocked_keys,
+    )
+    unused = GaugeMetricFamily(
+        "sharecoord_group_settings_not_in_force",
+        "1 = this stored setting of the group can not be used; `configs --describe` says why.",
+        labels=["group", "setting"],
+    )
+    for place in snapshot.unused_settings:
+        unused.add_metric([*place], 1)
+    yield unused
+
+
+def _loops(snapshot: Snapshot) -> Iterable[Metric]:
+    """Whether what must never end runs, and how often it began again."""
+    down = GaugeMetricFamily(
+        "sharecoord_loop_down",
+        "1 = this loop of the coordinator failed and does not run yet; the log has the traceback.",
+        labels=["loop"],
+    )
+    restarts = CounterMetricFamily(
+        "sharecoord_loop_restarts",
+        "How often a loop of the coordinator began again after an error.",
+        labels=["loop"],
+    )
+    for name, is_down in snapshot.loops_down.items():
+        down.add_metric([name], is_down)
+        restarts.add_metric([name], snapshot.loop_restarts[name])
+    return down, restarts
 
 
 def _memory(figures: MemoryFigures) -> Iterable[Metric]:
@@ -206,7 +251,8 @@ def make_app(board: StatusBoard) -> Starlette:
         return _answer(ok=board.alive, no="the event loop does not answer")
 
     async def ready(_: Request) -> Response:
-        return _answer(ok=board.ready, no="not serving (starting, draining, or no store)")
+        why_not = board.not_ready
+        return _answer(ok=not why_not, no=f"not serving: {why_not}")
 
     async def metrics(_: Request) -> Response:
         body = prometheus_client.generate_latest(registry)
@@ -222,12 +268,16 @@ def make_app(board: StatusBoard) -> Starlette:
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
-    """Listens on the addresses of a host that this machine has, all with one port."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    """Listens on the addresses of a host that this machine has, all with one port.
+
+    `0.0.0.0` and `::` mean both families, as they do for gRPC: a probe comes by either.
+    """
+    place = None if host in ("0.0.0.0", "::") else host
+    found = socket.getaddrinfo(place, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
-    for family, _, _, _, place in sorted(found):
+    for family, _, _, _, address in sorted(found):
         try:
-            sockets.append(socket.create_server((place[0], port), family=family))
+            sockets.append(socket.create_server((address[0], port), family=family))
         except OSError:
             if not sockets:
                 raise
@@ -242,8 +292,16 @@ def _answer(*, ok: bool, no: str) -> Response:
 class ManagementServer:
     """Runs the routes in a thread."""
 
-    def __init__(self, board: StatusBoard, *, host: str, port: int) -> None:
-        self._host, self._port = host, port
+    def __init__(self, board: StatusBoard, *, host: str, port: int, or_any: bool = False) -> None:
+        """Does not listen yet.
+
+        Args:
+            board: What it tells.
+            host: Where.
+            port: Its port; 0 = any free one.
+            or_any: Whether any free one does when that one is taken.
+        """
+        self._host, self._port, self._or_any = host, port, or_any
         config = uvicorn.Config(
             make_app(board),
             log_config=None,
@@ -268,7 +326,7 @@ class ManagementServer:
             InvalidConfigError: The address can not be had.
         """
         try:
-            self._sockets = _listen(self._host, self._port)
+            self._sockets = self._listen()
         except OSError as error:
             raise InvalidConfigError(
                 f"management.host and management.port: can not listen on {self._host}:"
@@ -278,6 +336,17 @@ class ManagementServer:
         self._thread.start()
         port: int = self._sockets[0].getsockname()[1]
         return port
+
+    def _listen(self) -> list[socket.socket]:
+        try:
+            return _listen(self._host, self._port)
+        except OSError as error:
+            if not self._or_any or error.errno != errno.EADDRINUSE:
+                raise
+        sockets = _listen(self._host, 0)
+        port = sockets[0].getsockname()[1]
+        log.warning("management.port is taken: another one", taken=self._port, port=port)
+        return sockets
 
     def stop(self) -> None:
         """Stops and waits."""

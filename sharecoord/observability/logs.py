@@ -8,6 +8,26 @@ from typing import Any
 
 import structlog
 
+from sharecoord.core.changes import PartitionKey
+
+
+def name_partitions(
+    _: object, __: str, event_dict: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Share-partitions by name: what a line is about in three fields, others as texts.
+
+    So group, topic and partition find all lines of one, whoever wrote them.
+    """
+    for name, value in list(event_dict.items()):
+        if isinstance(value, PartitionKey):
+            if name == "partition":
+                event_dict.update(group=value.group_id, topic=value.name, partition=value.partition)
+            else:
+                event_dict[name] = str(value)
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            event_dict[name] = [str(v) if isinstance(v, PartitionKey) else v for v in value]
+    return event_dict
+
 
 def configure_logging(*, level: str, json: bool) -> None:
     """Sets up structlog for the process; standard error, nothing else."""
@@ -22,6 +42,7 @@ def configure_logging(*, level: str, json: bool) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
+            name_partitions,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(

@@ -17,18 +17,19 @@ body{font:15px/1.5 system-ui,sans-serif;color:var(--fg);background:var(--bg);
 max-width:1200px;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}h3{font-size:1rem;margin:1.6rem 0 .4rem}
 a{color:inherit}.verdicts{padding-left:1.2rem;overflow-wrap:anywhere}.verdicts>li{margin:.5rem 0}
+dt{font-weight:600}dd{margin:0 0 .6rem}dl{max-width:48rem}
 p.note{color:var(--dim);overflow-wrap:anywhere}strong.warn{color:var(--warn)}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px;white-space:nowrap;
 font-variant-numeric:tabular-nums}
 td,th{border-bottom:1px solid var(--line);padding:.25rem .6rem;text-align:right;vertical-align:top}
-td.text,th.text{text-align:left}td.long{white-space:normal;min-width:20rem}
+th{white-space:normal;vertical-align:bottom}td.text,th.text{text-align:left}td.long{white-space:normal;min-width:20rem}
 td:first-child,th:first-child{text-align:left;position:sticky;left:0;background:var(--bg)}
 .bars{display:grid;grid-template-columns:fit-content(22rem) 1fr max-content;gap:.3rem .7rem;
 align-items:center;font-size:13px}.bar{display:contents}.name{text-align:right}
 .track{position:relative;height:1rem}.fill{position:absolute;top:0;left:0;height:100%}
 .whisker{position:absolute;top:25%;height:50%;border:solid var(--fg);border-width:0 1px;
 box-sizing:border-box;background:linear-gradient(var(--fg),var(--fg)) center/100% 1px no-repeat}
-.plot{display:block;width:100%;min-width:480px;max-width:800px;font-size:12px}
+.plot{display:block;width:100%;max-width:800px;font-size:12px}
 svg text{fill:var(--fg)}.end{text-anchor:end}.middle{text-anchor:middle}
 .grid{stroke:var(--line);fill:none}
 .legend{list-style:none;padding:0;margin:.4rem 0;font-size:13px;columns:22rem 2}
@@ -40,7 +41,8 @@ svg text{fill:var(--fg)}.end{text-anchor:end}.middle{text-anchor:middle}
 .h4{fill:var(--h4)}.h5{fill:var(--h5)}.h6{fill:var(--h6)}
 .l2{stroke:var(--c2)}.l3{stroke:var(--c3)}.l4{stroke:var(--c4)}
 pre{font-size:12px;overflow-x:auto;border:1px solid var(--line);padding:.8rem}
-@media(max-width:640px){.bars{grid-template-columns:1fr max-content;gap:0 .7rem}
+@media(max-width:640px){.plot{font-size:16px}
+.bars{grid-template-columns:1fr max-content;gap:0 .7rem}
 .name{grid-column:1/-1;text-align:left;margin-top:.5rem}
 td:first-child,th:first-child{white-space:normal;min-width:7rem;max-width:38vw}td.long{min-width:14rem}}
 """

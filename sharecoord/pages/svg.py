@@ -84,7 +84,16 @@ class Line:
         return f'class="l{self.color % COLORS}"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
-def lines(title: str, x_title: str, y_title: str, given: Sequence[Line], *, log_x: bool) -> str:
+def lines(
+    title: str,
+    x_title: str,
+    y_title: str,
+    given: Sequence[Line],
+    *,
+    log_x: bool = False,
+    whole_x: bool = False,
+    whole_y: bool = False,
+) -> str:
     """Lines over a common axis, with a legend.
 
     Args:
@@ -93,12 +102,14 @@ def lines(title: str, x_title: str, y_title: str, given: Sequence[Line], *, log_
         y_title: Above it.
         given: With at least one point in all.
         log_x: Whether x is logarithmic; then points at or below 0 stand at the least above it.
+        whole_x: Whether x counts something, so that there is nothing between 1 and 2.
+        whole_y: The same of y.
     """
     xs = [x for line in given for x, _ in line.points if x > 0 or not log_x] or [1.0]
     top = max((y for line in given for _, y in line.points), default=0.0) or 1.0
-    step = nice_step(top)
+    step = nice_step(top, whole=whole_y)
     top = step * math.ceil(top / step - 1e-9)
-    scale = _Scale(min(xs), max(xs), log=log_x)
+    scale = _Scale(min(xs), max(xs), log=log_x, whole=whole_x)
     parts = [_open(title), _grid(scale, top, step, x_title, y_title)]
     for line in given:
         path = " ".join(f"{scale.at(x):.1f},{_y(y, top):.1f}" for x, y in line.points)
@@ -115,13 +126,14 @@ def _legend(given: Sequence[Line]) -> str:
     return f'<ul class="legend">{"".join(rows)}</ul>'
 
 
-def nice_step(span: float) -> float:
+def nice_step(span: float, *, whole: bool = False) -> float:
     """A step of 1, 2 or 5 times a power of ten, so that at most five cover the span.
 
     Args:
         span: Above 0.
+        whole: Whether it is at least 1.
     """
-    least = span / _TICKS
+    least = max(span / _TICKS, float(whole))
     decade: float = 10.0 ** math.floor(math.log10(least))
     return next(
         (factor * decade for factor in (1, 2, 5) if factor * decade >= least * (1 - 1e-9)),
@@ -146,7 +158,7 @@ _HEAT_HEIGHT: Final = 300
 _ROW_MAX: Final = 16
 _LABELED_ROW: Final = 9
 _LABEL_WIDTH: Final = 130
-_LABEL_LETTERS: Final = 20
+_LABEL_LETTERS: Final = 14
 
 
 def heat_class(value: float) -> int:
@@ -235,8 +247,8 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 class _Scale:
     """From values to places on the x axis."""
 
-    def __init__(self, low: float, high: float, *, log: bool) -> None:
-        self._log = log
+    def __init__(self, low: float, high: float, *, log: bool, whole: bool) -> None:
+        self._log, self._whole = log, whole
         self.low, self.high = low, high if high > low else low + 1
         self._from, self._to = self._value(self.low), self._value(self.high)
 
@@ -256,7 +268,7 @@ class _Scale:
             factors = (1, 2, 5) if len(decades) <= 4 else (1,)
             found = [factor * 10.0**decade for decade in decades for factor in factors]
         else:
-            step = nice_step(self.high - self.low)
+            step = nice_step(self.high - self.low, whole=self._whole)
             first = math.ceil(self.low / step)
             found = [step * number for number in range(first, first + _TICKS + 2)]
         return [each for each in found if self.low <= each <= self.high]
@@ -269,20 +281,28 @@ def _grid(scale: _Scale, top: float, step: float, x_title: str, y_title: str) ->
         y = _y(value, top)
         parts.append(
             f'<path d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}" class="grid"/>'
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" class="end">{value:.6g}</text>'
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" class="end">{_number(value)}</text>'
         )
     floor = _HEIGHT - _BOTTOM
     for tick in scale.ticks():
         x = scale.at(tick)
         parts.append(
             f'<path d="M{x:.1f} {_TOP}V{floor}" class="grid"/>'
-            f'<text x="{x:.1f}" y="{floor + 16}" class="middle">{tick:.6g}</text>'
+            f'<text x="{x:.1f}" y="{floor + 16}" class="middle">{_number(tick)}</text>'
         )
     parts.append(
         f'<text x="{WIDTH - _RIGHT}" y="{floor + 34}" class="end">{escape(x_title)}</text>'
         f'<text x="2" y="{_TOP - 12}">{escape(y_title)}</text>'
     )
     return "".join(parts)
+
+
+def _number(value: float) -> str:
+    """A figure of an axis, in few letters."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (1e3 if unit == 'k' else size):.6g}{unit}"
+    return f"{value:.6g}"
 
 
 def _y(value: float, top: float) -> float:

@@ -11,15 +11,16 @@ import grpc
 import structlog
 
 from sharecoord.config.process_settings import TlsConfig
+from sharecoord.core.fleet.peering import Alive, GatewayItem, Settle
 from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
-from sharecoord.core.peering import Alive, GatewayItem, Settle
 from sharecoord.errors import SharecoordError, UnsupportedVersionError
 from sharecoord.ports import PeerListener
 from sharecoord.security.pem import read_pem
 from sharecoord.wire import PROTOCOL_VERSION, peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import peer_service_pb2_grpc as peer_grpc
-from sharecoord.wire.outbox import Outbox
+from sharecoord.wire.keepalive import keepalive
+from sharecoord.wire.send_queue import SendQueue
 
 log = structlog.get_logger(__name__)
 
@@ -38,14 +39,14 @@ OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_send_message_length", -1),
     # An owner that is silent because the network is cut is given up after 8 s: until then what was
     # said to it has no answer. Its server permits pings at this rate.
-    ("grpc.keepalive_time_ms", 5_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.keepalive_permit_without_calls", 1),
+    *keepalive(quiet_ms=5_000, answer_ms=3_000),
     ("grpc.http2.max_pings_without_data", 0),
     # A fleet lives on one network: what does not come back within seconds is tried again.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
+    # http_proxy is there for other programs.
+    ("grpc.enable_http_proxy", 0),
 ]
 
 
@@ -145,16 +146,16 @@ class GrpcPeerNetwork:
         async def write(items: Sequence[GatewayItem]) -> None:
             await call.write(peer_codec.gateway_message(items))
 
-        outbox: Outbox[GatewayItem] = Outbox(
+        send_queue: SendQueue[GatewayItem] = SendQueue(
             write,
             size_of=_checkpoint_bytes,
             broken=lambda _: call.cancel(),
             # The owner takes no larger messages from a coordinator than from a client.
             bytes_max=CHECKPOINT_BYTES_MAX,
         )
-        vouching = asyncio.create_task(_vouch(outbox))
+        vouching = asyncio.create_task(_vouch(send_queue))
         try:
-            hear = self._listener.linked(owner_id, outbox)
+            hear = self._listener.linked(owner_id, send_queue)
             while (message := await call.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 for item in peer_codec.owner_items(message):
                     hear(item)
@@ -165,7 +166,7 @@ class GrpcPeerNetwork:
                 raise
         finally:
             vouching.cancel()
-            outbox.close()
+            send_queue.close()
             call.cancel()
             self._listener.unlinked(owner_id)
         return True
@@ -178,10 +179,10 @@ def _checkpoint_bytes(item: GatewayItem) -> int:
     return sum(len(each.checkpoint) for each in item.ranges if each.checkpoint)
 
 
-async def _vouch(outbox: Outbox[GatewayItem]) -> None:
+async def _vouch(send_queue: SendQueue[GatewayItem]) -> None:
     while True:
         await asyncio.sleep(ALIVE_S)
-        outbox.say(Alive())
+        send_queue.say(Alive())
 
 
 def _check_welcome(message: Any) -> None:

@@ -168,8 +168,8 @@ class StoreAccess:
         if revision != self._head_revision and not any_revision:
             raise StoreVersionError(
                 f"{self.name} has schema {revision}, written by sharecoord "
-                f"{release or '(unknown)'}; this release reads {self._head_revision}. Use that "
-                "release, or run: sharecoord store migrate"
+                f"{release or '(unknown)'}; this version reads {self._head_revision}. Use the "
+                "version that wrote it, or run: sharecoord store migrate"
             )
         return StoreFacts(revision, release, values.get("cluster_id", ""))
 

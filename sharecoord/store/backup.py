@@ -163,8 +163,8 @@ def _refuse_other_schema(header: BackupHeader) -> None:
     if header.schema_revision != HEAD_REVISION:
         raise StoreVersionError(
             f"the backup has schema {header.schema_revision}, written by sharecoord "
-            f"{header.release}; this release restores schema {HEAD_REVISION}. Restore it with "
-            "that release, then open the store with this one"
+            f"{header.release}; this version restores schema {HEAD_REVISION}. Restore it with "
+            "the version that wrote it, then open the store with this one"
         )
 
 

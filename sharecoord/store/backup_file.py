@@ -1,6 +1,6 @@
 """The file of a backup: gzip, one JSON value per line, the same for every database.
 
-    {"format": "sharecoord-store-backup", "version": 1, "schema_revision": "0001", ...}
+    {"format": "sharecoord-store-backup", "version": 1, "schema_revision": "0002", ...}
     {"table": "share_group", "columns": ["group_id", ...]}
     ["orders", ...]                          one line per row, as many as the first line says
     {"table": "share_partition", ...}
@@ -197,7 +197,8 @@ class BackupReader:
         if version != VERSION:
             raise StoreVersionError(
                 f"{self._path} has format version {version}, written by sharecoord "
-                f"{found.get('release')}; this release reads version {VERSION}. Use that release"
+                f"{found.get('release')}; this version reads format {VERSION}. Use the version "
+                "that wrote it"
             )
         counts = found.get("rows")
         if not isinstance(counts, dict):

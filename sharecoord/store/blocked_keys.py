@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, delete, insert
 
-from sharecoord.core.blocked_keys import merged
 from sharecoord.core.changes import GroupRow
+from sharecoord.core.order.blocked_keys import merged
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.group_queries import change_group, ensure_group
 from sharecoord.store.row_codec import key_digest

@@ -11,10 +11,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table
 
 from sharecoord.config.group import GROUP_SETTINGS
-from sharecoord.core.history import history_from_text
-from sharecoord.core.lanes import MarkKind
+from sharecoord.core.letters.lanes import MarkKind
 from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
 from sharecoord.core.states import RecordState
+from sharecoord.core.window.history import history_from_text
 from sharecoord.errors import InvalidConfigError
 from sharecoord.store.access import StoreAccess, StoreFacts
 from sharecoord.store.partition_queries import EPOCH_FLOOR, MEMBER_EPOCH_FLOOR
@@ -139,8 +139,8 @@ def _other_schema(facts: StoreFacts) -> Finding:
         str(ALEMBIC_VERSION.name),
         f"version_num={facts.revision}",
         f"the schema is {facts.revision}, written by sharecoord {facts.release or '(unknown)'}; "
-        f"this release knows {HEAD_REVISION}: nothing else was looked at",
-        "check with that release, or run: sharecoord store migrate",
+        f"this version knows {HEAD_REVISION}: nothing else was looked at",
+        "check with the version that wrote it, or run: sharecoord store migrate",
     )
 
 

@@ -20,6 +20,11 @@ from sharecoord.errors import (
     StoreUnavailableError,
 )
 
+
+class StoreBusyError(StoreUnavailableError):
+    """Another transaction has the file, ours or another process's."""
+
+
 _RECOVER = (
     "Stop every process that uses it, keep a copy, then restore a backup, or save what is "
     "readable with: sqlite3 {path} .recover | sqlite3 {path}.recovered"
@@ -77,6 +82,8 @@ def translate_sqlite(error: BaseException, *, path: str, committing: bool) -> Sh
         primary = code & 0xFF
         if primary in _FATAL:
             return StoreFatalError(_FATAL[primary].format(path=path) + said)
+        if primary == sqlite3.SQLITE_BUSY:
+            return StoreBusyError(_SURELY_NOT_COMMITTED[primary].format(path=path) + said)
         if primary in _SURELY_NOT_COMMITTED:
             return StoreUnavailableError(_SURELY_NOT_COMMITTED[primary].format(path=path) + said)
         if primary in _PASSING and not committing:

@@ -146,7 +146,12 @@ def _sqlite_path(rest: str) -> Path:
         raise InvalidConfigError(
             "store: sqlite: takes a path, not a file: URI. Write sqlite:///PATH"
         )
-    return Path(name).expanduser()
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise InvalidConfigError(
+            f"store: no home directory is known for {name} (HOME is not set). Write the whole path"
+        ) from error
 
 
 def _refuse_fleet(kind: str, *, fleet: bool) -> None:

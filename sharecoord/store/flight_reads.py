@@ -8,7 +8,7 @@ other columns of one range; equal texts are decoded once. PyMySQL, itself in Pyt
 from either: it reads rows.
 
 Of many delayed ranges only those are read that are due first: a cut says up to which place. Of the
-others the offsets are enough (`core.parked`).
+others the offsets are enough (`core.offset_set`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from sharecoord.core.changes import DelayedPlace, InFlight, InFlightRow, Parked
-from sharecoord.core.parked import ParkedOffsets
+from sharecoord.core.offset_set import OffsetSet
 from sharecoord.store.tables import IN_FLIGHT
 
 State = tuple[Any, ...]
@@ -103,7 +103,7 @@ def find_cuts(connection: Connection, delayed_max: Mapping[int, int]) -> dict[in
 
 def read_parked(connection: Connection, id_: int, cut: DelayedPlace) -> Parked:
     """The offsets of the delayed ranges behind a cut."""
-    offsets = ParkedOffsets()
+    offsets = OffsetSet()
     query = select(_C.first_offset, _C.last_offset).where(
         _C.partition_id == id_, _C.available_at_ms > 0, _is_behind(cut)
     )

@@ -23,7 +23,7 @@ from sharecoord.core.changes import (
     PartitionRow,
     PausesChanged,
 )
-from sharecoord.core.pauses import Pause, PauseScope, changed
+from sharecoord.core.dispatch.pauses import Pause, PauseScope, changed
 from sharecoord.store.commit_queries import write_partitions
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError

@@ -7,18 +7,18 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, select, update
 
-from sharecoord.core import lanes
 from sharecoord.core.changes import PartitionKey, PartitionRow
-from sharecoord.core.lanes import (
+from sharecoord.core.letters import lanes
+from sharecoord.core.letters.lanes import (
     LaneChange,
     LaneState,
     Mark,
-    Order,
+    Marking,
     Replayed,
-    Run,
     Selection,
-    Taken,
+    SelectionResult,
 )
+from sharecoord.core.spans import Span, covers
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.group_queries import change_group, ensure_group, open_and_lock
 from sharecoord.store.partition_queries import head_values
@@ -58,12 +58,12 @@ def read_marks(
 
 
 def take_in(
-    connection: Connection, dialect: Dialect, selections: Sequence[Selection], order: Order
-) -> list[Taken]:
+    connection: Connection, dialect: Dialect, selections: Sequence[Selection], marking: Marking
+) -> list[SelectionResult]:
     """Marks what is selected, and for a redrive adds it to its lanes."""
     now_ms = dialect.now_ms(connection)
-    found: dict[PartitionKey, Taken] = {}
-    for key, id_, change in _changes(connection, dialect, selections, order):
+    found: dict[PartitionKey, SelectionResult] = {}
+    for key, id_, change in _changes(connection, dialect, selections, marking):
         selection = next(each for each in selections if each.key == key)
         rate_limit = selection.rate_limit if change.upserted else None
         _write(connection, id_, change, rate_limit=rate_limit)
@@ -73,12 +73,12 @@ def take_in(
             rows = [dict(zip(names, encode_kept(id_, each), strict=True)) for each in kept]
             connection.execute(KEPT_PAYLOAD.insert(), rows)
         marks = [
-            {"partition_id": id_, **Mark(*run, str(order.kind), order.run_id, now_ms)._asdict()}
+            {"partition_id": id_, **Mark(*run, str(marking.kind), marking.run_id, now_ms)._asdict()}
             for run in change.taken
         ]
         if marks:
             connection.execute(LETTER_MARK.insert(), marks)
-        found[key] = Taken(key, change.taken, change.marked, change.under_way)
+        found[key] = SelectionResult(key, change.taken, change.marked, change.under_way)
     for group_id in sorted({key.group_id for key in found}):
         ensure_group(connection, dialect, group_id)
         change_group(connection, group_id, {})
@@ -86,7 +86,7 @@ def take_in(
 
 
 def _changes(
-    connection: Connection, dialect: Dialect, selections: Sequence[Selection], order: Order
+    connection: Connection, dialect: Dialect, selections: Sequence[Selection], marking: Marking
 ) -> Iterable[tuple[PartitionKey, int, LaneChange]]:
     wanted = {selection.key: selection for selection in selections}
     assert len(wanted) == len(selections), "a lane stands twice in one transaction"
@@ -94,7 +94,7 @@ def _changes(
     for old in locked:
         key, id_ = ids[old["id"]], old["id"]
         state = _state(connection, id_)
-        yield key, id_, lanes.take_in(state, wanted[key], order, old["change_sequence"])
+        yield key, id_, lanes.take_in(state, wanted[key], marking, old["change_sequence"])
 
 
 def _state(connection: Connection, id_: int) -> LaneState:
@@ -129,37 +129,39 @@ def _write(
     )
 
 
-def withdraw(connection: Connection, dialect: Dialect, keys: Sequence[PartitionKey]) -> list[Taken]:
+def withdraw(
+    connection: Connection, dialect: Dialect, keys: Sequence[PartitionKey]
+) -> list[SelectionResult]:
     """Takes back what was never handed out, with its marks."""
     ids, locked = open_and_lock(connection, dialect, keys)
-    found: dict[PartitionKey, Taken] = {}
+    found: dict[PartitionKey, SelectionResult] = {}
     for old in locked:
         id_ = old["id"]
         state = _state(connection, id_)
         if state.head is None:
-            found[ids[id_]] = Taken(ids[id_], (), 0, 0)
+            found[ids[id_]] = SelectionResult(ids[id_], (), 0, 0)
             continue
         change = lanes.withdraw(state, old["change_sequence"])
         _write(connection, id_, change)
         _forget_kept(connection, id_, change.taken)
         _unmark(connection, id_, state.marks, change.taken)
-        found[ids[id_]] = Taken(ids[id_], change.taken, 0, 0)
+        found[ids[id_]] = SelectionResult(ids[id_], change.taken, 0, 0)
     for group_id in sorted({key.group_id for key in keys}):
         ensure_group(connection, dialect, group_id)
         change_group(connection, group_id, {})
     return [found[key] for key in keys]
 
 
-def _forget_kept(connection: Connection, id_: int, runs: Sequence[Run]) -> None:
+def _forget_kept(connection: Connection, id_: int, spans: Sequence[Span]) -> None:
     """Payloads of letters that are not under way any more, or are not yet."""
     known = connection.execute(select(_K.record_offset).where(_K.partition_id == id_)).scalars()
-    gone = [at for at in known if any(first <= at <= last for first, last in runs)]
+    gone = [at for at in known if covers(spans, at)]
     if gone:
         this = (_K.partition_id == id_, _K.record_offset == bindparam("the_offset"))
         connection.execute(delete(KEPT_PAYLOAD).where(*this), [{"the_offset": at} for at in gone])
 
 
-def _unmark(connection: Connection, id_: int, marks: Sequence[Mark], back: Sequence[Run]) -> None:
+def _unmark(connection: Connection, id_: int, marks: Sequence[Mark], back: Sequence[Span]) -> None:
     connection.execute(delete(LETTER_MARK).where(_M.partition_id == id_))
     left = lanes.unmarked(marks, back)
     if left:

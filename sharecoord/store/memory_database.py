@@ -18,7 +18,7 @@ from sharecoord.core.changes import (
     PartitionKey,
     PartitionRow,
 )
-from sharecoord.core.lanes import Mark
+from sharecoord.core.letters.lanes import Mark
 from sharecoord.store.clock import wall_clock_ms
 
 

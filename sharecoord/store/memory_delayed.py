@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sharecoord.core.changes import DelayedPlace, InFlight, InFlightRow, Parked
-from sharecoord.core.parked import ParkedOffsets
+from sharecoord.core.offset_set import OffsetSet
 
 
 def truncate(rows: dict[int, InFlightRow], offset: int) -> None:
@@ -27,7 +27,7 @@ def cut(
     rows: Mapping[int, InFlightRow], delayed_max: int | None
 ) -> tuple[list[InFlightRow], Parked]:
     """The ranges that a claim reads, in order of offset, and what it leaves."""
-    delayed, offsets = _in_order(rows.values()), ParkedOffsets()
+    delayed, offsets = _in_order(rows.values()), OffsetSet()
     if delayed_max is None or len(delayed) <= delayed_max:
         return sorted(rows.values()), Parked(offsets)
     left = delayed[delayed_max:]

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sharecoord.core import lanes
 from sharecoord.core.changes import PartitionKey
-from sharecoord.core.lanes import (
+from sharecoord.core.letters import lanes
+from sharecoord.core.letters.lanes import (
     LaneChange,
     LaneState,
     Mark,
-    Order,
+    Marking,
     Replayed,
-    Run,
     Selection,
-    Taken,
+    SelectionResult,
 )
+from sharecoord.core.spans import Span, covers
 from sharecoord.store.memory_database import (
     MemoryDatabase,
     MemoryPartition,
@@ -40,38 +40,38 @@ def _place_of(key: PartitionKey) -> tuple[str, str, str, int]:
     return key.group_id, key.topic, key.topic_id, key.partition
 
 
-def take_in(database: MemoryDatabase, selections: Sequence[Selection], order: Order) -> list[Taken]:
+def take_in(
+    database: MemoryDatabase, selections: Sequence[Selection], marking: Marking
+) -> list[SelectionResult]:
     """Marks what is selected, and for a redrive adds it to its lanes."""
-    found: list[Taken] = []
+    found: list[SelectionResult] = []
     parts = open_all(database, [selection.key for selection in selections])
     for selection, part in zip(selections, parts, strict=True):
-        change = lanes.take_in(_state(part), selection, order, part.change_sequence)
+        change = lanes.take_in(_state(part), selection, marking, part.change_sequence)
         _write(part, change, rate_limit=selection.rate_limit if change.upserted else None)
-        now_ms, kind = database.clock_ms(), str(order.kind)
-        part.marks += [Mark(*run, kind, order.run_id, now_ms) for run in change.taken]
+        now_ms, kind = database.clock_ms(), str(marking.kind)
+        part.marks += [Mark(*span, kind, marking.run_id, now_ms) for span in change.taken]
         if change.upserted:
             part.kept |= {each.offset: each for each in selection.kept_of(change.taken)}
-        found.append(Taken(selection.key, change.taken, change.marked, change.under_way))
+        found.append(SelectionResult(selection.key, change.taken, change.marked, change.under_way))
     _tell(database, (selection.key for selection in selections))
     return found
 
 
-def withdraw(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[Taken]:
+def withdraw(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[SelectionResult]:
     """Takes back what was never handed out, with its marks."""
-    found: list[Taken] = []
+    found: list[SelectionResult] = []
     for key, part in zip(keys, open_all(database, keys), strict=True):
-        back: tuple[Run, ...] = ()
+        back: tuple[Span, ...] = ()
         if part.row.head is not None:
             change = lanes.withdraw(_state(part), part.change_sequence)
             _write(part, change)
             back = change.taken
             part.kept = {
-                offset: each
-                for offset, each in part.kept.items()
-                if not any(first <= offset <= last for first, last in back)
+                offset: each for offset, each in part.kept.items() if not covers(back, offset)
             }
             part.marks = lanes.unmarked(part.marks, back)
-        found.append(Taken(key, back, 0, 0))
+        found.append(SelectionResult(key, back, 0, 0))
     _tell(database, keys)
     return found
 

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sharecoord.core.blocked_keys import merged
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
@@ -37,9 +36,11 @@ from sharecoord.core.changes import (
     PartitionRow,
     PartitionStart,
     PausesChanged,
+    payload_parts,
 )
-from sharecoord.core.lanes import Mark, Order, Replayed, Selection, Taken
-from sharecoord.core.pauses import Pause, PauseScope, changed
+from sharecoord.core.dispatch.pauses import Pause, PauseScope, changed
+from sharecoord.core.letters.lanes import Mark, Marking, Replayed, Selection, SelectionResult
+from sharecoord.core.order.blocked_keys import merged
 from sharecoord.core.states import RecordState
 from sharecoord.errors import (
     InternalError,
@@ -93,6 +94,8 @@ class MemoryStore:
         self.database = database or MemoryDatabase(clock_ms=clock_ms)
         self._fleet = fleet
         self._check_ranges = check_ranges
+        self.payload_max_bytes: int | None = None
+        """For tests: a row with more is refused, as by MySQL; None = as much as there is."""
         self._coordinator_id: str | None = None
         self._faults: deque[_Fault] = deque()
 
@@ -207,7 +210,19 @@ class MemoryStore:
 
     # -- the hot path ---------------------------------------------------------------------------
 
+    def fits(self, payload: Sequence[bytes | None]) -> bool:
+        most = self.payload_max_bytes
+        return most is None or sum(len(part) for part in payload if part) <= most
+
+    def _check_fits(self, part: PartitionCommit) -> None:
+        rows: list[DeadLetter | KeptPayload] = [*part.dead_letters, *part.kept]
+        for each in rows:
+            if not self.fits(payload_parts(each)):
+                raise InternalError(f"the row of {each.offset} is too large; nothing was changed")
+
     def commit(self, batch: CommitBatch) -> CommitResult:
+        for part in batch.partitions:
+            self._check_fits(part)
         with self._transaction("commit") as database:
             ids = [part.partition_id for part in batch.partitions]
             assert len(set(ids)) == len(ids), "a partition stands twice in one commit"
@@ -451,11 +466,11 @@ class MemoryStore:
                 database.raise_member_floor(database.members.pop(key).member_epoch)
             return deleted > 0 or group is not None or bool(members)
 
-    def take_in(self, selections: Sequence[Selection], order: Order) -> list[Taken]:
+    def take_in(self, selections: Sequence[Selection], marking: Marking) -> list[SelectionResult]:
         with self._transaction("take_in") as database:
-            return memory_lanes.take_in(database, selections, order)
+            return memory_lanes.take_in(database, selections, marking)
 
-    def withdraw(self, keys: Sequence[PartitionKey]) -> list[Taken]:
+    def withdraw(self, keys: Sequence[PartitionKey]) -> list[SelectionResult]:
         with self._transaction("withdraw") as database:
             return memory_lanes.withdraw(database, keys)
 

@@ -22,7 +22,7 @@ from sharecoord.core.changes import (
     PartitionRow,
     PartitionStart,
 )
-from sharecoord.core.parked import ParkedOffsets
+from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.states import RecordState
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError
@@ -240,7 +240,7 @@ def load_partitions(
             in_flight=ranges.get(row.partition_id, nothing),
             dead_letters=tuple(letters[row.partition_id]),
             store_now_ms=now_ms,
-            parked=parked.get(row.partition_id) or Parked(ParkedOffsets()),
+            parked=parked.get(row.partition_id) or Parked(OffsetSet()),
             checkpoints=tuple(checkpoints.get(row.partition_id, ())),
             kept=kept.get(row.partition_id, {}),
         )

@@ -23,8 +23,8 @@ from sharecoord.core.changes import (
     PartitionKey,
     PartitionRow,
 )
-from sharecoord.core.passed_over import Ranges
-from sharecoord.core.pauses import Pause, PauseScope
+from sharecoord.core.dispatch.pauses import Pause, PauseScope
+from sharecoord.core.spans import Spans
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -91,12 +91,12 @@ def decode_partition(row: Sequence[Any]) -> PartitionRow:
     )
 
 
-def encode_passed_over(ranges: Ranges) -> str:
+def encode_passed_over(ranges: Spans) -> str:
     """JSON array of [first, last]."""
     return _to_json(ranges)
 
 
-def decode_passed_over(text: str) -> Ranges:
+def decode_passed_over(text: str) -> Spans:
     """The inverse of `encode_passed_over`."""
     return tuple((int(first), int(last)) for first, last in json.loads(text))
 
@@ -215,29 +215,39 @@ def encode_headers(headers: Headers) -> str:
 
     `(("trace", b"abc"), ("raw", b"\xff"))` gives `[["trace","abc"],["raw",{"base64":"/w=="}]]`.
     """
-    return _to_json([[name, _header_value(value)] for name, value in headers])
+    return _to_json(
+        [
+            [
+                _text_or_base64(name.encode("utf-8", "surrogateescape")),
+                None if value is None else _text_or_base64(value),
+            ]
+            for name, value in headers
+        ]
+    )
 
 
-def _header_value(value: bytes | None) -> str | dict[str, str] | None:
-    if value is None:
-        return None
+def _text_or_base64(content: bytes) -> str | dict[str, str]:
     try:
-        return value.decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode("ascii")}
+        return {"base64": base64.b64encode(content).decode("ascii")}
 
 
 def decode_headers(text: str) -> Headers:
     """The inverse of `encode_headers`, byte for byte."""
-    return tuple((name, _header_bytes(value)) for name, value in json.loads(text))
+    return tuple(
+        (
+            name if isinstance(name, str) else _bytes_of(name).decode("utf-8", "surrogateescape"),
+            None if value is None else _bytes_of(value),
+        )
+        for name, value in json.loads(text)
+    )
 
 
-def _header_bytes(value: str | dict[str, str] | None) -> bytes | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return value.encode("utf-8")
-    return base64.b64decode(value["base64"], validate=True)
+def _bytes_of(content: str | dict[str, str]) -> bytes:
+    if isinstance(content, str):
+        return content.encode("utf-8")
+    return base64.b64decode(content["base64"], validate=True)
 
 
 def encode_kept(partition_id: int, kept: KeptPayload) -> tuple[object, ...]:

@@ -33,8 +33,8 @@ from sharecoord.core.changes import (
     PartitionStart,
     PausesChanged,
 )
-from sharecoord.core.lanes import Mark, Order, Replayed, Selection, Taken
-from sharecoord.core.pauses import Pause, PauseScope
+from sharecoord.core.dispatch.pauses import Pause, PauseScope
+from sharecoord.core.letters.lanes import Mark, Marking, Replayed, Selection, SelectionResult
 from sharecoord.errors import (
     InternalError,
     InvalidConfigError,
@@ -51,6 +51,7 @@ from sharecoord.store import (
     partition_queries,
 )
 from sharecoord.store.dialects import ALONE, Dialect
+from sharecoord.store.errors_map import StoreBusyError
 from sharecoord.store.errors_servers import StoreConflictError, StoreRefusedError
 from sharecoord.store.schema import SCRIPTS, prepare_schema
 from sharecoord.store.server_statements import make_statements
@@ -206,9 +207,19 @@ class SqlStore:
         self._dialect.give_back()
 
     def renew_lease(self, *, duration_ms: int) -> int:
-        self._opened()
+        transactions = self._opened()
         self._dialect.keep()
-        return self._change(lambda connection: self._renew(connection, duration_ms))
+        try:
+            return self._change_in(
+                transactions.write_beside, lambda connection: self._renew(connection, duration_ms)
+            )
+        except StoreBusyError:
+            if self._fleet or not transactions.is_writing:
+                raise
+            # A commit of our own takes long, and a file has one writer. Its lock is what keeps
+            # others out, and nobody reads the row.
+            with self._read() as connection:
+                return self._dialect.now_ms(connection)
 
     def _renew(self, connection: Connection, duration_ms: int) -> int:
         now_ms = self._dialect.now_ms(connection)
@@ -246,6 +257,13 @@ class SqlStore:
         begin = (
             transactions.write_apart if apart else partial(transactions.write, together=together)
         )
+        return self._change_in(begin, work)
+
+    @staticmethod
+    def _change_in(
+        begin: Callable[[], contextlib.AbstractContextManager[Connection]],
+        work: Callable[[Connection], T],
+    ) -> T:
         for pause_s in CONFLICT_PAUSES_S:
             try:
                 with begin() as connection:
@@ -267,6 +285,9 @@ class SqlStore:
         return self._transactions
 
     # -- the hot path ---------------------------------------------------------------------------
+
+    def fits(self, payload: Sequence[bytes | None]) -> bool:
+        return self._dialect.fits(payload)
 
     def commit(self, batch: CommitBatch) -> CommitResult:
         statements = self._statements
@@ -416,12 +437,12 @@ class SqlStore:
     def delete_group(self, group_id: str) -> bool:
         return self._change(lambda c: group_queries.delete_group(c, self._dialect, group_id))
 
-    def take_in(self, selections: Sequence[Selection], order: Order) -> list[Taken]:
+    def take_in(self, selections: Sequence[Selection], marking: Marking) -> list[SelectionResult]:
         if not selections:
             return []
-        return self._change(lambda c: lane_queries.take_in(c, self._dialect, selections, order))
+        return self._change(lambda c: lane_queries.take_in(c, self._dialect, selections, marking))
 
-    def withdraw(self, keys: Sequence[PartitionKey]) -> list[Taken]:
+    def withdraw(self, keys: Sequence[PartitionKey]) -> list[SelectionResult]:
         if not keys:
             return []
         return self._change(lambda c: lane_queries.withdraw(c, self._dialect, keys))

@@ -11,6 +11,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     ForeignKeyConstraint,
     Index,
     Integer,
@@ -21,10 +22,11 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    event,
 )
 from sqlalchemy.dialects import mysql
 
-HEAD_REVISION = "0001"
+HEAD_REVISION = "0002"
 """The revision of the schema below; `store/migrations` ends there."""
 
 METADATA = MetaData(
@@ -250,7 +252,7 @@ LETTER_MARK = Table(
     "letter_mark",
     METADATA,
     Column("partition_id", ROW_ID, primary_key=True, autoincrement=False),  # the lane's
-    # From here on the columns and their order are those of `core.lanes.Mark`.
+    # From here on the columns and their order are those of `core.letters.lanes.Mark`.
     Column("first_offset", BigInteger, primary_key=True, autoincrement=False),
     Column("last_offset", BigInteger, nullable=False),
     Column("kind", String(16), nullable=False),  # redriven or discarded
@@ -258,6 +260,45 @@ LETTER_MARK = Table(
     Column("at_ms", BigInteger, nullable=False),
     _of_share_partition(),
 )
+
+_UTC_OF_MS = {
+    "sqlite": "datetime({0} / 1000, 'unixepoch')",
+    "postgresql": "to_timestamp({0} / 1000) AT TIME ZONE 'UTC'",
+    "mysql": "TIMESTAMPADD(SECOND, {0} DIV 1000, '1970-01-01')",
+}
+"""A time of the store as a person reads it, to the second."""
+
+_RECORDS_IN_FLIGHT = """
+CREATE VIEW records_in_flight AS
+SELECT p.group_id, p.topic, p.partition_index, p.lane, f.first_offset, f.last_offset,
+       CASE f.state WHEN 0 THEN 'available' WHEN 1 THEN 'acquired' WHEN 3 THEN 'archiving'
+                    ELSE 'archived' END AS state,
+       f.delivery_count, f.member_id, m.client_id, m.host,
+       CASE WHEN f.state = 1 THEN {locked_until} END AS locked_until_utc,
+       CASE WHEN f.available_at_ms > 0 THEN {available_at} END AS available_at_utc,
+       f.reason
+FROM in_flight f
+JOIN share_partition p ON p.id = f.partition_id
+LEFT JOIN member m ON m.group_id = p.group_id AND m.member_id = f.member_id
+WHERE NOT p.closed
+"""
+"""What is not finished, with the names of those whom it concerns: for people, no code reads it."""
+
+
+def _make_view(_: MetaData, connection: Connection, **__: object) -> None:
+    utc = _UTC_OF_MS.get(connection.dialect.name, _UTC_OF_MS["mysql"])
+    view = _RECORDS_IN_FLIGHT.format(
+        locked_until=utc.format("f.deadline_ms"), available_at=utc.format("f.available_at_ms")
+    )
+    connection.exec_driver_sql(view)
+
+
+def _drop_view(_: MetaData, connection: Connection, **__: object) -> None:
+    connection.exec_driver_sql("DROP VIEW IF EXISTS records_in_flight")
+
+
+event.listen(METADATA, "after_create", _make_view)
+event.listen(METADATA, "before_drop", _drop_view)
 
 # Alembic's own table, made here so that a fresh store needs no Alembic.
 ALEMBIC_VERSION = Table(

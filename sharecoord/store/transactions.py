@@ -13,18 +13,27 @@ from sharecoord.store.dialects import READ_ONLY, Dialect
 from sharecoord.store.errors_map import is_store_error
 
 
+class _Kept:
+    """A connection that is kept open between transactions, which come one after the other."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.connection: Connection | None = None
+
+
 class Transactions:
     """Hands out connections inside transactions, and translates the errors.
 
-    The committer's connection is kept open. Whatever goes wrong on a connection, it is closed,
-    which rolls back; the next transaction gets a new one.
+    The committer's connection is kept open, and so is the one of the lease, which must not wait for
+    a commit. Whatever goes wrong on a connection, it is closed, which rolls back; the next
+    transaction gets a new one.
     """
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._engine = dialect.make_engine()
-        self._lock = threading.Lock()
-        self._kept: Connection | None = None
+        self._committer = _Kept()
+        self._lease = _Kept()
         self._lock_readers = threading.Lock()
         self._reader: Connection | None = None
         self._closed = False
@@ -36,15 +45,30 @@ class Transactions:
         Args:
             together: It is a `Dialect.together` block.
         """
-        with self._lock:
-            connection = self._kept
-            self._kept = None
+        with self._kept_open(self._committer, together=together) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def write_beside(self) -> Iterator[Connection]:
+        """A writing transaction beside the committer's, on a connection that is kept as well."""
+        with self._kept_open(self._lease) as connection:
+            yield connection
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a transaction runs, or waits, on the committer's connection."""
+        return self._committer.lock.locked()
+
+    @contextlib.contextmanager
+    def _kept_open(self, kept: _Kept, *, together: bool = False) -> Iterator[Connection]:
+        with kept.lock:
+            connection, kept.connection = kept.connection, None
             if connection is None:
                 # The last one broke, or there was none: what else broke with it?
                 self._dialect.keep()
             with self._transaction(connection, together=together) as connection:
                 yield connection
-            self._kept = connection
+            kept.connection = connection
 
     @contextlib.contextmanager
     def write_apart(self) -> Iterator[Connection]:
@@ -82,10 +106,11 @@ class Transactions:
 
     def close(self) -> None:
         """Closes every connection that is not inside a transaction. Never raises."""
-        with self._lock:
-            self._closed = True
-            _discard(self._kept)
-            self._kept = None
+        self._closed = True
+        for kept in (self._committer, self._lease):
+            with kept.lock:
+                _discard(kept.connection)
+                kept.connection = None
         with self._lock_readers:
             _discard(self._reader)
             self._reader = None

@@ -10,9 +10,9 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 from sharecoord.core.changes import PartitionKey, key_of
-from sharecoord.core.events import COLUMN_NAMES, EventBlock, EventKind, GroupEvent, RangeEvent
-from sharecoord.core.range_events import STATE_NAMES
 from sharecoord.core.states import RecordState
+from sharecoord.eventlog.ranges import STATE_NAMES
+from sharecoord.eventlog.schema import COLUMN_NAMES, EventBlock, EventKind, GroupEvent, RangeEvent
 from sharecoord.ports import EventFigures
 from sharecoord.store.memory_database import MemoryDatabase
 

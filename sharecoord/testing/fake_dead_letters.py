@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from sharecoord.core.dead_letters import OutboxMark
+from sharecoord.core.letters.dead_letters import OutboxMark
 from sharecoord.errors import (
     KafkaUnavailableError,
     LimitExceededError,

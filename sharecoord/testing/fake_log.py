@@ -11,11 +11,13 @@ import itertools
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
+from sharecoord.core.dispatch.schedule import due_times
 from sharecoord.core.records import Headers, RecordChunk
-from sharecoord.core.schedule import due_times
 from sharecoord.errors import (
     KafkaUnavailableError,
     OffsetOutOfRangeError,
+    SharecoordError,
+    UnauthorizedError,
     UnknownTopicOrPartitionError,
 )
 from sharecoord.kafka.looks import SharedLooks
@@ -58,12 +60,15 @@ class FakePartition:
     log_end: int = 0
     stable_end: int | None = None
     """Last stable offset while a transaction is open; None = log end."""
+    shown_end: int | None = None
+    """What a new leader shows until its followers are there; None = log end."""
     aborted: set[int] = field(default_factory=set)
     """Offsets that read_committed leaves out."""
 
     def end(self, *, committed: bool) -> int:
         """Where a reader stops."""
-        return self.stable_end if committed and self.stable_end is not None else self.log_end
+        ends = (self.shown_end, self.stable_end if committed else None)
+        return min((end for end in ends if end is not None), default=self.log_end)
 
     def visible(self, offset: int, *, committed: bool) -> list[FakeRecord]:
         """Records from `offset` on that a reader gets."""
@@ -120,7 +125,7 @@ class FakeReading:
 
     def _step(self) -> None:
         self._scheduled = False
-        if self.closed or not self.wanted or self._log.down:
+        if self.closed or not self.wanted or self._log.down or self.topic in self._log.refusals:
             return
         found = self._log.find(self.topic, self.partition)
         if found is None:
@@ -181,6 +186,10 @@ class FakeLog:
         """How long a description takes."""
         self.describe_failures = 0
         """So many of the next descriptions fail."""
+        self.refusals: dict[str, UnauthorizedError] = {}
+        """Topics that nobody may describe or read; see `refuse`."""
+        self.leaderless: set[tuple[str, int]] = set()
+        """Partitions that tell no offsets."""
         self.drained_s: float | None = None
         """Since when the readers' queues are never empty; None = they are."""
         self._looks = SharedLooks(self.describe)
@@ -267,6 +276,10 @@ class FakeLog:
         log.records = [r for r in log.records if r.offset < offset]
         self._changed()
 
+    def refuse(self, topic: str) -> None:
+        """Refuses a topic until it is taken out of `refusals`."""
+        self.refusals[topic] = UnauthorizedError(f"Kafka refuses topic {topic!r}; allow READ")
+
     def set_down(self, *, down: bool) -> None:
         """Takes the cluster away, or brings it back."""
         self.down = down
@@ -337,12 +350,15 @@ class FakeLog:
         return {
             topic: TopicInfo(self._topics[topic][0], tuple(sorted(self._topics[topic][1])))
             for topic in topics
-            if topic in self._topics
+            if topic in self._topics and topic not in self.refusals
         }
 
     async def look(self, topic: str) -> TopicInfo | None:
         """A topic as it is now, by a request shared with others."""
-        return await self._looks.look(topic)
+        info = await self._looks.look(topic)
+        if topic in self.refusals:
+            raise self.refusals[topic]
+        return info
 
     async def offsets(
         self, queries: Sequence[OffsetQuery], *, committed: bool = False
@@ -351,8 +367,15 @@ class FakeLog:
         await asyncio.sleep(0.001)
         self._check_up()
         found: dict[OffsetQuery, int] = {}
+        problem: SharecoordError | None = None
         for query in queries:
             log = self.find(query.topic, query.partition)
+            if query.topic in self.refusals:
+                problem = self.refusals[query.topic]
+                continue
+            if (query.topic, query.partition) in self.leaderless:
+                problem = KafkaUnavailableError("the partition has no leader")
+                continue
             if log is None:
                 continue
             if query.timestamp_ms == EARLIEST:
@@ -362,6 +385,8 @@ class FakeLog:
             else:
                 later = (r.offset for r in log.records if r.timestamp_ms >= query.timestamp_ms)
                 found[query] = next(later, log.log_end)
+        if problem is not None and not found:
+            raise problem
         return found
 
     async def close(self) -> None:

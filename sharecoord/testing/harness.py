@@ -16,24 +16,24 @@ from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
 from sharecoord.core.changes import PartitionKey, key_of
-from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
-from sharecoord.core.held_book import lock_book_of
-from sharecoord.core.invariants import check_window
-from sharecoord.core.peering import Relayed
-from sharecoord.core.states import AcknowledgeType, AcquireMode, RecordState
+from sharecoord.core.fleet.held_book import lock_book_of
+from sharecoord.core.fleet.peering import Relayed
+from sharecoord.core.partition.decisions import AcknowledgedRange, HeldRange, TakenBack
+from sharecoord.core.partition.invariants import check_partition
+from sharecoord.core.states import AcknowledgeType, AcquireMode, RecordState, TakenBackReason
 from sharecoord.errors import SharecoordError, StoreUnavailableError
-from sharecoord.runtime.clock import RuntimeClock
-from sharecoord.runtime.committer import Committer
-from sharecoord.runtime.context import Context
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.effects import Collector
-from sharecoord.runtime.fleet import Fleet
-from sharecoord.runtime.group_actor import GroupActor
-from sharecoord.runtime.memory_budget import MemoryBudget
-from sharecoord.runtime.parking import ParkingLimits
-from sharecoord.runtime.partition_actor import PartitionActor
-from sharecoord.runtime.sessions import JoinCommand, Session
+from sharecoord.runtime.fleet.fleet import Fleet
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.kernel.budget import MemoryBudget
+from sharecoord.runtime.kernel.clock import RuntimeClock
+from sharecoord.runtime.kernel.committer import Committer
+from sharecoord.runtime.kernel.context import Context, Limits, ParkingLimits
+from sharecoord.runtime.kernel.lease import Lease
+from sharecoord.runtime.member.session import JoinCommand, Session
+from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.collector import Collector
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.event_book import EventBook
@@ -135,6 +135,10 @@ class _Stream:
         if self._is_current:
             self._member.acknowledged(acknowledge_id, results)
 
+    def taken_back(self, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
+        if self._is_current:
+            self._member.lost(key, ranges)
+
     def assigned(self, assignment: Assignment) -> None:
         if self._is_current:
             self._member.assignments.append(assignment)
@@ -163,6 +167,8 @@ class FakeMember:
         self.deliveries: list[Delivery] = []
         self.results: dict[int, list[PartitionResult]] = {}
         self.assignments: list[Assignment] = []
+        self.taken_back: list[TakenBack] = []
+        """What it was told of locks that ended without its word."""
         self.drained = False
         self.drained_to: list[str] = []
         self.ended: SharecoordError | bool = False
@@ -191,6 +197,14 @@ class FakeMember:
         """Keeps an answer."""
         self.results[acknowledge_id] = results
         self._arrived.set()
+
+    def lost(self, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
+        """Notes locks that ended without its word."""
+        self.taken_back += ranges
+        for each in ranges:
+            uncounted = each.reason is TakenBackReason.CHAIN_BROKE
+            held = HeldRange(*each[1:4])
+            self.ledger.lost(self.member_id, key, held, uncounted=uncounted)
 
     def end(self, error: SharecoordError | None) -> None:
         """Notes the end; a member that was removed holds nothing any more."""
@@ -232,7 +246,7 @@ class FakeMember:
         self.ledger.joined(self.member_id, book)
         self.ended = self.drained = False
         channel = _Stream(self, self.stream)
-        self.group, self.session, lost = await coordinator.join(group_id, command, channel)
+        self.group, self.session, lost = await coordinator.groups.join(group_id, command, channel)
         self._connected = True
         for entry in lost:
             self.ledger.lost(self.member_id, entry.key, entry.held)
@@ -386,6 +400,8 @@ class World:
         """Handle of the coordinator that was started last."""
         self.caller = VirtualStoreCaller()
         """The way of that coordinator to its store."""
+        self.lease_caller: VirtualStoreCaller | None = None
+        """That of its renewals, when these do not wait behind commits."""
         self.members: dict[str, FakeMember] = {}
         self.events = EventBook()
         self.dead_letters = FakeDeadLetters()
@@ -440,15 +456,20 @@ class World:
             catalog=self.log,
             clock=clock,
             committer=committer,
+            lease=Lease(store, self.lease_caller or caller, clock),
             budget=MemoryBudget(self.memory_bytes),
             new_incarnation=lambda: next(self._incarnations),
-            parking=self.parking,
+            limits=Limits(parking=self.parking),
             group_defaults=self.defaults,
-            fleet=Fleet(coordinator_id, clock) if fleet else None,
+            in_fleet=fleet,
             dead_letters=self.dead_letters.client(),
             events=self.events,
         )
-        coordinator = Coordinator(context, self.peers.network(coordinator_id) if fleet else None)
+        coordinator = Coordinator(
+            context,
+            Fleet(coordinator_id, clock) if fleet else None,
+            self.peers.network(coordinator_id) if fleet else None,
+        )
         if fleet:
             self.peers.coordinators[coordinator_id] = coordinator
         return coordinator
@@ -510,7 +531,7 @@ def check_coordinator(coordinator: Coordinator) -> None:
         for actor in group.partitions.values():
             if actor.partition is None:
                 continue
-            check_window(actor.partition.window)
+            check_partition(actor.partition)
             check_kept(actor)
             end = actor.partition.window.end_offset
             ahead = sum(
@@ -518,14 +539,15 @@ def check_coordinator(coordinator: Coordinator) -> None:
                 for chunk in actor.cache.after(end)
                 for first, last in chunk.runs(end)
             )
-            assert actor.fresh.records == ahead, f"{actor.fresh.records} fresh, found {ahead}"
+            counted = actor.log.fresh.records
+            assert counted == ahead, f"{counted} fresh, found {ahead}"
 
 
 def check_kept(actor: PartitionActor) -> None:
     """Checks that payloads are kept of unfinished records alone."""
     assert actor.partition is not None, "active"
-    window, kept = actor.partition.window, actor.kept.offsets
-    for first, last in kept.runs(0, 2**63 - 1):
+    window, kept = actor.partition.window, actor.books.kept.offsets
+    for first, last in kept.spans(0, 2**63 - 1):
         for offset in range(first, last + 1):
             found = window.ranges.get(offset)
             unfinished = found is not None and found[2].state is not RecordState.ARCHIVED

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sharecoord.core.changes import LogId, PartitionKey
-from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Delivery, PartitionResult
-from sharecoord.core.held_book import log_ids_of
+from sharecoord.core.fleet.held_book import log_ids_of
+from sharecoord.core.partition.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordState
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.fake_log import FakeLog
@@ -213,14 +213,17 @@ class Ledger:
                 if life.holder == member_id and not in_book(key, offset, life.token):
                     life.deadline_ms, life.unseen = 0, True
 
-    def lost(self, member_id: str, key: PartitionKey, held: HeldRange) -> None:
-        """A member was told that it lost an entry of its book."""
+    def lost(
+        self, member_id: str, key: PartitionKey, held: HeldRange, *, uncounted: bool = False
+    ) -> None:
+        """A member was told that it lost locks; `uncounted` = as if it had never had them."""
         book = self._books.get(member_id, {}).get(key, {})
         for offset in range(held.first, held.last + 1):
             book.pop(offset, None)
             life = self.life(key, offset)
             if (life.holder, life.token) == (member_id, held.lock_token):
                 life.deadline_ms = 0
+                life.unseen |= uncounted
 
     def gone(self, member_id: str) -> None:
         """A member left or its session ended: its locks mean nothing any more."""

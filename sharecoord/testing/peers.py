@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from sharecoord.core.delivery import Delivery
-from sharecoord.core.peering import GatewayItem, OwnerItem
+from sharecoord.core.fleet.peering import GatewayItem, OwnerItem
 from sharecoord.ports import PeerNetwork
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.owner import GatewayLink
+from sharecoord.runtime.fleet.owner import GatewayLink
 
 __all__ = ["PeerHub", "PeerLink"]
 
@@ -73,13 +73,15 @@ class PeerLink:
             owner: Who serves share-partitions to them.
             delay_s: Of each item.
         """
-        fleet, peers = gateway.context.fleet, owner.context.fleet
+        fleet, peers = gateway.fleet, owner.fleet
         assert fleet is not None, "built as one of a fleet"
         assert peers is not None, "built as one of a fleet"
         self._gateway, self._fleet, self._peers = gateway, fleet, peers
         self._owner_id = peers.coordinator_id
         back = _WayToGateway()
-        self._end = GatewayLink(owner, fleet.coordinator_id, back)
+        self._end = GatewayLink(
+            owner.context, owner.groups, peers.look_now, fleet.coordinator_id, back
+        )
         self._there = _Pipe(self._end.hear, delay_s)
         way = _WayToOwner(self._there)
         hear = fleet.gateway.linked(self._owner_id, way)

@@ -1,7 +1,8 @@
-"""The wire: the generated stubs, the codec between them and the core, errors as gRPC status."""
+"""The wire: the generated stubs, how they become values of the core, errors as gRPC status."""
 
 from __future__ import annotations
 
+from sharecoord_sdk._messages import Mapper
 from sharecoord_sdk._proto import (
     admin_service_pb2,
     admin_service_pb2_grpc,
@@ -17,6 +18,7 @@ PROTOCOL_VERSION = 1
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "Mapper",
     "admin_service_pb2",
     "admin_service_pb2_grpc",
     "peer_service_pb2",

@@ -9,9 +9,10 @@ from typing import cast
 from sharecoord.core import limits
 from sharecoord.core.changes import LANE_MARK, LogId, PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
-from sharecoord.core.records import RecordChunk
-from sharecoord.core.share_partition import AcknowledgedRange, HeldRange, RangeOutcome
-from sharecoord.core.states import AcknowledgeType
+from sharecoord.core.partition.decisions import TakenBack
+from sharecoord.core.partition.share_partition import AcknowledgedRange, HeldRange, RangeOutcome
+from sharecoord.core.records import Headers, RecordChunk, header_text
+from sharecoord.core.states import AcknowledgeType, TakenBackReason
 from sharecoord.errors import InvalidRequestError
 from sharecoord.wire import share_service_pb2 as service
 from sharecoord.wire import share_types_pb2 as types
@@ -188,9 +189,16 @@ def _add_headers(batch: types.RecordBatch, delivery: Delivery) -> None:
                 found = chunk.headers.get(index)
                 if found:
                     entry = batch.headers.add(index=position + index - start)
-                    for key, value in found:
-                        entry.headers.add(key=key, value=value)
+                    _add_each(entry, found)
         position += stop - start
+
+
+def _add_each(entry: types.RecordHeaders, headers: Headers) -> None:
+    for name, value in headers:
+        try:
+            entry.headers.add(key=name, value=value)
+        except UnicodeEncodeError:
+            entry.headers.add(key=header_text(name), value=value)
 
 
 def _add_checkpoints(batch: types.RecordBatch, delivery: Delivery) -> None:
@@ -223,7 +231,8 @@ def acknowledged_ranges(
                 f"acknowledgements.ranges.type {item.type} for offsets {item.first_offset} to "
                 f"{item.last_offset} is not one of ACCEPT, RELEASE, REJECT, RENEW, RETURN"
             )
-        reason: str | None = item.reason or None
+        # A NUL is a character to protobuf, and none to databases.
+        reason: str | None = item.reason.replace("\x00", "\ufffd") or None
         if reason is not None and len(reason.encode()) > limits.REASON_BYTES_MAX:
             raise InvalidRequestError(
                 f"acknowledgements.ranges.reason has more than {limits.REASON_BYTES_MAX} bytes"
@@ -281,6 +290,22 @@ def held_range(item: types.HeldRange) -> tuple[LogId, HeldRange]:
     return (name_of(place), place.topic_id.hex(), place.partition), held
 
 
+def taken_back(key: PartitionKey, ranges: Iterable[TakenBack]) -> list[service.TakenBack]:
+    """What a member hears of locks that ended without its word: a notice for each reason."""
+    notices: dict[TakenBackReason, service.TakenBack] = {}
+    for each in ranges:
+        notice = notices.get(each.reason)
+        if notice is None:
+            notice = notices[each.reason] = service.TakenBack(
+                partition=topic_partition(key),
+                reason=int(each.reason),  # type: ignore[arg-type]
+            )
+        notice.ranges.add(
+            first_offset=each.first, last_offset=each.last, lock_token=each.lock_token
+        )
+    return list(notices.values())
+
+
 def lost_range(lost: LostRange) -> types.HeldRange:
     """A lock-book entry that is no longer the member's."""
     return types.HeldRange(
@@ -325,4 +350,7 @@ def assignment(found: Assignment) -> service.Assignment:
             for topic, (topic_id, partitions) in found.topics.items()
         ],
         unknown_topics=found.unknown_topics,
+        starts_at_end=found.starts_at_end,
+        ordering=found.ordering,
+        refused_topics=found.refused_topics,
     )

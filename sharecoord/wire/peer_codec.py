@@ -1,4 +1,4 @@
-"""What coordinators say to each other (`core/peering.py`) as protobuf, both ways."""
+"""What coordinators say to each other (`core/fleet/peering.py`) as protobuf, both ways."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 
 from sharecoord import errors
 from sharecoord.core.changes import PartitionKey
-from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange
 from sharecoord.core.delivery import LostRange, PartitionResult
-from sharecoord.core.peering import (
+from sharecoord.core.fleet.peering import (
     Alive,
-    AskBooks,
-    Books,
+    AskLockBooks,
     Compared,
     Freed,
     GatewayItem,
     Hungry,
     Lend,
+    LockBooks,
     Look,
     MemberDown,
     MemberEnd,
+    MemberTakenBack,
     MemberUp,
     OwnerItem,
     Relayed,
@@ -29,8 +29,19 @@ from sharecoord.core.peering import (
     Settled,
     TimedOut,
 )
-from sharecoord.core.share_partition import RangeOutcome
-from sharecoord.core.states import AcknowledgeOutcome, AcquireMode, RecordState
+from sharecoord.core.partition.decisions import (
+    AcknowledgedRange,
+    AcquiredRange,
+    HeldRange,
+    TakenBack,
+)
+from sharecoord.core.partition.share_partition import RangeOutcome
+from sharecoord.core.states import (
+    AcknowledgeOutcome,
+    AcquireMode,
+    RecordState,
+    TakenBackReason,
+)
 from sharecoord.errors import SharecoordError
 from sharecoord.wire import codec
 from sharecoord.wire import peer_service_pb2 as peer
@@ -183,7 +194,7 @@ def _settle(found: peer.Settle) -> Settle:
     return Settle(found.handle, found.relay_id, key, ranges, found.may_wait)
 
 
-def _put_books(item: peer.GatewayItem, books: Books) -> None:
+def _put_books(item: peer.GatewayItem, books: LockBooks) -> None:
     into = item.books
     into.partition.CopyFrom(codec.topic_partition(books.key))
     into.group_id, into.owner_epoch = books.key.group_id, books.owner_epoch
@@ -191,9 +202,9 @@ def _put_books(item: peer.GatewayItem, books: Books) -> None:
         into.books.add(handle=handle, held=[_held(books.key, held) for held in ranges])
 
 
-def _books(found: peer.PartitionBooks) -> Books:
+def _books(found: peer.PartitionBooks) -> LockBooks:
     held = {each.handle: [_lost(entry).held for entry in each.held] for each in found.books}
-    return Books(_key(found.group_id, found.partition), found.owner_epoch, held)
+    return LockBooks(_key(found.group_id, found.partition), found.owner_epoch, held)
 
 
 def _put_freed(item: peer.GatewayItem, freed: Freed) -> None:
@@ -227,7 +238,7 @@ _TO_OWNER: dict[type, Callable[[peer.GatewayItem, Any], None]] = {
     MemberDown: _put_member_down,
     Lend: _put_lend,
     Settle: _put_settle,
-    Books: _put_books,
+    LockBooks: _put_books,
     Alive: _put_alive,
     Freed: _put_freed,
     Look: _put_look,
@@ -299,12 +310,32 @@ def _put_timed_out(item: peer.OwnerItem, timed_out: TimedOut) -> None:
     item.timed_out.handle = timed_out.handle
 
 
+def _put_taken_back(item: peer.OwnerItem, taken: MemberTakenBack) -> None:
+    item.taken_back.handle = taken.handle
+    item.taken_back.notices.extend(codec.taken_back(taken.key, taken.ranges))
+
+
+def _taken_back(found: peer.MemberTakenBack) -> MemberTakenBack:
+    ranges = [
+        TakenBack("", each.first_offset, each.last_offset, each.lock_token, _reason(notice.reason))
+        for notice in found.notices
+        for each in notice.ranges
+    ]
+    return MemberTakenBack(found.handle, _key("", found.notices[0].partition), ranges)
+
+
+def _reason(number: int) -> TakenBackReason:
+    """A reason that this release does not know is told as a change of the state."""
+    known = {int(each): each for each in TakenBackReason}
+    return known.get(number, TakenBackReason.STATE_CHANGED)
+
+
 def _put_hungry(item: peer.OwnerItem, hungry: Hungry) -> None:
     into = item.hungry
     into.group_id, into.topic, into.records = hungry.group_id, hungry.topic, hungry.records
 
 
-def _put_ask_books(item: peer.OwnerItem, ask: AskBooks) -> None:
+def _put_ask_books(item: peer.OwnerItem, ask: AskLockBooks) -> None:
     into = item.ask_books
     into.group_id, into.owner_epoch = ask.key.group_id, ask.owner_epoch
     into.partition.CopyFrom(codec.topic_partition(ask.key))
@@ -326,8 +357,9 @@ _TO_GATEWAY: dict[type, Callable[[peer.OwnerItem, Any], None]] = {
     Settled: _put_settled,
     Returned: _put_returned,
     TimedOut: _put_timed_out,
+    MemberTakenBack: _put_taken_back,
     Hungry: _put_hungry,
-    AskBooks: _put_ask_books,
+    AskLockBooks: _put_ask_books,
     Compared: _put_compared,
     MemberEnd: _put_member_end,
 }
@@ -339,8 +371,11 @@ _FROM_OWNER: dict[str, Callable[[Any], OwnerItem]] = {
     ),
     "returned": lambda found: Returned(found.handle, found.records_total, found.bytes_total),
     "timed_out": lambda found: TimedOut(found.handle),
+    "taken_back": _taken_back,
     "hungry": lambda found: Hungry(found.group_id, found.topic, found.records),
-    "ask_books": lambda found: AskBooks(_key(found.group_id, found.partition), found.owner_epoch),
+    "ask_books": lambda found: AskLockBooks(
+        _key(found.group_id, found.partition), found.owner_epoch
+    ),
     "compared": lambda found: Compared(found.handle, [_lost(each) for each in found.lost]),
     "member_end": lambda found: MemberEnd(
         found.handle, _error(found.reason, found.message, retriable=found.retriable)

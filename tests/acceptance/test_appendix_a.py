@@ -106,7 +106,7 @@ ROWS: dict[str, list[str]] = {
         "tests/sdk/test_worker_end.py::test_a_lost_lock_is_told_with_the_handlers_name",
     ],
     "a benchmark that has no order to keep": [
-        "tests/unit/bench/grid/test_pure.py::test_keys_follow_zipf",
+        "tests/unit/bench/engine/test_pure.py::test_keys_follow_zipf",
     ],
     "two owners for a while": [
         "tests/unit/runtime/test_store_failures.py::test_a_claim_by_another_coordinator_fences",

@@ -19,6 +19,7 @@ from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.devenv.processes import LOOPBACK, free_ports
 from sharecoord.devenv.topics import Topics
+from sharecoord.store.tables import HEAD_REVISION
 from tests.support import KafkaUnderTest, eventually, unique_name
 
 from .bad_input import poll_until, refusal_of, refused, run_cli
@@ -318,10 +319,10 @@ def test_a_store_of_a_newer_release_is_left_alone(
     before = rows(path)
     error = refusal_of(process)
     assert f"store {path} has schema 9999, written by sharecoord 9.9.9" in error
-    assert "Run that release or a newer one" in error
+    assert "Run the version that wrote it, or a newer one" in error
     assert rows(path) == before
     # The right release goes on where it stopped.
-    change(path, "update alembic_version set version_num = '0001'")
+    change(path, f"update alembic_version set version_num = '{HEAD_REVISION}'")
     topics.produce(name, 1)
     with process:
         assert consume(process.address, name, group, 1) == [20]

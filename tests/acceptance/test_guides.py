@@ -20,6 +20,9 @@ from tests.support import KafkaUnderTest, eventually, unique_name
 BEGINNINGS = ("dead letter:", "trace:", "listed:", "redriven:", "again:")
 """Of the lines that the guide to dead letters prints."""
 
+DEFAULTS = {"group.share.auto.offset.reset": "latest"}
+"""Of `sharecoord serve`, where the coordinators of tests differ."""
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -39,8 +42,9 @@ def run_example(
     names: dict[str, str],
     *files: str,
     section: str = "",
+    times: int = 1,
 ) -> list[str]:
-    """Runs the program of a guide; returns what it printed.
+    """Runs the program of a guide in front of a coordinator with defaults; returns what it printed.
 
     Args:
         guide: Its file.
@@ -49,14 +53,19 @@ def run_example(
         names: Topics and groups of the guide, and what they are called here.
         files: Files that the program makes; they go into the folder.
         section: Of the guide, when others have programs as well.
+        times: How often it is run; what the first run printed is returned.
     """
-    with CoordinatorProcess(servers, folder) as coordinator:
+    printed: list[str] = []
+    with CoordinatorProcess(servers, folder, settings=DEFAULTS) as coordinator:
         told = {"localhost:7070": coordinator.address, "localhost:9092": servers}
         told |= {file: str(folder / file) for file in files}
-        with example_process(example_of(guide, section), folder, told, names) as process:
-            eventually(lambda: process.exit_code is not None, 60, what="the end of the example")
-            assert process.exit_code == 0, process.log_tail()
-    return process.log_path.read_text(encoding="utf-8").splitlines()
+        for _ in range(times):
+            with example_process(example_of(guide, section), folder, told, names) as process:
+                eventually(lambda: process.exit_code is not None, 60, what="its end")
+                assert process.exit_code == 0, process.log_tail()
+            printed = printed or process.log_path.read_text(encoding="utf-8").splitlines()
+            process.log_path.unlink()
+    return printed
 
 
 @contextmanager
@@ -92,7 +101,7 @@ def check_said(guide: str, printed: list[str]) -> None:
 
 
 def test_delay(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
-    names = {"reminders": topic()}
+    names = {"reminders": topic(), "reminder-workers": unique_name("group")}
     lines = run_example("delay.md", kafka_broker.bootstrap_servers, tmp_path, names)
     printed = [line for line in lines if "delivery" in line]
     assert len(printed) == 4
@@ -102,7 +111,8 @@ def test_delay(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path
 
 
 def test_replay(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
-    names = {"invoices": topic(), "billing": unique_name("billing")}
+    names = {"invoices": topic(), "invoicing": unique_name("invoicing")}
+    names["second-look"] = unique_name("second-look")
     lines = run_example("replay.md", kafka_broker.bootstrap_servers, tmp_path, names)
     printed = [line for line in lines if line.startswith(("replay:", "second:", "left:"))]
     assert len(printed) == 5
@@ -118,7 +128,7 @@ def test_long_jobs(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_
 
 
 def test_values(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
-    names = {"orders": topic(), "returns": topic(), "order-workers": unique_name("group")}
+    names = {"baskets": topic(), "returns": topic(), "order-workers": unique_name("group")}
     lines = run_example("values.md", kafka_broker.bootstrap_servers, tmp_path, names)
     printed = [line for line in lines if line.startswith(("order ", "offset "))]
     assert len(printed) == 6
@@ -128,7 +138,8 @@ def test_values(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_pat
 def test_dead_letters(
     kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    names = {"payments": topic(), "billing-dead": unique_name("dead"), "look": unique_name("look")}
+    names = {name: unique_name(name) for name in ("billing", "billing-dead", "look")}
+    names["payments"] = topic()
     lines = run_example("dead-letters.md", kafka_broker.bootstrap_servers, tmp_path, names)
     printed = [line for line in lines if line.startswith(BEGINNINGS)]
     assert len(printed) == len(BEGINNINGS)
@@ -149,13 +160,16 @@ def test_worker(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_pat
     ]
 
 
-def test_exactly_once(
-    kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path
-) -> None:
-    names = {name: unique_name(name) for name in ("ledger", "ledger-outputs", "receipt-reader")}
-    names |= {"payments": topic(), "receipts": topic()}
+def test_exactly_once(kafka_broker: KafkaUnderTest, topics: Topics, tmp_path: Path) -> None:
+    """It makes its topics itself, and is run twice."""
+    made = ("sales", "sale-receipts")
+    named = (*made, "ledger", "ledger-outputs", "receipt-reader")
+    names = {name: unique_name(name) for name in named}
     servers = kafka_broker.bootstrap_servers
-    lines = run_example("exactly-once.md", servers, tmp_path, names, "bookings.db")
+    try:
+        lines = run_example("exactly-once.md", servers, tmp_path, names, "bookings.db", times=2)
+    finally:
+        topics.delete(*{names[each] for each in made} & set(topics.names()))
     words = ("acknowledged:", "booked:", "received:")
     printed = [line for line in lines if line.startswith(words)]
     assert len(printed) == 7
@@ -171,8 +185,9 @@ def test_order(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path
 
 
 def test_migration(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
-    names = {name: unique_name(name) for name in ("billing", "billing-old", "billing-new")}
-    names["payments"] = topic()
+    groups = ("accounting", "accounting-old", "accounting-new")
+    names = {name: unique_name(name) for name in groups}
+    names["charges"] = topic()
     servers, section = kafka_broker.bootstrap_servers, "From a plain consumer group"
     lines = run_example("migrate.md", servers, tmp_path, names, section=section)
     printed = [line for line in lines if line.startswith(("import:", "handled:", "export:"))]
@@ -191,21 +206,21 @@ AFTER = {
     ],
     "From KMQ": ["booked: 3 - delivery 1", "booked: 4 - delivery 2"],
 }
-"""Sections whose programs go on behind payment 2, and what they print."""
+"""Sections whose programs go on behind charge 2, and what they print."""
 
 
-def left_by_a_consumer_group(servers: str, topics: Topics, payments: str, last: int) -> str:
-    """Payments 1 to `last`; a consumer group has committed the first two.
+def left_by_a_consumer_group(servers: str, topics: Topics, charges: str, last: int) -> str:
+    """Charges 1 to `last`; a consumer group has committed the first two.
 
     Returns:
         Its name.
     """
     numbers = range(1, last + 1)
     records = [Record(b"alice" if n % 2 else b"bob", b"%d" % n) for n in numbers]
-    topics.produce(payments, records, partition=0)
+    topics.produce(charges, records, partition=0)
     group = unique_name("old")
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(payments, 0, 2)], asynchronous=False)
+    consumer.commit(offsets=[TopicPartition(charges, 0, 2)], asynchronous=False)
     consumer.close()
     return group
 
@@ -228,9 +243,9 @@ def test_migration_after(
 ) -> None:
     servers, said = kafka_broker.bootstrap_servers, AFTER[section]
     program = example_of("migrate.md", section)
-    names = {"payments": topic(), "billing": unique_name("billing")}
+    names = {"charges": topic(), "accounting": unique_name("accounting")}
     last = 2 + sum(line.startswith("booked:") for line in said)
-    old = left_by_a_consumer_group(servers, topics, names["payments"], last)
+    old = left_by_a_consumer_group(servers, topics, names["charges"], last)
     if '"receipts"' in program:
         names["receipts"] = topic()
         topics.produce(names["receipts"], [Record(None, b"receipt 1")], partition=0)
@@ -238,8 +253,8 @@ def test_migration_after(
     with CoordinatorProcess(servers, tmp_path) as coordinator:
         with AdminClient({"bootstrap.servers": coordinator.address}) as admin:
             if 'ordering="key"' in program:
-                admin.alter_group_configs(names["billing"], {"share.ordering": "key"})
-            admin.import_offsets(names["billing"], old)
+                admin.alter_group_configs(names["accounting"], {"share.ordering": "key"})
+            admin.import_offsets(names["accounting"], old)
         told = {"localhost:7070": coordinator.address}
         with example_process(program, tmp_path, told, names) as process:
 
@@ -254,7 +269,7 @@ def test_migration_after(
 
 
 def test_pause(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
-    names = {"payments": topic(), "transfers": unique_name("transfers")}
+    names = {"transfers": topic(), "transfer-desk": unique_name("desk")}
     lines = run_example("pause.md", kafka_broker.bootstrap_servers, tmp_path, names)
     words = ("paid:", "while", "paused", "offset")
     printed = [line for line in lines if line.startswith(words)]

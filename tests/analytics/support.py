@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sharecoord.analytics import frames
-from sharecoord.core.events import COLUMN_NAMES, COLUMNS, SCHEMA_VERSION, ColumnType
+from sharecoord.eventlog.schema import COLUMN_NAMES, COLUMNS, SCHEMA_VERSION, ColumnType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

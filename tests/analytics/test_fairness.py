@@ -9,7 +9,8 @@ import pytest
 from sharecoord.analytics import census
 from sharecoord.analytics.fairness import transform
 from sharecoord.analytics.fairness.settings import FairnessSettings
-from sharecoord.core.fair_share import fair_level, fairness
+from sharecoord.core.dispatch.fair_share import fair_level
+from tests.fairness import fairness_over
 
 from .support import Row, at, by, change, dicts, event, frame, handed, sample
 
@@ -45,6 +46,15 @@ def groups(spark: SparkSession, rows: list[Row]) -> dict[str, Row]:
     return by(found, "group_id")
 
 
+def index(rows: list[Row]) -> float:
+    """Jain's index of samples of one coordinator, by the definition in core."""
+    times = sorted({row["time"] for row in rows})
+    return fairness_over(
+        {row["member_id"]: (row["demand"], row["got"]) for row in rows if row["time"] == time}
+        for time in times
+    )
+
+
 def naive(seconds: float) -> Any:
     """A time as Spark hands it to Python: the wall clock of this machine."""
     return at(seconds).astimezone().replace(tzinfo=None)
@@ -69,14 +79,14 @@ def test_windows_and_the_whole_range(spark: SparkSession) -> None:
     assert len(found) == 3 + 2 + 3
     first = found["g", None, None, naive(0)]
     assert (first["demand"], first["got"]) == (64, 30)
-    assert first["level"] == pytest.approx(fair_level([34, 30], [30, 0]))
-    assert first["jain"] == pytest.approx(fairness([34, 30], [30, 0])) == pytest.approx(0.5)
+    assert first["level"] == pytest.approx(3 * fair_level([10, 10], [10, 0]))
+    assert first["jain"] == pytest.approx(index(rows[:6])) == pytest.approx(0.5)
     assert (first["members"], first["wanting"], first["window_ms"]) == (2, 2, 10_000)
     assert (first["records"], first["records_jain"], first["gini"]) == (30, 0.5, 0.5)
     second = found["g", None, None, naive(10)]
     assert (second["jain"], second["members"], second["top_share"]) == (1.0, 1, 1.0)
     whole = found["g", None, None, None]
-    assert whole["jain"] == pytest.approx(fairness([34, 60], [30, 30]))
+    assert whole["jain"] == pytest.approx(index([row for row in rows if row["kind"] == "member"]))
     assert (whole["records"], whole["records_jain"], whole["window_ms"]) == (60, 1.0, None)
     # Who got nothing of a partition counts there as 0.
     place = found["g", "t", 0, naive(0)]
@@ -167,17 +177,41 @@ def test_it_was_not_the_members_turn(spark: SparkSession) -> None:
     assert [row["starved"] for row in found.values()] == [False] * 12
 
 
-def test_who_never_gets_anything_is_starved(spark: SparkSession) -> None:
-    rows = [sample(1, "a", 5, 5), sample(1, "b", 5, 0), handed(1, "a", 5)]
+def test_who_has_just_come_is_not_starved(spark: SparkSession) -> None:
+    """It joined in the last second, and it was not served yet."""
+    rows = [sample(second, "a", 5, 5) for second in range(1, 21)]
+    rows += [sample(20, "b", 5, 0), handed(1, "a", 5)]
     found = members(spark, rows)
-    assert (found["b"]["starved"], found["b"]["starvation_ms"]) == (True, 1_000)
-    assert found["b"]["starved_since"] == naive(0)
+    assert (found["b"]["starved"], found["b"]["starvation_ms"]) == (False, 1_000)
     assert (found["b"]["records"], found["b"]["share"], found["b"]["fair_part"]) == (0, 0.0, 0.0)
     assert (found["a"]["starved"], found["a"]["share"]) == (False, 1.0)
-    assert found["a"]["fair_part"] == pytest.approx(2.0)
-    # Where there is nothing, or no demand, nobody starves.
-    assert not members(spark, [sample(1, "b", 5, 0)])["b"]["starved"]
-    assert not members(spark, [sample(1, "a", 5, 5), sample(1, "b", 0, 0)])["b"]["starved"]
+    # 100 of 97.5 that would have been fair.
+    assert found["a"]["fair_part"] == pytest.approx(100 / 97.5)
+
+
+def test_who_gets_nothing_where_there_is_nothing_does_not_starve(spark: SparkSession) -> None:
+    rows = [sample(second, "b", 5, 0) for second in range(1, 9)]
+    assert not members(spark, rows)["b"]["starved"]
+    served = [sample(second, "a", 5, 5) for second in range(1, 9)]
+    assert not members(spark, [*served, *(row | {"demand": 0} for row in rows)])["b"]["starved"]
+    found = members(spark, [*served, *rows])["b"]
+    assert (found["starved"], found["starvation_ms"]) == (True, 8_000)
+    assert found["starved_since"] == naive(0)
+
+
+def test_members_one_after_the_other_are_compared_with_nobody(spark: SparkSession) -> None:
+    """Of three that never met one got 77 %: each got all that there was while it was there."""
+    got = {"a": 77, "b": 12, "c": 11}
+    rows = [
+        sample(1 + 10 * place + second, member, 100, records)
+        for place, (member, records) in enumerate(got.items())
+        for second in range(10)
+    ]
+    rows += [handed(1, member, 10 * records) for member, records in got.items()]
+    whole = windows(spark, rows)["g", None, None, None]
+    assert (whole["jain"], whole["top_share"]) == (pytest.approx(1.0), 0.77)
+    parts = [row["fair_part"] for row in members(spark, rows).values()]
+    assert parts == pytest.approx([1.0] * 3)
 
 
 def test_the_longest_stretch_counts(spark: SparkSession) -> None:
@@ -235,6 +269,19 @@ def test_who_held_more_than_its_share(spark: SparkSession) -> None:
     assert [found[name]["over_share_ms"] for name in "ab"] == [1_000, 0]
 
 
+def test_a_window_that_is_sampled_every_five_seconds_counts_in_all_of_them(
+    spark: SparkSession,
+) -> None:
+    placed = {"topic": "t", "topic_id": "x", "window_max": 100, "interval_ms": 5_000}
+    rows = [event("partition", s, partition=p, **placed) for s in (5, 10) for p in (0, 1)]
+    # Another owner, whose samples come at other moments.
+    rows += [event("partition", s, partition=2, **placed) for s in (3, 8, 13)]
+    for second in range(1, 11):
+        rows += [sample(second, "a", 5, 5, held=151), sample(second, "b", 5, 5, held=150)]
+    found = members(spark, rows)
+    assert [found[name]["over_share_ms"] for name in "ab"] == [10_000, 0]
+
+
 def test_what_is_held_in_parts_of_a_second_is_no_more_than_in_the_whole(
     spark: SparkSession,
 ) -> None:
@@ -290,6 +337,36 @@ def test_a_topic_made_anew_is_another_share_partition(spark: SparkSession) -> No
     assert [(row["seen"], row["expected"]) for row in dicts(found)] == [(2, 2)] * 2
 
 
+def deleted(seconds: float, **values: Any) -> Row:
+    return event("group", seconds, event="deleted", **values)
+
+
+def lives(spark: SparkSession, rows: list[Row]) -> list[tuple[int, int]]:
+    """Changes seen and expected, by share-partition and life."""
+    events = frame(spark, rows)
+    known = census.with_lives(events, census.deletions(events))
+    found = [row for row in dicts(census.census(known)) if row["partition"] is not None]
+    return sorted((row["seen"], row["expected"]) for row in found)
+
+
+def test_changes_that_begin_anew_after_a_deletion_are_counted_by_themselves(
+    spark: SparkSession,
+) -> None:
+    first = [handed(1, "a", 1, change_sequence=n) for n in range(400, 500)]
+    second = [handed(3, "a", 1, change_sequence=n) for n in range(1, 51)]
+    rows = [*first, deleted(2, topic="t"), *second]
+    assert lives(spark, rows) == [(50, 50), (100, 100)]
+    # Another topic's, and another group's.
+    for other in (deleted(2, topic="u"), deleted(2, group_id="h")):
+        assert lives(spark, [*first, other, *second]) == [(150, 499)]
+
+
+def test_a_loss_is_not_hidden_by_the_numbers_of_another_life(spark: SparkSession) -> None:
+    first = [handed(1, "a", 1, change_sequence=n) for n in range(1, 101) if n % 10]
+    second = [handed(3, "a", 1, change_sequence=n) for n in range(1, 101)]
+    assert lives(spark, [*first, deleted(2), *second]) == [(90, 99), (100, 100)]
+
+
 # -- groups ---------------------------------------------------------------------------------------
 
 
@@ -310,7 +387,7 @@ def test_a_group_in_figures(spark: SparkSession) -> None:
     assert list(found) == ["g"]
     row = found["g"]
     assert (row["members"], row["starved"], row["starved_members"]) == (2, 1, ["b"])
-    assert row["jain"] == pytest.approx(fairness([600, 600], [400, 60]))
+    assert row["jain"] == pytest.approx(index(starving(5, 12)))
     assert row["records"] == 462
     assert row["dwell_p99_ms"] == 10
     assert (row["complete"], row["lost"], row["incomplete_partitions"]) == (2 / 3, 4, 1)
@@ -319,7 +396,7 @@ def test_a_group_in_figures(spark: SparkSession) -> None:
     assert row["worst_window"] in {naive(0), naive(10)}
     assert row["events"] == len(rows) - 1
     beside = census.unassigned(census.census(frame(spark, rows)))
-    assert [tuple(each) for each in beside.collect()] == [(9, 1)]
+    assert [tuple(each) for each in beside.collect()] == [(9, 1, 0)]
 
 
 def test_groups_of_one_and_of_none(spark: SparkSession) -> None:
@@ -354,8 +431,8 @@ def test_starved_members_are_listed_to_a_limit(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transform, "LISTED_MAX", 2)
-    rows = [sample(second, "a", 9, 9) for second in range(1, 5)]
-    rows += [sample(s, f"m{i}", 9, 0) for i in range(1, 4) for s in range(1, 1 + i)]
+    rows = [sample(second, "a", 9, 9) for second in range(1, 9)]
+    rows += [sample(s, f"m{i}", 9, 0) for i in range(1, 4) for s in range(1, 5 + i)]
     row = groups(spark, rows)["g"]
     assert row["starved"] == 3
     assert row["starved_members"] == ["m3", "m2"], "the longest first"

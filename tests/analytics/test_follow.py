@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +140,33 @@ def test_groups_are_chosen(spark: SparkSession, tmp_path: Path) -> None:
     assert {r["group_id"] for r in run.rows} == {"h"}
 
 
+def test_without_since_it_begins_with_the_windows_that_are_open(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """All history, in a single micro-batch, would fill memory and state."""
+    now_s = int(time.time())
+    to_now = datetime.fromtimestamp(now_s - 60, UTC) - at(0)
+    recent = [row | {"time": row["time"] + to_now} for row in [*busy(0, 100), *end(100)]]
+    write(tmp_path / "e", [*busy(0, 20), *recent])
+    run = Run(spark, str(tmp_path / "e"), tmp_path / "out")
+    run(FollowSettings(watermark_ms=5_000, until_idle_s=3))
+    first_s = min(row["window_start"] for row in run.rows) // 1_000
+    assert first_s == (first_s // 10) * 10
+    assert now_s - 15 <= first_s <= now_s + 60
+    whole = Run(spark, str(tmp_path / "e"), tmp_path / "whole")
+    whole(FollowSettings(watermark_ms=5_000, until_idle_s=3), wanted=Range(since=at(0)))
+    assert min(row["window_start"] for row in whole.rows) == T0_MS
+    # Where it began stays, however long the job was away.
+    kept = json.loads(
+        (tmp_path / "out" / "_checkpoint" / "sharecoord" / "settings.json").read_text()
+    )
+    begins = datetime.fromisoformat(kept[follow.BEGINS])
+    assert begins.timestamp() == first_s
+    description = follow._description(str(tmp_path / "e"), Range(), ONCE)
+    place = str(tmp_path / "out" / "_checkpoint")
+    assert follow._check_checkpoint(spark, place, "", description, at(9)) == begins
+
+
 # -- restarts, late and repeated rows -------------------------------------------------------------
 
 
@@ -269,7 +298,11 @@ def test_a_checkpoint_is_for_one_thing(spark: SparkSession, tmp_path: Path) -> N
     assert kept["--events"] == events
 
 
-def test_it_ends_when_nothing_comes(spark: SparkSession, topic: EventTopic, tmp_path: Path) -> None:
+def test_it_ends_when_nothing_comes(
+    spark: SparkSession, topic: EventTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The cluster of this test finds no offsets by time: all of the topic is read.
+    monkeypatch.setattr(follow, "_open_since", lambda *_: None)
     topic.send_rows([*busy(0, 20), *end(20)])
     run = Run(spark, topic.place(), tmp_path / "out")
     run(FollowSettings(watermark_ms=5_000, until_idle_s=3.0))

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from sharecoord.devenv.mock_cluster import MockCluster
-from tests.support import eventually
+from tests.conftest import TopicFactory
+from tests.support import KafkaUnderTest, eventually
 
 from .support import busy, end
 from .topics import EventTopic
@@ -60,7 +60,7 @@ class Job:
 def job(topic: EventTopic, out: Path, rules: Path) -> Iterator[Job]:
     command = [*COMMAND, "fairness", "--follow", "--events", f"kafka:{topic.name}"]
     command += ["--kafka", topic.settings["bootstrap.servers"], "--out", str(out), "--json"]
-    command += ["--watermark", "5s", "--alerts", str(rules)]
+    command += ["--watermark", "5s", "--alerts", str(rules), "--since", "2026-01-05"]
     command += ["--master", "local[2]", "--driver-memory", "1g"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environ = {**os.environ, "TZ": "Asia/Tokyo"}
@@ -72,16 +72,19 @@ def job(topic: EventTopic, out: Path, rules: Path) -> Iterator[Job]:
 
 
 @pytest.mark.timeout(600)
-def test_killed_and_started_again(mock_cluster: MockCluster, tmp_path: Path) -> None:
-    topic, out, rules = EventTopic(mock_cluster), tmp_path / "out", tmp_path / "alerts.yaml"
+def test_killed_and_started_again(
+    kafka_broker: KafkaUnderTest, topic: TopicFactory, tmp_path: Path
+) -> None:
+    events = EventTopic(kafka_broker, topic(partitions=2))
+    out, rules = tmp_path / "out", tmp_path / "alerts.yaml"
     rules.write_text(RULES)
-    topic.send_rows([*busy(0, 30, starving=range(10, 35)), *end(20)])
-    with job(topic, out, rules) as first:
+    events.send_rows([*busy(0, 30, starving=range(10, 35)), *end(20)])
+    with job(events, out, rules) as first:
         eventually(lambda: len(first.windows()) >= 2, START_S, "two windows are closed")
         first.process.kill()
         first.wait()
-    topic.send_rows([*busy(30, 60, starving=range(10, 35)), *end(60)])
-    with job(topic, out, rules) as second:
+    events.send_rows([*busy(30, 60, starving=range(10, 35)), *end(60)])
+    with job(events, out, rules) as second:
         eventually(lambda: "00:01:00Z" in str(second.windows()), START_S, "all are closed")
         second.process.send_signal(signal.SIGTERM)
         assert second.wait() == 0, "".join(second.err)

@@ -19,7 +19,7 @@ from sharecoord.analytics.generate.plan import (
     GeneratorSettings,
     make_plan,
 )
-from sharecoord.core.events import COLUMN_NAMES, EventKind, GroupEvent, RangeEvent
+from sharecoord.eventlog.schema import COLUMN_NAMES, EventKind, GroupEvent, RangeEvent
 
 from .support import by, dicts
 

@@ -16,9 +16,9 @@ from sharecoord.analytics.fairness import job
 from sharecoord.analytics.frames import Findings, Range, read_events
 from sharecoord.analytics.kafka_source import connector, source
 from sharecoord.analytics.places import TopicPlace
-from sharecoord.core.events import COLUMN_NAMES
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.errors import InvalidConfigError, UnknownTopicOrPartitionError
+from sharecoord.eventlog.schema import COLUMN_NAMES
 
 from .support import ARROW_SCHEMA, Row, at, change, dicts, event, handed, sample, write
 from .topics import EventTopic, message

@@ -113,6 +113,20 @@ def test_what_waits_for_a_short_time_is_not_behind(spark: SparkSession) -> None:
     assert {row["behind"] for row in dicts(windows(spark, busy))} == {False}
 
 
+@pytest.mark.parametrize("waiting", [6, 7])
+def test_what_nobody_works_on_is_behind_however_little_it_is(
+    spark: SparkSession, waiting: int
+) -> None:
+    """Six records of six, where ten seconds' work would be six, are no less than seven of seven."""
+    rows = [stand(second, second * 6 // 10, second * 6 // 10) for second in range(1, 61)]
+    rows += [stand(s, 36 + waiting, 36, oldest_time=at(61)) for s in range(61, 100)]
+    found = by(windows(spark, rows), "window_start")
+    assert [found[naive(second)]["behind"] for second in (40, 50, 80, 90)] == [
+        *(False, False),
+        *(True, True),
+    ]
+
+
 # -- stretches and causes -------------------------------------------------------------------------
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812
 
 from sharecoord.analytics import measures
-from sharecoord.core.fair_share import fair_level, fair_parts, fairness, jain_index
+from sharecoord.core.dispatch.fair_share import fair_level, fair_parts, jain_index
+from tests.fairness import fairness
 
 from .support import Row, by, dicts
 
@@ -42,13 +43,14 @@ def check(spark: SparkSession, cases: list[list[tuple[int, int]]]) -> None:
         for place, (demand, got) in enumerate(case)
     ]
     members = spark.createDataFrame(rows, "case int, member_id string, demand long, got long")
-    part = measures.fair_part()
+    part = measures.ratio(F.col("got"), F.when(F.col("fair") > 0, F.col("fair")))
     found = by(
         measures.with_fair_level(members, ["case"])
+        .withColumn("fair", measures.fair_amount())
         .groupBy("case")
         .agg(
             F.max("level").alias("level"),
-            measures.jain(part).alias("jain"),
+            measures.jain(part, F.lit(1)).alias("jain"),
             F.array_sort(F.collect_list(part)).alias("parts"),
         ),
         "case",

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from sharecoord.analytics.errors import EventsCorruptError, EventsNotFoundError
+from sharecoord.analytics.errors import (
+    EventsCorruptError,
+    EventsNotFoundError,
+    EventsTwiceError,
+)
 from sharecoord.analytics.fairness import job
 from sharecoord.analytics.frames import Range, read_events
-from sharecoord.core.events import COLUMN_NAMES, SCHEMA_VERSION
+from sharecoord.analytics.lag import job as lag
+from sharecoord.eventlog.schema import COLUMN_NAMES, SCHEMA_VERSION
 
-from .support import ARROW_SCHEMA, at, event, handed, sample, write
+from .support import ARROW_SCHEMA, at, busy, event, handed, sample, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,3 +176,38 @@ def test_a_group_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "e", rows_of("g"))
     with pytest.raises(EventsNotFoundError, match="--group nobody"):
         job.run(spark, str(tmp_path / "e"), str(tmp_path / "o"), wanted=Range(groups=("nobody",)))
+
+
+# -- events that are there twice ------------------------------------------------------------------
+
+
+def test_a_copy_of_a_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (path,) = write(tmp_path / "e", busy(0, 20))
+    shutil.copy(path, path.with_name("copy of it.parquet"))
+    for run in (job.run, lag.run):
+        with pytest.raises(EventsTwiceError, match="hold the same events") as caught:
+            run(spark, str(tmp_path / "e"), str(tmp_path / "out"))
+        assert all(name in caught.value.message for name in (path.name, "copy of it.parquet"))
+    assert list((tmp_path / "out").iterdir()) == [], "no table has doubled figures"
+
+
+def test_files_that_were_joined_and_brought_back_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = busy(0, 20)
+    write(tmp_path / "e", rows[:30], name="events-1")
+    write(tmp_path / "e", rows[30:], name="events-2")
+    assert job.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).groups[0]["records"] == 200
+    write(tmp_path / "e", rows, name="events-joined")
+    with pytest.raises(EventsTwiceError, match=r"events-joined\.parquet"):
+        job.run(spark, str(tmp_path / "e"), str(tmp_path / "out"))
+
+
+def test_a_change_whose_rows_are_in_two_files_is_there_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for number in (0, 1):
+        parts = [handed(1, "a", 5, change_sequence=7, first_offset=5 * number)]
+        write(tmp_path / "e", parts, name=f"events-{number}")
+    (row,) = job.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).groups
+    assert (row["records"], row["complete"]) == (10, 1.0)

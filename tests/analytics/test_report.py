@@ -12,10 +12,10 @@ from sharecoord.analytics.fairness.settings import FairnessSettings
 from sharecoord.analytics.fairness.transform import acquired
 from sharecoord.analytics.report import job, transform
 from sharecoord.analytics.report.model import HEAT_ROWS, MEMBERS_LISTED, POINTS, TIMES
-from sharecoord.bench.grid.cell import Cell, Consumer
-from sharecoord.bench.grid.events import EVENTS_NAME, EventFolder
-from sharecoord.bench.grid.trial import Outcome
-from tests.unit.bench.grid.support import MS, make_samples, make_trial
+from sharecoord.bench.engine.cell import Cell, Consumer
+from sharecoord.bench.engine.trial import Outcome
+from sharecoord.bench.run.events import EVENTS_NAME, EventFolder
+from tests.unit.bench.engine.support import MS, make_samples, make_trial
 
 from .support import at, by, change, dicts, event, frame, handed, sample, write
 

@@ -1,4 +1,4 @@
-"""Events as messages of a topic of librdkafka's mock cluster, as a coordinator writes them."""
+"""Events as messages of a topic, as a coordinator writes them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from sharecoord.analytics.places import TopicPlace
-from sharecoord.core.events import SCHEMA_VERSION
 from sharecoord.devenv.mock_cluster import MockCluster
-from tests.support import unique_name
+from sharecoord.eventlog.schema import SCHEMA_VERSION
+from tests.support import KafkaUnderTest, unique_name
 
 from .support import ARROW_SCHEMA
 
@@ -32,10 +32,10 @@ def message(rows: Iterable[Mapping[str, Any]], schema: pa.Schema = ARROW_SCHEMA)
 
 
 class EventTopic:
-    """A new topic; it has four partitions."""
+    """A topic: one of a real cluster, or a new one of the mock cluster, with four partitions."""
 
-    def __init__(self, cluster: MockCluster) -> None:
-        self.name = unique_name("events")
+    def __init__(self, cluster: MockCluster | KafkaUnderTest, name: str = "") -> None:
+        self.name = name or unique_name("events")
         self.settings = {
             "bootstrap.servers": cluster.bootstrap_servers,
             "fetch.wait.max.ms": "5",
@@ -43,7 +43,7 @@ class EventTopic:
         self._producer = Producer(
             {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0, "log_level": 2}
         )
-        # A topic appears when a producer names it.
+        # In the mock cluster a topic appears when a producer names it.
         self._producer.list_topics(self.name, timeout=10)
 
     def place(self, *, skip_corrupt: bool = False) -> TopicPlace:

@@ -11,7 +11,8 @@ import pytest
 from tests.architecture.sources import python_files, relative, text_files
 
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 600
+FILE_LINES_MAX = 900
+"""A class is cut by what it owns: one file about one idea may be as long as this."""
 
 # Spelled in two halves, so that this file passes its own check.
 LEFTOVER = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")

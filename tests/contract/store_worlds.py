@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import sqlite3
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import make_url
 
@@ -29,6 +33,7 @@ from sharecoord.core.changes import (
 )
 from sharecoord.devenv.databases import drop_space, execute, is_postgres, make_space
 from sharecoord.errors import StoreOutcomeUnknownError
+from sharecoord.store import commit_queries
 from sharecoord.store.dialects import SqliteDialect
 from sharecoord.store.dialects.mysql import MySqlDialect
 from sharecoord.store.dialects.postgres import PostgresDialect
@@ -386,3 +391,29 @@ def commit(store: AnyStore, *changes: PartitionCommit) -> frozenset[int]:
 def ranges(store: AnyStore, partition_id: int) -> list[InFlightRow]:
     """All ranges of a partition as committed."""
     return store.read_in_flight(partition_id, from_offset=0, max_rows=1_000_000)
+
+
+@contextlib.contextmanager
+def long_commit(
+    store: AnyStore, change: PartitionCommit, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A commit in a thread that has written everything, and goes on after the block."""
+    write, written, goes_on = commit_queries.write_batch, threading.Event(), threading.Event()
+
+    def slow(*args: Any, **kwargs: Any) -> frozenset[int]:
+        fenced = write(*args, **kwargs)
+        written.set()
+        assert goes_on.wait(60), "the block has ended"
+        return fenced
+
+    monkeypatch.setattr(commit_queries, "write_batch", slow)
+    with ThreadPoolExecutor(1) as thread:
+        committed = thread.submit(commit, store, change)
+        assert written.wait(60), "the commit runs"
+        try:
+            yield
+            assert not committed.done()
+        finally:
+            goes_on.set()
+        assert committed.result(60) == frozenset()
+    monkeypatch.undo()

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from sharecoord.core.events import COLUMN_NAMES, SCHEMA_VERSION, EventBlock, EventKind, RangeEvent
 from sharecoord.devenv.mock_cluster import MockCluster
+from sharecoord.eventlog.schema import (
+    COLUMN_NAMES,
+    SCHEMA_VERSION,
+    EventBlock,
+    EventKind,
+    RangeEvent,
+)
 from sharecoord.ports import EventFigures, EventSink
 from tests.support import eventually_async, unique_name
 from tests.unit.events.support import NOON_US, block

@@ -7,19 +7,22 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from sharecoord.core.changes import payload_parts
 from sharecoord.devenv.databases import connect, is_postgres
 from sharecoord.errors import (
+    InternalError,
     InvalidConfigError,
     StoreInUseError,
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
 from sharecoord.store import commit_queries
-from sharecoord.store.dialects.mysql import MySqlDialect
+from sharecoord.store.dialects.mysql import STATEMENT_BYTES, WRITTEN_BYTES, MySqlDialect
 from sharecoord.store.dialects.postgres import PostgresDialect
 from sharecoord.store.sql_store import SqlStore
 from tests.contract.proxy import Proxy
@@ -31,6 +34,8 @@ from tests.contract.store_worlds import (
     commit,
     head_of,
     key_of,
+    letter_of,
+    long_commit,
     ranges,
     row_of,
 )
@@ -331,3 +336,34 @@ def test_the_real_clock_is_the_servers(server_world: ServerWorld) -> None:
     with store._read() as connection:
         now_ms = real.now_ms(server_world.dialects[id(store)], connection)  # type: ignore[arg-type]
     assert abs(now_ms - time.time() * 1000) < 60_000
+
+
+@pytest.mark.parametrize("fleet", [False, True])
+def test_a_lease_is_renewed_while_a_commit_runs(
+    server_world: ServerWorld, monkeypatch: pytest.MonkeyPatch, fleet: bool
+) -> None:
+    store = opened(server_world, server_world.url, fleet=fleet)
+    loaded = claimed(store)
+    before_ms = store.renew_lease(duration_ms=4000)
+    with long_commit(store, change_of(loaded, upserted=[row_of(0, 4)]), monkeypatch):
+        assert store.renew_lease(duration_ms=60_000) >= before_ms
+        assert store.renew_lease(duration_ms=60_000) >= before_ms
+    assert ranges(store, loaded.row.partition_id) == [row_of(0, 4)]
+
+
+def test_what_fits_is_taken_and_what_does_not_is_refused(mariadb_world: ServerWorld) -> None:
+    store = opened(mariadb_world, mariadb_world.url)
+    loaded = claimed(store)
+    with store._read() as connection:
+        packet = connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
+    largest = (packet - STATEMENT_BYTES) // WRITTEN_BYTES
+    for extra, fits in ((-10, True), (2 * STATEMENT_BYTES, False)):
+        letter = letter_of(0, value=b"'" * (largest + extra))
+        assert store.fits(payload_parts(letter)) == fits
+        change = replace(change_of(loaded), dead_letters=[letter])
+        if fits:
+            assert commit(store, change) == frozenset()
+        else:
+            # The server may hang up before it says why: as if all changes of a batch were to blame.
+            with pytest.raises((InternalError, StoreUnavailableError)):
+                commit(store, change)

@@ -70,7 +70,7 @@ def test_a_claim_leaves_what_is_due_last(world: World, rows: list[InFlightRow]) 
         left = waiting[most:]
         assert [*again.in_flight] == [row for row in rows if row not in left]
         offsets = {n for row in left for n in range(row.first_offset, row.last_offset + 1)}
-        found = again.parked.offsets.runs(0, 600)
+        found = again.parked.offsets.spans(0, 600)
         assert {n for first, last in found for n in range(first, last + 1)} == offsets
         assert again.parked.after == place_of(waiting[most - 1])
     for all_of_them in (None, len(waiting), 1_000):

@@ -16,7 +16,7 @@ from sharecoord.core.changes import (
     PartitionKey,
     PartitionRelease,
 )
-from sharecoord.core.pauses import WHOLE_GROUP, Pause
+from sharecoord.core.dispatch.pauses import WHOLE_GROUP, Pause
 from sharecoord.errors import InternalError, StoreInUseError, StoreOutcomeUnknownError
 from sharecoord.store.memory_store import MemoryStore
 from tests.contract.store_worlds import (

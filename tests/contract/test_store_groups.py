@@ -15,8 +15,8 @@ from sharecoord.core.changes import (
     PartitionCommit,
     PausesChanged,
 )
+from sharecoord.core.dispatch.pauses import PAUSES_MAX, WHOLE_GROUP, Pause, PauseScope
 from sharecoord.core.limits import BLOCKED_KEYS_MAX
-from sharecoord.core.pauses import PAUSES_MAX, WHOLE_GROUP, Pause, PauseScope
 from sharecoord.errors import InvalidRequestError, LimitExceededError
 from tests.contract.store_worlds import (
     START_MS,

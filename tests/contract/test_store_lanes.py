@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from sharecoord.core.changes import KeptPayload, PartitionKey
-from sharecoord.core.lanes import Mark, MarkKind, Order, Replayed, Run, Selection, Taken
+from sharecoord.core.letters.lanes import (
+    Mark,
+    Marking,
+    MarkKind,
+    Replayed,
+    Selection,
+    SelectionResult,
+)
 from tests.contract.store_worlds import (
     AnyStore,
     World,
@@ -27,7 +34,7 @@ from tests.contract.store_worlds import (
 LONGEST = "t" * 249
 """The longest name that Kafka has for a topic."""
 
-REDRIVE, DISCARD = Order(MarkKind.REDRIVEN, "run-1"), Order(MarkKind.DISCARDED, "run-2")
+REDRIVE, DISCARD = Marking(MarkKind.REDRIVEN, "run-1"), Marking(MarkKind.DISCARDED, "run-2")
 
 
 def lane_of(partition: int = 0, topic: str = "orders") -> PartitionKey:
@@ -35,10 +42,10 @@ def lane_of(partition: int = 0, topic: str = "orders") -> PartitionKey:
 
 
 def take(
-    store: AnyStore, *runs: tuple[int, int], order: Order = REDRIVE, keys: bytes | None = None
-) -> Taken:
-    selection = Selection(lane_of(), tuple(Run(*run) for run in runs), keys, rate_limit=7)
-    (taken,) = store.take_in([selection], order)
+    store: AnyStore, *runs: tuple[int, int], marking: Marking = REDRIVE, keys: bytes | None = None
+) -> SelectionResult:
+    selection = Selection(lane_of(), runs, keys, rate_limit=7)
+    (taken,) = store.take_in([selection], marking)
     return taken
 
 
@@ -50,7 +57,7 @@ def marks(store: AnyStore) -> list[Mark]:
 def test_a_selection_becomes_ranges_that_are_due(world: World) -> None:
     store = world.open()
     taken = take(store, (3, 5), (9, 9), keys=b"".join(bytes([n]) * 8 for n in range(4)))
-    assert taken == Taken(lane_of(), (Run(3, 5), Run(9, 9)), 0, 0)
+    assert taken == SelectionResult(lane_of(), ((3, 5), (9, 9)), 0, 0)
     (row,) = store.list_lanes()
     assert (row.key, row.stops_at, row.rate_limit) == (lane_of(), 10, 7)
     assert row.head is not None
@@ -73,7 +80,7 @@ def test_lanes_of_several_topics_stand_side_by_side(world: World) -> None:
     rows = store.open_partitions(keys)
     assert [row.key for row in rows] == keys
     assert len({row.partition_id for row in rows}) == 4
-    wanted = [Selection(key, (Run(0, 1),)) for key in keys[:2]]
+    wanted = [Selection(key, ((0, 1),)) for key in keys[:2]]
     assert [taken.key for taken in store.take_in(wanted, REDRIVE)] == keys[:2]
     assert {row.key for row in store.list_lanes()} == set(keys[:2])
     assert [(m.first_offset, m.last_offset) for m in marks(store)] == [(0, 1), (0, 1)]
@@ -83,10 +90,10 @@ def test_lanes_of_several_topics_stand_side_by_side(world: World) -> None:
 def test_what_bears_a_mark_is_taken_when_asked_for(world: World) -> None:
     store = world.open()
     take(store, (0, 4))
-    assert take(store, (3, 6), order=DISCARD) == Taken(lane_of(), (Run(5, 6),), 2, 0)
-    assert take(store, (4, 7)) == Taken(lane_of(), (Run(7, 7),), 3, 0)
-    again = Order(MarkKind.REDRIVEN, "run-3", again=True)
-    assert take(store, (4, 7), order=again) == Taken(lane_of(), (Run(5, 6),), 0, 2)
+    assert take(store, (3, 6), marking=DISCARD) == SelectionResult(lane_of(), ((5, 6),), 2, 0)
+    assert take(store, (4, 7)) == SelectionResult(lane_of(), ((7, 7),), 3, 0)
+    again = Marking(MarkKind.REDRIVEN, "run-3", again=True)
+    assert take(store, (4, 7), marking=again) == SelectionResult(lane_of(), ((5, 6),), 0, 2)
     assert [(m.first_offset, m.last_offset, m.kind, m.run_id) for m in marks(store)] == [
         (0, 4, "redriven", "run-1"),
         (5, 6, "discarded", "run-2"),
@@ -111,8 +118,8 @@ def test_what_is_not_finished_stays_and_its_owner_notices(world: World) -> None:
         dead_letters=[letter_of(16)],
     )
     assert commit(store, change) == frozenset()
-    again = Order(MarkKind.REDRIVEN, "run-2", again=True)
-    assert take(store, (5, 16), order=again).taken == (Run(5, 9), Run(13, 16))
+    again = Marking(MarkKind.REDRIVEN, "run-2", again=True)
+    assert take(store, (5, 16), marking=again).taken == ((5, 9), (13, 16))
     found = ranges(store, row.partition_id)
     assert [(r.first_offset, r.last_offset, r.state) for r in found] == [
         (5, 9, 0),
@@ -132,7 +139,7 @@ def test_what_is_not_finished_stays_and_its_owner_notices(world: World) -> None:
 
 def test_a_truncation_ends_what_was_asked_for(world: World) -> None:
     store = world.open()
-    assert take(store, (5, 19)).taken == (Run(5, 19),)
+    assert take(store, (5, 19)).taken == ((5, 19),)
     (row,) = store.list_lanes()
     loaded = claim_partition(store, row.partition_id, incarnation=1, previous_incarnation=None)
     assert loaded is not None
@@ -146,9 +153,9 @@ def test_a_truncation_ends_what_was_asked_for(world: World) -> None:
 
 def test_a_discard_alone_leaves_nothing_to_do(world: World) -> None:
     store = world.open()
-    assert take(store, (100, 109), order=DISCARD).taken == (Run(100, 109),)
+    assert take(store, (100, 109), marking=DISCARD).taken == ((100, 109),)
     assert store.list_lanes() == []
-    assert take(store, (200, 200)).taken == (Run(200, 200),)
+    assert take(store, (200, 200)).taken == ((200, 200),)
     (row,) = store.list_lanes()
     assert row.head is not None
     assert (row.head.start_offset, row.stops_at) == (200, 201)
@@ -157,7 +164,7 @@ def test_a_discard_alone_leaves_nothing_to_do(world: World) -> None:
 def test_what_was_never_handed_out_can_be_withdrawn(world: World) -> None:
     store = world.open()
     take(store, (0, 9))
-    take(store, (20, 24), order=DISCARD)
+    take(store, (20, 24), marking=DISCARD)
     (row,) = store.list_lanes()
     loaded = claim_partition(store, row.partition_id, incarnation=1, previous_incarnation=None)
     assert loaded is not None
@@ -165,7 +172,7 @@ def test_what_was_never_handed_out_can_be_withdrawn(world: World) -> None:
     rest = row_of(5, 9, state=0)._replace(hand_outs=0, delivery_count=0, lock_token=0)
     commit(store, change_of(loaded, head=head_of(3, 10), upserted=[tried, rest], deleted=[0]))
     (taken,) = store.withdraw([lane_of()])
-    assert taken.taken == (Run(5, 9),)
+    assert taken.taken == ((5, 9),)
     assert ranges(store, row.partition_id) == [tried]
     assert [(m.first_offset, m.last_offset) for m in marks(store)] == [(0, 4), (20, 24)]
     assert commit(store, change_of(loaded, head=head_of(3, 10))) == {row.partition_id}
@@ -174,7 +181,7 @@ def test_what_was_never_handed_out_can_be_withdrawn(world: World) -> None:
 def test_what_the_topic_did_not_take_goes_with_its_letters(world: World) -> None:
     store = world.open()
     kept = [KeptPayload.of(at, None, b"%d" % at, (("h", None),), (7, 0)) for at in (3, 5, 8)]
-    selection = Selection(lane_of(), (Run(3, 5),), kept=tuple(kept))
+    selection = Selection(lane_of(), ((3, 5),), kept=tuple(kept))
     store.take_in([selection], DISCARD)
     (row,) = [row for row in store.list_partitions("group") if row.key == lane_of()]
     assert store.read_kept(row.partition_id, [3, 5, 8]) == []
@@ -182,7 +189,7 @@ def test_what_the_topic_did_not_take_goes_with_its_letters(world: World) -> None
         store.take_in([selection], REDRIVE._replace(again=True))
         assert store.read_kept(row.partition_id, [3, 5, 8]) == kept[:2]
         assert claimed(store, lane_of()).kept == {each.offset: each.size_bytes for each in kept[:2]}
-        assert store.withdraw([lane_of()])[0].taken == (Run(3, 5),)
+        assert store.withdraw([lane_of()])[0].taken == ((3, 5),)
         assert store.read_kept(row.partition_id, [3, 5, 8]) == []
 
 
@@ -192,7 +199,7 @@ def test_lanes_go_with_their_topic_and_their_group(world: World) -> None:
     claimed(store, key_of(topic="dead"))
     of_one = [lane_of(topic=lane) for lane in (f"{LONGEST}/2147483647", "orders/7")]
     others = [lane_of(topic=lane) for lane in ("orders2/7", "Orders/7", "order/7")]
-    selections = [Selection(key, (Run(8, 9),)) for key in of_one + others]
+    selections = [Selection(key, ((8, 9),)) for key in of_one + others]
     assert {taken.key for taken in store.take_in(selections, REDRIVE)} == {*of_one, *others}
     assert store.delete_topics("group", ["orders", LONGEST]) == 3
     assert {row.key for row in store.list_lanes()} == set(others)
@@ -204,7 +211,7 @@ def test_lanes_go_with_their_topic_and_their_group(world: World) -> None:
     assert store.delete_group("group")
     assert store.list_partitions("group") == []
     assert marks(store) == []
-    assert take(store, (0, 4)).taken == (Run(0, 4),), "nothing of before is known"
+    assert take(store, (0, 4)).taken == ((0, 4),), "nothing of before is known"
 
 
 def test_the_dead_letter_topic_itself_begins_by_the_group_s_policy(world: World) -> None:
@@ -215,7 +222,7 @@ def test_the_dead_letter_topic_itself_begins_by_the_group_s_policy(world: World)
 
 def replayed(partition: int, *runs: tuple[int, int], start: int = 0, stop: int = 0) -> Replayed:
     key = key_of(partition, group="side")
-    return Replayed(key, start, stop, tuple(Run(*run) for run in runs), rate_limit=3)
+    return Replayed(key, start, stop, runs, rate_limit=3)
 
 
 @pytest.mark.parametrize("config", [None, {"share.ordering": "key"}])

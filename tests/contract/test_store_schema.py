@@ -7,7 +7,8 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,13 @@ from sharecoord.store.sql_store import SqlStore
 from sharecoord.store.tables import HEAD_REVISION, METADATA
 from tests.contract.store_worlds import (
     START_MS,
+    AnyStore,
     ServerWorld,
     SqliteWorld,
     change_of,
     claimed,
     commit,
+    member_of,
     row_of,
 )
 
@@ -39,8 +42,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 needs_downtime = {needs_downtime}
 
 
@@ -107,7 +110,7 @@ def scripts_with(tmp_path: Path, *, needs_downtime: bool = False, statement: str
     scripts = tmp_path / "migrations"
     shutil.copytree(SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
     second = SECOND.format(needs_downtime=needs_downtime, statement=statement or "SELECT 1")
-    (scripts / "versions" / "r0002_colour.py").write_text(second)
+    (scripts / "versions" / "r0003_colour.py").write_text(second)
     return scripts
 
 
@@ -116,7 +119,7 @@ def later_release(path: Path, scripts: Path, *, may_need_downtime: bool = False)
         SqliteDialect(path, clock_ms=lambda: START_MS),
         name=f"store {path}",
         scripts=scripts,
-        head_revision="0002",
+        head_revision="0003",
         may_need_downtime=may_need_downtime,
     )
 
@@ -146,9 +149,9 @@ def test_an_older_store_is_upgraded_at_open(tmp_path: Path) -> None:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(member)")]
         stamp = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     assert columns[-1] == "colour"
-    assert stamp == [("0002",)]
+    assert stamp == [("0003",)]
     # And the older release now refuses it.
-    with pytest.raises(StoreVersionError, match=r"schema 0002, written by sharecoord 0\.2\.0"):
+    with pytest.raises(StoreVersionError, match=r"schema 0003, written by sharecoord 0\.2\.0"):
         SqliteWorld(path).open(fleet=False)
 
 
@@ -167,11 +170,64 @@ def test_a_migration_that_needs_downtime_waits_for_an_operator(tmp_path: Path) -
     path = tmp_path / "s.db"
     old_store(path)
     scripts = scripts_with(tmp_path, needs_downtime=True)
-    with pytest.raises(StoreVersionError, match=r"migration 0002.*sharecoord store migrate"):
+    with pytest.raises(StoreVersionError, match=r"migration 0003.*sharecoord store migrate"):
         open_it(later_release(path, scripts))
     store = later_release(path, scripts, may_need_downtime=True)
     open_it(store)
     store.close()
+
+
+# -- the view for people --------------------------------------------------------------------------
+
+READABLE = (
+    "SELECT group_id, topic, partition_index, first_offset, last_offset, state, delivery_count, "
+    "member_id, client_id, host, locked_until_utc, available_at_utc FROM records_in_flight "
+    "ORDER BY first_offset"
+)
+
+
+def store_with_ranges(store: AnyStore) -> None:
+    """Of a member, due, waiting, of a member that is gone; and one of a former life."""
+    loaded = claimed(store)
+    store.join_members([member_of("member-1")])
+    rows = [
+        row_of(0, 4),
+        row_of(5, 5, state=0),
+        row_of(6, 9, state=0, available_at_ms=START_MS + 60_000),
+        row_of(10, 10)._replace(member_id="gone"),
+        row_of(11, 11, state=3),
+    ]
+    commit(store, change_of(loaded, upserted=rows))
+    former = claimed(store, replace(loaded.row.key, partition=1))
+    commit(store, change_of(former, upserted=[row_of(0, 0)]))
+    store.close_partition(former.row.partition_id, owner_epoch=former.row.owner_epoch)
+
+
+def readable(rows: Iterable[tuple[object, ...]]) -> list[str]:
+    """One line for each row."""
+    return [" ".join("-" if cell is None else str(cell) for cell in row) for row in rows]
+
+
+READ = [
+    "group orders 0 0 4 acquired 1 member-1 client 10.0.0.1 2023-11-14 22:13:50 -",
+    "group orders 0 5 5 available 1 - - - - -",
+    "group orders 0 6 9 available 1 - - - - 2023-11-14 22:14:20",
+    "group orders 0 10 10 acquired 1 gone - - 2023-11-14 22:13:50 -",
+    "group orders 0 11 11 archiving 1 - - - - -",
+]
+
+
+def test_what_is_in_flight_can_be_read_by_a_person(tmp_path: Path) -> None:
+    world = SqliteWorld(tmp_path / "s.db")
+    store_with_ranges(world.open(fleet=False))
+    world.close()
+    with contextlib.closing(sqlite3.connect(world.path)) as connection:
+        assert readable(connection.execute(READABLE)) == READ
+
+
+def test_what_is_in_flight_on_a_server_can_be_read_by_a_person(server_world: ServerWorld) -> None:
+    store_with_ranges(server_world.open(fleet=False))
+    assert readable(server_world.sql(READABLE)) == READ
 
 
 def test_alembic_and_sqlalchemy_are_loaded_only_when_needed(tmp_path: Path) -> None:
@@ -267,14 +323,14 @@ def test_an_older_server_is_upgraded_at_open(server_world: ServerWorld, tmp_path
     loaded = claimed(store)
     commit(store, change_of(loaded, upserted=[row_of(0, 4)]))
     store.close()
-    later = server_world.make(fleet=False, scripts=scripts_with(tmp_path), head_revision="0002")
+    later = server_world.make(fleet=False, scripts=scripts_with(tmp_path), head_revision="0003")
     open_it(later)
     assert later.read_in_flight(loaded.row.partition_id, from_offset=0, max_rows=9) == [
         row_of(0, 4)
     ]
     later.close()
-    assert server_world.sql("SELECT version_num FROM alembic_version") == [("0002",)]
-    with pytest.raises(StoreVersionError, match="schema 0002"):
+    assert server_world.sql("SELECT version_num FROM alembic_version") == [("0003",)]
+    with pytest.raises(StoreVersionError, match="schema 0003"):
         server_world.open(fleet=False)
 
 
@@ -283,7 +339,7 @@ def test_a_migration_that_fails_on_a_server_can_be_made_again(
 ) -> None:
     server_world.open(fleet=False).close()
     scripts = scripts_with(tmp_path, statement="SELECT * FROM no_such_table")
-    later = server_world.make(fleet=False, scripts=scripts, head_revision="0002")
+    later = server_world.make(fleet=False, scripts=scripts, head_revision="0003")
     with pytest.raises(InternalError, match="no_such_table"):
         open_it(later)
     # The stamp stays; PostgreSQL rolls the rest back as well.

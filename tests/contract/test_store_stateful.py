@@ -33,7 +33,7 @@ from sharecoord.core.changes import (
     PartitionRelease,
     PartitionRow,
 )
-from sharecoord.core.pauses import Pause, PauseScope
+from sharecoord.core.dispatch.pauses import Pause, PauseScope
 from sharecoord.errors import SharecoordError
 from tests.contract.conftest import SERVERS
 from tests.contract.store_worlds import (

@@ -12,6 +12,9 @@ import pytest
 import yaml
 
 from sharecoord.config import process
+from sharecoord.config.endpoints import parse_listen_address
+from sharecoord.management.server import make_app
+from sharecoord.runtime.status.status import StatusBoard
 from tests.helm.conftest import CHART, Helm, Manifest
 
 pytestmark = pytest.mark.timeout(900)
@@ -92,9 +95,12 @@ def test_the_chart_makes_no_secret(render: Render, combination: str) -> None:
         assert account["automountServiceAccountToken"] is False
 
 
+@pytest.mark.parametrize(
+    ("pod_ip", "address"), [("10.0.0.7", "10.0.0.7:7070"), ("fd00::7", "[fd00::7]:7070")]
+)
 @pytest.mark.parametrize("combination", COMBINATIONS)
 def test_the_coordinator_accepts_its_configuration(
-    render: Render, combination: str, tmp_path: Path
+    render: Render, combination: str, pod_ip: str, address: str, tmp_path: Path
 ) -> None:
     manifests = render(combination)
     container = coordinator_of(manifests)
@@ -102,7 +108,7 @@ def test_the_coordinator_accepts_its_configuration(
     (config_map,) = of_kind(manifests, "ConfigMap")
     file.write_text(config_map["data"]["config.yaml"])
     environment = {
-        variable["name"]: variable["value"].replace("$(POD_IP)", "10.0.0.7")
+        variable["name"]: variable["value"].replace("$(POD_IP)", pod_ip)
         for variable in container.get("env", [])
         if variable["name"].startswith("SHARECOORD_") and "value" in variable
     }
@@ -116,7 +122,11 @@ def test_the_coordinator_accepts_its_configuration(
     assert config.management.host == "0.0.0.0"
     assert config.management.port == 7071
     assert config.store.url.shared == ("external" in combination)
-    assert (config.coordinator.mode.value == "fleet") == ("external" in combination)
+    is_fleet = "external" in combination
+    assert (config.coordinator.mode.value == "fleet") == is_fleet
+    assert config.coordinator.advertised_address == (
+        parse_listen_address(address) if is_fleet else None
+    )
     assert config.tls.enabled or config.listen.insecure or config.listen.address.is_loopback
 
 
@@ -272,6 +282,64 @@ def test_optional_objects(render: Render) -> None:
     ports = [rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]]
     assert ports == ["grpc", "management"]
     assert coordinator_of(manifests)["image"].startswith("registry.example/sharecoord@sha256:")
+
+
+def peers_of(policy: Manifest) -> dict[str, list[Manifest]]:
+    """Who may connect to each port."""
+    return {rule["ports"][0]["port"]: rule["from"] for rule in policy["spec"]["ingress"]}
+
+
+def allows(peers: list[Manifest], labels: Manifest) -> bool:
+    """Whether a pod of the release's own namespace with these labels may connect."""
+    return any(
+        each["podSelector"].get("matchLabels", {}).items() <= labels.items()
+        for each in peers
+        if each.keys() == {"podSelector"}
+    )
+
+
+@pytest.mark.parametrize("combination", ["service-external", "sidecar-external"])
+def test_a_network_policy_lets_a_fleet_reach_itself(render: Render, combination: str) -> None:
+    strangers = [{"namespaceSelector": {"matchLabels": {"sharecoord": "worker"}}}]
+    manifests = render(combination, **{"networkPolicy.grpcFrom": strangers})
+    (policy,), (deployment,) = (of_kind(manifests, k) for k in ("NetworkPolicy", "Deployment"))
+    peers = peers_of(policy)["grpc"]
+    assert peers[0] == strangers[0]
+    assert allows(peers, deployment["spec"]["template"]["metadata"]["labels"])
+    assert not allows(peers, {"app.kubernetes.io/name": "another"})
+
+
+def test_a_network_policy_lets_the_test_pod_ask_for_health(render: Render) -> None:
+    prometheus = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    manifests = render("service-sqlite-clear", **{"networkPolicy.managementFrom": prometheus})
+    (policy,), (pod,) = (of_kind(manifests, kind) for kind in ("NetworkPolicy", "Pod"))
+    peers = peers_of(policy)["management"]
+    assert peers[0] == prometheus[0]
+    assert allows(peers, pod["metadata"]["labels"])
+    assert not allows(peers, {"app.kubernetes.io/name": "another"})
+
+
+@pytest.mark.parametrize(("given", "limit_s"), [({}, 3600), ({"startupTimeoutSeconds": 45}, 45)])
+def test_a_start_may_take_as_long_as_a_migration(
+    render: Render, given: dict[str, int], limit_s: int
+) -> None:
+    probe = coordinator_of(render("service-sqlite", **given))["startupProbe"]
+    assert 0 <= probe["failureThreshold"] * probe["periodSeconds"] - limit_s < 2
+
+
+def notes(helm: Helm, combination: str) -> str:
+    """What Helm prints after an installation."""
+    values = str(CHART / "ci" / f"{combination}-values.yaml")
+    done = helm.run("install", "shop", str(CHART), "--dry-run=client", "--values", values)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("\nNOTES:\n")[2]
+
+
+def test_the_notes_name_paths_that_are_there(helm: Helm) -> None:
+    served = {getattr(route, "path", "") for route in make_app(StatusBoard()).routes}
+    named = set(re.findall(r"http://localhost:7071(/\S*)", notes(helm, "service-sqlite")))
+    assert named
+    assert named <= served
 
 
 def test_the_drain_fits_into_the_grace_period(render: Render) -> None:

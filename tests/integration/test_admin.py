@@ -34,8 +34,7 @@ from sharecoord_sdk.admin import (
 from sharecoord.api.grpc.admin_service import SERVICE, AdminService
 from sharecoord.api.grpc.server import ShareService
 from sharecoord.core.changes import PartitionKey
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import CoordinatorInfo
+from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.harness import World
 from tests.support import eventually_async

@@ -67,6 +67,12 @@ def watched(
         yield made
 
 
+def status_of(watched: Watched, group: str) -> str:
+    """What the command line says of the group's one partition."""
+    server = ("--bootstrap-server", watched.process.address)
+    return run_cli("groups", "--describe", "--group", group, *server).out
+
+
 def test_a_topic_that_is_gone_raises_the_alerts_until_it_is_back(
     watched: Watched, topic: Callable[..., str], topics: Topics
 ) -> None:
@@ -77,8 +83,11 @@ def test_a_topic_that_is_gone_raises_the_alerts_until_it_is_back(
     topics.produce(name, 11, value_bytes=100_000)
     reject_all(watched.process, group, name, 11)
     watched.shows(group, **{FAILING: 1, FULL: 1, WAITING: 11, SENT: 0})
+    said = f"  11 dead letters not in their topic yet: dead-letter topic '{dead}' does not exist"
+    assert said in status_of(watched, group)
     topics.create(dead, partitions=1)
     watched.shows(group, **{FAILING: 0, FULL: 0, WAITING: 0, SENT: 11})
+    assert status_of(watched, group).endswith("  ok\n")
 
 
 def test_a_flood_pauses_the_group_until_it_is_resumed_by_hand(

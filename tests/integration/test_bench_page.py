@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from sharecoord.bench.grid.cell import Cell, Consumer
-from sharecoord.bench.grid.folder import PAGE_NAME, write_summary
-from sharecoord.bench.grid.page import page as render
+from sharecoord.bench.engine.cell import Cell, Consumer
+from sharecoord.bench.run.folder import PAGE_NAME, write_summary
+from sharecoord.bench.run.page import page as render
 from tests.browser import (
     CONTRAST,
     READABLE_PX,
@@ -20,7 +20,7 @@ from tests.browser import (
     open_page,
     rgb,
 )
-from tests.unit.bench.grid.support import make_result, make_trial
+from tests.unit.bench.engine.support import make_result, make_trial
 
 __all__ = ["browser"]
 
@@ -50,6 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "p99_ms": chance.uniform(9, 90),
                 "first_record_s": chance.uniform(0.1, 5),
                 "cpu_total_s_per_million": chance.uniform(8, 20),
+                "starved_consumers": chance.randrange(3),
+                "missing_records": 1_234_567,
             }
             trials.append(make_trial(number, repeat, counts, **figures))
     latencies = {
@@ -63,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("width", [390, 1280, 1400])
 def test_the_page_is_whole_and_readable_without_a_network(
     browser: Any, folder: Path, width: int, scheme: str
 ) -> None:
@@ -78,6 +80,9 @@ def test_the_page_is_whole_and_readable_without_a_network(
     assert seen["width"] == width
     assert seen["tables"]
     assert all(table["shown"]["right"] <= width for table in seen["tables"])
+    if width >= 1280:
+        cells, more, *_ = seen["tables"]
+        assert all(each["width"] <= each["shown"]["width"] for each in (cells, more)), "not cut"
     check_bars(seen, width, background)
     check_plots(seen, width, background)
 
@@ -103,6 +108,7 @@ def check_plots(seen: dict[str, Any], width: int, background: str) -> None:
     """Lines have an area and colors that can be seen; labels are large enough and do not touch."""
     assert len(seen["plots"]) == 2
     for plot in seen["plots"]:
+        assert plot["right"] <= width, "scaled, and not cut"
         assert len(plot["lines"]) == len(CELLS)
         for line in plot["lines"]:
             assert line["width"] > 40

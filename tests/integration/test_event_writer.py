@@ -32,7 +32,7 @@ from tests.unit.events.support import block
 
 COORDINATOR = """
 import asyncio, sys, time
-from sharecoord.core.events import EventBlock
+from sharecoord.eventlog.schema import EventBlock
 from sharecoord.events.frames import WriterSettings
 from sharecoord.events.pipe_sink import PipeSink
 

@@ -12,7 +12,7 @@ from sharecoord_sdk import AcknowledgeType, AdminClient, Message, ShareConsumer
 from sharecoord_sdk.admin import ReplayOf
 
 from sharecoord.core.changes import PartitionKey
-from sharecoord.core.lanes import MarkKind, Order, Run, Selection
+from sharecoord.core.letters.lanes import Marking, MarkKind, Selection
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from sharecoord.store.factory import make_store
@@ -71,8 +71,8 @@ def test_a_redrive_outlives_kill_9_and_brings_each_letter_once(
         store = make_store(f"sqlite:///{coordinator.store_path}")
         store.open(coordinator_id="test", cluster_id="", address="", version="test")
         lane = PartitionKey(group, dead, topics.topic_id(dead), 0, name)
-        selection = Selection(lane, (Run(0, COUNT - 11), Run(COUNT - 5, COUNT - 1)))
-        (taken,) = store.take_in([selection], Order(MarkKind.REDRIVEN, "run"))
+        selection = Selection(lane, ((0, COUNT - 11), (COUNT - 5, COUNT - 1)))
+        (taken,) = store.take_in([selection], Marking(MarkKind.REDRIVEN, "run"))
         store.close()
         assert sum(last - first + 1 for first, last in taken.taken) == COUNT - 5
         coordinator.restart()

@@ -165,3 +165,31 @@ async def test_readings_come_and_go_and_no_record_is_missed(
     finally:
         await reader.close()
     assert life.faults == []
+
+
+REREADS = 300
+LOG_RECORDS = 1_000
+
+
+async def test_ranges_of_many_partitions_are_read_again_at_a_time(
+    kafka_broker: KafkaUnderTest, topics: Topics, topic: TopicFactory
+) -> None:
+    name = topic(partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        records = [(None, _value(partition, offset), ()) for offset in range(LOG_RECORDS)]
+        topics.produce(name, records, partition=partition)
+    reader = KafkaLogReader({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    drawn = random.Random(SEED)
+
+    async def look() -> None:
+        partition, first = drawn.randrange(PARTITIONS), drawn.randrange(LOG_RECORDS)
+        last = min(first + drawn.choice([0, 3, 400]), LOG_RECORDS - 1)
+        chunks = await reader.reread(name, partition, first, last, committed=False)
+        values = [value for chunk in chunks for value in chunk.values]
+        assert values == [_value(partition, offset) for offset in range(first, last + 1)]
+
+    try:
+        # Ranges of one partition follow each other; what an ended one has fetched is nobody's.
+        await asyncio.gather(*(look() for _ in range(REREADS)))
+    finally:
+        await reader.close()

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient as KafkaAdmin
 from sharecoord_sdk import AcknowledgeType, AdminClient, ShareConsumer
 from sharecoord_sdk.admin import RecordState
 
-from sharecoord.core.dead_letters import KAFKA_PREFIX
+from sharecoord.core.letters.dead_letters import KAFKA_PREFIX
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.maven import DEFAULT_VERSION
 from sharecoord.devenv.topics import Topics

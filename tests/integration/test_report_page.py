@@ -43,6 +43,7 @@ def test_the_report_is_whole_and_readable_without_a_network(
     assert all(table["shown"]["right"] <= width for table in seen["tables"])
     assert len(seen["plots"]) == PLOTS
     for plot in seen["plots"]:
+        assert plot["right"] <= width, "scaled, and not cut"
         for line in plot["lines"]:
             assert max(line["width"], line["height"]) > 40
             assert contrast(line["color"], background) >= 3

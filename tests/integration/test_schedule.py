@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sharecoord_sdk import ShareConsumer
 
-from sharecoord.core.schedule import DELAY_HEADER, DELIVER_AT_HEADER
+from sharecoord.core.dispatch.schedule import DELAY_HEADER, DELIVER_AT_HEADER
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from tests.support import eventually, unique_name

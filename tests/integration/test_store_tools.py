@@ -13,7 +13,7 @@ from sharecoord_sdk import AcknowledgeType, Message, ShareConsumer
 from sqlalchemy import Table
 
 from sharecoord.core.changes import CommitBatch
-from sharecoord.core.pauses import Pause, PauseScope
+from sharecoord.core.dispatch.pauses import Pause, PauseScope
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from sharecoord.errors import InvalidRequestError, StoreInUseError, StoreUnavailableError
@@ -156,7 +156,7 @@ def test_a_server_with_a_coordinator_is_left_alone(server: ServerWorld, tmp_path
         tools.restore(tmp_path / "b.gz", replace=True, other_cluster=False)
     assert rows_of(tools.access)["share_partition"] == before["share_partition"]
     server.crash(alone)
-    assert tools.migrate() == ("0001", "0001")
+    assert tools.migrate() == ("0002", "0002")
     tools.restore(tmp_path / "b.gz", replace=True, other_cluster=False)
     assert rows_of(tools.access) == restored_state(before)
 

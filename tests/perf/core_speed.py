@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sharecoord.core.acquire import Run
 from sharecoord.core.changes import PartitionHead
+from sharecoord.core.partition.acquire import Run
+from sharecoord.core.partition.share_partition import AcknowledgedRange, SharePartition
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.share_partition import AcknowledgedRange, SharePartition
 from sharecoord.core.states import AcknowledgeType, AcquireMode, Ordering
-from sharecoord.core.window import Keys
+from sharecoord.core.window.window import Keys
 
 BATCH = 500
 ROUNDS = 5
@@ -119,7 +119,7 @@ def fragmented(
 def one_redelivery(window_records: int) -> float:
     """Seconds per acquire of one due record: find it, hand it out, take it back."""
     partition, _ = fragmented(window_records, RELEASE)
-    partition.window.due_ranges(1)
+    partition.due_ranges(1)
 
     def work() -> int:
         for _ in range(200):
@@ -128,7 +128,7 @@ def one_redelivery(window_records: int) -> float:
                 "m",
                 max_records=1,
                 mode=AcquireMode.FAIR,
-                due=partition.window.due_ranges(1),
+                due=partition.due_ranges(1),
                 fresh=(),
             )
             partition.apply(decision)

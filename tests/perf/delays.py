@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from sharecoord_sdk import AdminClient, ShareConsumer
 
 from sharecoord.bench.procfs import peak_rss_mb
-from sharecoord.core.schedule import DELIVER_AT_HEADER
+from sharecoord.core.dispatch.schedule import DELIVER_AT_HEADER
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sharecoord.core.events import EventBlock
+from sharecoord.eventlog.schema import EventBlock
 from sharecoord.events.frames import WriterSettings
 from sharecoord.events.pipe_sink import PipeSink
 

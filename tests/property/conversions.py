@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from sharecoord.core.changes import InFlightRow
-from sharecoord.core.history import history_from_text, history_to_text
-from sharecoord.core.share_partition import AcknowledgedRange
+from sharecoord.core.partition.share_partition import AcknowledgedRange
 from sharecoord.core.states import RecordState
-from sharecoord.core.window import Keys, RangeState
+from sharecoord.core.window.history import history_from_text, history_to_text
+from sharecoord.core.window.window import Keys, RangeState
 from tests.property.oracle import Record
 
 Found = tuple[int, int, RangeState]

@@ -17,19 +17,19 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sharecoord.core.acquire import Run
 from sharecoord.core.changes import InFlightRow, PartitionHead
-from sharecoord.core.events import RangeEvent
-from sharecoord.core.invariants import check_decision, check_window
-from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.share_partition import (
+from sharecoord.core.partition.acquire import Run
+from sharecoord.core.partition.invariants import check_decision, check_partition
+from sharecoord.core.partition.share_partition import (
     AcknowledgedRange,
     Decision,
     HeldRange,
     SharePartition,
 )
+from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType, AcquireMode, ForceAction, Ordering, RecordState
-from sharecoord.core.window import Keys
+from sharecoord.core.window.window import Keys
+from sharecoord.eventlog.schema import RangeEvent
 from sharecoord.store.memory_delayed import truncate
 from tests.property.conversions import (
     Found,
@@ -140,7 +140,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
     def some_due(self, data: st.DataObject, member: str) -> list[Found]:
         """Due ranges whose payload is at hand: some are missing, some are cut."""
         wanted = data.draw(st.sampled_from([1, 5, 1_000]), label="look for")
-        found = self.real.window.due_ranges(wanted, member)
+        found = self.real.due_ranges(wanted, member)
         expected = self.twin.ready(member)
         assert spread(found) == expected[: len(spread(found))]
         assert len(spread(found)) >= min(wanted, len(expected))
@@ -255,7 +255,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         )
         assert spread(decision.acquired) == plan.taken
         assert decision.isolate == plan.isolate
-        assert self.real.isolating == self.twin.isolating
+        assert self.real.isolation.member_id == self.twin.isolating
         for taken in decision.acquired:
             assert taken.lock_token not in self.tokens
             self.tokens.add(taken.lock_token)
@@ -277,7 +277,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         """All types, whole and partial, right and wrong."""
         items = self.some_acknowledgements(data, member)
         parked = self.real.window.parked
-        if any([*parked.runs(item.first, item.last)] for item in items):
+        if any([*parked.spans(item.first, item.last)] for item in items):
             self.bring()
         decision = self.real.decide_acknowledge(self.now, member, items)
         real = [
@@ -372,7 +372,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
     def skip_a_gap(self, ahead: int) -> None:
         """Control records at the end of the window."""
         end = self.real.window.end_offset + ahead
-        self.carry_out(self.real.decide_skip(end))
+        self.carry_out(self.real.decide_gap_ahead(end))
         self.twin.skip(end)
 
     @rule(back=st.integers(0, 12))
@@ -381,9 +381,11 @@ class SharePartitionMachine(RuleBasedStateMachine):
         offset = max(self.real.window.end_offset - back, 0)
         decision = self.real.decide_truncate(offset)
         if back:
-            parked = spread([*self.real.window.parked.runs(offset, OFFSETS_MAX * 2)])
-            assert sorted([*spread(decision.truncated), *parked]) == [
-                o for o in sorted(self.twin.records) if o >= offset
+            told = [o for taken in decision.taken_back for o in range(taken.first, taken.last + 1)]
+            assert sorted(told) == [
+                o
+                for o, record in sorted(self.twin.records.items())
+                if o >= offset and record.state is ACQUIRED
             ]
             self.carry_out(decision)
             self.twin.truncate(offset)
@@ -481,9 +483,9 @@ class SharePartitionMachine(RuleBasedStateMachine):
         """Counts, grants and indexes equal a recount; every due range is found."""
         if not hasattr(self, "real"):
             return
-        check_window(self.real.window)
+        check_partition(self.real)
         for member in MEMBERS[:1]:
-            assert spread(self.real.window.due_ranges(10_000, member)) == self.twin.ready(member)
+            assert spread(self.real.due_ranges(10_000, member)) == self.twin.ready(member)
         if self.real.settings.ordering is Ordering.UNORDERED:
             assert self.real.room == self.twin.room()
 
@@ -533,7 +535,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         for _ in range(3 * left + 10):
             self.time_passes(120_000)
             self.expire()
-            due = self.real.window.due_ranges(10_000, "zoe")
+            due = self.real.due_ranges(10_000, "zoe")
             plan = self.acquire_of(due, [], "zoe", AcquireMode.FAIR, 500)
             assert plan.taken or plan.worn_out or not due
             items = [

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sharecoord.core.acquire import Run
+from sharecoord.core.partition.acquire import Run
+from sharecoord.core.partition.share_partition import AcknowledgedRange, HeldRange
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.share_partition import AcknowledgedRange, HeldRange
 from sharecoord.core.states import (
     AcknowledgeOutcome,
     AcknowledgeType,
@@ -504,7 +504,7 @@ class Oracle:
                 record = self._failed(record, now, None)
             if action is ForceAction.FINISH:
                 effects[offset] = None
-            elif action is ForceAction.ARCHIVE:
+            elif action is ForceAction.SKIP:
                 effects[offset] = self._forced(record, ArchiveReason.ADMIN)
             elif worn:
                 effects[offset] = self._archived(record, ArchiveReason.DELIVERY_LIMIT, None)

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharecoord.core.fair_share import fair_level, fair_part, fairness, jain_index
+from sharecoord.core.dispatch.fair_share import (
+    fair_level,
+    fair_part,
+    jain_index,
+)
+from tests.fairness import fairness, fairness_over
 
 DEMANDS = st.lists(st.integers(0, 1_000), min_size=1, max_size=30)
 AMOUNT = st.one_of(st.just(0.0), st.floats(0.001, 1e6))
@@ -69,3 +74,36 @@ def test_a_fair_part_is_max_min_fair(needs: list[float], amount: float) -> None:
     # Nobody gets less than it needs while another one gets more than it.
     for need, has in zip(needs, got, strict=True):
         assert has == need or has >= max(got)
+
+
+INTERVAL = st.dictionaries(st.sampled_from("abcd"), st.tuples(AMOUNT, AMOUNT), max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(amounts=AMOUNTS)
+def test_one_interval_is_as_fair_as_the_live_index_says(amounts: list[tuple[float, float]]) -> None:
+    demands, got = [d for d, _ in amounts], [g for _, g in amounts]
+    interval = {str(place): amount for place, amount in enumerate(amounts)}
+    assert fairness_over([interval]) == pytest.approx(fairness(demands, got), rel=1e-9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(intervals=st.lists(INTERVAL, max_size=6))
+def test_several_intervals_are_an_index_too(
+    intervals: list[dict[str, tuple[float, float]]],
+) -> None:
+    found = fairness_over(intervals)
+    assert 0 < found <= 1 + 1e-9
+    assert fairness_over([*intervals, *intervals]) == pytest.approx(found)
+    assert fairness_over(reversed(intervals)) == pytest.approx(found)
+
+
+def test_only_who_wanted_at_the_same_time_is_compared() -> None:
+    assert fairness_over([{"a": (100, 77)}, {"b": (100, 12)}, {"c": (100, 11)}]) == 1
+    # One in turn of many is fair in the end.
+    turns = [{name: (5, float(name == turn)) for name in "abcd"} for turn in "abcd"]
+    assert fairness_over(turns) == pytest.approx(1)
+    # Who was there for a moment only counts for that.
+    hour = [{"a": (9, 5), "b": (9, 5)}] * 3_600
+    assert fairness_over([*hour, {"a": (9, 5), "b": (9, 5), "c": (9, 0)}]) > 0.999
+    assert fairness_over([]) == fairness_over([{}]) == 1

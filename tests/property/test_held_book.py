@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharecoord.core.held_book import HeldBook
+from sharecoord.core.fleet.held_book import HeldBook
 
 LAST = 40
 Range = tuple[int, int]

@@ -7,7 +7,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharecoord.core.lending import HERE, Order, Purse
+from sharecoord.core.fleet.lending import HERE, CreditChange, LentCredit
 
 OWNERS = (HERE, "a", "b", "c")
 REMOTE = OWNERS[1:]
@@ -17,12 +17,12 @@ class World:
     """A gateway with one member, and owners at the end of slow, ordered ways."""
 
     def __init__(self, credit: int) -> None:
-        self.purse = Purse()
+        self.lent_credit = LentCredit()
         self.credit = credit
         self.taken = 0
         self.holds = 0
         self.backlog = dict.fromkeys(OWNERS, 0)
-        self.told: dict[str, deque[Order]] = {owner: deque() for owner in REMOTE}
+        self.told: dict[str, deque[CreditChange]] = {owner: deque() for owner in REMOTE}
         self.said: dict[str, deque[tuple[str, int]]] = {owner: deque() for owner in REMOTE}
         self.may = dict.fromkeys(REMOTE, 0)
         self.sent = dict.fromkeys(REMOTE, 0)
@@ -36,12 +36,12 @@ class World:
         return more | ({HERE} if self.backlog[HERE] else set())
 
     def balance(self) -> None:
-        for order in self.purse.balance(self.room, OWNERS, self.hungry()):
+        for order in self.lent_credit.balance(self.room, OWNERS, self.hungry()):
             self.told[order.owner].append(order)
         self.check()
 
     def serve_here(self) -> None:
-        count = min(self.backlog[HERE], max(0, self.room - self.purse.lent))
+        count = min(self.backlog[HERE], max(0, self.room - self.lent_credit.lent))
         self.backlog[HERE] -= count
         self.holds += count
         self.check()
@@ -67,17 +67,17 @@ class World:
         if self.said[owner]:
             what, number = self.said[owner].popleft()
             if what == "returned":
-                self.purse.returned(owner, number)
+                self.lent_credit.returned(owner, number)
             else:
-                self.purse.delivered(owner, number)
+                self.lent_credit.delivered(owner, number)
                 self.holds += number
         self.check()
 
     def check(self) -> None:
         on_the_way = sum(n for said in self.said.values() for what, n in said if what[0] == "d")
         assert self.holds + on_the_way <= self.credit
-        assert self.holds + self.purse.lent <= self.credit
-        assert all(self.purse.open(owner) >= 0 for owner in REMOTE)
+        assert self.holds + self.lent_credit.lent <= self.credit
+        assert all(self.lent_credit.open(owner) >= 0 for owner in REMOTE)
 
     def step(self, what: int, owner: str, number: int) -> None:
         if what == 0:

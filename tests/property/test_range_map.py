@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharecoord.core import range_map
-from sharecoord.core.range_map import RangeMap, uncovered
+from sharecoord.core.window import range_map
+from sharecoord.core.window.range_map import RangeMap
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -26,7 +25,7 @@ def ranges_of(model: dict[int, int]) -> list[tuple[int, int, int]]:
     """The model's ranges: every value is used for one range only."""
     found: list[tuple[int, int, int]] = []
     for offset, value in sorted(model.items()):
-        if found and found[-1][2] == value:
+        if found and found[-1][1:] == (offset - 1, value):
             found[-1] = (found[-1][0], offset, value)
         else:
             found.append((offset, offset, value))
@@ -46,6 +45,10 @@ def test_equals_a_dict_of_offsets(data: st.DataObject) -> None:
         assert (found[2] if found else None) == model.get(first)
         overlapping = [*real.overlapping(first, last)]
         assert overlapping == [r for r in ranges_of(model) if r[0] <= last and r[1] >= first]
+        inside = {at: model[at] for at in range(first, last + 1) if at in model}
+        assert [*real.within(first, last)] == ranges_of(inside)
+        some = {at: v for at, v in model.items() if data.draw(st.booleans())}
+        assert real.pieces_of(sorted(some)) == ranges_of(some)
         if not overlapping:
             real.insert(first, last, value)
             model |= dict.fromkeys(range(first, last + 1), value)
@@ -103,21 +106,3 @@ def test_a_map_that_was_filled_equals_one_that_has_grown(gaps: list[tuple[int, i
 def test_a_map_is_not_filled_with_ranges_that_overlap(firsts: list[int], lasts: list[int]) -> None:
     with pytest.raises(AssertionError, match="overlap or are not in order"):
         RangeMap[int]().fill(firsts, lasts, [1, 2])
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8),
-    st.integers(0, 30),
-    st.integers(-1, 12),
-)
-def test_what_no_range_covers(spans: list[tuple[int, int]], first: int, length: int) -> None:
-    """Ranges that overlap, begin before, or reach beyond."""
-    ranges = sorted((start, start + more) for start, more in spans)
-    last = first + length
-    found = list(uncovered(ranges, first, last))
-    assert all(start <= end for start, end in found)
-    assert [n for start, end in found for n in range(start, end + 1)] == [
-        n for n in range(first, last + 1) if not any(start <= n <= end for start, end in ranges)
-    ]
-    # As few as there can be.
-    assert all(before[1] + 1 < after[0] for before, after in pairwise(found))

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
-from sharecoord.core.invariants import check_chains
+from sharecoord.core.partition.invariants import check_chains
 from sharecoord.core.states import Ordering
-from sharecoord.core.window import NEVER_MS
+from sharecoord.core.window.window import NEVER_MS
 from tests.property.conversions import from_row
 from tests.property.machine import SharePartitionMachine
 from tests.property.oracle import AVAILABLE, UNFINISHED
@@ -28,7 +28,7 @@ class KeyOrderMachine(SharePartitionMachine):
     def keys_are_kept(self) -> None:
         """One member holds a key, and nothing of it overtakes."""
         if hasattr(self, "real"):
-            check_chains(self.real.window)
+            check_chains(self.real)
             self.keys_are_kept_by_the_twin()
 
     def keys_are_kept_by_the_twin(self) -> None:
@@ -56,7 +56,7 @@ class KeyOrderMachine(SharePartitionMachine):
             self.work_off()
             left = [r for r in self.twin.records.values() if r.state in UNFINISHED]
             assert all(self.twin.key(record) in blocked for record in left)
-            assert self.real.window.order.parked == len(left)
+            assert self.real.order.blocked_records == len(left)
         super().teardown()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sharecoord.core.decisions import Decision
-from sharecoord.core.events import RangeEvent
-from sharecoord.core.range_events import changes_of
+from sharecoord.core.partition.decisions import Decision
 from sharecoord.core.states import ForceAction, RecordState
-from sharecoord.core.window import Window
+from sharecoord.core.window.window import Window
+from sharecoord.eventlog.ranges import changes_of
+from sharecoord.eventlog.schema import RangeEvent
 from tests.property.conversions import Found
 
 ACQUIRED, AVAILABLE = RecordState.ACQUIRED, RecordState.AVAILABLE
@@ -48,7 +48,7 @@ BY_ACQUIRING = frozenset(
 
 BY_FORCE = {
     ForceAction.RELEASE: RangeEvent.RELEASED_BY_ADMIN,
-    ForceAction.ARCHIVE: RangeEvent.ARCHIVED_BY_ADMIN,
+    ForceAction.SKIP: RangeEvent.ARCHIVED_BY_ADMIN,
     ForceAction.FINISH: RangeEvent.FINISHED_BY_ADMIN,
 }
 

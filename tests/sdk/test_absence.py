@@ -56,6 +56,12 @@ CASES: list[tuple[StreamFailure | None, int, str, list[str]]] = [
         ["hangs up", BROKER, "security.protocol"],
     ),
     (
+        StreamFailure("UNAVAILABLE", "Stream removed (ping timeout)"),
+        TRANSPORT,
+        NOBODY,
+        ["keeps its connection and answers nothing", "stopped", "frozen"],
+    ),
+    (
         StreamFailure("UNAVAILABLE", f"{REFUSED}Socket closed"),
         TRANSPORT,
         NOBODY,
@@ -69,13 +75,13 @@ CASES: list[tuple[StreamFailure | None, int, str, list[str]]] = [
         ),
         TRANSPORT,
         NOBODY,
-        ["an HTTP server or proxy", "no_proxy"],
+        ["an HTTP server or proxy", "bootstrap.servers"],
     ),
     (
         StreamFailure("UNAVAILABLE", "Received http2 header with status: 503"),
         TRANSPORT,
         NOBODY,
-        ["an HTTP server or proxy", "no_proxy"],
+        ["an HTTP server or proxy", "bootstrap.servers"],
     ),
     (
         StreamFailure(

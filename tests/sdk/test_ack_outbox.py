@@ -13,6 +13,7 @@ from sharecoord_sdk._core.columns import Columns, PartitionKey
 from sharecoord_sdk._core.delivery_id import delivery_id_of
 from sharecoord_sdk._core.errors import IllegalStateException
 from sharecoord_sdk._core.records import ReceivedMessage
+from sharecoord_sdk._proto import share_service_pb2 as share_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk.admin import CoordinatorUnavailableError
 from sharecoord_sdk.contrib.sqlalchemy import (
@@ -225,11 +226,11 @@ class FakeClient:
         self.outcomes = outcomes
         self.heard: list[tuple[str, str, list[tuple[int, int, int]]]] = []
 
-    def _run(self, call: Any) -> list[types_pb.PartitionOutcome]:
+    def _run(self, call: Any) -> share_pb.AcknowledgeResponse:
         if self.outcomes == "away":
             raise CoordinatorUnavailableError("nobody there", reason="UNAVAILABLE")
         request = call.request
-        answer = []
+        answer = share_pb.AcknowledgeResponse()
         for item in request.acknowledgements:
             said = [(r.first_offset, r.last_offset, r.lock_token) for r in item.ranges]
             self.heard.append((request.member_id, item.partition.topic, said))
@@ -242,7 +243,7 @@ class FakeClient:
                         outcome.exceptions.add(
                             first_offset=offset, last_offset=offset, outcome=kind
                         )
-            answer.append(outcome)
+            answer.outcomes.append(outcome)
         return answer
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from sharecoord_sdk import IllegalStateException, KafkaError, KafkaException
 from sharecoord_sdk._core.columns import Columns, PartitionKey, Span
 from sharecoord_sdk._core.config import read_config
-from sharecoord_sdk._core.credit import CreditWindow
+from sharecoord_sdk._core.credit import StreamCredit
 from sharecoord_sdk._core.link import Link, Phase
 from sharecoord_sdk._core.records import AcknowledgeType
 from sharecoord_sdk._core.status import StreamFailure
@@ -20,6 +21,26 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .fake_coordinator import TOPIC_ID, Ack, acks_of, make_batch
 from .world import GONE, World
+
+# -- what it says -------------------------------------------------------------------------------
+
+
+def test_a_group_that_starts_at_the_end_is_told_once() -> None:
+    world = World()
+    world.join()
+    world.core.take_notices()
+    for _ in range(2):
+        world.receive(assignment=service_pb.Assignment(starts_at_end=["t"]))
+    (notice,) = world.core.take_notices()
+    assert notice.level == logging.WARNING
+    assert notice.text.startswith("group 'g' is new on topic 't' and starts at its end: it gets")
+    server = f"--bootstrap-server {world.core.link.address}"
+    reset = "--group g --topic t --reset-offsets --to-earliest --execute --force"
+    assert f"sharecoord groups {server} {reset}" in notice.text
+    change = "--entity-type groups --entity-name g --alter --add-config"
+    wanted = f"sharecoord configs {server} {change} share.auto.offset.reset=earliest"
+    assert wanted in notice.text
+
 
 # -- signs of life and time -----------------------------------------------------------------------
 
@@ -138,6 +159,24 @@ def test_consumers_begin_at_different_addresses_and_try_all(chance: float, first
     assert link.open(0.0) == ["d:4", "e:5", "f:6"][first]
 
 
+@pytest.mark.parametrize(
+    ("details", "next_address"),
+    [
+        ("Stream removed (ping timeout)", "b:2"),
+        ("Stream removed (keepalive timeout)", "b:2"),
+        ("Socket closed", "a:1"),
+    ],
+)
+def test_one_that_stands_still_is_not_asked_again_first(details: str, next_address: str) -> None:
+    link = Link(
+        ("a:1", "b:2"), backoff_s=1, backoff_max_s=1, connect_timeout_s=10, chance=lambda: 0.0
+    )
+    link.open(0.0)
+    link.joined(0.0)
+    link.failed(StreamFailure("UNAVAILABLE", details), 15.0)
+    assert link.open(16.0) == next_address
+
+
 def test_a_long_stream_makes_the_backoff_small_again_and_a_short_one_does_not() -> None:
     def last_wait(lived_s: float) -> float:
         link = Link(
@@ -235,13 +274,13 @@ def test_errors_are_raised_once() -> None:
     world.join()
     world.fail(StreamFailure("FAILED_PRECONDITION", "speak version 2", "UNSUPPORTED_VERSION"))
     with pytest.raises(KafkaException, match="speak version 2"):
-        world.core.begin_poll(world.now)
-    world.core.begin_poll(world.now)
+        world.core.check_poll()
+    world.core.check_poll()
 
 
 def test_poll_needs_a_subscription() -> None:
     with pytest.raises(IllegalStateException, match="not subscribed"):
-        World().core.begin_poll(0.0)
+        World().core.check_poll()
 
 
 TYPES = st.sampled_from([1, 2, 3, 4])
@@ -318,7 +357,7 @@ def test_the_spans_of_a_lock_cover_it_without_overlap(cuts: list[int], deltas: l
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 50)), max_size=60))
 def test_credit_never_promises_more_than_the_room(steps: list[tuple[bool, int]]) -> None:
-    window = CreditWindow(100, 1_000_000)
+    window = StreamCredit(100, 1_000_000)
     granted = window.restart().records_total
     received = buffered = 0
     for arrives, count in steps:
@@ -341,7 +380,7 @@ def test_credit_never_promises_more_than_the_room(steps: list[tuple[bool, int]])
 
 
 def test_credit_in_bytes_keeps_ahead_of_what_the_coordinator_counts() -> None:
-    window = CreditWindow(10**9, 1_000_000)
+    window = StreamCredit(10**9, 1_000_000)
     granted = window.restart().bytes_total
     counted = 0
     for _ in range(100_000):
@@ -479,3 +518,17 @@ def test_only_what_nobody_waits_for_may_wait() -> None:
             world.drive()
     world.poll()
     assert [r.may_wait for r in world.sent if r.acknowledge_id] == [True, False, False]
+
+
+def test_a_topic_that_kafka_refuses_is_told_once() -> None:
+    world = World()
+    world.join()
+    refused = service_pb.Assignment(refused_topics={"closed": "allow READ on 'closed'"})
+    told = []
+    for assignment in (refused, refused, service_pb.Assignment(), refused):
+        world.receive(assignment=assignment)
+        told.append(
+            [(n.text, n.error and n.error.code()) for n in world.core.take_notices() if n.error]
+        )
+    note = ("allow READ on 'closed'", KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    assert told == [[note], [], [], [note]]

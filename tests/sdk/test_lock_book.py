@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from sharecoord_sdk import KafkaError
-from sharecoord_sdk._core.base import _mark_row
+from sharecoord_sdk._core.acks import mark_row
 from sharecoord_sdk._core.columns import Span
 from sharecoord_sdk._core.records import AcknowledgeType
 from sharecoord_sdk._core.status import StreamFailure
@@ -219,7 +219,7 @@ def test_a_lock_that_found_no_room_fails_when_it_is_acknowledged() -> None:
     world.core._join_bytes = 0
     assert bounds(join_again(world).join.lock_book) == []
     for span in spans:
-        assert _mark_row(span.columns, span.start, AcknowledgeType.ACCEPT, (0, "")), "no complaint"
+        assert mark_row(span.columns, span.start, AcknowledgeType.ACCEPT, (0, "")), "no complaint"
     ticket = world.core.begin_commit(world.now)
     error = ticket.results["t", 0]
     assert ticket.is_done

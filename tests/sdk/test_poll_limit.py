@@ -1,11 +1,8 @@
-"""`max.poll.records`: the SDK refuses what a coordinator refuses; a worker has no such limit."""
+"""`max.poll.records`: a coordinator takes a bounded number, and the SDK asks for no more."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from sharecoord_sdk import AsyncShareConsumer, KafkaError, KafkaException, ShareConsumer
 from sharecoord_sdk._core.config_table import POLL_RECORDS_MAX
 
 from sharecoord.api.grpc.validation import MAX_POLL_RECORDS_MAX
@@ -13,28 +10,19 @@ from sharecoord.api.grpc.validation import MAX_POLL_RECORDS_MAX
 from .fake_coordinator import make_batch
 from .worker_running import Make
 from .worker_world import WorkerWorld, credit_of
-
-CONFIG: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+from .world import World
 
 
 def test_the_limit_is_the_coordinators() -> None:
     assert POLL_RECORDS_MAX == MAX_POLL_RECORDS_MAX
 
 
-@pytest.mark.parametrize("kind", [ShareConsumer, AsyncShareConsumer])
-def test_more_than_the_limit_is_refused_with_its_name_and_the_limit(kind: Any) -> None:
-    with pytest.raises(KafkaException) as caught:
-        kind({**CONFIG, "max.poll.records": MAX_POLL_RECORDS_MAX + 1})
-    error = caught.value.args[0]
-    assert error.code() == KafkaError._INVALID_ARG
-    assert error.str() == (
-        'Configuration property "max.poll.records" value 10001 is outside allowed range 1..10000'
-    )
-
-
-def test_the_limit_itself_is_taken() -> None:
-    with ShareConsumer({**CONFIG, "max.poll.records": MAX_POLL_RECORDS_MAX}) as consumer:
-        assert consumer.subscription() == []
+@pytest.mark.parametrize("given", [MAX_POLL_RECORDS_MAX, MAX_POLL_RECORDS_MAX + 1, 2**31 - 1])
+def test_more_than_the_limit_is_taken_and_bounded_in_the_join(given: int) -> None:
+    world = World(max_poll_records=given)
+    world.join()
+    (join,) = (request.join for request in world.sent if request.HasField("join"))
+    assert join.max_poll_records == MAX_POLL_RECORDS_MAX
 
 
 def test_a_worker_of_more_slots_joins_within_the_limit(make: Make) -> None:

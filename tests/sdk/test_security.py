@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,14 +149,18 @@ def test_oauth_tokens_come_from_the_callback(
 def test_unreadable_certificates_are_named(
     drivers: Drivers, coordinator: FakeCoordinator, tmp_path: Path
 ) -> None:
-    consumer = drivers.make_with(
-        {
-            "bootstrap.servers": coordinator.address,
-            "group.id": "g",
-            "security.protocol": "ssl",
-            "ssl.ca.location": str(tmp_path / "no-such-ca.pem"),
-        }
-    )
+    found = tmp_path / "no-such-ca.pem"
+    config = {
+        "bootstrap.servers": coordinator.address,
+        "group.id": "g",
+        "security.protocol": "ssl",
+        "ssl.ca.location": str(found),
+    }
+    with pytest.raises(ValueError, match=r"ssl\.ca\.location.*no-such-ca\.pem.*No such file"):
+        drivers.make_with(config)
+    found.write_text("-----BEGIN CERTIFICATE-----", encoding="ascii")
+    consumer = drivers.make_with(config)
+    found.unlink()
     consumer.subscribe(["t"])
     with pytest.raises(KafkaException, match=r"no-such-ca\.pem") as caught:
         consumer.poll(10)
@@ -181,3 +187,51 @@ def test_a_certificate_of_somebody_else_is_not_trusted(
     assert heard[0].code() == KafkaError._SSL
     assert "CERTIFICATE_VERIFY_FAILED" in heard[0].str()
     assert "ssl.ca.location" in heard[0].str()
+
+
+QUIET_PROGRAM = """
+import sys, time
+from sharecoord_sdk import ShareConsumer
+heard = []
+conf = {"bootstrap.servers": sys.argv[1], "group.id": "g", "security.protocol": "ssl",
+        "error_cb": heard.append, "socket.connection.setup.timeout.ms": 1000}
+with ShareConsumer(conf) as consumer:
+    consumer.subscribe(["t"])
+    until_s = time.monotonic() + 20
+    while not heard and time.monotonic() < until_s:
+        consumer.poll(0.05)
+print(heard[0].str())
+"""
+
+
+def test_a_failed_handshake_is_said_by_the_sdk_alone(secure: FakeCoordinator) -> None:
+    """A process of its own: grpc reads how much it prints when it is imported."""
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("GRPC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET_PROGRAM, secure.address],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "signed by no CA" in done.stdout
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if "signed by no CA" not in line] == []
+
+
+def test_an_http_proxy_of_the_environment_is_for_other_programs(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    coordinator = FakeCoordinator("127.0.0.1:0")
+    try:
+        consumer = drivers.make(coordinator.address)
+        consumer.subscribe(["t"])
+        coordinator.stream().send(make_batch([b"a"]))
+        assert len(consumer.poll(10)) == 1
+        consumer.close()
+    finally:
+        coordinator.stop()

@@ -239,6 +239,38 @@ def test_keys_that_are_no_text_and_tombstones(
     assert attributes["messaging.kafka.message.tombstone"] is True
 
 
+@pytest.mark.parametrize("batch", [None, 5])
+@pytest.mark.parametrize("value", [5, {"id": 7}, None, "text"])
+def test_middleware_may_set_any_value(
+    value: Any,
+    batch: int | None,
+    make: Make,
+    spans: InMemorySpanExporter,
+    provider: TracerProvider,
+) -> None:
+    running, seen = make(tracing=provider), list[Any]()
+
+    @running.worker.middleware
+    async def decode(argument: Any, call_next: Callable[[Any], Any]) -> Any:
+        for message in argument if batch else [argument]:
+            message.set_value(value)
+            message.set_key(value)
+            message.set_headers({"a": "dict"})
+        return await call_next(argument)
+
+    @running.worker.handler("t", batch=batch)
+    async def handle(argument: Any) -> None:
+        seen.extend(each.value() for each in (argument if batch else [argument]))
+
+    stream = running.start()
+    stream.send(traced_batch(2))
+    assert wait_covered(stream, 2)
+    running.stop()
+    assert {ack.kind for ack in stream.acks()} == {"ACCEPT"}
+    assert seen == [value] * 2
+    assert finished(spans)
+
+
 def test_wrong_tracing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="tracing must be a bool or a TracerProvider, not str"):
         Worker(CONF, tracing="yes")

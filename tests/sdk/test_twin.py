@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -73,10 +76,30 @@ def test_constructors_refuse_the_same(arguments: tuple[Any, ...]) -> None:
     assert ours[0] != "returned"
 
 
+@pytest.mark.parametrize("name", ["ca", "certificate", "key"])
+@pytest.mark.parametrize("content", [None, b"", b"no certificate", b"\xff\xfe"])
+def test_files_of_tls_are_looked_at_by_the_constructor(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    path = tmp_path / "given.pem"
+    if content is not None:
+        path.write_bytes(content)
+    config = {**NOBODY, "security.protocol": "ssl", f"ssl.{name}.location": str(path)}
+    if name != "ca":
+        # Both go together; here alone is the certificate's or the key's file bad.
+        other = {"key": "certificate", "certificate": "key"}[name]
+        config[f"ssl.{other}.location"] = str(path)
+    twin, ours = (tell(lambda m: m.ShareConsumer(config), module) for module in BOTH)
+    assert ours == twin == ("ValueError", None)
+
+
 @pytest.mark.parametrize(
     "extra",
     [
         {"max.poll.records": "100"},
+        {"max.poll.records": 10_001},
+        {"max.poll.records": 2**31 - 1},
+        {"ssl.ca.location": "/nowhere"},
         {"max.poll.records": 1},
         {"client.id": 5},
         {"client.id": ""},
@@ -193,6 +216,11 @@ CALLS: dict[str, Call] = {
     "poll(None)": lambda c, m: c.poll(None),
     "poll(bytes)": lambda c, m: c.poll(b"x"),
     "poll(1, 2)": lambda c, m: c.poll(1, 2),
+    "poll(Decimal)": lambda c, m: (c.subscribe(["a"]), len(c.poll(Decimal(0)))),
+    "poll(Fraction)": lambda c, m: (c.subscribe(["a"]), len(c.poll(Fraction(1, 100)))),
+    "poll(complex)": lambda c, m: c.poll(1j),
+    "poll(10**400)": lambda c, m: c.poll(10**400),
+    "commit_sync(Decimal)": lambda c, m: c.commit_sync(Decimal(0)),
     "poll(foo)": lambda c, m: c.poll(foo=1),
     "poll(0)": lambda c, m: (c.subscribe(["a"]), len(c.poll(0))),
     "poll(0.01)": lambda c, m: (c.subscribe(["a"]), len(c.poll(timeout=0.01))),
@@ -227,6 +255,7 @@ CALLS: dict[str, Call] = {
 }
 KINDS = (1, 2, 3, 0, 9, -1, "x", None, 1.5, True, 2**40, 2**70)
 PLACES: tuple[tuple[Any, ...], ...] = (
+    ("a\x00", 0, 5),
     (),
     ("a",),
     ("a", 0),
@@ -401,6 +430,29 @@ def test_setters_of_a_message_behave_alike() -> None:
             )
         )
     assert shown[0] == shown[1]
+
+
+def test_the_configuration_of_a_deserializing_consumer_is_its_argument_conf() -> None:
+    for module in BOTH:
+        given = {**NOBODY, "key.deserializer": None, "value.deserializer": print}
+        with module.DeserializingShareConsumer(conf=given) as consumer:
+            assert consumer.subscription() == []
+        assert "value.deserializer" in given, "the program's own"
+
+
+@pytest.mark.parametrize("kind", [1, 9, 0])
+def test_a_message_of_the_twin_stands_for_its_coordinates(consumers: Consumers, kind: int) -> None:
+    message = confluent_kafka.Message(topic="a", partition=0, offset=5)
+    twin, ours = (tell(lambda c: c.acknowledge(message, kind), one) for one in consumers)
+    assert ours == twin
+    assert ours != ("returned", None)
+
+
+def test_throttle_events_are_alike() -> None:
+    for module in BOTH:
+        event = module.ThrottleEvent("b1", 3, 0.25)
+        assert (event.broker_name, event.broker_id, event.throttle_time) == ("b1", 3, 0.25)
+        assert str(event) == "b1/3 throttled for 250 ms"
 
 
 def test_deserializers_get_the_same_and_mark_the_same() -> None:

@@ -66,7 +66,8 @@ def test_what_handlers_do_is_acknowledged(
     assert len(errors) == 1
     assert "handle" in errors[0].message
     assert "t [0] offset 3" in errors[0].message
-    assert errors[0].exc_info is None
+    assert errors[0].exc_info is not None
+    assert errors[0].exc_info[2] is not None, "the stack is there by default"
     traces = [r.exc_info[0] for r in caplog.records if r.exc_info]
     assert sorted(t.__name__ for t in traces if t) == ["Reject", "Retry", "RuntimeError"]
     assert stream.requests[-1].leave

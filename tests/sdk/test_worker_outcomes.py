@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sharecoord_sdk import Backoff, BatchOutcome, Message, Reject, Retry
+from sharecoord_sdk._worker.failures import LINES_MAX, TRACES_MAX, WINDOW_S
 from sharecoord_sdk._worker.options import Behaviour
 
 from .fake_coordinator import Ack, make_batch
@@ -318,3 +320,41 @@ def test_an_outcome_that_is_returned_counts_and_what_has_not_run_is_released(
     world.core.finish(world.start(), result, world.now)
     world.publish()
     assert [ack.kind for ack in world.acks()] == [kind]
+
+
+# -- what is logged of failures ---------------------------------------------------------------
+
+
+def test_a_flood_of_failures_is_a_few_tracebacks_and_a_bounded_number_of_lines() -> None:
+    world = WorkerWorld(concurrency=1000)
+    world.join()
+    world.receive(make_batch([b"x"] * 250))
+    for part in world.start():
+        world.core.settle([part], RuntimeError("poison"), world.now)
+    notices = world.core.take_notices()
+    failed = [each for each in notices if "failed" in each.text]
+    assert [each.level for each in failed] == [logging.ERROR] * LINES_MAX
+    assert [each.raised is not None for each in failed] == [True] * TRACES_MAX + [False] * (
+        LINES_MAX - TRACES_MAX
+    )
+    assert failed[-1].text.endswith("(what follows within 60 s is counted, not logged)")
+    world.pass_time(WINDOW_S)
+    assert "handler handle failed 150 more times that were not logged" in world.notices()
+    world.receive(make_batch([b"x"], base=250, token=2))
+    (part,) = world.start()
+    world.core.settle([part], RuntimeError("poison"), world.now)
+    (again,) = [each for each in world.core.take_notices() if "failed" in each.text]
+    assert again.raised is not None, "a new window"
+
+
+def test_what_a_retry_rule_raises_has_its_traceback_in_the_log() -> None:
+    def rule(_: Message, __: int) -> float:
+        raise ZeroDivisionError
+
+    world = WorkerWorld(behaviour=Behaviour(retry=rule))
+    world.join()
+    world.receive(make_batch([b"x"]))
+    (part,) = world.start()
+    world.core.settle([part], RuntimeError("bug"), world.now)
+    raised = [type(each.raised) for each in world.core.take_notices() if each.raised is not None]
+    assert raised == [ZeroDivisionError, RuntimeError]

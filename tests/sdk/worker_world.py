@@ -7,7 +7,8 @@ from typing import Any
 from sharecoord_sdk._core.records import Message, ReceivedMessage
 from sharecoord_sdk._worker.core import WorkerCore
 from sharecoord_sdk._worker.handlers import read_handler
-from sharecoord_sdk._worker.leases import Lease, Part
+from sharecoord_sdk._worker.leases import Part
+from sharecoord_sdk._worker.line import Lease
 from sharecoord_sdk._worker.options import Behaviour
 
 from .world import World

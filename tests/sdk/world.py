@@ -50,11 +50,14 @@ class World:
 
     def poll(self) -> list[Span]:
         """One poll that does not wait."""
+        self.core.check_poll()
         self.core.begin_poll(self.now)
-        spans = self.core.take(self.now, OWNER)
+        hand_out = self.core.take(self.now, OWNER)
         self.core.flush(self.now, polling=True)
         self.drive()
-        return spans
+        hand_out.given = sum(map(len, hand_out.spans))
+        self.core.locks.see_given(at_rest=True)
+        return hand_out.spans
 
     def acks(self) -> list[Ack]:
         """Every acknowledged range that was sent."""

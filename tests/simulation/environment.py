@@ -25,9 +25,9 @@ from sharecoord.core.changes import (
     PartitionRow,
     PartitionStart,
 )
-from sharecoord.core.lanes import Order, Replayed, Selection, Taken
+from sharecoord.core.dispatch.schedule import DELIVER_AT_HEADER
+from sharecoord.core.letters.lanes import Marking, Replayed, Selection, SelectionResult
 from sharecoord.core.records import Headers, RecordChunk
-from sharecoord.core.schedule import DELIVER_AT_HEADER
 from sharecoord.errors import (
     InternalError,
     SharecoordError,
@@ -42,13 +42,13 @@ from sharecoord.ports import (
     Stretch,
     TopicInfo,
 )
-from sharecoord.runtime.clock import RuntimeClock
+from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.fake_log import FakeLog
-from sharecoord.testing.judge import Judge
-from sharecoord.testing.processes import Process
-from sharecoord.testing.shadow import RecordLog
+from tests.simulation.judges.judge import Judge
+from tests.simulation.judges.shadow import RecordLog
+from tests.simulation.processes import Process
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -188,9 +188,12 @@ class SimStore(MemoryStore):
             if partition is not None and partition.row.owner is None:
                 self._judge.released(partition_id)
 
-    def join_members(self, members: Sequence[MemberRow]) -> list[int]:
+    def join_members(self, members: Sequence[MemberRow]) -> list[int | None]:
         epochs = super().join_members(members)
         for member, epoch in zip(members, epochs, strict=True):
+            if epoch is None:
+                # It has joined elsewhere meanwhile.
+                continue
             self._judge.member_written(member.member_id, epoch, repeats=not self._fleet)
         return epochs
 
@@ -234,15 +237,15 @@ class SimStore(MemoryStore):
             self._judge.reset(row)
         return rows
 
-    def take_in(self, selections: Sequence[Selection], order: Order) -> list[Taken]:
-        found = super().take_in(selections, order)
+    def take_in(self, selections: Sequence[Selection], marking: Marking) -> list[SelectionResult]:
+        found = super().take_in(selections, marking)
         for taken in found:
             partition = self.database.partitions[self.database.ids[taken.key]]
             rows = partition.in_flight
-            self._judge.redriven(partition.row, rows, taken, again=order.again)
+            self._judge.redriven(partition.row, rows, taken, again=marking.again)
         return found
 
-    def withdraw(self, keys: Sequence[PartitionKey]) -> list[Taken]:
+    def withdraw(self, keys: Sequence[PartitionKey]) -> list[SelectionResult]:
         found = super().withdraw(keys)
         for taken in found:
             partition = self.database.partitions[self.database.ids[taken.key]]
@@ -407,6 +410,7 @@ class LogView:
         self._log = log
         self._process = process
         self._looks = SharedLooks(log.describe)
+        self.refusals = log.refusals
         self._readings: list[_ViewReading] = []
 
     def read(

@@ -10,19 +10,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from sharecoord.errors import SharecoordError
-from sharecoord.runtime import fleet as peers
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import CoordinatorInfo
-from sharecoord.runtime.committer import Committer
-from sharecoord.runtime.context import Context
+from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.memory_budget import MemoryBudget
-from sharecoord.runtime.parking import ParkingLimits
+from sharecoord.runtime.fleet import fleet as peers
+from sharecoord.runtime.kernel.budget import MemoryBudget
+from sharecoord.runtime.kernel.committer import Committer
+from sharecoord.runtime.kernel.context import Context, Limits, ParkingLimits
+from sharecoord.runtime.kernel.lease import Lease
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
-from sharecoord.testing.judge import Judge
-from sharecoord.testing.processes import Process
 from tests.simulation.environment import (
     GROUP,
     LogView,
@@ -32,7 +29,9 @@ from tests.simulation.environment import (
     StoreLink,
     StoreTrouble,
 )
+from tests.simulation.judges.judge import Judge
 from tests.simulation.network import Links, Network
+from tests.simulation.processes import Process
 
 DEAD_LETTERS = "dead-letters"
 
@@ -48,6 +47,7 @@ class Node:
         self.process = Process(name, self._died)
         self.trouble = StoreTrouble()
         self.link = StoreLink(self.process, fleet.outside, fleet.chance, self.trouble)
+        self.lease_link = StoreLink(self.process, fleet.outside, fleet.chance, self.trouble)
         self.store = SimStore(fleet.database, fleet.judge, fleet=not fleet.lone)
         self.clock = ProcessClock(loop, fleet.chance.randrange(1_000_000))
         self.view = LogView(fleet.log, self.process)
@@ -57,6 +57,7 @@ class Node:
         self.draining = False
         self.closed_to_peers = False
         self.context: Context
+        self.peers: peers.Fleet | None = None
         self.booting = self.process.spawn(self._boot(), f"{name}-boot")
 
     @property
@@ -79,16 +80,18 @@ class Node:
             catalog=self.view,
             clock=self.clock,
             committer=committer,
+            lease=Lease(self.store, self.lease_link, self.clock),
             budget=MemoryBudget(fleet.memory_bytes),
             new_incarnation=fleet.new_incarnation,
-            parking=fleet.parking,
+            limits=Limits(parking=fleet.parking),
             group_defaults=fleet.defaults,
-            fleet=None if fleet.lone else peers.Fleet(self.name, self.clock),
+            in_fleet=not fleet.lone,
             dead_letters=fleet.dead_letters.client(),
             events=fleet.events,
         )
+        self.peers = None if fleet.lone else peers.Fleet(self.name, self.clock)
         links = None if fleet.lone else Links(fleet.network, self)
-        coordinator = Coordinator(context, links)
+        coordinator = Coordinator(context, self.peers, links)
         while not await self._tries(coordinator.start()):
             await context.stop_tasks()
             await asyncio.sleep(0.2)

@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
-from sharecoord.core.changes import MemberRow, PartitionKey
-from sharecoord.core.decisions import HeldRange
-from sharecoord.core.lending import Loan, Order, Purse
-from sharecoord.core.peering import Lend, MemberDown, Returned, Settled
-from sharecoord.runtime import loading, moves
-from sharecoord.runtime.fleet import Fleet
-from sharecoord.runtime.gateway import Gateway, OwnerLink
-from sharecoord.runtime.group_actor import GroupActor
-from sharecoord.runtime.owner import GatewayLink
-from sharecoord.runtime.partition_actor import PartitionActor
-from sharecoord.runtime.sessions import Away, Session
-from sharecoord.runtime.shared_order import SharedOrder
+from sharecoord.core.changes import MemberRow
+from sharecoord.core.fleet.lending import CreditChange, LentCredit, Loan
+from sharecoord.core.fleet.peering import Lend, LockBooks, MemberDown, Returned, Settled
+from sharecoord.runtime.fleet import hand_over, owner
+from sharecoord.runtime.fleet.fleet import Fleet
+from sharecoord.runtime.fleet.gateway import Gateway, OwnerLink
+from sharecoord.runtime.fleet.owner import GatewayLink
+from sharecoord.runtime.group import loading, lock_books
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.group.shared_order import SharedOrder
+from sharecoord.runtime.member.session import Away, Session
+from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.store.memory_store import MemoryStore
 
 Patch = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -37,35 +37,29 @@ async def _nothing_async(*_: Any, **__: Any) -> None:
     """Not done at all."""
 
 
-def _served_before_compared(fleet: Fleet | None, group: GroupActor, actor: PartitionActor) -> None:
+def _served_before_compared(group: GroupActor, actor: PartitionActor) -> None:
     """Members may receive from the first moment; the books are compared when they come."""
-    _compare_all(fleet, group, actor)
+    _compare_all(group, actor)
     for session in group.sessions.values():
-        session.compared.add(actor.key.place)
+        session.comparison.done.add(actor.key.place)
 
 
-_compare_all = moves.compare_all
+_compare_all = lock_books.compare_all
 
 
-def _compared_late(
-    group: GroupActor,
-    session: Session,
-    key: PartitionKey,
-    owner_epoch: int,
-    held: Sequence[HeldRange],
-) -> None:
+def _compared_late(group: GroupActor, session: Session, books: LockBooks, held: Any) -> None:
     """The other half of it."""
-    session.compared.discard(key.place)
-    _compare_book(group, session, key, owner_epoch, held)
+    session.comparison.done.discard(books.key.place)
+    _compare_book(group, session, books, held)
 
 
-_compare_book = moves.compare_book
+_compare_book = owner._compare_book
 
 
 def _before_the_books() -> contextlib.AbstractContextManager[Any]:
     stack = contextlib.ExitStack()
-    stack.enter_context(mock.patch.object(moves, "compare_all", _served_before_compared))
-    stack.enter_context(mock.patch.object(moves, "compare_book", _compared_late))
+    stack.enter_context(mock.patch.object(lock_books, "compare_all", _served_before_compared))
+    stack.enter_context(mock.patch.object(owner, "_compare_book", _compared_late))
     return stack
 
 
@@ -83,7 +77,7 @@ _heard_settled = Gateway._heard_settled
 def _returned_and_kept(link: GatewayLink, group: GroupActor, session: Session, lend: Lend) -> None:
     """An owner gives back what it was lent, and uses it all the same."""
     if lend.recalls:
-        used = session.delivered_records, session.delivered_bytes
+        used = session.credit.delivered_records, session.credit.delivered_bytes
         link.way.say(Returned(lend.handle, *used))
     else:
         _lend(link, group, session, lend)
@@ -92,21 +86,21 @@ def _returned_and_kept(link: GatewayLink, group: GroupActor, session: Session, l
 _lend = GatewayLink._lend
 
 
-def _recalled_for_ever(purse: Purse, owner: str, records_total: int) -> None:
+def _recalled_for_ever(lent_credit: LentCredit, owner_id: str, records_total: int) -> None:
     """What comes back is not noticed."""
 
 
-def _still_lent(purse: Purse, owner: str) -> None:
+def _still_lent(lent_credit: LentCredit, owner_id: str) -> None:
     """What was lent over a link that is gone stays lent."""
-    purse._loans.setdefault(owner, Loan())
+    lent_credit._loans.setdefault(owner_id, Loan())
 
 
-def _lent_twice(purse: Purse, room: int, *args: Any) -> list[Order]:
+def _lent_twice(lent_credit: LentCredit, room: int, *args: Any) -> list[CreditChange]:
     """What is lent already is lent to the next one too."""
-    return _balance(purse, room + purse.lent, *args)
+    return _balance(lent_credit, room + lent_credit.lent, *args)
 
 
-_balance = Purse.balance
+_balance = LentCredit.balance
 
 
 _hear_of = GatewayLink._hear_of
@@ -137,17 +131,19 @@ FLEET_MUTATIONS: dict[str, Patch] = {
     "a gateway does not note what it passed on": on(Away, "received", _nothing),
     "a gateway forgets a relay": on(Gateway, "_heard_settled", _relay_forgotten),
     "credit is returned and used": on(GatewayLink, "_lend", _returned_and_kept),
-    "credit is lent twice": on(Purse, "balance", _lent_twice),
-    "returned credit is not noticed": on(Purse, "returned", _recalled_for_ever),
-    "credit lent over a link that is gone stays lent": on(Purse, "forget", _still_lent),
+    "credit is lent twice": on(LentCredit, "balance", _lent_twice),
+    "returned credit is not noticed": on(LentCredit, "returned", _recalled_for_ever),
+    "credit lent over a link that is gone stays lent": on(LentCredit, "forget", _still_lent),
     "nobody tells that it is hungry": on(Fleet, "unmet", _nothing),
-    "a restart keeps what its former process owned": on(moves, "release_former", _nothing_async),
+    "a restart keeps what its former process owned": on(
+        hand_over, "release_former", _nothing_async
+    ),
     "a delivery of a former owner is passed on": on(Gateway, "_comes_late", lambda *_: False),
     "letters go out while their partition is served elsewhere": on(
         SharedOrder, "_is_apart", lambda *_: False
     ),
     "an own share-partition does not ask lent credit back": on(Gateway, "hungry_here", _nothing),
-    "a share-partition that moves stays owned": on(moves, "release", _nothing_async),
+    "a share-partition that moves stays owned": on(hand_over, "release", _nothing_async),
     "a stream that breaks elsewhere counts as a departure": on(
         GatewayLink, "_hear_of", _left_for_good
     ),

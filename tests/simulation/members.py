@@ -14,19 +14,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sharecoord.core.changes import PartitionKey
-from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
-from sharecoord.core.held_book import lock_book_of
-from sharecoord.core.peering import Relayed
+from sharecoord.core.fleet.held_book import lock_book_of
+from sharecoord.core.fleet.peering import Relayed
+from sharecoord.core.partition.decisions import AcknowledgedRange, HeldRange, TakenBack
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.errors import SharecoordError
-from sharecoord.runtime.effects import Collector
-from sharecoord.runtime.group_actor import GroupActor
-from sharecoord.runtime.sessions import JoinCommand, Session
-from sharecoord.testing.judge import Judge, Said
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.member.session import JoinCommand, Session
+from sharecoord.runtime.partition.collector import Collector
 from sharecoord.testing.ledger import BookEntry
 from tests.simulation.environment import GROUP
 from tests.simulation.fleet import Node
+from tests.simulation.judges.judge import Judge, Said
 from tests.simulation.network import Pipe
 
 ANSWER_TIMEOUT_S = 6.0
@@ -79,7 +79,7 @@ class Stream:
         lost: list[LostRange] = []
         try:
             group_id = self._member.wishes.group_id
-            self.group, self.session, lost = await coordinator.join(group_id, command, self)
+            self.group, self.session, lost = await coordinator.groups.join(group_id, command, self)
         except SharecoordError as error:
             self._down.send(self._member.refused, self, error)
             return
@@ -104,7 +104,7 @@ class Stream:
         """More credit arrives."""
         group, session = self.group, self.session
         if group is not None and session is not None and session.channel is self:
-            session.credit_records = max(session.credit_records, records_total)
+            session.credit.records = max(session.credit.records, records_total)
             group.polled(session)
             group.dispatcher.offer(session)
 
@@ -120,7 +120,7 @@ class Stream:
         if group is not None and session is not None and session.channel is self:
             group.subscribe(session, topics)
             assert self.node.coordinator is not None, "joined"
-            self.node.coordinator.subscription_changed(group, session)
+            self.node.coordinator.groups.subscription_changed(group, session)
 
     def leave(self, book: Sequence[BookEntry] | None) -> None:
         """The member goes."""
@@ -149,6 +149,10 @@ class Stream:
 
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
         """Not used: answers go through the collector."""
+
+    def taken_back(self, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
+        """Locks ended without the member's word."""
+        self._down.send(self._member.taken_back, self, key, ranges)
 
     def assigned(self, assignment: Assignment) -> None:
         """Members take what comes."""
@@ -195,7 +199,7 @@ class SimMember:
         self._chance = chance
         self._trace = trace
         self._credit = 0
-        self._left = False
+        self.has_left = False
         self._joins = 0
         self._numbers = itertools.count(1)
         self._open: dict[int, dict[PartitionKey, Said]] = {}
@@ -209,7 +213,7 @@ class SimMember:
         if stream is not self.stream:
             return
         stream.joined = True
-        if not self._left:
+        if not self.has_left:
             self.judge.joined(self.name, stream, stream.node.name)
             if stream.node.process.frozen:  # The answer was under way when it stood still.
                 self.judge.silent(self.name)
@@ -226,7 +230,7 @@ class SimMember:
 
     def delivered(self, stream: Stream, delivery: Delivery, deadlines_ms: list[int]) -> None:
         """Records; one that leaves does not look at them any more."""
-        if self._left:
+        if self.has_left:
             return
         self._trace(f"{self.name} gets {_shown(delivery)}")
         self.judge.arrived(self.name, stream, delivery, deadlines_ms)
@@ -236,6 +240,16 @@ class SimMember:
                 held[offset] = acquired.lock_token
         self.inbox.append(delivery)
         self._wake.set()
+
+    def taken_back(self, stream: Stream, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
+        """Locks ended without its word."""
+        if stream is not self.stream or self.has_left:
+            return
+        for each in ranges:
+            self._trace(f"{self.name} loses {key.name}[{key.partition}] {each}")
+            self.judge.lost(self.name, key, HeldRange(*each[1:4]))
+            for offset in range(each.first, each.last + 1):
+                self._forget(key, offset, each.lock_token)
 
     def answered(self, number: int, results: list[PartitionResult]) -> None:
         """An answer; the same one may come twice."""
@@ -311,7 +325,7 @@ class SimMember:
     async def connect(self, node: Node) -> bool:
         """Joins at a coordinator; says whether it came in."""
         self.break_off()
-        self._left = False
+        self.has_left = False
         self._joins += 1
         stream = self.stream = Stream(self, node, self._chance)
         book, wishes = self.lock_book(), self.wishes
@@ -423,7 +437,7 @@ class SimMember:
 
     def leave(self) -> None:
         """Goes in good order."""
-        self._left = True
+        self.has_left = True
         book = self.lock_book() if self._chance.random() < 0.5 else None
         self.judge.gone(self.name, book)
         self.book.clear()

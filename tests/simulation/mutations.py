@@ -14,7 +14,6 @@ from typing import Any
 from unittest import mock
 
 from sharecoord.config.group import GroupConfig
-from sharecoord.core import lanes, log_start, outcomes, passed_over, share_partition
 from sharecoord.core.changes import (
     CommitBatch,
     CommitResult,
@@ -22,41 +21,43 @@ from sharecoord.core.changes import (
     LoadedPartition,
     PartitionClaim,
     PartitionCommit,
+    PartitionRow,
 )
-from sharecoord.core.decisions import AcknowledgedRange, Decision
-from sharecoord.core.lanes import LaneChange, Replayed
-from sharecoord.core.ordering import Admission
-from sharecoord.core.pauses import Pauses
+from sharecoord.core.dispatch.pauses import Pauses
+from sharecoord.core.letters import lanes
+from sharecoord.core.letters.lanes import LaneChange, Replayed
+from sharecoord.core.order.admission import Admission
+from sharecoord.core.order.shared_keys import SharedKeys
+from sharecoord.core.partition import log_start, outcomes, passed_over, share_partition
+from sharecoord.core.partition.decisions import AcknowledgedRange, Decision
+from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.share_partition import SharePartition
-from sharecoord.core.shared_keys import SharedKeys
-from sharecoord.core.window import RangeState, Window
+from sharecoord.core.window.window import RangeState, Window
 from sharecoord.errors import SharecoordError
-from sharecoord.runtime import (
-    admin,
-    candidates,
-    group_actor,
-    loading,
-    partition_actor,
-    pausing,
-    recovery,
-)
-from sharecoord.runtime.bounded import BoundedSink
-from sharecoord.runtime.checkpoints import Checkpoints
-from sharecoord.runtime.dead_letters import DeadLetters
-from sharecoord.runtime.dispatch import Dispatcher
-from sharecoord.runtime.effects import AcknowledgeEffect, DeliveryEffect
-from sharecoord.runtime.forcing import Forcing
-from sharecoord.runtime.group_actor import GroupActor
-from sharecoord.runtime.kept_payloads import KeptPayloads
-from sharecoord.runtime.outboxes import OutboxWatch
-from sharecoord.runtime.partition_actor import PartitionActor
-from sharecoord.runtime.sessions import Session
-from sharecoord.runtime.topic_life import TopicLife
+from sharecoord.ports import LATEST, OffsetQuery
+from sharecoord.runtime.admin import replay
+from sharecoord.runtime.admin.force import ForcedChange
+from sharecoord.runtime.group import actor as group_actor
+from sharecoord.runtime.group import loading, log_changes
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.group.dispatch import Dispatcher
+from sharecoord.runtime.kernel.context import Context
+from sharecoord.runtime.letters.orphans import OrphanWatch
+from sharecoord.runtime.member.session import Session
+from sharecoord.runtime.partition import candidates, claimed, recovery
+from sharecoord.runtime.partition import log as partition_log
+from sharecoord.runtime.partition.actor import AcknowledgeEffect, DeliveryEffect, PartitionActor
+from sharecoord.runtime.partition.bounds import BoundedSink
+from sharecoord.runtime.partition.checkpoints import Checkpoints
+from sharecoord.runtime.partition.dead_letters import DeadLetters
+from sharecoord.runtime.partition.kept_payloads import KeptPayloads
+from sharecoord.runtime.partition.letter_sender import LetterSender
+from sharecoord.runtime.partition.topic_life import TopicLife
 from sharecoord.store import memory_lanes
 from sharecoord.store.memory_database import MemoryDatabase, MemoryPartition
 from sharecoord.store.memory_store import MemoryStore
 from tests.simulation.fleet_mutations import FLEET_MUTATIONS, Patch, on
+from tests.simulation.program_mutations import PROGRAM_MUTATIONS
 from tests.simulation.script import play
 from tests.simulation.world import FailedLifeError, run_life
 
@@ -121,7 +122,7 @@ def _send_before_commit(effect: DeliveryEffect, *args: Any) -> None:
 _delivery_effect = DeliveryEffect.__init__
 
 
-def _heard_ok(letters: DeadLetters, entry: Any, error: SharecoordError | None) -> None:
+def _heard_ok(letters: LetterSender, entry: Any, error: SharecoordError | None) -> None:
     """Takes a dead letter that Kafka refused for one that arrived."""
     _heard(letters, entry, None)
 
@@ -152,15 +153,15 @@ def _no_outbox(letters: DeadLetters, commit: PartitionCommit) -> None:
     commit.dead_letters = []
 
 
-def _arrived_nothing(letters: DeadLetters, mark: object) -> None:
+def _arrived_nothing(letters: LetterSender, mark: object) -> None:
     """Does not ask what a former owner's transactions have sent."""
 
 
-async def _left_alone(watch: OutboxWatch, row: object) -> None:
+async def _left_alone(watch: OrphanWatch, row: object) -> None:
     """Sends no letters of topics that are gone."""
 
 
-_heard, _into = DeadLetters._heard, DeadLetters.into
+_heard, _into = LetterSender._heard, DeadLetters.into
 
 
 def _any_token(
@@ -315,10 +316,10 @@ def _wait_forgotten_at_load(*args: Any, **kwargs: Any) -> Any:
 
 def _gap_assumed(partition: SharePartition, end_offset: int) -> Decision:
     """A gap is concluded one offset too far."""
-    return _skip(partition, end_offset + 1)
+    return _gap_ahead(partition, end_offset + 1)
 
 
-_skip = SharePartition.decide_skip
+_gap_ahead = SharePartition.decide_gap_ahead
 
 
 def _no_credit(session: Session, held: int) -> int:
@@ -360,7 +361,7 @@ _wake = Dispatcher.wake
 
 def _any_holder(admission: Admission, key: int) -> bool:
     """A key goes on at another member."""
-    return key not in admission._stopped and key not in admission._order.blocked
+    return key not in admission._stopped and key not in admission.order.blocked_keys
 
 
 def _chain_goes_on(*args: Any) -> None:
@@ -393,16 +394,16 @@ _lane_state = memory_lanes._state
 
 def _replays_less(part: Replayed, change_sequence: int) -> LaneChange:
     """Leaves out the first record."""
-    if part.runs and len(part.runs) > 1:
-        part = replace(part, runs=part.runs[1:])
-    elif not part.runs and part.start_offset < part.stops_at:
+    if part.spans and len(part.spans) > 1:
+        part = replace(part, spans=part.spans[1:])
+    elif not part.spans and part.start_offset < part.stops_at:
         part = replace(part, start_offset=part.start_offset + 1)
     return _replay(part, change_sequence)
 
 
 def _replays_all_between(part: Replayed, change_sequence: int) -> LaneChange:
     """Single offsets, and what lies between them."""
-    return _replay(replace(part, runs=()), change_sequence)
+    return _replay(replace(part, spans=()), change_sequence)
 
 
 _replay = lanes.replay
@@ -411,7 +412,7 @@ _replay = lanes.replay
 def _nothing_hinders() -> contextlib.AbstractContextManager[Any]:
     """A replay takes the place of another one, at the coordinator and in the store."""
     stack = contextlib.ExitStack()
-    for where in (admin, lanes):
+    for where in (replay, lanes):
         stack.enter_context(mock.patch.object(where, "hinders_replay", return_value=False))
     return stack
 
@@ -425,26 +426,42 @@ def _begins_source_anew(database: MemoryDatabase, *args: Any) -> bool:
 _make_replay = memory_lanes.make_replay
 
 
-def _forces_more(forcing: Forcing, *args: Any) -> PartitionCommit | None:
+def _forces_more(forcing: ForcedChange, *args: Any) -> PartitionCommit | None:
     """Forces the record before the asked ones, too."""
     forcing.first -= forcing.first > 0
     return _decide(forcing, *args)
 
 
-_decide = Forcing.decide
+_decide = ForcedChange.decide
+
+
+async def _last_end_counts(
+    context: Context, actor: PartitionActor, row: PartitionRow, *args: Any, **kwargs: Any
+) -> int | None:
+    """Takes a log for cut where it ends when that is certain."""
+    if await _judge_log_end(context, actor, row, *args, **kwargs) is None:
+        return None
+    return await context.calls.offset(OffsetQuery(row.key.topic, row.key.partition, LATEST))
+
+
+_judge_log_end = log_changes.judge_log_end
 
 
 MUTATIONS = FLEET_MUTATIONS | {
+    **PROGRAM_MUTATIONS,
     "a letter is redriven a second time": on(memory_lanes, "_state", _forgets_marks),
     "a redrive ends locks of an earlier one": on(memory_lanes, "_state", _forgets_locks),
     "a replay leaves out its first record": on(lanes, "replay", _replays_less),
     "a replay of single offsets has those between": on(lanes, "replay", _replays_all_between),
     "a replay reads beyond its end": on(
-        loading, "BoundedSink", lambda sink, stops_at: BoundedSink(sink, 1 << 60)
+        partition_log, "BoundedSink", lambda sink, stops_at: BoundedSink(sink, 1 << 60)
     ),
     "a replay ends one that is not finished": _nothing_hinders,
     "a replay begins its source anew": on(memory_lanes, "make_replay", _begins_source_anew),
     "a commit of a former owner takes effect": on(MemoryStore, "commit", _no_fence),
+    "a log is taken for cut where it ends later": on(
+        log_changes, "judge_log_end", _last_end_counts
+    ),
     "a claim does not raise the owner epoch": on(MemoryStore, "_claim", _no_owner_epoch),
     "a reset does not raise the state epoch": on(MemoryPartition, "clear", _reset_keeps_epoch),
     "an acknowledgement is confirmed before it is stored": on(
@@ -472,32 +489,32 @@ MUTATIONS = FLEET_MUTATIONS | {
     "a broken stream releases all locks": on(GroupActor, "disconnected", _sessions_end_at_once),
     "a claim ends all locks": on(loading, "ranges_of", _locks_forgotten_at_load),
     "a claim forgets a range": on(loading, "ranges_of", _range_forgotten_at_load),
-    "a commit leaves out a row": on(partition_actor, "commit_of", _forgotten_range),
+    "a commit leaves out a row": on(claimed, "commit_of", _forgotten_range),
     "a record is handed out beyond the limit": on(group_actor, "settings_of", _one_more),
     "a split range changes one record too many": on(Window, "apply", _one_too_long),
     "the start offset passes a due record": on(Window, "_advance_start", _start_passes_due),
-    "a gap is concluded one offset too far": on(SharePartition, "decide_skip", _gap_assumed),
+    "a gap is concluded one offset too far": on(SharePartition, "decide_gap_ahead", _gap_assumed),
     "what could not be sent is not handed back": on(PartitionActor, "hand_back", _no_hand_back),
-    "a dead letter that Kafka refused counts as arrived": on(DeadLetters, "_heard", _heard_ok),
+    "a dead letter that Kafka refused counts as arrived": on(LetterSender, "_heard", _heard_ok),
     "a dead letter is not stored": on(DeadLetters, "into", _no_outbox),
     "a checkpoint is not stored": on(Checkpoints, "into", _forgets_checkpoints),
     "retention takes what is kept": on(
-        log_start, "_without", lambda kept, first, last: [(first, last)]
+        log_start, "_not_kept", lambda kept, first, last: [(first, last)]
     ),
-    "a kept payload outlives its record": on(KeptPayloads, "finish", lambda kept, decision: None),
+    "a kept payload outlives its record": on(KeptPayloads, "_finish", lambda kept, decision: None),
     "a checkpoint under an old token is stored": on(Checkpoints, "keep", _keeps_refused),
     "what a former owner has sent is sent again": on(
-        DeadLetters, "_take_arrived", _arrived_nothing
+        LetterSender, "_take_arrived", _arrived_nothing
     ),
-    "dead letters of a topic that was made again are left": on(OutboxWatch, "_serve", _left_alone),
+    "dead letters of a topic that was made again are left": on(OrphanWatch, "_serve", _left_alone),
     "a pause of a topic, partition or member is not followed": on(
-        pausing, "follow", lambda group: None
+        GroupActor, "_follow_pauses", lambda group: None
     ),
     "a paused group hands out": on(Pauses, "group", property(lambda pauses: None)),
     "what is to be passed over is delivered": on(
         passed_over, "without", lambda chunk, ranges: chunk
     ),
-    "one record too many is forced": on(Forcing, "decide", _forces_more),
+    "one record too many is forced": on(ForcedChange, "decide", _forces_more),
     "members get more than their credit": on(Session, "wants", _no_credit),
     "records of a topic's next life pass for the old one's": on(TopicLife, "admit", _no_life),
     "the window has no limit": on(group_actor, "settings_of", _no_window),

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from sharecoord.api.grpc.peer_service import SILENCE_S
 from sharecoord.core.delivery import Delivery
-from sharecoord.core.peering import Alive, GatewayItem, OwnerItem
+from sharecoord.core.fleet.peering import Alive, GatewayItem, OwnerItem
 from sharecoord.peers.links import ALIVE_S, RETRY_MAX_S, RETRY_S, WELCOME_S
-from sharecoord.runtime.owner import GatewayLink
-from sharecoord.testing.judge import Judge
+from sharecoord.runtime.fleet.owner import GatewayLink
+from tests.simulation.judges.judge import Judge
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Node
@@ -86,13 +86,14 @@ class Wire:
         self._hear: Callable[[OwnerItem], None] | None = None
         self._answered = asyncio.Event()
         self._over = asyncio.Event()
-        self._hung_up = False
+        self.hung_up = False
+        """The gateway has given it up; its owner may not have noticed yet."""
         self.heard_s = 0.0
 
     @property
     def is_over(self) -> bool:
         """Whether neither end knows of it any more."""
-        return self._hung_up and self.link is None and not self.up.blocked
+        return self.hung_up and self.link is None and not self.up.blocked
 
     # -- the gateway's end ----------------------------------------------------------------------
 
@@ -109,20 +110,20 @@ class Wire:
 
     def say(self, item: GatewayItem) -> None:
         """Tells the owner something."""
-        if not self._hung_up:
+        if not self.hung_up:
             self.up.send(self._heard, item)
 
     def _welcomed(self) -> None:
-        if self._hung_up:
+        if self.hung_up:
             return
-        fleet = self.gateway.context.fleet
+        fleet = self.gateway.peers
         assert fleet is not None, "of a fleet"
         self._answered.set()
         self._hear = fleet.gateway.linked(self.owner.name, self)
         self._vouch()
 
     def _vouch(self) -> None:
-        if self._hung_up:
+        if self.hung_up:
             return
         self.say(Alive())
         if self.owner.process.dead and self._network.nodes.get(self.owner.name) is not self.owner:
@@ -131,7 +132,7 @@ class Wire:
         asyncio.get_running_loop().call_later(ALIVE_S, self._vouch)
 
     def _comes(self, item: OwnerItem) -> None:
-        if self._hear is not None and not self._hung_up:
+        if self._hear is not None and not self.hung_up:
             self._hear(item)
 
     def owner_left(self) -> None:
@@ -141,12 +142,12 @@ class Wire:
 
     def hang_up(self) -> None:
         """The gateway gives it up."""
-        self._hung_up = True
+        self.hung_up = True
         if not self._over.is_set():
             self._network.loses(self)
         self.up.send(self.gateway_left)
         if self._hear is not None:
-            fleet = self.gateway.context.fleet
+            fleet = self.gateway.peers
             assert fleet is not None, "of a fleet"
             fleet.gateway.unlinked(self.owner.name)
 
@@ -157,12 +158,18 @@ class Wire:
         if coordinator is None or self.owner.closed_to_peers:
             self.down.send(self.owner_left)
             return
-        fleet = coordinator.context.fleet
+        fleet = self.owner.peers
         assert fleet is not None, "of a fleet"
         self.down.send(self._welcomed)
         # First what had ended until now.
         self._network.came(self)
-        self.link = GatewayLink(coordinator, self.gateway.name, _WayBack(self))
+        self.link = GatewayLink(
+            coordinator.context,
+            coordinator.groups,
+            fleet.look_now,
+            self.gateway.name,
+            _WayBack(self),
+        )
         fleet.gateway_came(self.link)
         self.heard_s = asyncio.get_running_loop().time()
         self._listen()
@@ -191,7 +198,7 @@ class Wire:
         if self.link is None:
             return
         link, self.link = self.link, None
-        fleet = self.owner.context.fleet
+        fleet = self.owner.peers
         assert fleet is not None, "of a fleet"
         fleet.gateway_went(link)
         self._network.went(self)
@@ -329,7 +336,7 @@ class Network:
         Without a link an owner may still know an older stream of the member, that of its own.
         """
         links = self._links(gateway, owner)
-        if not links or any(wire.up.lost or wire.up.blocked for wire in links):
+        if not links or any(wire.up.lost or wire.up.blocked or wire.hung_up for wire in links):
             return None
         return self._losses.get((gateway, owner), 0)
 

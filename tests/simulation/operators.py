@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 from sharecoord.core.changes import GroupRow
-from sharecoord.core.pauses import WHOLE_GROUP, PauseScope
+from sharecoord.core.dispatch.pauses import WHOLE_GROUP, PauseScope
 from sharecoord.core.states import ForceAction
-from sharecoord.runtime.admin import Admin
+from sharecoord.runtime.admin.admin import Admin
+from sharecoord.runtime.admin.in_flight import PartitionName
 from tests.simulation.environment import GROUP
 from tests.simulation.fleet import Node, finished
 from tests.simulation.world import KEYS, TOPICS, World
+from tests.support import named
 
 OPERATOR_S = 5
 """An operator does not wait longer."""
@@ -46,7 +48,7 @@ class Operators:
         self.world.fleet.resume_all()
 
     async def _pause(self, admin: Admin, scope: PauseScope) -> None:
-        await admin.pause_group(GROUP, [scope])
+        await admin.pause_group(GROUP, *named(scope))
         # A fleet's others may be slow to look, and one that stood still does not know yet.
         fleet = not self.world.fleet.lone
         group = self.world.fleet.database.groups.get(GROUP)
@@ -66,7 +68,7 @@ class Operators:
         first = self.chance.randint(max(0, end - 120), max(0, end - 1))
         span = first, min(max(first, end - 1), first + self.chance.choice((0, 0, 3, 40)))
         action = self.chance.choice([*ForceAction])
-        work = node.admin.force_records(GROUP, (topic, partition), span, action)
+        work = node.admin.force_records(GROUP, PartitionName(topic, partition), *span, action)
         await finished(node.process, work, OPERATOR_S)
 
     async def keys_are_blocked(self) -> None:
@@ -86,7 +88,7 @@ class Operators:
         if node is None or not node.serving or node.admin is None:
             return
         change = {"share.ordering": self.chance.choice(("key", "unordered"))}
-        await finished(node.process, node.admin.alter_configs(GROUP, change, []), 5)
+        await finished(node.process, node.admin.alter_group_configs(GROUP, change, []), 5)
 
     async def operator(
         self,

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sharecoord.core.changes import PartitionKey
-from sharecoord.core.lanes import Run
 from sharecoord.errors import SharecoordError, StoreOutcomeUnknownError
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_replay import ReplayCommand
-from sharecoord.runtime.admin_types import Place
-from sharecoord.testing.database_judge import SIDE_LIMIT
+from sharecoord.runtime.admin.admin import Admin
+from sharecoord.runtime.admin.replay import OffsetRange, ReplayCommand
 from tests.simulation.environment import GROUP
 from tests.simulation.fleet import finished
+from tests.simulation.judges.database import SIDE_LIMIT
 from tests.simulation.operators import OPERATOR_S, Operators
 from tests.simulation.world import TOPICS
 
@@ -42,7 +40,7 @@ class Replays(Operators):
     async def _replay(self, admin: Admin, command: ReplayCommand) -> None:
         limit = {"share.delivery.count.limit": str(SIDE_LIMIT)}
         try:
-            await admin.alter_configs(command.into_group_id, limit, [])
+            await admin.alter_group_configs(command.into_group_id, limit, [])
             await admin.replay(command)
         except StoreOutcomeUnknownError:
             raise
@@ -99,18 +97,18 @@ class Replays(Operators):
         return command, {key: [range(first, high)] for key in keys}
 
     def _offsets(self, into: str) -> tuple[ReplayCommand, dict[PartitionKey, list[range]]] | None:
-        runs: dict[Place, list[Run]] = {}
+        runs: list[OffsetRange] = []
         wanted: dict[PartitionKey, list[range]] = {}
         for key in self._keys(into, self._places()):
             log = self.world.log.log(*key.place)
             for _ in range(self.chance.randint(1, 4) if log.log_start < log.log_end else 0):
                 first = self.chance.randrange(log.log_start, log.log_end)
                 last = min(log.log_end - 1, first + self.chance.choice((0, 0, 5, 60)))
-                runs.setdefault(key.place, []).append(Run(first, last))
+                runs.append(OffsetRange(*key.place, first, last))
                 wanted.setdefault(key, []).append(range(first, last + 1))
         if not runs:
             return None
-        return ReplayCommand(GROUP, into, runs=runs, rate_per_s=self._rate()), wanted
+        return ReplayCommand(GROUP, into, offsets=tuple(runs), rate_per_s=self._rate()), wanted
 
     def _rate(self) -> int:
         """Of all partitions together."""

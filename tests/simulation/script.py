@@ -7,16 +7,16 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from sharecoord.core.decisions import AcknowledgedRange
 from sharecoord.core.delivery import Delivery
+from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.records import key_hashes_of
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import SharecoordError
-from sharecoord.runtime.admin_types import ResetCommand, ResetKind, ResetTo
-from sharecoord.runtime.lanes import LaneSelection
-from sharecoord.testing.order_judge import KNOWN_MS
+from sharecoord.runtime.admin.reset import ResetCommand, ResetKind, ResetTo
+from sharecoord.runtime.letters.lanes import LaneSelection
 from tests.simulation.environment import GROUP
 from tests.simulation.fleet import finished
+from tests.simulation.judges.order import KNOWN_MS
 from tests.simulation.members import SimMember
 from tests.simulation.operators import OPERATOR_S
 from tests.simulation.replays import Replays
@@ -242,7 +242,7 @@ class Script(Replays):
         if not node.process.dead:
             node.process.thaw()
         for member in self.world.streams_to(node):
-            if member.stream is not None and member.stream.joined:
+            if member.stream is not None and member.stream.joined and not member.has_left:
                 self.world.judge.joined(member.name, member.stream, node.name)
 
     # -- between coordinators -------------------------------------------------------------------
@@ -348,6 +348,7 @@ class Script(Replays):
             to = self.chance.randint(max(log.log_start, log.log_end - 20), log.log_end)
             self.world.truncating.add(self.world.key(topic, partition))
             self.world.log.truncate(topic, to, partition=partition)
+            await self.world.grow_once_seen(self.world.key(topic, partition), to)
 
     async def topic_is_made_again(self) -> None:
         topic = self.chance.choice(TOPICS)
@@ -437,7 +438,7 @@ class Script(Replays):
         known = self.world.log.known.keys.get((topic_id, partition), {})
         return replace(
             selection,
-            runs=[(at, at) for at in chosen],
+            spans=[(at, at) for at in chosen],
             keys=key_hashes_of([known.get(at) for at in chosen]),
             source_partition=source,
         )
@@ -457,7 +458,7 @@ class Script(Replays):
             change = {"share.delivery.count.limit": str(limit)}
         else:
             change = {"share.record.lock.duration.ms": str(self.chance.choice((1000, 8000)))}
-        await finished(node.process, node.admin.alter_configs(GROUP, change, []), 5)
+        await finished(node.process, node.admin.alter_group_configs(GROUP, change, []), 5)
 
     async def caches_are_emptied(self) -> None:
         """All but the read-ahead leaves memory."""
@@ -525,6 +526,7 @@ class Script(Replays):
         for _ in range(2):
             await self.more_records()
             await self.member_comes()
+        self.world.programs_come()
         at_once: set[asyncio.Task[None]] = set()
         for _ in range(STEPS):
             step = self.chance.choices(list(steps), list(steps.values()))[0]
@@ -571,7 +573,7 @@ class Script(Replays):
         ordered = {"share.ordering": "key"}
         if self.world.is_switched:
             await self.operator(
-                lambda admin: admin.alter_configs(GROUP, ordered, []),
+                lambda admin: admin.alter_group_configs(GROUP, ordered, []),
                 lambda row: row.config.get("share.ordering") == "key",
             )
         await self.operator(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "2000"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "1000"))
 BLOCK = 500
 
 
@@ -39,6 +39,7 @@ def run(module: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.timeout(1_800)
 def test_seeds_that_failed_once() -> None:
     run("run", "--jobs", "1", "--only", *map(str, kept_seeds()))
 

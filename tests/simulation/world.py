@@ -14,20 +14,21 @@ import structlog
 
 from sharecoord.config.group import GroupConfig
 from sharecoord.core.changes import PartitionKey
-from sharecoord.core.decisions import Decision
-from sharecoord.core.invariants import check_decision
+from sharecoord.core.dispatch.schedule import DELIVER_AT_HEADER
+from sharecoord.core.partition.decisions import Decision
+from sharecoord.core.partition.invariants import check_decision
+from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.records import Headers
-from sharecoord.core.schedule import DELIVER_AT_HEADER
-from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.states import AcquireMode
-from sharecoord.runtime.parking import ParkingLimits
+from sharecoord.runtime.kernel.context import ParkingLimits
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.harness import STORE_EPOCH_MS, check_coordinator
-from sharecoord.testing.judge import Judge
-from sharecoord.testing.processes import bury_all, run_processes
 from tests.simulation.environment import GROUP, SimLog
 from tests.simulation.fleet import DEAD_LETTERS, Fleet, Node, finished
+from tests.simulation.judges.judge import Judge
 from tests.simulation.members import ANSWER_TIMEOUT_S, SimMember, Wishes
+from tests.simulation.processes import bury_all, run_processes
+from tests.simulation.programs import Program
 
 TOPICS = ("orders", "payments")
 
@@ -39,6 +40,13 @@ KEYS = (None, b"", b"a", b"b", b"c")
 
 WAITS_MS = (300, 1_500, 5_000, 9_000)
 """Of records with a schedule, where the life has any."""
+
+SEEN_WITHIN_S = 0.6
+SEEN_LOOK_S = 0.0003
+"""Shorter than a call to the store: what a coordinator sees is noticed before it is durable."""
+
+GROWTH_RECORDS = 20
+"""Half of the logs that are cut and grow again are longer than before."""
 
 FINISH_S = 900.0
 """After the last fault everything must be worked off within so long, on virtual time."""
@@ -121,6 +129,9 @@ class World:
         self.fleet.on_death = self._node_died
         self.members: list[SimMember] = []
         self.side_members: list[SimMember] = []
+        self.programs: list[Program] = []
+        # No draw: two lives of sixteen, one of them with keys.
+        self.has_programs = seed % 16 in (6, 9)
         self.sides: dict[str, asyncio.Task[None]] = {}
         """Who works off replays, by side group."""
         self.lives: dict[str, asyncio.Task[None]] = {}
@@ -211,9 +222,9 @@ class World:
         """Members that are alive."""
         return [member for member in self.members if not member.gone]
 
-    def streams_to(self, node: Node) -> list[SimMember]:
+    def streams_to(self, node: Node) -> list[SimMember | Program]:
         """Members with a stream to a coordinator, joined or not."""
-        every = (*self.members, *self.side_members)
+        every = (*self.members, *self.side_members, *self.programs)
         return [m for m in every if m.stream is not None and m.stream.node is node]
 
     def _node_died(self, node: Node) -> None:
@@ -239,6 +250,34 @@ class World:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+    def programs_come(self) -> None:
+        """Members with a program behind the SDK's own rules, in some lives."""
+        chance = random.Random(self.seed)
+        for number in range(3 if self.has_programs else 0):
+            program = Program(
+                f"p{number}",
+                self.judge,
+                chance,
+                TOPICS,
+                self.fleet.serving,
+                explicit=chance.random() < 0.7,
+                most=chance.choice((1, 7, 500)),
+                lock_s=self.lock_s,
+                trace=self.trace,
+            )
+            self.programs.append(program)
+            self.lives[program.name] = asyncio.create_task(program.live(), name=program.name)
+
+    async def _programs_go(self) -> None:
+        for program in self.programs:
+            task = self.lives.pop(program.name)
+            if task.done():
+                task.result()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await program.leave()
 
     # -- side groups ----------------------------------------------------------------------------
 
@@ -310,7 +349,8 @@ class World:
         """Not when the log has lost its end and nobody has noticed, nor just after its creation.
 
         A log that is longer again before anybody looks is told by its leader epochs, which this
-        release does not read. No record of a new topic is read within the silence of decision 0006.
+        release does not read; `grow_once_seen` is for one that grows after a look. No record of a
+        new topic is read within the silence of decision 0006.
         """
         if self.log.find(topic, partition) is None or self.log.topic_id(topic) in self.young:
             return False
@@ -329,6 +369,50 @@ class World:
             if (each.topic, each.partition) == (key.topic, key.partition)
         ]
         return max([shadow.end, *read]) > found.log_end
+
+    async def grow_once_seen(self, key: PartitionKey, cut: int) -> None:
+        """Records come between the look that finds a log cut and what is made of it.
+
+        Not where replays read the log, too: each has to see the cut by itself. When whoever saw it
+        is gone before it is durable, the log loses these records as well: nobody could know.
+        """
+        shadow = self.judge.by_key.get(key)
+        if shadow is None or shadow.end <= cut or self.has_replays:
+            return
+        epoch, shadow.truncated_at = shadow.state_epoch, None
+        left = int(SEEN_WITHIN_S / SEEN_LOOK_S)
+        while left and not (seen_by := self._sees_cut(key, cut)):
+            left -= 1
+            await asyncio.sleep(SEEN_LOOK_S)
+        if not left:
+            return
+        self.truncating.discard(key)
+        self.append(key.topic, key.partition, 1 + cut % (2 * GROWTH_RECORDS))
+        while shadow.state_epoch == epoch and self._is_present(key):
+            if self._sees_cut(key, cut) != seen_by or shadow.owner != seen_by:
+                self.truncating.add(key)
+                if self.log.log(key.topic, key.partition).log_end > cut:
+                    self.log.truncate(key.topic, cut, partition=key.partition)
+                return
+            await asyncio.sleep(SEEN_LOOK_S)
+        if shadow.truncated_at is not None and shadow.truncated_at > cut:
+            self.judge.broken(
+                f"{key.topic}[{key.partition}]: a log that was cut at {cut} is void from "
+                f"{shadow.truncated_at} on only"
+            )
+
+    def _is_present(self, key: PartitionKey) -> bool:
+        return self.log.exists(key.topic) and self.key(key.topic, key.partition) == key
+
+    def _sees_cut(self, key: PartitionKey, cut: int) -> str:
+        """Which coordinator knows that a log was cut just there; "" = none."""
+        for node in self.fleet.alive():
+            group = node.coordinator.groups.get(GROUP) if node.coordinator else None
+            actor = group.partitions.get(key.place) if group else None
+            seen = actor.log.shorter_log if actor and actor.key == key else None
+            if seen and seen.is_cut and seen.lowest_end == cut and not node.process.frozen:
+                return node.name
+        return ""
 
     def key(self, topic: str, partition: int) -> PartitionKey:
         """The share-partition of a place in its present life."""
@@ -367,6 +451,7 @@ class World:
                 member.break_off()
         if not self.fleet.alive():
             self.fleet.add()
+        await self._programs_go()
         for node in self.fleet.alive():
             member = self.new_member(topics=TOPICS, good=True)
             self.lives[member.name] = asyncio.create_task(self._finisher(member, node))

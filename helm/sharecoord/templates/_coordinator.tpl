@@ -29,7 +29,8 @@
     fieldRef:
       fieldPath: status.podIP
 - name: SHARECOORD_COORDINATOR__ADVERTISED_ADDRESS
-  value: $(POD_IP):7070
+  # In brackets, which an IPv6 address needs and an IPv4 address may have.
+  value: "[$(POD_IP)]:7070"
 {{- with .Values.tls.peerName }}
 - name: SHARECOORD_TLS__PEER_NAME
   value: {{ . | quote }}
@@ -79,12 +80,13 @@ volumeMounts:
   {{- include "sharecoord.mounts" . | nindent 2 }}
 {{- end }}
 
-{{/* Probes on the management port. They need no TLS, and work for a Unix socket too. */}}
+{{/* Probes on the management port. They need no TLS, and work for a Unix socket too. A start may take as
+long as a migration of the store does. */}}
 {{- define "sharecoord.startupProbe" -}}
 {{- with .Values.startupProbe }}{{ toYaml . }}{{ else -}}
 httpGet: {path: /healthz/ready, port: management}
 periodSeconds: 2
-failureThreshold: 60
+failureThreshold: {{ div (add1 (int .Values.startupTimeoutSeconds)) 2 }}
 {{- end }}
 {{- end }}
 

@@ -19,6 +19,12 @@ app.kubernetes.io/name: {{ include "sharecoord.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* Labels of the pod of `helm test`. */}}
+{{- define "sharecoord.testLabels" -}}
+app.kubernetes.io/name: {{ include "sharecoord.name" . }}-test
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
 {{- define "sharecoord.labels" -}}
 {{ include "sharecoord.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

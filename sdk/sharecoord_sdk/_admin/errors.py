@@ -71,6 +71,7 @@ class NotACoordinatorError(AdminError):
 _CLASSES: Final[dict[str, type[AdminError]]] = {
     "INVALID_REQUEST": InvalidRequestError,
     "INVALID_CONFIG": InvalidConfigError,
+    "UNAUTHENTICATED": AuthorizationError,
     "AUTHORIZATION_FAILED": AuthorizationError,
     "GROUP_ID_NOT_FOUND": GroupNotFoundError,
     "GROUP_NOT_EMPTY": GroupNotEmptyError,

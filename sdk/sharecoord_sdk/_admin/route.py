@@ -39,11 +39,11 @@ class Route:
                 " Make a new client in the child process"
             )
 
-    def addresses(self, call: Call[Any]) -> list[str]:
+    def addresses(self, call: Call) -> list[str]:
         """Where a call may go: a change to one place only, so that it never happens twice."""
         return list(self._addresses) if call.is_safe else self._addresses[:1]
 
-    def must_be_found(self, call: Call[Any]) -> bool:
+    def must_be_found(self, call: Call) -> bool:
         """Whether a coordinator has to be looked for before this call may change something."""
         return not call.is_safe and len(self._addresses) > 1 and not self._proven
 

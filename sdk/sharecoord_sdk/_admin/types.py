@@ -150,6 +150,11 @@ class PartitionOffsets:
         payloads_not_kept: Records that came to wait and whose payload was not stored, though
             `share.retry.keep.payload` is on, since the coordinator that was asked started; 0 when
             another one serves the partition.
+        dead_letters_waiting: Dead letters that are not in their topic yet.
+        dead_letters_problem: Why they are not; "" = they are on their way, or another coordinator
+            serves the partition.
+        memory_short: What `memory.limit` has stopped here; "" = nothing, or another coordinator
+            serves the partition.
     """
 
     topic: str
@@ -171,6 +176,9 @@ class PartitionOffsets:
     stops_at: int | None = None
     rate_limit: int = 0
     payloads_not_kept: int = 0
+    dead_letters_waiting: int = 0
+    dead_letters_problem: str = ""
+    memory_short: str = ""
 
     @property
     def name(self) -> str:
@@ -234,6 +242,8 @@ class GroupDescription:
     Attributes:
         fairness_jain_ratio: Jain's index of the last second; None = not measured.
         pauses: All that is paused of it.
+        settings_problems: What of its stored settings is not in force, and why.
+        refused_topics: Topics of it that Kafka refuses to the coordinator, and what to allow.
     """
 
     group_id: str
@@ -246,16 +256,23 @@ class GroupDescription:
     fairness_jain_ratio: float | None = None
     error: AdminError | None = None
     pauses: tuple[Pause, ...] = ()
+    settings_problems: tuple[str, ...] = ()
+    refused_topics: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting of a group."""
+    """One setting of a group.
+
+    Attributes:
+        problem: Why a stored value of it is not in force, and the fix; "" = there is none such.
+    """
 
     name: str
     value: str
     source: ConfigSource
     documentation: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +344,10 @@ class ResetResult:
     requested_offset: int | None = None
     error: AdminError | None = None
 
+    def __post_init__(self) -> None:
+        if self.error is not None:
+            object.__setattr__(self, "new_offset", None)
+
 
 class ForceAction(Enum):
     """What an operator does to records, whoever holds them."""
@@ -396,3 +417,187 @@ class CoordinatorDescription:
     kafka_bootstrap_servers: str
     store: str
     uptime_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedKey:
+    """A key of which a group hands out nothing.
+
+    Attributes:
+        since_ms: When it was blocked, milliseconds since the epoch.
+        waiting_records: Records of it that wait, as far as the group has read its topics.
+    """
+
+    key: bytes
+    since_ms: int
+    reason: str = ""
+    waiting_records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedOffsets:
+    """What an import did, or would do, with one share-partition.
+
+    Attributes:
+        reset: The start offset, before and after; look at its `error`.
+        committed_offset: None = the consumer group has none: `share.auto.offset.reset` decided.
+        lag: Records from the new start offset to the end of the log; None = not known.
+    """
+
+    reset: ResetResult
+    committed_offset: int | None = None
+    lag: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedOffsets:
+    """What an export did, or would do, with one share-partition.
+
+    Attributes:
+        offset: The start offset, which is committed.
+        finished_ahead_records: Records behind it that are finished here and come again there.
+        error: Why it was not written.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    finished_ahead_records: int = 0
+    error: AdminError | None = None
+
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class DeadLetterState(Enum):
+    """Where a dead letter is."""
+
+    #: In the outbox: it is not in its topic yet.
+    WAITING = "waiting"
+    IN_TOPIC = "in topic"
+    REDRIVEN = "redriven"
+    DISCARDED = "discarded"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """Which dead letters are meant: everything that is given must hold, one of each list.
+
+    Attributes:
+        reasons: REJECTED, DELIVERY_LIMIT.
+        topic: Where the records come from.
+        partitions: Of that topic.
+        first_offset: Of the one partition that is given.
+        last_offset: Inclusive.
+        key: The whole key.
+        key_prefix: How the key begins; not empty.
+        failed_from_ms: When the last delivery failed, milliseconds since the epoch, inclusive.
+        failed_to_ms: Exclusive.
+        headers: Of the record; each must be there, with the value unless that is None.
+        ids: Of letters.
+        text: Part of the error text, in upper or lower case.
+    """
+
+    reasons: Iterable[str] = ()
+    topic: str = ""
+    partitions: Iterable[int] = ()
+    first_offset: int | None = None
+    last_offset: int | None = None
+    key: bytes | None = None
+    key_prefix: bytes | None = None
+    failed_from_ms: int | None = None
+    failed_to_ms: int | None = None
+    headers: Iterable[tuple[str, bytes | None]] = ()
+    ids: Iterable[str] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that was rejected, or failed for the last time.
+
+    Attributes:
+        id: The same on each copy of it; "" = Kafka's own brokers wrote it.
+        topic: Where the record comes from, as the next two.
+        reason: REJECTED or DELIVERY_LIMIT; "" as `id`.
+        failed_at_ms: Milliseconds since the epoch.
+        message: What the worker said, else a sentence.
+        key: Of the record; in lists its first 256 bytes.
+        place: Dead-letter topic, partition and offset; None while it waits.
+        payload: `whole`, or why the record is not in it: `off`, `gone`, `kept` (in the store).
+        timestamp_ms: Of the record; -1 = not known.
+        run_id: Of its last redrive or discard; "" = none.
+        marked_at_ms: When that was.
+    """
+
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    delivery_count: int
+    failed_at_ms: int
+    message: str
+    key: bytes | None
+    state: DeadLetterState
+    place: tuple[str, int, int] | None = None
+    payload: str = "whole"
+    member_id: str = ""
+    timestamp_ms: int = -1
+    run_id: str = ""
+    marked_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    """Some letters, and where to go on; "" = that was all."""
+
+    letters: tuple[DeadLetter, ...]
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterDetails:
+    """One letter whole.
+
+    Attributes:
+        value: Of the record.
+        headers: Of the record, in order, duplicates and nulls included.
+        steps: What happened to it: milliseconds since the epoch (0 = not known) and words.
+    """
+
+    letter: DeadLetter
+    value: bytes | None
+    headers: Headers
+    steps: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersResult:
+    """What a redrive or a discard did, or (dry run) would do.
+
+    Attributes:
+        run_id: Names it in the letters' marks; "" = nothing was done.
+        letters: How many were, or would be, redriven or discarded.
+        parts: Letters that were found for it, by topic and partition they come from.
+        first: The first few of them.
+        redriven: Left out: redriven before.
+        discarded: Left out: discarded before.
+        under_way: Left out: an earlier redrive of them is not finished.
+        copies: Left out: a second copy of a letter; it is marked with the first one.
+        waiting: Left out: not in their topic yet.
+        not_redrivable: Left out of a redrive, by payload: the record is not in the letter.
+        more: Whether there may be more than one call takes: the same call goes on.
+    """
+
+    run_id: str
+    letters: int
+    parts: Mapping[tuple[str, int], int]
+    first: tuple[DeadLetter, ...] = ()
+    redriven: int = 0
+    discarded: int = 0
+    under_way: int = 0
+    copies: int = 0
+    waiting: int = 0
+    not_redrivable: Mapping[str, int] = field(default_factory=dict)
+    more: bool = False

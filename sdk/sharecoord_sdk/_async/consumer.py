@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
-from sharecoord_sdk._core.base import Arrival, BaseShareConsumer, Steps
+from sharecoord_sdk._core.arrival import Arrival
+from sharecoord_sdk._core.base import BaseShareConsumer, Steps
 from sharecoord_sdk._core.config import SaslConfig
 from sharecoord_sdk._core.core import Connection
 from sharecoord_sdk._core.errors import KafkaException
@@ -20,6 +23,8 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from .stream import AsyncStream, Mailbox
 
 T = TypeVar("T")
+# So often a loop over records that wait already sends, and says that it lives.
+_LOOK_EVERY_S: Final = 1.0
 
 
 class _StreamSlot:
@@ -36,6 +41,89 @@ def _abandon(slot: _StreamSlot, pid: int) -> None:
     if slot.stream is not None and os.getpid() == pid:
         slot.stream.abandon()
         slot.stream = None
+
+
+class _Inbox(Mailbox[Arrival]):
+    """What the reader of a stream puts arrivals into; a look is asked for when records came."""
+
+    def __init__(self, consumer: AsyncShareConsumer) -> None:
+        super().__init__()
+        self._consumer = weakref.ref(consumer)
+
+    def put(self, item: Arrival) -> None:
+        """See `Mailbox.put`."""
+        super().put(item)
+        consumer = self._consumer()
+        if consumer is not None:
+            consumer._look_at(item.unseen_at)
+
+
+def _look(consumer: weakref.ref[AsyncShareConsumer]) -> None:
+    found = consumer()
+    if found is not None:
+        found._is_look_asked = False
+        if found._user is None and found._core is not None:
+            # What a loop has not got yet waits as all else; in this thread no call is returning.
+            found._core.locks.see_given(at_rest=True)
+        found._look_unseen()
+
+
+class _Iteration:
+    """One `async for` over a consumer: each step gives one record, and no other is given yet.
+
+    So whatever ends the loop, and whenever: what it did not yield waits for the next poll. A poll
+    lasts for up to `max.poll.records` steps, or until nothing is at hand.
+    """
+
+    def __init__(self, consumer: AsyncShareConsumer) -> None:
+        self._consumer = consumer
+        # How many more records the poll that goes on may give.
+        self._left = 0
+        self._found = Messages()
+        self._next = 0
+        # A step within this time needs no look at what has come, unless something has.
+        self._good_until = 0.0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        if not self._is_at_hand():
+            await self._take()
+        found, at = self._found, self._next
+        message = found[at]
+        self._next = at + 1
+        self._left -= 1
+        found._hand_out.given = at + 1
+        return message
+
+    def _is_at_hand(self) -> bool:
+        consumer, found = self._consumer, self._found
+        now = consumer._now()
+        if (
+            self._next == found._count
+            or not found._hand_out.is_open
+            or not consumer._inbox.is_empty
+            or now >= self._good_until
+            or consumer._core is None
+        ):
+            return False
+        # Each step is a sign of the program, as a poll is.
+        consumer._core.called_at = now
+        return True
+
+    async def _take(self) -> None:
+        consumer = self._consumer
+        goes_on = self._left > 0
+        limit = self._left or consumer._config.max_poll_records
+        found = await consumer._run(consumer._poll_steps(-1, limit, goes_on=goes_on))
+        # A poll that could not go on has begun anew, which `limit` need not know.
+        self._left, self._found, self._next = limit, found, 0
+        spans, core = found._hand_out.spans, consumer._core
+        self._good_until = min([consumer._now() + _LOOK_EVERY_S, *(s.lock.deadline for s in spans)])
+        if core is not None:
+            # What the loop does not come to goes back in time, as what waits elsewhere.
+            consumer._look_at(min(map(core.locks._outwaits_at, spans)))
 
 
 class AsyncShareConsumer(BaseShareConsumer):
@@ -60,7 +148,9 @@ class AsyncShareConsumer(BaseShareConsumer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._inbox: Mailbox[Arrival] = Mailbox()
+        self._inbox: Mailbox[Arrival] = _Inbox(self)
+        # At most one look is asked for at a time.
+        self._is_look_asked = False
         self._slot = _StreamSlot()
         self._finalizer = weakref.finalize(self, _abandon, self._slot, self._pid)
 
@@ -74,7 +164,10 @@ class AsyncShareConsumer(BaseShareConsumer):
 
     async def poll(self, timeout: float = -1) -> Messages:
         """See `ShareConsumer.poll`. A cancelled poll loses no records."""
-        return await self._run(self._poll_steps(timeout))
+        messages = await self._run(self._poll_steps(timeout))
+        # The last step before the return: from here on the records are the application's.
+        messages._hand_out.given = messages._count
+        return messages
 
     async def commit_sync(self, timeout: float = 60) -> dict[TopicPartition, KafkaException | None]:
         """See `ShareConsumer.commit_sync`. When cancelled, what was sent stays sent."""
@@ -105,10 +198,8 @@ class AsyncShareConsumer(BaseShareConsumer):
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        while True:
-            for message in await self.poll():
-                yield message
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return _Iteration(self)
 
     # -- the shell ----------------------------------------------------------------------------
 
@@ -138,6 +229,12 @@ class AsyncShareConsumer(BaseShareConsumer):
 
     def _authorization(self, sasl: SaslConfig) -> list[tuple[str, str]]:
         return authorization(sasl)
+
+    def _look_at(self, at: float) -> None:
+        if at < math.inf and not self._is_look_asked:
+            self._is_look_asked = True
+            delay_s = max(0.0, at - time.monotonic())
+            asyncio.get_running_loop().call_later(delay_s, _look, weakref.ref(self))
 
     def _caller_id(self) -> int:
         try:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from grpc import aio
 
-from sharecoord_sdk._core.base import Arrival
+from sharecoord_sdk._core.arrival import Arrival
 from sharecoord_sdk._core.config import TlsConfig
 from sharecoord_sdk._core.core import Connection
 from sharecoord_sdk._core.status import StreamFailure
@@ -34,6 +34,11 @@ class Mailbox(Generic[T]):
         """Adds an item and wakes the reader."""
         self._items.append(item)
         _wake(self._waiter)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing."""
+        return not self._items
 
     def take_all(self) -> list[T]:
         """Everything there is, without waiting."""

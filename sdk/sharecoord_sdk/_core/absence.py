@@ -64,8 +64,7 @@ _UNREACHED: Final = (
     _case(
         r"http/2|http1|http2 header",
         "something that is no gRPC server, such as an HTTP server or proxy, answers there",
-        f"Correct the address: {_ADDRESS}. For a proxy that https_proxy or http_proxy names, add"
-        " the coordinator's host to no_proxy.",
+        f"Correct the address: {_ADDRESS}.",
     ),
     _case(
         r"connection refused|no such file",
@@ -77,6 +76,11 @@ _UNREACHED: Final = (
         "something listens there and hangs up",
         f"Is this a Kafka broker? {_ADDRESS}. If the coordinator has TLS, set security.protocol to"
         " ssl.",
+    ),
+    _case(
+        r"ping timeout|keepalive timeout",
+        "what served this consumer keeps its connection and answers nothing",
+        f"Is the coordinator stopped, or its host frozen or cut off? {_ADDRESS}.",
     ),
     _case(
         r"no route|unreachable|time(d )?out|deadline",

@@ -13,7 +13,7 @@ from typing import Final
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
-from .columns import PartitionKey, Span
+from .columns import LOST, LOST_ACKNOWLEDGED, Columns, PartitionKey, Span
 from .errors import KafkaError
 from .status import code_of_reason
 
@@ -145,6 +145,8 @@ class Settlement:
     not_renewed: list[Span] = field(default_factory=list)
     #: The group allows no renewals; the locks go on until they end.
     renewals_off: bool = False
+    #: Records that should have gone back, and did not: the coordinator has them locked still.
+    not_back: list[AckRange] = field(default_factory=list)
 
 
 class AckBook:
@@ -174,6 +176,10 @@ class AckBook:
         """Everything under way, for the lock book."""
         for part in (*(p for parts in self._sent.values() for p in parts), *self._waiting):
             yield from part.ranges
+
+    def going_back(self) -> Iterable[Span]:
+        """Records that go back, of which no answer has said yet that they are back."""
+        yield from (item.span for item in self.ranges() if item.kind in (RELEASE, RETURN))
 
     def add(self, ranges: Sequence[AckRange], ticket: CommitTicket | None, now: float) -> None:
         """Takes acknowledgements of one call, of any partitions."""
@@ -275,7 +281,25 @@ class AckBook:
             answer.error_message or answer.error_reason,
             retriable=answer.error_retriable,
         )
+        settlement.not_back += [i for i in part.ranges if i.kind in (RELEASE, RETURN)]
         _finish(part, [(item, item.span, error) for item in part.ranges], settlement)
+
+
+def mark_row(columns: Columns, row: int, kind: int, details: tuple[int, str]) -> bool:
+    """Notes an acknowledgement; False when the record is not in flight."""
+    state = columns.states[row]
+    if state in (LOST, LOST_ACKNOWLEDGED):
+        columns.states[row] = LOST_ACKNOWLEDGED
+        return True
+    if state > RENEW:
+        return False
+    columns.states[row] = kind
+    if details != (0, ""):
+        columns.details = columns.details or {}
+        columns.details[row] = details
+    elif columns.details:
+        columns.details.pop(row, None)
+    return True
 
 
 def _is_awaited(part: PartitionAck) -> bool:

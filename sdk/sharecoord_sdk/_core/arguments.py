@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from typing import Final
+from typing import Any, Final
 
 from .errors import KafkaError
 from .records import Message, TopicPartition
+from .texts import check_name, prose
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -19,11 +21,16 @@ def read_timeout(value: object) -> float | None:
     """Seconds to wait, or None for no limit (any negative number).
 
     Raises:
-        TypeError: Not a number.
+        TypeError: Not a number; `Decimal` and `Fraction` are some.
+        ValueError: NaN, which is no time.
+        OverflowError: More than a float holds.
     """
-    if not isinstance(value, int | float):
+    if not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         raise TypeError(f"must be real number, not {_name(value)}")
-    return float(value) if value >= 0 else None
+    seconds = float(value)  # type: ignore[arg-type]
+    if math.isnan(seconds):
+        raise ValueError("timeout must be a number of seconds, not NaN; -1 waits for ever")
+    return seconds if seconds >= 0 else None
 
 
 def read_topics(topics: object) -> list[str]:
@@ -46,14 +53,17 @@ def read_topics(topics: object) -> list[str]:
 
 
 def read_message(message: object) -> Message:
-    """A message.
+    """A message; one of another library, such as `confluent_kafka`, stands for its coordinates.
 
     Raises:
         TypeError: Something else.
     """
-    if not isinstance(message, Message):
+    if isinstance(message, Message):
+        return message
+    if not all(callable(getattr(message, name, None)) for name in ("topic", "partition", "offset")):
         raise TypeError(f"argument 1 must be sharecoord_sdk.Message, not {_name(message)}")
-    return message
+    other: Any = message
+    return Message(other.topic(), other.partition(), other.offset())
 
 
 def read_place(topic: object, partition: object, offset: object) -> tuple[str, int, int]:
@@ -65,6 +75,7 @@ def read_place(topic: object, partition: object, offset: object) -> tuple[str, i
     """
     if not isinstance(topic, str):
         raise TypeError(f"argument 1 must be str, not {_name(topic)}")
+    check_name("topic", topic)
     return topic, read_integer(partition, _INT32_MAX), read_integer(offset, _INT64_MAX)
 
 
@@ -116,9 +127,10 @@ def check_details(kind: int, delay_ms: object, reason: object) -> tuple[int, str
         raise ValueError("delay_ms goes with AcknowledgeType.RELEASE only")
     if reason and kind not in (2, 3):
         raise ValueError("reason goes with AcknowledgeType.REJECT and RELEASE only")
-    if len(reason.encode("utf-8", "replace")) > REASON_MAX_BYTES:
+    said = prose(reason)
+    if len(said.encode()) > REASON_MAX_BYTES:
         raise ValueError(f"reason must have at most {REASON_MAX_BYTES} bytes in UTF-8")
-    return delay, reason
+    return delay, said
 
 
 def read_partitions(partitions: object) -> set[tuple[str, int]]:
@@ -135,6 +147,7 @@ def read_partitions(partitions: object) -> set[tuple[str, int]]:
             raise TypeError(f"expected list of TopicPartition, not of {_name(item)}")
         if item.partition < 0:
             raise ValueError(f"partition must not be negative: {item}")
+        check_name("topic", item.topic)
     return {(item.topic, item.partition) for item in partitions}
 
 
@@ -149,14 +162,16 @@ def check_callback(callback: object) -> None:
 
 
 def check_texts(*values: object) -> None:
-    """Refuses what is not a str, naming its position.
+    """Refuses what is not a str that can be sent, naming its position.
 
     Raises:
-        TypeError: One is not.
+        TypeError: One is no str.
+        ValueError: One can not be sent.
     """
     for number, value in enumerate(values, start=1):
         if not isinstance(value, str):
             raise TypeError(f"argument {number} must be str, not {_name(value)}")
+        check_name(f"argument {number}", value)
 
 
 def bad_type_text(what: str, kind: int) -> str:

@@ -6,26 +6,24 @@ arrived or the time is over. The shells (`_sync`, `_async`) run them, and own st
 
 from __future__ import annotations
 
-import logging
 import os
 import random
-import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 from . import arguments
-from .acks import RENEW, CommitTicket, Outcome
-from .columns import IN_FLIGHT, LOST, LOST_ACKNOWLEDGED, SETTLED, Columns, Span
+from .acks import RENEW, CommitTicket, Outcome, mark_row
+from .arrival import Arrival
+from .calls import Calls
+from .columns import IN_FLIGHT, LOST, SETTLED, Columns, Span
 from .config import ConsumerConfig, SaslConfig, read_config
 from .core import Connection, ConsumerCore
 from .errors import (
-    ConcurrentModificationException,
     IllegalStateException,
     KafkaError,
     KafkaException,
@@ -49,46 +47,22 @@ AcknowledgementCommitCallback = Callable[
 ]
 
 _ACCEPT: Final = AcknowledgeType.ACCEPT
-# Owns no record: see `BaseShareConsumer._quick`.
-_NOBODY: Final = object()
 
 
-class Arrival(NamedTuple):
-    """What a stream brought: a message, or its end."""
-
-    generation: int
-    content: service_pb.ConsumeResponse | StreamFailure
-    received_at: float
-
-
-class BaseShareConsumer(ABC):
+class BaseShareConsumer(Calls, ABC):
     """The parts of a share consumer that neither block nor await. See `ShareConsumer`."""
 
     # The longest single wait, so that signals and signs of life are not forgotten.
     _slice_s: ClassVar[float] = 0.2
-
-    # What an object has whose constructor was not run: it counts as closed, as the twin's does.
-    _closed = True
-    _core: ConsumerCore | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if self._core is not None and not self._closed:
             raise RuntimeError(f"{type(self).__name__} already initialized")
         self._config: ConsumerConfig = read_config(args, kwargs)
         self._core = ConsumerCore(self._config, str(uuid.uuid4()), random.random)
-        self._explicit = self._config.explicit
         self._sasl: SaslConfig | None = self._config.sasl
         self._callback: AcknowledgementCommitCallback | None = None
-        self._in_callback = False
-        # The thread or task that is inside a call, and how deep.
-        self._user: int | None = None
-        self._depth = 0
-        # Shown by records that this consumer may acknowledge. No reference to the consumer.
-        self._token = object()
-        self._pid = os.getpid()
-        self._closed = False
-        # The token while `acknowledge` may take its short way: explicit mode, open, nobody inside.
-        self._quick: object = self._token if self._explicit else _NOBODY
+        self._open(explicit=self._config.explicit)
 
     # -- what a shell provides ------------------------------------------------------------------
 
@@ -107,10 +81,6 @@ class BaseShareConsumer(ABC):
     @abstractmethod
     def _authorization(self, sasl: SaslConfig) -> list[tuple[str, str]]:
         """The credentials as metadata."""
-
-    @abstractmethod
-    def _caller_id(self) -> int:
-        """Who calls: the thread or the task."""
 
     # -- public, without waiting --------------------------------------------------------------
 
@@ -220,7 +190,7 @@ class BaseShareConsumer(ABC):
         if kind not in AcknowledgeType.__members__.values():
             raise ValueError(arguments.bad_type_text(what, kind))
         details = arguments.check_details(kind, delay_ms, reason)
-        if origin is None or not _mark_row(*origin, kind, details):
+        if origin is None or not mark_row(*origin, kind, details):
             why = "the record is not in flight"
             raise IllegalStateException(arguments.bad_state_text(what, why))
 
@@ -230,11 +200,13 @@ class BaseShareConsumer(ABC):
         """Sets who hears of the outcome of acknowledgements.
 
         `callback(offsets, exception)` is called once per partition and outcome, in the thread
-        that calls `poll`, `commit_sync`, `commit_async` or `close`; what it raises is logged. Every
-        method called inside it raises IllegalStateException (KIP-932).
+        that calls `poll`, `commit_sync`, `commit_async` or `close`, and what it raises comes out of
+        that call, which has done its work: a `poll` before it takes records, a `close` when it is
+        over. Every method called inside it raises IllegalStateException (KIP-932).
 
         Args:
-            callback: Or None, which also drops what was not reported yet.
+            callback: It also hears of commits that a former one was not told of yet. None drops
+                them.
 
         Raises:
             TypeError: Neither callable nor None.
@@ -243,6 +215,8 @@ class BaseShareConsumer(ABC):
         self._check_open()
         arguments.check_callback(callback)
         with self._use() as core:
+            # What has come is the business of who was there until now: with nobody, it is dropped.
+            self._pump(core)
             self._callback = callback
             core.reports_outcomes = callback is not None
             if callback is None:
@@ -281,7 +255,8 @@ class BaseShareConsumer(ABC):
         self._check_open()
         named = arguments.read_partitions(partitions)
         with self._use() as core:
-            core.set_paused(core.paused | named, self._now())
+            with self._whole():
+                core.set_paused(core.paused | named, self._now())
             self._drive(core)
 
     def resume(self, partitions: list[TopicPartition]) -> None:
@@ -295,7 +270,8 @@ class BaseShareConsumer(ABC):
         self._check_open()
         named = arguments.read_partitions(partitions)
         with self._use() as core:
-            core.set_paused(core.paused - named, self._now())
+            with self._whole():
+                core.set_paused(core.paused - named, self._now())
             self._drive(core)
 
     def commit_async(self) -> None:
@@ -308,7 +284,8 @@ class BaseShareConsumer(ABC):
         """
         with self._use() as core:
             self._pump(core)
-            core.begin_commit(self._now())
+            with self._whole():
+                core.begin_commit(self._now())
             self._drive(core)
             self._dispatch(core)
 
@@ -319,32 +296,60 @@ class BaseShareConsumer(ABC):
         names = arguments.read_topics(topics)
         with self._use() as core:
             self._pump(core)
-            core.subscribe(names, self._now())
+            with self._whole():
+                core.subscribe(names, self._now())
             self._drive(core)
 
-    def _poll_steps(self, timeout: object) -> Steps[Messages]:
+    def _poll_steps(
+        self, timeout: object, limit: int | None = None, *, goes_on: bool = False
+    ) -> Steps[Messages]:
+        """Takes records; the shell sets `given` of their hand-out when it returns them.
+
+        Args:
+            timeout: Seconds.
+            limit: Most records; `max.poll.records` by default.
+            goes_on: What waits already belongs to the poll before: that one is not over, and
+                nothing of it is accepted yet. Without records at hand it is over.
+        """
         self._check_open()
         timeout_s = arguments.read_timeout(timeout)
         with self._use() as core:
             deadline = None if timeout_s is None else self._now() + timeout_s
             self._pump(core)
             self._dispatch(core)
-            core.begin_poll(self._now())
+            self._begin_poll(core, goes_on=goes_on)
             while True:
                 core.raise_error()
-                now = self._now()
-                spans = core.take(now, self._token)
-                core.flush(now, polling=True)
-                self._drive(core)
-                if spans:
-                    return Messages.from_spans(spans)
-                if deadline is not None and now >= deadline:
-                    return Messages()
+                found = self._take(core, limit)
+                if found:
+                    return found
+                if goes_on:
+                    goes_on = False
+                    self._begin_poll(core, goes_on=False)
+                    continue
+                if deadline is not None and self._now() >= deadline:
+                    return found
                 yield self._wait_s(core, deadline)
                 self._check_open()
                 self._pump(core)
                 # Callbacks run before records are taken: what they raise must lose none.
                 self._dispatch(core)
+
+    def _begin_poll(self, core: ConsumerCore, *, goes_on: bool) -> None:
+        if not goes_on:
+            core.check_poll()
+        core.check_interval(self._now())
+        if not goes_on:
+            with self._whole():
+                core.begin_poll(self._now())
+
+    def _take(self, core: ConsumerCore, limit: int | None) -> Messages:
+        with self._whole():
+            now = self._now()
+            hand_out = core.take(now, self._token, limit)
+            core.flush(now, polling=True)
+        self._drive(core)
+        return Messages._of(hand_out)
 
     def _commit_steps(self, timeout: object) -> Steps[dict[TopicPartition, KafkaException | None]]:
         self._check_open()
@@ -354,7 +359,8 @@ class BaseShareConsumer(ABC):
             self._pump(core)
             self._dispatch(core)
             core.raise_error()
-            ticket = core.begin_commit(self._now())
+            with self._whole():
+                ticket = core.begin_commit(self._now())
             yield from self._ticket_steps(core, ticket, deadline)
             return {
                 TopicPartition(topic, partition): None if error is None else KafkaException(error)
@@ -366,8 +372,9 @@ class BaseShareConsumer(ABC):
     ) -> Steps[None]:
         """Waits until all that a ticket stands for has its outcome, or until the time is over."""
         while True:
-            core.flush(self._now())
-            self._drive(core)
+            with self._whole():
+                core.hand_back_unseen(self._now())
+            self._flush(core)
             if ticket.is_done or (deadline is not None and self._now() >= deadline):
                 break
             yield self._wait_s(core, deadline)
@@ -388,7 +395,8 @@ class BaseShareConsumer(ABC):
             core.raise_error()
             columns, row, span = self._in_flight(found)
             ticket = CommitTicket()
-            core.send_checkpoint(span, stored, ticket, self._now())
+            with self._whole():
+                core.send_checkpoint(span, stored, ticket, self._now())
             yield from self._ticket_steps(core, ticket, deadline)
             error = next(iter(ticket.results.values()))
             if error is not None:
@@ -411,27 +419,31 @@ class BaseShareConsumer(ABC):
     def _close_steps(self) -> Steps[None]:
         if self._closed or self._core is None:
             return
+        raised: Exception | None = None
         with self._use() as core:
             try:
                 self._pump(core)
-                core.begin_close(self._now())
+                with self._whole():
+                    core.begin_close(self._now())
                 deadline = self._now() + self._config.close_timeout_s
                 while True:
-                    core.flush(self._now())
-                    self._drive(core)
-                    self._dispatch(core)
+                    self._flush(core)
+                    try:
+                        self._dispatch(core)
+                    except Exception as error:  # noqa: BLE001 - of the application's callbacks
+                        # It is raised when the member has left.
+                        raised = raised or error
+                        continue
                     if core.is_close_done or self._now() >= deadline:
                         break
                     yield self._wait_s(core, deadline)
                     self._pump(core)
             finally:
                 self._closed = True
+        if raised is not None:
+            raise raised
 
     # -- inside -------------------------------------------------------------------------------
-
-    @staticmethod
-    def _now() -> float:
-        return time.monotonic()
 
     def _wait_s(self, core: ConsumerCore, deadline: float | None) -> float:
         now = self._now()
@@ -440,61 +452,48 @@ class BaseShareConsumer(ABC):
         until.extend(at for at in (deadline, wake_at) if at is not None)
         return max(0.0, min(until) - now)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise IllegalStateException("Share consumer closed")
-        if os.getpid() != self._pid:
-            raise IllegalStateException(
-                "This share consumer was made before a fork: gRPC connections do not survive one."
-                " Make a new consumer in the child process"
-            )
-        if self._in_callback:
-            raise IllegalStateException(
-                "Consumer methods must not be called from the acknowledgement commit callback"
-            )
-
-    @contextmanager
-    def _use(self) -> Iterator[ConsumerCore]:
-        """One thread (or task) at a time; the same one may come in again, from a signal handler."""
-        self._check_open()
-        core = self._core
-        assert core is not None, "an open consumer has a core"
-        me = self._caller_id()
-        if self._user not in (None, me):
-            raise ConcurrentModificationException(
-                "Share consumer is not safe for multi-threaded access."
-                f" currentThread(id: {me}) otherThread(id: {self._user})"
-            )
-        self._user = me
-        self._quick = _NOBODY
-        self._depth += 1
-        try:
-            yield core
-        finally:
-            self._depth -= 1
-            if self._depth == 0:
-                self._user = None
-                if self._explicit and not self._closed:
-                    self._quick = self._token
+    def _look_unseen(self) -> None:
+        """The shell's clock says that records may have waited too long for a poll."""
+        with self._guard:
+            core = self._core
+            if core is None or self._closed or self._midway or os.getpid() != self._pid:
+                return
+            if self._user is not None:
+                # The call under way may take them; its end asks again.
+                self._is_look_due = True
+                return
+            self._pump(core)
+            core.hand_back_unseen(self._now())
+            requests = core.take_outbox()
+            if requests:
+                self._send(requests)
+            self._look_at(core.unseen_at)
 
     def _pump(self, core: ConsumerCore) -> None:
         """Gives the core what arrived."""
-        for generation, content, received_at in self._arrivals():
-            if isinstance(content, StreamFailure):
-                core.stream_ended(generation, content, self._now())
-            else:
-                core.received(generation, content, received_at)
+        with self._whole():
+            for generation, content, received_at in self._arrivals():
+                if isinstance(content, StreamFailure):
+                    core.stream_ended(generation, content, self._now())
+                else:
+                    core.received(generation, content, received_at)
+
+    def _flush(self, core: ConsumerCore) -> None:
+        with self._whole():
+            core.flush(self._now())
+        self._drive(core)
 
     def _drive(self, core: ConsumerCore) -> None:
         """Does what the core wants done: open a stream, send."""
-        now = self._now()
-        core.tick(now)
-        connection = core.connect(now)
-        if connection is not None:
-            self._connect(core, connection)
-        requests = core.take_outbox()
-        if requests:
-            self._send(requests)
+        with self._whole():
+            now = self._now()
+            core.tick(now)
+            connection = core.connect(now)
+            if connection is not None:
+                self._connect(core, connection)
+            requests = core.take_outbox()
+            if requests:
+                self._send(requests)
 
     def _connect(self, core: ConsumerCore, connection: Connection) -> None:
         try:
@@ -507,6 +506,10 @@ class BaseShareConsumer(ABC):
         except (OSError, ValueError) as error:
             # The PEM files of the configuration.
             self._unusable(core, connection, error)
+        except RuntimeError as error:
+            # A thread that can not be started now may be startable later.
+            failure = StreamFailure("UNAVAILABLE", f"{type(error).__name__}: {error}")
+            core.stream_ended(connection.generation, failure, self._now())
 
     def _unusable(self, core: ConsumerCore, connection: Connection, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
@@ -515,12 +518,14 @@ class BaseShareConsumer(ABC):
 
     def _dispatch(self, core: ConsumerCore) -> None:
         """Logs, and calls the application's callbacks: always in the caller's thread."""
-        for notice in core.take_notices():
-            self._config.logger.log(notice.level, "%s", notice.text)
+        while core.notices:
+            # One at a time: what a callback raises must not hide what comes behind it.
+            notice = core.notices.popleft()
+            self._config.logger.log(notice.level, "%s", notice.text, exc_info=notice.raised)
             if notice.error is not None and self._config.error_cb is not None:
                 self._config.error_cb(notice.error)
-        for outcome in core.take_outcomes():
-            self._report(outcome)
+        while core.outcomes:
+            self._report(core.outcomes.popleft())
 
     def _report(self, outcome: Outcome) -> None:
         if self._callback is None:
@@ -533,25 +538,5 @@ class BaseShareConsumer(ABC):
         self._in_callback = True
         try:
             self._callback(offsets, error)
-        except Exception:
-            text = "the acknowledgement commit callback raised"
-            self._config.logger.log(logging.ERROR, text, exc_info=True)
         finally:
             self._in_callback = False
-
-
-def _mark_row(columns: Columns, row: int, kind: int, details: tuple[int, str]) -> bool:
-    """Notes an acknowledgement; False when the record is not in flight."""
-    state = columns.states[row]
-    if state in (LOST, LOST_ACKNOWLEDGED):
-        columns.states[row] = LOST_ACKNOWLEDGED
-        return True
-    if state > RENEW:
-        return False
-    columns.states[row] = kind
-    if details != (0, ""):
-        columns.details = columns.details or {}
-        columns.details[row] = details
-    elif columns.details:
-        columns.details.pop(row, None)
-    return True

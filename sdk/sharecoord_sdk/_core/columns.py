@@ -269,6 +269,37 @@ class Columns:
         return None if lock is None else lock.delivery_count
 
 
+class HandOut:
+    """Records that a call is about to return: the application has the first `given` of them.
+
+    The call sets `given` in its last step before the return. What raises before (a signal's
+    handler, a thread that can not be started) finds records that nobody was given; they wait again.
+    """
+
+    __slots__ = ("given", "is_open", "is_renewed", "spans")
+
+    def __init__(self, spans: list[Span], *, is_renewed: bool = False) -> None:
+        self.spans = spans
+        #: Whether they were renewed, and so do not come from the buffer.
+        self.is_renewed = is_renewed
+        self.given = 0
+        #: Whether more of them may be given: a later call has not looked yet.
+        self.is_open = True
+
+    def split(self) -> tuple[list[Span], list[Span]]:
+        """What was given, and the rest."""
+        given, rest = [], []
+        left = self.given
+        for span in self.spans:
+            middle = span.start + min(left, len(span))
+            left -= middle - span.start
+            if span.start < middle:
+                given.append(span.within(span.start, middle))
+            if middle < span.stop:
+                rest.append(span.within(middle, span.stop))
+        return given, rest
+
+
 def _blank(column: list[Any], null_bits: bytes) -> None:
     """Puts None where a bit is set, least significant bit first."""
     for base, byte in enumerate(null_bits):
@@ -335,6 +366,10 @@ class Span:
     def within(self, start: int, stop: int) -> Span:
         """The same lock over fewer rows."""
         return Span(self.columns, self.lock, start, stop)
+
+    def is_before(self, other: Span) -> bool:
+        """Whether the other one goes on under the same lock where this one ends."""
+        return self.lock is other.lock and self.stop == other.start
 
     def mark(self, state: int) -> None:
         """Puts every record of the span into one state."""

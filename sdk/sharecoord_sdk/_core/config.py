@@ -7,10 +7,12 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, cast
 
 from .config_table import SETTINGS, Kind, Setting, Treatment
 from .errors import KafkaError, kafka_exception
+from .texts import check_name
 
 #: Port of a coordinator when an address names none.
 DEFAULT_PORT: Final = 7070
@@ -146,7 +148,7 @@ def _read(setting: Setting, value: object) -> object:
                 raise TypeError(f"expected {name} property as a callable function")
             return value
         case Kind.TEXT:
-            return None if value is None else str(value)
+            return None if value is None else _read_text(name, str(value))
         case Kind.INTEGER:
             return _read_integer(setting, value)
         case Kind.CHOICE:
@@ -155,6 +157,16 @@ def _read(setting: Setting, value: object) -> object:
             return str(value).lower() in _TRUE
         case Kind.ANY:
             return value
+
+
+def _read_text(name: str, text: str) -> str:
+    if name.endswith(".location"):
+        # A path, which stays here: file names need not be valid Unicode.
+        return text
+    try:
+        return check_name(f'configuration property "{name}"', text)
+    except ValueError as error:
+        raise kafka_exception(KafkaError._INVALID_ARG, str(error)) from None
 
 
 def _read_integer(setting: Setting, value: object) -> int:
@@ -263,7 +275,22 @@ def _tls(values: dict[str, Any]) -> TlsConfig | None:
     if bool(has_key) != bool(tls.certificate_file or tls.certificate_pem):
         text = "ssl.certificate.* and ssl.key.* go together: give both or none"
         raise kafka_exception(KafkaError._INVALID_ARG, text)
+    for name in ("ca", "certificate", "key"):
+        _check_pem(f"ssl.{name}", values[f"ssl.{name}.location"], values[f"ssl.{name}.pem"])
     return tls
+
+
+def _check_pem(name: str, path: str | None, text: str | None) -> None:
+    """Refuses what can not be read now. It is read again at each connection."""
+    name = f"{name}.pem" if text else f"{name}.location"
+    try:
+        content = text or (Path(path).read_text(encoding="ascii") if path else "")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no PEM file"
+        raise ValueError(f"{_FAILED}{name} failed: {path!r}: {why}") from None
+    if (path or text) and "-----BEGIN " not in content:
+        where = "" if text else f"{path!r}: "
+        raise ValueError(f"{_FAILED}{name} failed: {where}no PEM: it has no line -----BEGIN …")
 
 
 def _sasl(values: dict[str, Any]) -> SaslConfig | None:

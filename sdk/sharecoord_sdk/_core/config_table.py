@@ -99,9 +99,7 @@ _USED: Final = (
         ("fair", "batch_optimized", "record_limit"),
         "How records are handed out (KIP-1206); fair is this coordinator's own.",
     ),
-    _integer(
-        "max.poll.records", 500, 1, POLL_RECORDS_MAX, "Most records that one poll returns; strict."
-    ),
+    _integer("max.poll.records", 500, 1, _INT32_MAX, "Most records that one poll returns; strict."),
     _integer(
         "max.poll.interval.ms",
         300_000,

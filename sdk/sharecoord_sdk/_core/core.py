@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,12 +17,16 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._version import PROTOCOL_VERSION, __version__
 
 from .acks import RENEW, AckBook, AckRange, CommitTicket, Outcome
-from .columns import Columns, PartitionKey, Span
+from .columns import Columns, HandOut, PartitionKey, Span
 from .config import ConsumerConfig
-from .credit import CreditWindow
+from .config_table import POLL_RECORDS_MAX
+from .credit import StreamCredit
 from .errors import IllegalStateException, KafkaError, KafkaException
+from .held import taken_ranges
 from .link import Link, Phase
 from .lock_book import LockBook
+from .notes import newly_refused, starts_at_end
+from .order import KEY, PARTITION, Turns
 from .status import StreamFailure, describe
 
 _ACQUIRE_MODES: Final = {
@@ -59,6 +64,8 @@ class Notice:
     level: int
     text: str
     error: KafkaError | None = None
+    #: What the application's code raised; its traceback is logged.
+    raised: BaseException | None = None
 
 
 class ConsumerCore:
@@ -74,6 +81,7 @@ class ConsumerCore:
         self.config = config
         self.member_id = member_id
         self._holder = (config.group_id, member_id)
+        self._asked_records = min(config.max_poll_records, POLL_RECORDS_MAX)
         self.link = Link(
             config.addresses,
             backoff_s=config.reconnect_backoff_s,
@@ -81,18 +89,24 @@ class ConsumerCore:
             connect_timeout_s=config.connect_timeout_s,
             chance=chance,
         )
-        self._credit = CreditWindow(config.buffer_records, config.buffer_bytes)
+        self._credit = StreamCredit(config.buffer_records, config.buffer_bytes)
         self.locks = LockBook(self._credit)
         self._acks = AckBook(config.api_timeout_s)
         self.topics: list[str] = []
         self._join_topics: list[str] = []
         self._paused: set[tuple[str, int]] = set()
+        #: The group's `share.ordering`, as it was said last; "" = not yet.
+        self.ordering = ""
         #: The partitions of each topic, as the coordinator named them last.
         self.assigned: dict[str, list[int]] = {}
+        # Topics of which was said that the group starts at their end, or that they are refused.
+        self._told_new, self._told_refused = set[str](), set[str]()
         self.lock_duration_ms: int | None = None
         self._error: KafkaError | None = None
-        self._notices: list[Notice] = []
-        self._outcomes: list[Outcome] = []
+        #: What to log and to report.
+        self.notices: deque[Notice] = deque()
+        #: What became of acknowledgements, for the application's callback.
+        self.outcomes: deque[Outcome] = deque()
         #: Whether somebody wants to hear of outcomes.
         self.reports_outcomes = False
         self._outbox: list[service_pb.ConsumeRequest] = []
@@ -101,6 +115,10 @@ class ConsumerCore:
         )
         # When the coordinator last heard from a poll.
         self._polled_at = 0.0
+        # Whether the coordinator waits for a poll: a lock ended, or it was told that nobody polls.
+        self._is_waited_for = False
+        #: When the application was last inside a poll, or subscribed.
+        self.called_at = 0.0
         # When the application got records while it had none; None = it has none.
         self._busy_since: float | None = None
         self._busy_s = 0.0
@@ -119,6 +137,7 @@ class ConsumerCore:
         if list(topics) == self.topics:
             return
         self.topics = list(topics)
+        self.called_at = now
         if topics:
             self._join_topics = self.topics
         if self.config.explicit:
@@ -143,8 +162,8 @@ class ConsumerCore:
         """The paused partitions."""
         return set(self._paused)
 
-    def begin_poll(self, now: float) -> None:
-        """What every poll does first (KIP-932, 3.6): accept or check the records of the last one.
+    def check_poll(self) -> None:
+        """Refuses a poll that can not be now (KIP-932, 3.6).
 
         Raises:
             IllegalStateException: Not subscribed, or (explicit mode) records of the last poll
@@ -159,6 +178,26 @@ class ConsumerCore:
                 "All records of the last poll must be acknowledged before the next poll in"
                 " explicit acknowledgement mode"
             )
+
+    def check_interval(self, now: float) -> None:
+        """Tells a program, once, that it has not polled for `max.poll.interval.ms`.
+
+        The coordinator has taken its member out of the group then, and the next poll joins again.
+
+        Raises:
+            KafkaException: _MAX_POLL_EXCEEDED.
+        """
+        interval_ms = self.config.max_poll_interval_ms
+        over_ms = (now - self.called_at) * 1000 - interval_ms
+        self.called_at = now
+        if over_ms > 0 and any(self.assigned.values()):
+            text = (
+                f"Application maximum poll interval ({interval_ms}ms) exceeded by {over_ms:.0f}ms"
+            )
+            raise KafkaException(KafkaError(KafkaError._MAX_POLL_EXCEEDED, text))
+
+    def begin_poll(self, now: float) -> None:
+        """What every poll does first (KIP-932, 3.6): accept the records of the last one."""
         self._collect(None, now, accept_rest=not self.config.explicit)
 
     def begin_commit(self, now: float) -> CommitTicket:
@@ -174,14 +213,24 @@ class ConsumerCore:
         self._acks.add([AckRange(span, RENEW, checkpoint=data)], ticket, now)
         self.flush(now)
 
-    def take(self, now: float, owner: object) -> list[Span]:
-        """Records for the application, at most `max.poll.records`."""
-        spans, expired = self.locks.take(self.config.max_poll_records, now, owner)
+    def take(self, now: float, owner: object, limit: int | None = None) -> HandOut:
+        """Records for the application, at most `max.poll.records`, or `limit`."""
+        self.called_at = now
+        turns = None
+        if self.ordering in (KEY, PARTITION):
+            back = (*self._acks.going_back(), *self.locks.not_back(now))
+            turns = Turns(self.ordering, back, one_each=self.config.explicit)
+            if self.config.explicit:
+                # A poll that goes on: what it gave already may still be released.
+                for span in self.locks.in_hands:
+                    turns.goes_back(span)
+        most = self.config.max_poll_records if limit is None else limit
+        hand_out, expired = self.locks.take(most, now, owner, turns)
         if expired:
             self._acks.add(expired, None, now)
-        if spans and self._busy_since is None:
+        if hand_out.spans and self._busy_since is None:
             self._busy_since = now
-        return spans
+        return hand_out
 
     def flush(self, now: float, *, polling: bool = False) -> None:
         """Sends what is due: acknowledgements, and of a poll credit or a sign of life.
@@ -198,10 +247,27 @@ class ConsumerCore:
             if credit is not None:
                 request.credit.CopyFrom(credit)
                 self._polled_at = now
-            elif now - self._polled_at >= self._sign_every_s(now):
+            elif self._is_waited_for or now - self._polled_at >= self._sign_every_s(now):
                 request.polled = True
                 self._polled_at = now
+            self._is_waited_for = False
         self._send_with_acks(request, now)
+
+    @property
+    def unseen_at(self) -> float:
+        """When `hand_back_unseen` has something to do."""
+        return self.locks.outwaits_at if self.link.is_up else math.inf
+
+    def hand_back_unseen(self, now: float) -> None:
+        """Hands back what the application has not taken in half of its lock; it does not poll.
+
+        Uncounted, for others. The coordinator sends nothing more before the next poll.
+        """
+        if now < self.unseen_at or self._leave_sent:
+            return
+        self._acks.add(self.locks.return_outwaited(now), None, now)
+        self._is_waited_for = True
+        self._send_with_acks(service_pb.ConsumeRequest(not_polling=True), now)
 
     def _refill(self) -> types_pb.Credit | None:
         return self._credit.refill()
@@ -287,6 +353,10 @@ class ConsumerCore:
             self._joined(response.joined, received_at)
         if response.batches:
             self._batches(response.batches, received_at)
+        for notice in response.taken_back:
+            self.locks.lose(taken_ranges(notice))
+            ended = notice.reason == service_pb.TAKEN_BACK_REASON_LOCK_ENDED
+            self._is_waited_for = self._is_waited_for or ended
         for result in response.results:
             self._answered(result, received_at)
         if response.HasField("assignment"):
@@ -302,13 +372,25 @@ class ConsumerCore:
 
     def _take_assignment(self, assignment: service_pb.Assignment, now: float) -> None:
         self.assigned = {each.topic: list(each.partitions) for each in assignment.topics}
+        self._keep_order(assignment.ordering)
         if assignment.unknown_topics:
             names = ", ".join(assignment.unknown_topics)
             self._note(logging.WARNING, f"topics that do not exist (yet): {names}")
+        for topic in assignment.starts_at_end:
+            if topic not in self._told_new:
+                self._told_new.add(topic)
+                text = starts_at_end(self.config.group_id, topic, self.link.address)
+                self._note(logging.WARNING, text)
+        for error in newly_refused(assignment.refused_topics, self._told_refused):
+            self._note(logging.WARNING, error.str(), error)
+
+    def _keep_order(self, ordering: str) -> None:
+        self.ordering = ordering or self.ordering
 
     def _joined(self, joined: service_pb.Joined, now: float) -> None:
         self.link.joined(now)
         self.lock_duration_ms = joined.lock_duration_ms
+        self._keep_order(joined.ordering)
         if joined.lost:
             self.locks.lose(joined.lost)
         server = f"{joined.coordinator_id} (version {joined.server_version})"
@@ -348,6 +430,7 @@ class ConsumerCore:
     def _answered(self, result: service_pb.AcknowledgeResult, now: float) -> None:
         settlement = self._acks.answered(result, now)
         self.locks.settle_renewals(settlement.renewed, settlement.not_renewed)
+        self.locks.keep_not_back(settlement.not_back, now)
         self._report(settlement.outcomes)
         self._leave_if_settled(now)
 
@@ -388,6 +471,17 @@ class ConsumerCore:
         elif was_joined and not self._left and not was_draining:
             text = f"{describe(failure, address)}; joining again"
             self._note(logging.WARNING, text)
+
+    def join_anew(self, now: float) -> None:
+        """Ends the stream, because an exception has left a call in the middle of something.
+
+        What the next join's lock book does not show the coordinator takes back as unseen, and
+        acknowledgements that may not have been sent are sent again: so nothing is lost.
+        """
+        self.locks.recount(self._acks.ranges())
+        if self.link.is_up:
+            self._without_stream()
+            self.link.redirect([], now)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -439,6 +533,7 @@ class ConsumerCore:
         self._outbox.clear()
         self._outbox.append(self._join_request())
         self._polled_at = now
+        self._is_waited_for = False
         if not self.topics:
             # A join needs a topic; this member wants none any more, only to say its last word.
             nothing = service_pb.Subscription()
@@ -460,7 +555,7 @@ class ConsumerCore:
                 topics=self.topics or self._join_topics,
                 acquire_mode=_ACQUIRE_MODES[config.acquire_mode],
                 # 0 = not given: the coordinator learns how much this member works off.
-                max_poll_records=config.max_poll_records if config.max_poll_given else 0,
+                max_poll_records=self._asked_records if config.max_poll_given else 0,
                 max_poll_interval_ms=config.max_poll_interval_ms,
                 sdk_version=__version__,
                 protocol_version=PROTOCOL_VERSION,
@@ -497,13 +592,15 @@ class ConsumerCore:
         return out
 
     def take_notices(self) -> list[Notice]:
-        """What to log and to report."""
-        out, self._notices = self._notices, []
+        """What to log and to report, all at once."""
+        out = list(self.notices)
+        self.notices.clear()
         return out
 
     def take_outcomes(self) -> list[Outcome]:
-        """What became of acknowledgements, for the application's callback."""
-        out, self._outcomes = self._outcomes, []
+        """The same, all at once."""
+        out = list(self.outcomes)
+        self.outcomes.clear()
         return out
 
     def _leave_if_settled(self, now: float) -> None:
@@ -548,7 +645,7 @@ class ConsumerCore:
 
     def _report(self, outcomes: list[Outcome]) -> None:
         if self.reports_outcomes:
-            self._outcomes.extend(outcomes)
+            self.outcomes.extend(outcomes)
 
     def _note(self, level: int, text: str, error: KafkaError | None = None) -> None:
-        self._notices.append(Notice(level, text, error))
+        self.notices.append(Notice(level, text, error))

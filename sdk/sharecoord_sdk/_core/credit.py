@@ -17,7 +17,7 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 _REFILL_PARTS: Final = 8
 
 
-class CreditWindow:
+class StreamCredit:
     """Room for records and bytes in this process, and what was promised of it."""
 
     def __init__(self, room_records: int, room_bytes: int) -> None:
@@ -44,6 +44,10 @@ class CreditWindow:
         if self.buffered_records == 0:
             # The parts of a batch are rounded down; an empty buffer is the moment to settle that.
             self.buffered_bytes = 0
+
+    def set_buffered(self, records: int, size_bytes: int) -> None:
+        """What waits, counted anew."""
+        self.buffered_records, self.buffered_bytes = records, size_bytes
 
     def set_room(self, records: int) -> None:
         """Changes how many records may wait; what was promised stays promised."""

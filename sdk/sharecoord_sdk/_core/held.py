@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .columns import PartitionKey, Span
@@ -76,6 +77,19 @@ def fitting(items: Sequence[Held], room_bytes: int) -> tuple[list[Held], list[He
         if room_bytes < 0:
             return list(items[:count]), list(items[count:])
     return list(items), []
+
+
+def taken_ranges(notice: service_pb.TakenBack) -> list[types_pb.HeldRange]:
+    """What a notice takes back, as entries of a lock book."""
+    return [
+        types_pb.HeldRange(
+            partition=notice.partition,
+            first_offset=each.first_offset,
+            last_offset=each.last_offset,
+            lock_token=each.lock_token,
+        )
+        for each in notice.ranges
+    ]
 
 
 def _held(span: Span) -> Held:

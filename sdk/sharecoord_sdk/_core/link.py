@@ -115,6 +115,9 @@ class Link:
         if self._joined_at is not None and now - self._joined_at >= _GOOD_STREAM_S:
             self._failures_in_row = 0
         self._joined_at = None
+        if failure.is_silence and self.address in self._addresses:
+            # A join there would wait for its whole time, while the next address may answer.
+            self._next = self._addresses.index(self.address) + 1
         self._wait(now, failure.retry_after_ms)
         if self._away_since is None:
             self._away_since = now

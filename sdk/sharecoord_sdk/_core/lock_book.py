@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
+from typing import Final
 
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
@@ -17,26 +20,39 @@ from .columns import (
     RENEWING,
     SETTLED,
     Columns,
+    HandOut,
     PartitionKey,
     Span,
 )
-from .credit import CreditWindow
+from .credit import StreamCredit
 from .held import fitting, hulls, merged, size_of
+from .order import Turns, take_in_turn
+
+_UNTOLD_S: Final = 300.0
+"""How long after the end of its lock a record that is not back stops what follows it. The
+coordinator tells within seconds, or its successor does; no key may stand still for ever."""
 
 
 class LockBook:
     """The records under lock of one consumer.
 
-    Invariant: a row is in at most one of `_buffer`, `_in_flight` and `_renewed`, and `credit`
-    counts exactly what is in `_buffer`.
+    Invariant: a row is in at most one of `_buffer`, `_hand_outs`, `_in_flight` and `_renewed`, and
+    `credit` counts exactly what is in `_buffer`. Only what is in `_in_flight` can be accepted.
     """
 
-    def __init__(self, credit: CreditWindow) -> None:
+    #: What still waits when so much of its lock is left goes back: nobody takes it.
+    return_part = 0.5
+
+    def __init__(self, credit: StreamCredit) -> None:
         self.credit = credit
         self._buffer: deque[Span] = deque()
+        # What calls take at the moment, or took since `see_given` looked last.
+        self._hand_outs: list[HandOut] = []
         self._in_flight: list[Span] = []
         self._renewed: list[Span] = []
         self._renewing_records = 0
+        # Records whose way back failed: the coordinator has them locked for this consumer still.
+        self._not_back: list[AckRange] = []
 
     @property
     def is_renewing(self) -> bool:
@@ -46,6 +62,9 @@ class LockBook:
     def receive(self, columns: Columns) -> None:
         """Takes a batch into the buffer. Rows under no lock are dropped: they are not ours."""
         self.credit.add(columns.count, columns.credit_bytes)
+        if self._not_back:
+            # What is delivered again was back.
+            self._not_back = [b for b in self._not_back if not _is_in(b.span, columns)]
         covered = 0
         for lock in columns.locks:
             if lock.start < lock.stop:
@@ -55,13 +74,16 @@ class LockBook:
             missing = columns.count - covered
             self.credit.remove(missing, columns.credit_bytes * missing // columns.count)
 
-    def take(self, limit: int, now: float, owner: object) -> tuple[list[Span], list[AckRange]]:
+    def take(
+        self, limit: int, now: float, owner: object, turns: Turns | None = None
+    ) -> tuple[HandOut, list[AckRange]]:
         """Hands out records.
 
         Args:
             limit: Most records.
             now: The time, on the clock of the locks.
             owner: Who may acknowledge them.
+            turns: Whose turn it is, in a group that keeps order.
 
         Returns:
             The records, per partition in order of offset, and what goes back because its lock
@@ -70,7 +92,12 @@ class LockBook:
         expired: list[AckRange] = []
         spans: list[Span] = []
         if self.is_renewing:
-            return spans, expired
+            return HandOut(spans), expired
+        if turns is not None and not self._renewed:
+            spans, ended = take_in_turn(self._buffer, turns, limit, now)
+            for span in ended:
+                self.credit.remove(len(span), span.credit_bytes)
+            return self._hand_out(spans, owner), [AckRange(span, RETURN) for span in ended]
         source = deque(self._renewed) if self._renewed else self._buffer
         room = limit
         while source and room:
@@ -82,20 +109,64 @@ class LockBook:
             taken = source.popleft() if len(span) <= room else span.cut(room)
             room -= len(taken)
             spans.append(taken)
-        self._hand_out(spans, owner, from_buffer=source is self._buffer)
-        if source is not self._buffer:
+        is_renewed = source is not self._buffer
+        if is_renewed:
             self._renewed = list(source)
-        return _in_order(spans), expired
+        return self._hand_out(spans, owner, is_renewed=is_renewed), expired
 
-    def _hand_out(self, spans: list[Span], owner: object, *, from_buffer: bool) -> None:
+    def _hand_out(self, spans: list[Span], owner: object, *, is_renewed: bool = False) -> HandOut:
         for span in spans:
             span.columns.unpack()
             span.columns.owner = owner
-            if from_buffer:
-                self.credit.remove(len(span), span.credit_bytes)
-            else:
+            if is_renewed:
                 span.mark(IN_FLIGHT)
-        self._in_flight.extend(spans)
+            else:
+                self.credit.remove(len(span), span.credit_bytes)
+        hand_out = HandOut(_in_order(spans), is_renewed=is_renewed)
+        if spans:
+            self._hand_outs.append(hand_out)
+        return hand_out
+
+    @property
+    def in_hands(self) -> list[Span]:
+        """What calls have returned to the application, and what was not sent yet of it."""
+        return self._in_flight
+
+    def see_given(self, *, at_rest: bool) -> None:
+        """Takes note of what calls have returned; what they took and did not return waits again.
+
+        Args:
+            at_rest: No call is under way that may still return what it took.
+        """
+        hand_outs, self._hand_outs = self._hand_outs, []
+        # Backwards, so that what waits again is in its old order.
+        for hand_out in reversed(hand_outs):
+            if not (at_rest or hand_out.given):
+                self._hand_outs.insert(0, hand_out)
+                continue
+            hand_out.is_open = False
+            given, rest = hand_out.split()
+            self._wait_again(rest, is_renewed=hand_out.is_renewed)
+            for span in given:
+                self._has_got(span)
+
+    def _has_got(self, span: Span) -> None:
+        last = self._in_flight[-1] if self._in_flight else None
+        if last is not None and last.is_before(span):
+            # What was given bit by bit is acknowledged together.
+            self._in_flight[-1] = last.within(last.start, span.stop)
+        else:
+            self._in_flight.append(span)
+
+    def _wait_again(self, rest: list[Span], *, is_renewed: bool) -> None:
+        runs = [run for span in rest for state, run in span.runs() if state <= RENEW]
+        for run in runs:
+            run.mark(RENEWED if is_renewed else IN_FLIGHT)
+        if is_renewed:
+            self._renewed[:0] = runs
+        elif runs:
+            self._buffer.extendleft(reversed(runs))
+            self.credit.set_buffered(*_size(self._buffer))
 
     def find(self, topic: str, partition: int, offset: int) -> tuple[Columns, int] | None:
         """The newest record with these coordinates that the application has."""
@@ -169,16 +240,32 @@ class LockBook:
 
     def give_back(self, unwanted: Callable[[PartitionKey], bool]) -> list[AckRange]:
         """Takes records that nobody saw out of the buffer, to be handed back uncounted."""
+        return self._take_back(lambda span: unwanted(span.columns.key))
+
+    def _take_back(self, unwanted: Callable[[Span], bool]) -> list[AckRange]:
         kept: deque[Span] = deque()
         back: list[AckRange] = []
         for span in self._buffer:
-            if unwanted(span.columns.key):
+            if unwanted(span):
                 back.append(AckRange(span, RETURN))
                 self.credit.remove(len(span), span.credit_bytes)
             else:
                 kept.append(span)
         self._buffer = kept
         return back
+
+    @property
+    def outwaits_at(self) -> float:
+        """When the first record that nobody saw has to go back, so that its lock ends uncounted."""
+        return self._outwaits_at(self._buffer[0]) if self._buffer else math.inf
+
+    def return_outwaited(self, now: float) -> list[AckRange]:
+        """Takes out of the buffer what waited too long, to be handed back uncounted."""
+        return self._take_back(lambda span: self._outwaits_at(span) <= now)
+
+    def _outwaits_at(self, span: Span) -> float:
+        deadline, received_at = span.lock.deadline, span.columns.received_at
+        return deadline - (deadline - received_at) * self.return_part
 
     def show(
         self, under_way: Iterable[AckRange], room_bytes: int
@@ -198,7 +285,7 @@ class LockBook:
         """
         words: list[Span] = []
         returns: list[Span] = []
-        for item in under_way:
+        for item in (*under_way, *self._not_back):
             (returns if item.kind == RETURN else words).append(item.span)
         # In the order in which they find room.
         spans = [*words, *self._in_hands(), *self._renewed, *self._waiting(), *returns]
@@ -219,10 +306,23 @@ class LockBook:
                 their records count as delivered all the same.
             room_bytes: What the book may take on the wire.
         """
-        words = [item.span for item in under_way if item.kind != RETURN]
+        words = [i.span for i in (*under_way, *self._not_back) if i.kind != RETURN]
         spans = merged([*words, *self._in_hands(), *self._renewed])
         shown, left_out = fitting(spans, room_bytes)
         return None if left_out else [item.to_wire() for item in shown]
+
+    def keep_not_back(self, failed: Iterable[AckRange], now: float) -> None:
+        """Holds records whose way back failed, until the coordinator says that they are back.
+
+        The end of a lock says nothing: who loads a share-partition extends its locks (design 9).
+        """
+        held = (*self._not_back, *failed)
+        self._not_back = [b for b in held if b.span.lock.deadline + _UNTOLD_S > now]
+
+    def not_back(self, now: float) -> list[Span]:
+        """Records whose way back failed; nothing that follows them may be handed out."""
+        self.keep_not_back((), now)
+        return [each.span for each in self._not_back]
 
     def lose(self, lost: Sequence[types_pb.HeldRange]) -> None:
         """Takes note of locks that the owner says are gone.
@@ -237,7 +337,21 @@ class LockBook:
         before, after = _size(waiting), _size(self._buffer)
         self.credit.remove(before[0] - after[0], before[1] - after[1])
         self._renewed = [p for span in self._renewed for p in _without(span, by_token)]
+        self._not_back = [
+            replace(each, span=p) for each in self._not_back for p in _without(each.span, by_token)
+        ]
         self._lose_in_hands(by_token)
+
+    def recount(self, under_way: Iterable[AckRange]) -> None:
+        """Counts anew what is kept in numbers, after an exception in the middle of anything.
+
+        Args:
+            under_way: Acknowledgements without an answer.
+        """
+        self.credit.set_buffered(*_size(self._buffer))
+        self._renewing_records = sum(
+            len(item.span) for item in under_way if item.kind == RENEW and item.checkpoint is None
+        )
 
     def _waiting(self) -> Iterable[Span]:
         """What nobody has seen."""
@@ -245,10 +359,14 @@ class LockBook:
 
     def _in_hands(self) -> list[Span]:
         """What the application has."""
-        return [run for span in self._in_flight for state, run in span.runs() if state <= RENEW]
+        return [run for span in self._given() for state, run in span.runs() if state <= RENEW]
+
+    def _given(self) -> list[Span]:
+        """What the application has, or gets from a call that is under way."""
+        return [*self._in_flight, *(span for each in self._hand_outs for span in each.spans)]
 
     def _lose_in_hands(self, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
-        for span in self._in_flight:
+        for span in self._given():
             for start, stop in hits(span, by_token):
                 _mark_lost(span.within(start, stop))
 
@@ -293,6 +411,13 @@ def _without(span: Span, by_token: dict[int, list[types_pb.HeldRange]]) -> list[
     if row < span.stop:
         left.append(span.within(row, span.stop))
     return left
+
+
+def _is_in(span: Span, columns: Columns) -> bool:
+    """Whether a batch brings records of a span."""
+    return span.columns.key == columns.key and any(
+        span.overlap(lock.first_offset, lock.last_offset) for lock in columns.locks
+    )
 
 
 def _in_order(spans: list[Span]) -> list[Span]:

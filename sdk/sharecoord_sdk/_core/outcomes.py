@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from .pickling import WholeError
 from .records import AcknowledgeType
 
 
-class Retry(Exception):  # noqa: N818 - reads as an order: raise Retry(after_s=5)
+class Retry(WholeError):  # noqa: N818 - reads as an order: raise Retry(after_s=5)
     """Raised by a handler: deliver the record again, not before `after_s` seconds.
 
     Args:
@@ -30,7 +31,7 @@ class Retry(Exception):  # noqa: N818 - reads as an order: raise Retry(after_s=5
         self.reason = reason
 
 
-class Reject(Exception):  # noqa: N818
+class Reject(WholeError):  # noqa: N818
     """Raised by a handler: the record can not be processed, ever.
 
     Args:
@@ -62,17 +63,3 @@ class Outcome:
 def delay_ms_of(after_s: float | None) -> int:
     """What a release carries: 0 leaves it to the group's back-off, so at once is 1 ms."""
     return 0 if after_s is None else max(1, round(after_s * 1000))
-
-
-def outcome_of(error: Exception | None) -> Outcome:
-    """Return = ACCEPT, `Retry` = RELEASE with delay, `Reject` = REJECT, any other = RELEASE."""
-    match error:
-        case None:
-            return Outcome(AcknowledgeType.ACCEPT)
-        case Retry():
-            return Outcome(AcknowledgeType.RELEASE, delay_ms_of(error.after_s), error.reason, error)
-        case Reject():
-            return Outcome(AcknowledgeType.REJECT, 0, error.reason, error)
-        case _:
-            reason = f"{type(error).__name__}: {error}"[:256]
-            return Outcome(AcknowledgeType.RELEASE, 0, reason, error)

@@ -6,11 +6,22 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Any, ClassVar, Final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, overload
 
-from .columns import Columns, Source, Span
+from .columns import Columns, HandOut, Source, Span
 from .errors import IllegalStateException, KafkaError
 from .letters import own_headers
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # As in the twin's stubs: what a deserializer makes of keys and values; bytes without one.
+    K = TypeVar("K", default=bytes)
+    V = TypeVar("V", default=bytes)
+else:
+    from typing import TypeVar
+
+    K, V = TypeVar("K"), TypeVar("V")
 
 #: The record carries no time.
 TIMESTAMP_NOT_AVAILABLE: Final = 0
@@ -136,7 +147,7 @@ class Single:
         return columns.checkpoint_at(at)
 
 
-class Message:
+class Message(Generic[K, V]):
     """One record, or an error in a record's place (`error()` is not None).
 
     `poll` makes messages; the constructor is for tests, as in the twin. A message is falsy and
@@ -201,8 +212,13 @@ class Message:
         """The value as bytes (or what a deserializer made of it); None when it is null."""
         return self._source.values[self._row]
 
-    deserialized_key = key
-    deserialized_value = value
+    def deserialized_key(self) -> K | None:
+        """The same, with the type that a deserializer makes."""
+        return self.key()  # type: ignore[no-any-return]
+
+    def deserialized_value(self) -> V | None:
+        """The same, with the type that a deserializer makes."""
+        return self.value()  # type: ignore[no-any-return]
 
     def headers(self) -> Any:
         """List of (name, bytes or None), or None when there are none."""
@@ -333,7 +349,7 @@ class Message:
         return f"Message({place}, delivery_count={self.delivery_count()}, error={self.error()})"
 
 
-class ReceivedMessage(Message):
+class ReceivedMessage(Message[K, V]):
     """A message that is no more than a row of a batch until somebody changes it."""
 
     __slots__ = ()
@@ -343,7 +359,7 @@ class ReceivedMessage(Message):
         self._row = row
 
 
-class RedrivenMessage(ReceivedMessage):
+class RedrivenMessage(ReceivedMessage[K, V]):
     """The same of a record that was a dead letter."""
 
     __slots__ = ()
@@ -376,12 +392,12 @@ class RedrivenMessage(ReceivedMessage):
         return columns.key.topic, columns.partition, columns.offset_at(row)
 
 
-def message_class(columns: Columns) -> type[ReceivedMessage]:
+def message_class(columns: Columns) -> type[ReceivedMessage[Any, Any]]:
     """What the rows of a batch become."""
     return RedrivenMessage if columns.key.lane else ReceivedMessage
 
 
-def origin_of(message: Message) -> tuple[Columns, int] | None:
+def origin_of(message: Message[Any, Any]) -> tuple[Columns, int] | None:
     """The batch and row that a message came from, or None for one that the application made."""
     source = message._source
     if isinstance(source, Columns):
@@ -389,24 +405,26 @@ def origin_of(message: Message) -> tuple[Columns, int] | None:
     return source.origin if isinstance(source, Single) else None
 
 
-class Messages:
+class Messages(Generic[K, V]):
     """The messages of one poll: a read-only sequence, made into objects at the first look."""
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
-        self._records: list[Message] | None = list(messages)
+    def __init__(self, messages: Iterable[Message[K, V]] = ()) -> None:
+        self._records: list[Message[K, V]] | None = list(messages)
         self._spans: Sequence[Span] = ()
         self._count = len(self._records)
+        self._hand_out = HandOut([])
 
     @classmethod
-    def from_spans(cls, spans: Sequence[Span]) -> Messages:
-        """Messages over rows that were handed out. No public use."""
+    def _of(cls, hand_out: HandOut) -> Messages[K, V]:
+        """Messages over rows that are handed out."""
         made = cls.__new__(cls)
         made._records = None
-        made._spans = spans
-        made._count = sum(map(len, spans))
+        made._spans = hand_out.spans
+        made._count = sum(map(len, hand_out.spans))
+        made._hand_out = hand_out
         return made
 
-    def _list(self) -> list[Message]:
+    def _list(self) -> list[Message[K, V]]:
         records = self._records
         if records is None:
             records = [
@@ -418,7 +436,7 @@ class Messages:
             self._records, self._spans = records, ()
         return records
 
-    def records(self) -> list[Message]:
+    def records(self) -> list[Message[K, V]]:
         """A copy of the messages as a list."""
         return list(self._list())
 
@@ -433,19 +451,22 @@ class Messages:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[K, V]]:
         return iter(self._list())
 
     @overload
-    def __getitem__(self, index: int) -> Message: ...
+    def __getitem__(self, index: int) -> Message[K, V]: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Messages: ...
+    def __getitem__(self, index: slice) -> Messages[K, V]: ...
 
-    def __getitem__(self, index: int | slice) -> Message | Messages:
+    def __getitem__(self, index: int | slice) -> Message[K, V] | Messages[K, V]:
         if isinstance(index, slice):
             return Messages(self._list()[index])
         return self._list()[index]
+
+    def __reduce__(self) -> tuple[type[Messages[K, V]], tuple[list[Message[K, V]]]]:
+        return Messages, (self._list(),)
 
     def __repr__(self) -> str:
         return f"Messages({self._list()!r})"

@@ -28,6 +28,14 @@ class StreamFailure:
     reason: str = ""
     retry_after_ms: int | None = None
 
+    @property
+    def is_silence(self) -> bool:
+        """Whether the other side kept its connection and answered no ping: it stands still."""
+        return self.details.endswith(_SILENCE) and not self.reason
+
+
+# grpc's own words when keepalive gives a connection up: the socket took the ping, or nothing more.
+_SILENCE: Final = ("(ping timeout)", "(keepalive timeout)")
 
 # Reasons of the coordinator's error table -> Kafka's codes.
 _BY_REASON: Final[dict[str, int]] = {
@@ -45,6 +53,7 @@ _BY_REASON: Final[dict[str, int]] = {
     "GROUP_NOT_EMPTY": KafkaError.NON_EMPTY_GROUP,
     "GROUP_PAUSED": KafkaError.COORDINATOR_NOT_AVAILABLE,
     "UNSUPPORTED_VERSION": KafkaError.UNSUPPORTED_VERSION,
+    "UNAUTHENTICATED": KafkaError._AUTHENTICATION,
     "AUTHORIZATION_FAILED": KafkaError.GROUP_AUTHORIZATION_FAILED,
     "LIMIT_EXCEEDED": KafkaError.THROTTLING_QUOTA_EXCEEDED,
     "GROUP_MAX_SIZE_REACHED": KafkaError.GROUP_MAX_SIZE_REACHED,
@@ -77,10 +86,7 @@ _TOLD_THOUGH_RETRIABLE: Final = ("GROUP_MAX_SIZE_REACHED",)
 # Joining again is the whole answer: a new stream does so anyway.
 _MENDED_BY_JOINING: Final = ("UNKNOWN_MEMBER",)
 
-_HTTP_FIX: Final = (
-    "an HTTP server or proxy answers there; is bootstrap.servers right? For a proxy that"
-    " https_proxy or http_proxy names, add the coordinator's host to no_proxy"
-)
+_HTTP_FIX: Final = "an HTTP server or proxy answers there; is bootstrap.servers right?"
 
 _HINTS: Final[dict[str, str]] = {
     "UNIMPLEMENTED": "the peer speaks gRPC but not sharecoord.v1; is the address right?",

@@ -119,7 +119,7 @@ class AssignedPartitions(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionOffsets(_message.Message):
-    __slots__ = ("partition", "start_offset", "end_offset", "log_end_offset", "lag", "acquired_records", "available_records", "delayed_records", "archived_records", "leader_epoch", "window_full_at", "stopped_reason", "pause", "stops_at", "rate_limit", "payloads_not_kept")
+    __slots__ = ("partition", "start_offset", "end_offset", "log_end_offset", "lag", "acquired_records", "available_records", "delayed_records", "archived_records", "leader_epoch", "window_full_at", "stopped_reason", "pause", "stops_at", "rate_limit", "payloads_not_kept", "dead_letters_waiting", "dead_letters_problem", "memory_short")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,9 @@ class PartitionOffsets(_message.Message):
     STOPS_AT_FIELD_NUMBER: _ClassVar[int]
     RATE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     PAYLOADS_NOT_KEPT_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_SHORT_FIELD_NUMBER: _ClassVar[int]
     partition: _share_types_pb2.TopicPartition
     start_offset: int
     end_offset: int
@@ -152,10 +155,20 @@ class PartitionOffsets(_message.Message):
     stops_at: int
     rate_limit: int
     payloads_not_kept: int
-    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., acquired_records: _Optional[int] = ..., available_records: _Optional[int] = ..., delayed_records: _Optional[int] = ..., archived_records: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., window_full_at: _Optional[int] = ..., stopped_reason: _Optional[str] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., stops_at: _Optional[int] = ..., rate_limit: _Optional[int] = ..., payloads_not_kept: _Optional[int] = ...) -> None: ...
+    dead_letters_waiting: int
+    dead_letters_problem: str
+    memory_short: str
+    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., acquired_records: _Optional[int] = ..., available_records: _Optional[int] = ..., delayed_records: _Optional[int] = ..., archived_records: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., window_full_at: _Optional[int] = ..., stopped_reason: _Optional[str] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., stops_at: _Optional[int] = ..., rate_limit: _Optional[int] = ..., payloads_not_kept: _Optional[int] = ..., dead_letters_waiting: _Optional[int] = ..., dead_letters_problem: _Optional[str] = ..., memory_short: _Optional[str] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group_id", "state", "group_epoch", "members", "offsets", "error_reason", "error_message", "coordinator_id", "fairness_jain_ratio", "member_count", "pauses")
+    __slots__ = ("group_id", "state", "group_epoch", "members", "offsets", "error_reason", "error_message", "coordinator_id", "fairness_jain_ratio", "member_count", "pauses", "settings_problems", "refused_topics")
+    class RefusedTopicsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -167,6 +180,8 @@ class GroupDescription(_message.Message):
     FAIRNESS_JAIN_RATIO_FIELD_NUMBER: _ClassVar[int]
     MEMBER_COUNT_FIELD_NUMBER: _ClassVar[int]
     PAUSES_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_TOPICS_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     state: GroupState
     group_epoch: int
@@ -178,7 +193,9 @@ class GroupDescription(_message.Message):
     fairness_jain_ratio: float
     member_count: int
     pauses: _containers.RepeatedCompositeFieldContainer[Pause]
-    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[_Union[GroupState, str]] = ..., group_epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberDescription, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[PartitionOffsets, _Mapping]]] = ..., error_reason: _Optional[str] = ..., error_message: _Optional[str] = ..., coordinator_id: _Optional[str] = ..., fairness_jain_ratio: _Optional[float] = ..., member_count: _Optional[int] = ..., pauses: _Optional[_Iterable[_Union[Pause, _Mapping]]] = ...) -> None: ...
+    settings_problems: _containers.RepeatedScalarFieldContainer[str]
+    refused_topics: _containers.ScalarMap[str, str]
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[_Union[GroupState, str]] = ..., group_epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberDescription, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[PartitionOffsets, _Mapping]]] = ..., error_reason: _Optional[str] = ..., error_message: _Optional[str] = ..., coordinator_id: _Optional[str] = ..., fairness_jain_ratio: _Optional[float] = ..., member_count: _Optional[int] = ..., pauses: _Optional[_Iterable[_Union[Pause, _Mapping]]] = ..., settings_problems: _Optional[_Iterable[str]] = ..., refused_topics: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class DescribeGroupsResponse(_message.Message):
     __slots__ = ("groups",)
@@ -187,16 +204,18 @@ class DescribeGroupsResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[GroupDescription, _Mapping]]] = ...) -> None: ...
 
 class ConfigEntry(_message.Message):
-    __slots__ = ("name", "value", "source", "documentation")
+    __slots__ = ("name", "value", "source", "documentation", "problem")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     name: str
     value: str
     source: ConfigSource
     documentation: str
-    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[_Union[ConfigSource, str]] = ..., documentation: _Optional[str] = ...) -> None: ...
+    problem: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[_Union[ConfigSource, str]] = ..., documentation: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class DescribeGroupConfigsRequest(_message.Message):
     __slots__ = ("group_id",)

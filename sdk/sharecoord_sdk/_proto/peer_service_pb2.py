@@ -22,62 +22,65 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from . import share_service_pb2 as sharecoord_dot_v1_dot_share__service__pb2
 from . import share_types_pb2 as sharecoord_dot_v1_dot_share__types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%sharecoord/peer/v1/peer_service.proto\x12\x12sharecoord.peer.v1\x1a\x1fsharecoord/v1/share_types.proto\"@\n\x0eGatewayMessage\x12.\n\x05items\x18\x01 \x03(\x0b\x32\x1f.sharecoord.peer.v1.GatewayItem\"\xba\x03\n\x0bGatewayItem\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.sharecoord.peer.v1.HelloH\x00\x12\x31\n\tmember_up\x18\x02 \x01(\x0b\x32\x1c.sharecoord.peer.v1.MemberUpH\x00\x12\x35\n\x0bmember_down\x18\x03 \x01(\x0b\x32\x1e.sharecoord.peer.v1.MemberDownH\x00\x12(\n\x04lend\x18\x04 \x01(\x0b\x32\x18.sharecoord.peer.v1.LendH\x00\x12,\n\x06settle\x18\x05 \x01(\x0b\x32\x1a.sharecoord.peer.v1.SettleH\x00\x12\x33\n\x05\x62ooks\x18\x06 \x01(\x0b\x32\".sharecoord.peer.v1.PartitionBooksH\x00\x12*\n\x05\x61live\x18\x07 \x01(\x0b\x32\x19.sharecoord.peer.v1.AliveH\x00\x12*\n\x05\x66reed\x18\x08 \x01(\x0b\x32\x19.sharecoord.peer.v1.FreedH\x00\x12(\n\x04look\x18\t \x01(\x0b\x32\x18.sharecoord.peer.v1.LookH\x00\x42\x06\n\x04item\"\\\n\x05Hello\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\t\x12\x10\n\x08owner_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x18\n\x10protocol_version\x18\x04 \x01(\r\"\xae\x02\n\x08MemberUp\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x11\n\tmember_id\x18\x03 \x01(\t\x12\x14\n\x0cmember_epoch\x18\x04 \x01(\x04\x12\x11\n\tclient_id\x18\x05 \x01(\t\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x0e\n\x06topics\x18\x07 \x03(\t\x12\x30\n\x0c\x61\x63quire_mode\x18\x08 \x01(\x0e\x32\x1a.sharecoord.v1.AcquireMode\x12\x18\n\x10max_poll_records\x18\t \x01(\r\x12-\n\x06paused\x18\n \x03(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12+\n\tlock_book\x18\x0b \x03(\x0b\x32\x18.sharecoord.v1.HeldRange\"V\n\nMemberDown\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0c\n\x04left\x18\x02 \x01(\x08\x12*\n\tlock_book\x18\x03 \x01(\x0b\x32\x17.sharecoord.v1.LockBook\"R\n\x04Lend\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x15\n\rrecords_total\x18\x02 \x01(\x04\x12\x13\n\x0b\x62ytes_total\x18\x03 \x01(\x04\x12\x0e\n\x06recall\x18\x04 \x01(\x08\"\x80\x01\n\x06Settle\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x10\n\x08relay_id\x18\x02 \x01(\x04\x12\x42\n\x10\x61\x63knowledgements\x18\x03 \x01(\x0b\x32(.sharecoord.v1.PartitionAcknowledgements\x12\x10\n\x08may_wait\x18\x04 \x01(\x08\"\x98\x01\n\x0ePartitionBooks\x12\x30\n\tpartition\x18\x01 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x13\n\x0bowner_epoch\x18\x03 \x01(\x04\x12-\n\x05\x62ooks\x18\x04 \x03(\x0b\x32\x1e.sharecoord.peer.v1.MemberBook\"D\n\nMemberBook\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12&\n\x04held\x18\x02 \x03(\x0b\x32\x18.sharecoord.v1.HeldRange\"\x07\n\x05\x41live\"K\n\x05\x46reed\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x30\n\tpartition\x18\x02 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\"\x06\n\x04Look\"<\n\x0cOwnerMessage\x12,\n\x05items\x18\x01 \x03(\x0b\x32\x1d.sharecoord.peer.v1.OwnerItem\"\xd0\x03\n\tOwnerItem\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1b.sharecoord.peer.v1.WelcomeH\x00\x12.\n\x07\x64\x65liver\x18\x02 \x01(\x0b\x32\x1b.sharecoord.peer.v1.DeliverH\x00\x12.\n\x07settled\x18\x03 \x01(\x0b\x32\x1b.sharecoord.peer.v1.SettledH\x00\x12\x30\n\x08returned\x18\x04 \x01(\x0b\x32\x1c.sharecoord.peer.v1.ReturnedH\x00\x12,\n\x06hungry\x18\x05 \x01(\x0b\x32\x1a.sharecoord.peer.v1.HungryH\x00\x12\x31\n\task_books\x18\x06 \x01(\x0b\x32\x1c.sharecoord.peer.v1.AskBooksH\x00\x12\x30\n\x08\x63ompared\x18\x07 \x01(\x0b\x32\x1c.sharecoord.peer.v1.ComparedH\x00\x12\x33\n\nmember_end\x18\x08 \x01(\x0b\x32\x1d.sharecoord.peer.v1.MemberEndH\x00\x12\x31\n\ttimed_out\x18\t \x01(\x0b\x32\x1c.sharecoord.peer.v1.TimedOutH\x00\x42\x06\n\x04item\"L\n\x07Welcome\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x18\n\x10protocol_version\x18\x03 \x01(\r\"\xc3\x01\n\x07\x44\x65liver\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x30\n\tpartition\x18\x02 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12,\n\x06ranges\x18\x03 \x03(\x0b\x32\x1c.sharecoord.v1.AcquiredRange\x12\x0f\n\x07records\x18\x04 \x01(\r\x12\x14\n\x0c\x63redit_bytes\x18\x05 \x01(\x04\x12\r\n\x05\x66rame\x18\x06 \x01(\x0c\x12\x12\n\nsend_by_ms\x18\x07 \x01(\x03\"n\n\x07Settled\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x10\n\x08relay_id\x18\x02 \x01(\x04\x12\x30\n\x07outcome\x18\x03 \x01(\x0b\x32\x1f.sharecoord.v1.PartitionOutcome\x12\x0f\n\x07records\x18\x04 \x01(\x04\"F\n\x08Returned\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x15\n\rrecords_total\x18\x02 \x01(\x04\x12\x13\n\x0b\x62ytes_total\x18\x03 \x01(\x04\"\x1a\n\x08TimedOut\x12\x0e\n\x06handle\x18\x01 \x01(\r\":\n\x06Hungry\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0f\n\x07records\x18\x03 \x01(\x04\"c\n\x08\x41skBooks\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x30\n\tpartition\x18\x02 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12\x13\n\x0bowner_epoch\x18\x03 \x01(\x04\"B\n\x08\x43ompared\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12&\n\x04lost\x18\x02 \x03(\x0b\x32\x18.sharecoord.v1.HeldRange\"O\n\tMemberEnd\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tretriable\x18\x04 \x01(\x08\x32_\n\x0bPeerService\x12P\n\x04Link\x12\".sharecoord.peer.v1.GatewayMessage\x1a .sharecoord.peer.v1.OwnerMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%sharecoord/peer/v1/peer_service.proto\x12\x12sharecoord.peer.v1\x1a!sharecoord/v1/share_service.proto\x1a\x1fsharecoord/v1/share_types.proto\"@\n\x0eGatewayMessage\x12.\n\x05items\x18\x01 \x03(\x0b\x32\x1f.sharecoord.peer.v1.GatewayItem\"\xba\x03\n\x0bGatewayItem\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.sharecoord.peer.v1.HelloH\x00\x12\x31\n\tmember_up\x18\x02 \x01(\x0b\x32\x1c.sharecoord.peer.v1.MemberUpH\x00\x12\x35\n\x0bmember_down\x18\x03 \x01(\x0b\x32\x1e.sharecoord.peer.v1.MemberDownH\x00\x12(\n\x04lend\x18\x04 \x01(\x0b\x32\x18.sharecoord.peer.v1.LendH\x00\x12,\n\x06settle\x18\x05 \x01(\x0b\x32\x1a.sharecoord.peer.v1.SettleH\x00\x12\x33\n\x05\x62ooks\x18\x06 \x01(\x0b\x32\".sharecoord.peer.v1.PartitionBooksH\x00\x12*\n\x05\x61live\x18\x07 \x01(\x0b\x32\x19.sharecoord.peer.v1.AliveH\x00\x12*\n\x05\x66reed\x18\x08 \x01(\x0b\x32\x19.sharecoord.peer.v1.FreedH\x00\x12(\n\x04look\x18\t \x01(\x0b\x32\x18.sharecoord.peer.v1.LookH\x00\x42\x06\n\x04item\"\\\n\x05Hello\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\t\x12\x10\n\x08owner_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x18\n\x10protocol_version\x18\x04 \x01(\r\"\xae\x02\n\x08MemberUp\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x11\n\tmember_id\x18\x03 \x01(\t\x12\x14\n\x0cmember_epoch\x18\x04 \x01(\x04\x12\x11\n\tclient_id\x18\x05 \x01(\t\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x0e\n\x06topics\x18\x07 \x03(\t\x12\x30\n\x0c\x61\x63quire_mode\x18\x08 \x01(\x0e\x32\x1a.sharecoord.v1.AcquireMode\x12\x18\n\x10max_poll_records\x18\t \x01(\r\x12-\n\x06paused\x18\n \x03(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12+\n\tlock_book\x18\x0b \x03(\x0b\x32\x18.sharecoord.v1.HeldRange\"V\n\nMemberDown\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0c\n\x04left\x18\x02 \x01(\x08\x12*\n\tlock_book\x18\x03 \x01(\x0b\x32\x17.sharecoord.v1.LockBook\"R\n\x04Lend\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x15\n\rrecords_total\x18\x02 \x01(\x04\x12\x13\n\x0b\x62ytes_total\x18\x03 \x01(\x04\x12\x0e\n\x06recall\x18\x04 \x01(\x08\"\x80\x01\n\x06Settle\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x10\n\x08relay_id\x18\x02 \x01(\x04\x12\x42\n\x10\x61\x63knowledgements\x18\x03 \x01(\x0b\x32(.sharecoord.v1.PartitionAcknowledgements\x12\x10\n\x08may_wait\x18\x04 \x01(\x08\"\x98\x01\n\x0ePartitionBooks\x12\x30\n\tpartition\x18\x01 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x13\n\x0bowner_epoch\x18\x03 \x01(\x04\x12-\n\x05\x62ooks\x18\x04 \x03(\x0b\x32\x1e.sharecoord.peer.v1.MemberBook\"D\n\nMemberBook\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12&\n\x04held\x18\x02 \x03(\x0b\x32\x18.sharecoord.v1.HeldRange\"\x07\n\x05\x41live\"K\n\x05\x46reed\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x30\n\tpartition\x18\x02 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\"\x06\n\x04Look\"<\n\x0cOwnerMessage\x12,\n\x05items\x18\x01 \x03(\x0b\x32\x1d.sharecoord.peer.v1.OwnerItem\"\x8b\x04\n\tOwnerItem\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1b.sharecoord.peer.v1.WelcomeH\x00\x12.\n\x07\x64\x65liver\x18\x02 \x01(\x0b\x32\x1b.sharecoord.peer.v1.DeliverH\x00\x12.\n\x07settled\x18\x03 \x01(\x0b\x32\x1b.sharecoord.peer.v1.SettledH\x00\x12\x30\n\x08returned\x18\x04 \x01(\x0b\x32\x1c.sharecoord.peer.v1.ReturnedH\x00\x12,\n\x06hungry\x18\x05 \x01(\x0b\x32\x1a.sharecoord.peer.v1.HungryH\x00\x12\x31\n\task_books\x18\x06 \x01(\x0b\x32\x1c.sharecoord.peer.v1.AskBooksH\x00\x12\x30\n\x08\x63ompared\x18\x07 \x01(\x0b\x32\x1c.sharecoord.peer.v1.ComparedH\x00\x12\x33\n\nmember_end\x18\x08 \x01(\x0b\x32\x1d.sharecoord.peer.v1.MemberEndH\x00\x12\x31\n\ttimed_out\x18\t \x01(\x0b\x32\x1c.sharecoord.peer.v1.TimedOutH\x00\x12\x39\n\ntaken_back\x18\n \x01(\x0b\x32#.sharecoord.peer.v1.MemberTakenBackH\x00\x42\x06\n\x04item\"L\n\x07Welcome\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x18\n\x10protocol_version\x18\x03 \x01(\r\"\xc3\x01\n\x07\x44\x65liver\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x30\n\tpartition\x18\x02 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12,\n\x06ranges\x18\x03 \x03(\x0b\x32\x1c.sharecoord.v1.AcquiredRange\x12\x0f\n\x07records\x18\x04 \x01(\r\x12\x14\n\x0c\x63redit_bytes\x18\x05 \x01(\x04\x12\r\n\x05\x66rame\x18\x06 \x01(\x0c\x12\x12\n\nsend_by_ms\x18\x07 \x01(\x03\"n\n\x07Settled\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x10\n\x08relay_id\x18\x02 \x01(\x04\x12\x30\n\x07outcome\x18\x03 \x01(\x0b\x32\x1f.sharecoord.v1.PartitionOutcome\x12\x0f\n\x07records\x18\x04 \x01(\x04\"F\n\x08Returned\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x15\n\rrecords_total\x18\x02 \x01(\x04\x12\x13\n\x0b\x62ytes_total\x18\x03 \x01(\x04\"\x1a\n\x08TimedOut\x12\x0e\n\x06handle\x18\x01 \x01(\r\"L\n\x0fMemberTakenBack\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12)\n\x07notices\x18\x02 \x03(\x0b\x32\x18.sharecoord.v1.TakenBack\":\n\x06Hungry\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0f\n\x07records\x18\x03 \x01(\x04\"c\n\x08\x41skBooks\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x30\n\tpartition\x18\x02 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12\x13\n\x0bowner_epoch\x18\x03 \x01(\x04\"B\n\x08\x43ompared\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12&\n\x04lost\x18\x02 \x03(\x0b\x32\x18.sharecoord.v1.HeldRange\"O\n\tMemberEnd\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tretriable\x18\x04 \x01(\x08\x32_\n\x0bPeerService\x12P\n\x04Link\x12\".sharecoord.peer.v1.GatewayMessage\x1a .sharecoord.peer.v1.OwnerMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sharecoord.peer.v1.peer_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GATEWAYMESSAGE']._serialized_start=94
-  _globals['_GATEWAYMESSAGE']._serialized_end=158
-  _globals['_GATEWAYITEM']._serialized_start=161
-  _globals['_GATEWAYITEM']._serialized_end=603
-  _globals['_HELLO']._serialized_start=605
-  _globals['_HELLO']._serialized_end=697
-  _globals['_MEMBERUP']._serialized_start=700
-  _globals['_MEMBERUP']._serialized_end=1002
-  _globals['_MEMBERDOWN']._serialized_start=1004
-  _globals['_MEMBERDOWN']._serialized_end=1090
-  _globals['_LEND']._serialized_start=1092
-  _globals['_LEND']._serialized_end=1174
-  _globals['_SETTLE']._serialized_start=1177
-  _globals['_SETTLE']._serialized_end=1305
-  _globals['_PARTITIONBOOKS']._serialized_start=1308
-  _globals['_PARTITIONBOOKS']._serialized_end=1460
-  _globals['_MEMBERBOOK']._serialized_start=1462
-  _globals['_MEMBERBOOK']._serialized_end=1530
-  _globals['_ALIVE']._serialized_start=1532
-  _globals['_ALIVE']._serialized_end=1539
-  _globals['_FREED']._serialized_start=1541
-  _globals['_FREED']._serialized_end=1616
-  _globals['_LOOK']._serialized_start=1618
-  _globals['_LOOK']._serialized_end=1624
-  _globals['_OWNERMESSAGE']._serialized_start=1626
-  _globals['_OWNERMESSAGE']._serialized_end=1686
-  _globals['_OWNERITEM']._serialized_start=1689
-  _globals['_OWNERITEM']._serialized_end=2153
-  _globals['_WELCOME']._serialized_start=2155
-  _globals['_WELCOME']._serialized_end=2231
-  _globals['_DELIVER']._serialized_start=2234
-  _globals['_DELIVER']._serialized_end=2429
-  _globals['_SETTLED']._serialized_start=2431
-  _globals['_SETTLED']._serialized_end=2541
-  _globals['_RETURNED']._serialized_start=2543
-  _globals['_RETURNED']._serialized_end=2613
-  _globals['_TIMEDOUT']._serialized_start=2615
-  _globals['_TIMEDOUT']._serialized_end=2641
-  _globals['_HUNGRY']._serialized_start=2643
-  _globals['_HUNGRY']._serialized_end=2701
-  _globals['_ASKBOOKS']._serialized_start=2703
-  _globals['_ASKBOOKS']._serialized_end=2802
-  _globals['_COMPARED']._serialized_start=2804
-  _globals['_COMPARED']._serialized_end=2870
-  _globals['_MEMBEREND']._serialized_start=2872
-  _globals['_MEMBEREND']._serialized_end=2951
-  _globals['_PEERSERVICE']._serialized_start=2953
-  _globals['_PEERSERVICE']._serialized_end=3048
+  _globals['_GATEWAYMESSAGE']._serialized_start=129
+  _globals['_GATEWAYMESSAGE']._serialized_end=193
+  _globals['_GATEWAYITEM']._serialized_start=196
+  _globals['_GATEWAYITEM']._serialized_end=638
+  _globals['_HELLO']._serialized_start=640
+  _globals['_HELLO']._serialized_end=732
+  _globals['_MEMBERUP']._serialized_start=735
+  _globals['_MEMBERUP']._serialized_end=1037
+  _globals['_MEMBERDOWN']._serialized_start=1039
+  _globals['_MEMBERDOWN']._serialized_end=1125
+  _globals['_LEND']._serialized_start=1127
+  _globals['_LEND']._serialized_end=1209
+  _globals['_SETTLE']._serialized_start=1212
+  _globals['_SETTLE']._serialized_end=1340
+  _globals['_PARTITIONBOOKS']._serialized_start=1343
+  _globals['_PARTITIONBOOKS']._serialized_end=1495
+  _globals['_MEMBERBOOK']._serialized_start=1497
+  _globals['_MEMBERBOOK']._serialized_end=1565
+  _globals['_ALIVE']._serialized_start=1567
+  _globals['_ALIVE']._serialized_end=1574
+  _globals['_FREED']._serialized_start=1576
+  _globals['_FREED']._serialized_end=1651
+  _globals['_LOOK']._serialized_start=1653
+  _globals['_LOOK']._serialized_end=1659
+  _globals['_OWNERMESSAGE']._serialized_start=1661
+  _globals['_OWNERMESSAGE']._serialized_end=1721
+  _globals['_OWNERITEM']._serialized_start=1724
+  _globals['_OWNERITEM']._serialized_end=2247
+  _globals['_WELCOME']._serialized_start=2249
+  _globals['_WELCOME']._serialized_end=2325
+  _globals['_DELIVER']._serialized_start=2328
+  _globals['_DELIVER']._serialized_end=2523
+  _globals['_SETTLED']._serialized_start=2525
+  _globals['_SETTLED']._serialized_end=2635
+  _globals['_RETURNED']._serialized_start=2637
+  _globals['_RETURNED']._serialized_end=2707
+  _globals['_TIMEDOUT']._serialized_start=2709
+  _globals['_TIMEDOUT']._serialized_end=2735
+  _globals['_MEMBERTAKENBACK']._serialized_start=2737
+  _globals['_MEMBERTAKENBACK']._serialized_end=2813
+  _globals['_HUNGRY']._serialized_start=2815
+  _globals['_HUNGRY']._serialized_end=2873
+  _globals['_ASKBOOKS']._serialized_start=2875
+  _globals['_ASKBOOKS']._serialized_end=2974
+  _globals['_COMPARED']._serialized_start=2976
+  _globals['_COMPARED']._serialized_end=3042
+  _globals['_MEMBEREND']._serialized_start=3044
+  _globals['_MEMBEREND']._serialized_end=3123
+  _globals['_PEERSERVICE']._serialized_start=3125
+  _globals['_PEERSERVICE']._serialized_end=3220
 # @@protoc_insertion_point(module_scope)

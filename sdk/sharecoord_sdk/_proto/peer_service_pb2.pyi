@@ -1,3 +1,4 @@
+from . import share_service_pb2 as _share_service_pb2
 from . import share_types_pb2 as _share_types_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -150,7 +151,7 @@ class OwnerMessage(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[OwnerItem, _Mapping]]] = ...) -> None: ...
 
 class OwnerItem(_message.Message):
-    __slots__ = ("welcome", "deliver", "settled", "returned", "hungry", "ask_books", "compared", "member_end", "timed_out")
+    __slots__ = ("welcome", "deliver", "settled", "returned", "hungry", "ask_books", "compared", "member_end", "timed_out", "taken_back")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DELIVER_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +161,7 @@ class OwnerItem(_message.Message):
     COMPARED_FIELD_NUMBER: _ClassVar[int]
     MEMBER_END_FIELD_NUMBER: _ClassVar[int]
     TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BACK_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     deliver: Deliver
     settled: Settled
@@ -169,7 +171,8 @@ class OwnerItem(_message.Message):
     compared: Compared
     member_end: MemberEnd
     timed_out: TimedOut
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., returned: _Optional[_Union[Returned, _Mapping]] = ..., hungry: _Optional[_Union[Hungry, _Mapping]] = ..., ask_books: _Optional[_Union[AskBooks, _Mapping]] = ..., compared: _Optional[_Union[Compared, _Mapping]] = ..., member_end: _Optional[_Union[MemberEnd, _Mapping]] = ..., timed_out: _Optional[_Union[TimedOut, _Mapping]] = ...) -> None: ...
+    taken_back: MemberTakenBack
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., returned: _Optional[_Union[Returned, _Mapping]] = ..., hungry: _Optional[_Union[Hungry, _Mapping]] = ..., ask_books: _Optional[_Union[AskBooks, _Mapping]] = ..., compared: _Optional[_Union[Compared, _Mapping]] = ..., member_end: _Optional[_Union[MemberEnd, _Mapping]] = ..., timed_out: _Optional[_Union[TimedOut, _Mapping]] = ..., taken_back: _Optional[_Union[MemberTakenBack, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("coordinator_id", "version", "protocol_version")
@@ -226,6 +229,14 @@ class TimedOut(_message.Message):
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     handle: int
     def __init__(self, handle: _Optional[int] = ...) -> None: ...
+
+class MemberTakenBack(_message.Message):
+    __slots__ = ("handle", "notices")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    notices: _containers.RepeatedCompositeFieldContainer[_share_service_pb2.TakenBack]
+    def __init__(self, handle: _Optional[int] = ..., notices: _Optional[_Iterable[_Union[_share_service_pb2.TakenBack, _Mapping]]] = ...) -> None: ...
 
 class Hungry(_message.Message):
     __slots__ = ("group_id", "topic", "records")

@@ -1,11 +1,27 @@
 from . import share_types_pb2 as _share_types_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class TakenBackReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TAKEN_BACK_REASON_UNSPECIFIED: _ClassVar[TakenBackReason]
+    TAKEN_BACK_REASON_CHAIN_BROKE: _ClassVar[TakenBackReason]
+    TAKEN_BACK_REASON_LOCK_ENDED: _ClassVar[TakenBackReason]
+    TAKEN_BACK_REASON_STATE_CHANGED: _ClassVar[TakenBackReason]
+    TAKEN_BACK_REASON_TRUNCATED: _ClassVar[TakenBackReason]
+    TAKEN_BACK_REASON_DELETED: _ClassVar[TakenBackReason]
+TAKEN_BACK_REASON_UNSPECIFIED: TakenBackReason
+TAKEN_BACK_REASON_CHAIN_BROKE: TakenBackReason
+TAKEN_BACK_REASON_LOCK_ENDED: TakenBackReason
+TAKEN_BACK_REASON_STATE_CHANGED: TakenBackReason
+TAKEN_BACK_REASON_TRUNCATED: TakenBackReason
+TAKEN_BACK_REASON_DELETED: TakenBackReason
 
 class Join(_message.Message):
     __slots__ = ("group_id", "member_id", "client_id", "topics", "acquire_mode", "max_poll_records", "max_poll_interval_ms", "credit", "lock_book", "sdk_version", "protocol_version", "rack_id", "join_number")
@@ -38,7 +54,7 @@ class Join(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., acquire_mode: _Optional[_Union[_share_types_pb2.AcquireMode, str]] = ..., max_poll_records: _Optional[int] = ..., max_poll_interval_ms: _Optional[int] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., lock_book: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., sdk_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., rack_id: _Optional[str] = ..., join_number: _Optional[int] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("join", "credit", "acknowledgements", "acknowledge_id", "polled", "subscription", "paused", "leave", "busy_us", "may_wait", "lock_book")
+    __slots__ = ("join", "credit", "acknowledgements", "acknowledge_id", "polled", "subscription", "paused", "leave", "busy_us", "may_wait", "lock_book", "not_polling")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +66,7 @@ class ConsumeRequest(_message.Message):
     BUSY_US_FIELD_NUMBER: _ClassVar[int]
     MAY_WAIT_FIELD_NUMBER: _ClassVar[int]
     LOCK_BOOK_FIELD_NUMBER: _ClassVar[int]
+    NOT_POLLING_FIELD_NUMBER: _ClassVar[int]
     join: Join
     credit: _share_types_pb2.Credit
     acknowledgements: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.PartitionAcknowledgements]
@@ -61,7 +78,8 @@ class ConsumeRequest(_message.Message):
     busy_us: int
     may_wait: bool
     lock_book: _share_types_pb2.LockBook
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., acknowledgements: _Optional[_Iterable[_Union[_share_types_pb2.PartitionAcknowledgements, _Mapping]]] = ..., acknowledge_id: _Optional[int] = ..., polled: bool = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., paused: _Optional[_Union[PausedPartitions, _Mapping]] = ..., leave: bool = ..., busy_us: _Optional[int] = ..., may_wait: bool = ..., lock_book: _Optional[_Union[_share_types_pb2.LockBook, _Mapping]] = ...) -> None: ...
+    not_polling: bool
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., acknowledgements: _Optional[_Iterable[_Union[_share_types_pb2.PartitionAcknowledgements, _Mapping]]] = ..., acknowledge_id: _Optional[int] = ..., polled: bool = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., paused: _Optional[_Union[PausedPartitions, _Mapping]] = ..., leave: bool = ..., busy_us: _Optional[int] = ..., may_wait: bool = ..., lock_book: _Optional[_Union[_share_types_pb2.LockBook, _Mapping]] = ..., not_polling: bool = ...) -> None: ...
 
 class Subscription(_message.Message):
     __slots__ = ("topics",)
@@ -96,12 +114,25 @@ class Joined(_message.Message):
     def __init__(self, member_epoch: _Optional[int] = ..., lock_duration_ms: _Optional[int] = ..., session_timeout_ms: _Optional[int] = ..., server_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., lost: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., coordinator_id: _Optional[str] = ..., ordering: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("topics", "unknown_topics")
+    __slots__ = ("topics", "unknown_topics", "starts_at_end", "ordering", "refused_topics")
+    class RefusedTopicsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_AT_END_FIELD_NUMBER: _ClassVar[int]
+    ORDERING_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_TOPICS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[AssignedTopic]
     unknown_topics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topics: _Optional[_Iterable[_Union[AssignedTopic, _Mapping]]] = ..., unknown_topics: _Optional[_Iterable[str]] = ...) -> None: ...
+    starts_at_end: _containers.RepeatedScalarFieldContainer[str]
+    ordering: str
+    refused_topics: _containers.ScalarMap[str, str]
+    def __init__(self, topics: _Optional[_Iterable[_Union[AssignedTopic, _Mapping]]] = ..., unknown_topics: _Optional[_Iterable[str]] = ..., starts_at_end: _Optional[_Iterable[str]] = ..., ordering: _Optional[str] = ..., refused_topics: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class AssignedTopic(_message.Message):
     __slots__ = ("topic", "topic_id", "partitions")
@@ -133,6 +164,26 @@ class LockWarning(_message.Message):
     lock_remaining_ms: int
     def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., lock_remaining_ms: _Optional[int] = ...) -> None: ...
 
+class TakenBack(_message.Message):
+    __slots__ = ("partition", "ranges", "reason")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    partition: _share_types_pb2.TopicPartition
+    ranges: _containers.RepeatedCompositeFieldContainer[TakenBackRange]
+    reason: TakenBackReason
+    def __init__(self, partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., ranges: _Optional[_Iterable[_Union[TakenBackRange, _Mapping]]] = ..., reason: _Optional[_Union[TakenBackReason, str]] = ...) -> None: ...
+
+class TakenBackRange(_message.Message):
+    __slots__ = ("first_offset", "last_offset", "lock_token")
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOCK_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    first_offset: int
+    last_offset: int
+    lock_token: int
+    def __init__(self, first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., lock_token: _Optional[int] = ...) -> None: ...
+
 class DrainNotice(_message.Message):
     __slots__ = ("addresses", "grace_ms")
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
@@ -142,7 +193,7 @@ class DrainNotice(_message.Message):
     def __init__(self, addresses: _Optional[_Iterable[str]] = ..., grace_ms: _Optional[int] = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
-    __slots__ = ("joined", "assignment", "batches", "results", "lock_warnings", "drain", "left")
+    __slots__ = ("joined", "assignment", "batches", "results", "lock_warnings", "drain", "left", "taken_back")
     JOINED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +201,7 @@ class ConsumeResponse(_message.Message):
     LOCK_WARNINGS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BACK_FIELD_NUMBER: _ClassVar[int]
     joined: Joined
     assignment: Assignment
     batches: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.RecordBatch]
@@ -157,7 +209,8 @@ class ConsumeResponse(_message.Message):
     lock_warnings: _containers.RepeatedCompositeFieldContainer[LockWarning]
     drain: DrainNotice
     left: bool
-    def __init__(self, joined: _Optional[_Union[Joined, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., batches: _Optional[_Iterable[_Union[_share_types_pb2.RecordBatch, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[AcknowledgeResult, _Mapping]]] = ..., lock_warnings: _Optional[_Iterable[_Union[LockWarning, _Mapping]]] = ..., drain: _Optional[_Union[DrainNotice, _Mapping]] = ..., left: bool = ...) -> None: ...
+    taken_back: _containers.RepeatedCompositeFieldContainer[TakenBack]
+    def __init__(self, joined: _Optional[_Union[Joined, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., batches: _Optional[_Iterable[_Union[_share_types_pb2.RecordBatch, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[AcknowledgeResult, _Mapping]]] = ..., lock_warnings: _Optional[_Iterable[_Union[LockWarning, _Mapping]]] = ..., drain: _Optional[_Union[DrainNotice, _Mapping]] = ..., left: bool = ..., taken_back: _Optional[_Iterable[_Union[TakenBack, _Mapping]]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("join",)

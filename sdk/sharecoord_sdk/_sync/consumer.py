@@ -8,10 +8,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any, Self, TypeVar
 
-from sharecoord_sdk._core.base import Arrival, BaseShareConsumer, Steps
+from sharecoord_sdk._core.arrival import Arrival
+from sharecoord_sdk._core.base import BaseShareConsumer, Steps
 from sharecoord_sdk._core.config import SaslConfig
 from sharecoord_sdk._core.core import Connection
 from sharecoord_sdk._core.errors import KafkaException
@@ -20,6 +21,7 @@ from sharecoord_sdk._grpc import authorization
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 from .stream import END_S, Stream
+from .unseen import Inbox
 
 T = TypeVar("T")
 
@@ -78,7 +80,7 @@ class ShareConsumer(BaseShareConsumer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._inbox: SimpleQueue[Arrival] = SimpleQueue()
+        self._inbox = Inbox(self)
         # What `_wait` took out of the inbox to see whether there was something.
         self._early: deque[Arrival] = deque()
         self._slot = _StreamSlot()
@@ -123,7 +125,10 @@ class ShareConsumer(BaseShareConsumer):
             KafkaException: The coordinator refused this consumer.
             KeyboardInterrupt: Ctrl-C while it waited.
         """
-        return self._run(self._poll_steps(timeout))
+        messages = self._run(self._poll_steps(timeout))
+        # The last step before the return: from here on the records are the application's.
+        messages._hand_out.given = messages._count
+        return messages
 
     def commit_sync(self, timeout: float = 60) -> dict[TopicPartition, KafkaException | None]:
         """Sends acknowledgements and waits until they are durable.
@@ -183,6 +188,7 @@ class ShareConsumer(BaseShareConsumer):
         if self._core is None or not self._closed:
             return
         self._finalizer.detach()
+        self._inbox.forget()
         self._slot.cancel()
         deadline = time.monotonic() + END_S
         while self._slot.ending:
@@ -209,7 +215,8 @@ class ShareConsumer(BaseShareConsumer):
 
     def _wait(self, wait_s: float) -> None:
         try:
-            self._early.append(self._inbox.get(timeout=wait_s))
+            # As one call of C: no signal's handler can come between taking out and putting in.
+            self._early.extend(map(self._inbox.get, (True,), (wait_s,)))
         except Empty:
             pass
 
@@ -230,6 +237,9 @@ class ShareConsumer(BaseShareConsumer):
 
     def _authorization(self, sasl: SaslConfig) -> list[tuple[str, str]]:
         return authorization(sasl)
+
+    def _look_at(self, at: float) -> None:
+        self._inbox.ask(at)
 
     def _caller_id(self) -> int:
         return threading.get_ident()

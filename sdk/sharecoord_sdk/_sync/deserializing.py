@@ -23,9 +23,14 @@ class DeserializingShareConsumer(ShareConsumer):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if "conf" in kwargs and not args:
+            # The twin's name of its only argument.
+            args = (kwargs.pop("conf"),)
         config, self._deserializers = split_config(args, kwargs)
         super().__init__(config)
 
     def poll(self, timeout: float = -1) -> Messages:
         """Waits for records and deserializes them. See `ShareConsumer.poll`."""
-        return self._deserializers.apply(super().poll(timeout))
+        messages = self._deserializers.apply(self._run(self._poll_steps(timeout)))
+        messages._hand_out.given = messages._count
+        return messages

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import grpc
 
-from sharecoord_sdk._core.base import Arrival
+from sharecoord_sdk._core.arrival import Arrival
 from sharecoord_sdk._core.config import TlsConfig
 from sharecoord_sdk._core.core import Connection
 from sharecoord_sdk._core.status import StreamFailure
@@ -96,19 +96,35 @@ class Stream:
             response_deserializer=service_pb.ConsumeResponse.FromString,
         )
         self._sender, self._events = _Party(), _Party()
+        try:
+            self._start(method, channel, metadata, inbox, connection.generation)
+        except BaseException:
+            # A thread could not be started, say: nothing of the call may go on without a reader.
+            channel.close()
+            self._outbox.put(None)
+            raise
+        for stream in list(_LIVE):
+            stream.forget_if_over()
+        _LIVE.add(self)
+
+    def _start(
+        self,
+        method: Any,
+        channel: grpc.Channel,
+        metadata: list[tuple[str, str]],
+        inbox: Inbox,
+        generation: int,
+    ) -> None:
         self._call: Any = method(_Requests(self._outbox, self._sender), metadata=tuple(metadata))
         # grpc calls back at the end of the call, in the thread that brings events.
         self._is_watched: bool = self._call.add_callback(self._events.here)
         self._reader = Thread(
             target=_read,
-            args=(self._call, channel, inbox, self._outbox, connection.generation),
-            name=f"sharecoord-reader-{connection.generation}",
+            args=(self._call, channel, inbox, self._outbox, generation),
+            name=f"sharecoord-reader-{generation}",
             daemon=True,
         )
         self._reader.start()
-        for stream in list(_LIVE):
-            stream.forget_if_over()
-        _LIVE.add(self)
 
     def send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
         """Queues messages, in order."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from sharecoord_sdk._core.pickling import WholeError
 
-class BadValueError(ValueError):
+
+class BadValueError(WholeError, ValueError):
     """The value of a record is not what was asked for; the text names the field and why."""
 
     def __init__(self, why: str, where: str = "") -> None:

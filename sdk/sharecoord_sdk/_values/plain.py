@@ -2,7 +2,9 @@
 
 A converter is made once per type, so that a type that nothing can be made of is told when a
 handler is registered. It takes a value and where it stands (`lines[2].price`), which errors name.
-Nothing is guessed: no number becomes text, no text a number, no field is ignored.
+Nothing is guessed: no number becomes text, no text a number. Only fields that a dataclass does not
+have are passed over: a producer may add one before its consumers know it. Where several dataclasses
+are possible, the one that has most of the fields comes first.
 """
 
 from __future__ import annotations
@@ -68,24 +70,52 @@ class _Maker:
 
     def _generic(self, hint: Any) -> Convert:
         origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
-        if origin is typing.Annotated:
-            return self.make(args[0])
-        if hasattr(hint, "__supertype__"):
-            return self.make(hint.__supertype__)
+        if _bare(hint) is not hint:
+            return self.make(_bare(hint))
         if origin is typing.Literal:
             return _literal(args)
         if origin in _UNIONS:
             return _union([self.make(each) for each in args], args)
-        if origin in _LISTS or origin in _SETS:
-            return _items(origin if origin in _SETS else list, self.make(args[0] if args else Any))
+        if origin in _SETS:
+            return self._set(origin, args[0] if args else Any)
+        if origin in _LISTS:
+            return _items(list, self.make(args[0] if args else Any))
         if origin is tuple:
             return self._tuple(args)
         if origin in _DICTS:
             return self._dict(args)
+        if isinstance(hint, str | typing.ForwardRef):
+            name = getattr(hint, "__forward_arg__", hint)
+            raise UnreadableTypeError(
+                f"{name!r} is a text inside a type; write {name} without quotes, or quote all of it"
+            )
         raise UnreadableTypeError(f"nothing reads {name_of(hint)}")
 
+    def _set(self, kind: Any, item: Any) -> Convert:
+        convert = _items(list, self.make(item))
+        found = unhashable(item)
+        if found is not None:
+            raise UnreadableTypeError(
+                f"a {kind.__name__} can not hold {name_of(found)}, which has no hash; use list"
+                " (or a frozen dataclass without lists, sets and dicts)"
+            )
+
+        def convert_set(value: Any, where: str) -> Any:
+            items = convert(value, where)
+            try:
+                return kind(items)
+            except TypeError as error:
+                # Of what may be anything.
+                raise BadValueError(f"can not be in a {kind.__name__}: {error}", where) from error
+
+        return convert_set
+
     def _dict(self, args: tuple[Any, ...]) -> Convert:
+        if len(args) == 1:
+            raise UnreadableTypeError("dict needs two types, as dict[str, X]")
         if args and args[0] not in (str, Any):
+            if isinstance(args[0], str | typing.ForwardRef):
+                self._generic(args[0])
             raise UnreadableTypeError(f"names are str, not {name_of(args[0])}")
         make = self.make(args[1] if args else Any)
 
@@ -123,10 +153,30 @@ class _Maker:
         if hint in self._known:
             return self._later(hint)
         self._known[hint] = _null
+        makes, needed = self._fields(hint)
+
+        def convert(value: Any, where: str) -> Any:
+            _must_be(value, dict, where, "an object")
+            fields: dict[str, Any] = {}
+            for name, each in value.items():
+                if name in makes:
+                    fields[name] = makes[name](each, _at(where, name))
+            for name in needed:
+                if name not in fields:
+                    raise BadValueError("is missing", _at(where, name))
+            return _made(hint, fields, where)
+
+        self._known[hint] = convert
+        return convert
+
+    def _fields(self, hint: Any) -> tuple[dict[str, Convert], list[str]]:
+        """The converters of a dataclass's fields, and which of them have no default."""
         try:
             hints = typing.get_type_hints(hint, include_extras=True)
-        except NameError as error:
-            raise UnreadableTypeError(f"{hint.__qualname__}: {error}") from error
+        except Exception as error:
+            # Whatever is wrong with what stands there.
+            text = f"{hint.__qualname__}: {type(error).__name__}: {error}"
+            raise UnreadableTypeError(text) from error
         makes: dict[str, Convert] = {}
         needed: list[str] = []
         for field in dataclasses.fields(hint):
@@ -139,21 +189,7 @@ class _Maker:
             missing = dataclasses.MISSING
             if field.default is missing and field.default_factory is missing:
                 needed.append(field.name)
-
-        def convert(value: Any, where: str) -> Any:
-            _must_be(value, dict, where, "an object")
-            fields: dict[str, Any] = {}
-            for name, each in value.items():
-                if name not in makes:
-                    raise BadValueError("is no field", _at(where, name))
-                fields[name] = makes[name](each, _at(where, name))
-            for name in needed:
-                if name not in fields:
-                    raise BadValueError("is missing", _at(where, name))
-            return _made(hint, fields, where)
-
-        self._known[hint] = convert
-        return convert
+        return makes, needed
 
 
 def _made(hint: Any, fields: dict[str, Any], where: str) -> Any:
@@ -162,6 +198,30 @@ def _made(hint: Any, fields: dict[str, Any], where: str) -> Any:
     except (ValueError, TypeError) as error:
         # Of its own checks.
         raise BadValueError(str(error) or type(error).__name__, where) from error
+
+
+def _bare(hint: Any) -> Any:
+    """What stands under `Annotated` and `NewType`."""
+    while typing.get_origin(hint) is typing.Annotated or hasattr(hint, "__supertype__"):
+        hint = getattr(hint, "__supertype__", None) or typing.get_args(hint)[0]
+    return hint
+
+
+def unhashable(hint: Any, seen: frozenset[Any] = frozenset()) -> Any:
+    """The type of an item that no set can hold, or None when all of them have a hash."""
+    hint = _bare(hint)
+    kind: Any = typing.get_origin(hint) or hint
+    if kind in (Sequence, Mapping) or (isinstance(kind, type) and kind.__hash__ is None):
+        return hint
+    inner: Sequence[Any] = ()
+    if kind is tuple or kind in _UNIONS:
+        inner = typing.get_args(hint)
+    elif isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind not in seen:
+        # Its hash is made of its fields.
+        seen |= {kind}
+        inner = list(typing.get_type_hints(kind, include_extras=True).values())
+    found = (unhashable(each, seen) for each in inner)
+    return next((each for each in found if each is not None), None)
 
 
 def _at(where: str, name: Any) -> str:
@@ -253,6 +313,8 @@ def _from_text(hint: Any, *, native: bool) -> Convert:
 def _enum(hint: type[enum.Enum]) -> Convert:
     # By hand: True would pass for 1.
     members = [(each.value, each) for each in hint]
+    if not members:
+        raise UnreadableTypeError(f"{hint.__qualname__} has no members")
 
     def convert(value: Any, where: str) -> Any:
         for known, member in members:
@@ -275,9 +337,18 @@ def _literal(args: tuple[Any, ...]) -> Convert:
 
 
 def _union(makes: Sequence[Convert], args: tuple[Any, ...]) -> Convert:
+    choices = [(make, _field_names(each)) for make, each in zip(makes, args, strict=True)]
+    has_fields = any(names is not None for _, names in choices)
+
+    def unknown(value: dict[str, Any], names: frozenset[str] | None) -> int:
+        return 0 if names is None else len(value.keys() - names)
+
     def convert(value: Any, where: str) -> Any:
+        tried = choices
+        if has_fields and isinstance(value, dict):
+            tried = sorted(choices, key=lambda choice: unknown(value, choice[1]))
         errors: list[BadValueError] = []
-        for make in makes:
+        for make, _ in tried:
             try:
                 return make(value, where)
             except BadValueError as error:
@@ -290,6 +361,14 @@ def _union(makes: Sequence[Convert], args: tuple[Any, ...]) -> Convert:
         raise BadValueError(f"must be {names}, not {shown(value)}", where)
 
     return convert
+
+
+def _field_names(hint: Any) -> frozenset[str] | None:
+    """The fields of a dataclass; None of what is none, or takes any."""
+    kind = _bare(hint)
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        return None
+    return frozenset(field.name for field in dataclasses.fields(kind) if field.init)
 
 
 def _items(kind: Any, make: Convert) -> Convert:

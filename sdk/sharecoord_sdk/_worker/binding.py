@@ -20,6 +20,7 @@ from sharecoord_sdk.values import BadValueError, UnreadableTypeError, ValueReade
 
 from .batches import read_batch
 from .handlers import Handler
+from .options import refuse_unbound
 
 #: `Reject`, `Retry`, one of them made, or a function of message and error that gives one.
 OnBadValue = type[Reject] | type[Retry] | Reject | Retry | Callable[[Message, BadValueError], Any]
@@ -281,6 +282,8 @@ def _reader(kind: Any, name: str, place: str, form: _Form) -> ValueReader:
         raise TypeError(f"handler {name}, {place}: the hint {kind.text!r} is unknown: {kind.why}")
     if not callable(kind) and typing.get_origin(kind) is None:
         raise TypeError(f"handler {name}, {place}: {kind!r} is neither a type nor callable")
+    if not isinstance(kind, type) and typing.get_origin(kind) is None:
+        refuse_unbound(kind, "value=")
     try:
         return value_reader(kind)
     except UnreadableTypeError as error:
@@ -382,3 +385,5 @@ def check_on_bad_value(found: Any) -> None:
         raise TypeError(
             f"on_bad_value must be Reject, Retry, one of them made, or a function, not {found!r}"
         )
+    if not is_outcome:
+        refuse_unbound(found, "on_bad_value")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .gates import BreakerState
-from .leases import Hands, Part
+from .leases import Part, WorkerLeases
 from .line import Line
 
 
@@ -16,7 +16,7 @@ class Breakers:
         hands: Where the lines of the handlers are.
     """
 
-    def __init__(self, hands: Hands) -> None:
+    def __init__(self, hands: WorkerLeases) -> None:
         self._hands = hands
         self._lines = [line for line in hands.lines.values() if line.breaker is not None]
 

@@ -1,6 +1,7 @@
 """What is around a handler when it is called: middleware, a time limit, a thread.
 
-Outermost first: middleware in the order in which it was registered, the time limit, the handler.
+Outermost first: a span, middleware in the order in which it was registered, the time limit, the
+handler.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from .threads import Job, Threads
 
 AsyncFunction = Callable[[Any], Awaitable[Any]]
 Middleware = Callable[[Any, AsyncFunction], Awaitable[Any]]
+Around = Callable[[Handler], Handler]
 
 
 def dressed(
@@ -23,6 +25,7 @@ def dressed(
     middleware: Sequence[Middleware],
     threads: Threads,
     on_stuck: Callable[[Handler, Any], None],
+    around: Around | None = None,
 ) -> dict[str, Handler]:
     """The handlers with what is around them; those without anything as they are.
 
@@ -31,11 +34,13 @@ def dressed(
         middleware: Outermost first.
         threads: Where plain functions run.
         on_stuck: Called with handler and argument when a plain function is not waited for any more.
+        around: Puts the outermost around a handler.
     """
-    return {
+    found = {
         topic: _dressed(handler, middleware, threads, on_stuck)
         for topic, handler in handlers.items()
     }
+    return found if around is None else {topic: around(each) for topic, each in found.items()}
 
 
 def _dressed(
@@ -62,7 +67,7 @@ def _on_thread(
 ) -> AsyncFunction:
     async def call(argument: Any) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        threads.submit(Job(handler.function, argument, (), future, copy_context()))
+        threads.submit(Job(handler.function, argument, (), copy_context(), future))
         try:
             return await future
         except asyncio.CancelledError:

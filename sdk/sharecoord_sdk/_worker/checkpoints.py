@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import CancelledError
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sharecoord_sdk._core.acks import CommitTicket
 from sharecoord_sdk._core.columns import IN_FLIGHT, LOST, Columns, PartitionKey
@@ -15,6 +16,9 @@ from sharecoord_sdk._core.records import DONE, Keeper
 
 if TYPE_CHECKING:
     from .core import WorkerCore
+
+# A plain handler waits so much longer for the loop than the loop does for the coordinator.
+_LOOP_S: Final = 5.0
 
 
 class _Ticket(CommitTicket):
@@ -39,7 +43,7 @@ class WorkerKeeper(Keeper):
 
     Args:
         core: The worker's rules.
-        soon: Has what is to be sent sent.
+        soon: Asks the writer of the stream to send soon.
     """
 
     def __init__(self, core: WorkerCore, soon: Callable[[], None]) -> None:
@@ -59,7 +63,16 @@ class WorkerKeeper(Keeper):
         except RuntimeError as error:
             stored.close()
             raise IllegalStateException("the worker has ended") from error
-        waiting.result()
+        try:
+            waiting.result(self._core.config.api_timeout_s + _LOOP_S)
+        except CancelledError as error:
+            raise IllegalStateException("the worker has ended") from error
+        except TimeoutError as error:
+            if waiting.done():
+                raise
+            # The loop is blocked, or was closed before it began.
+            waiting.cancel()
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
         return DONE
 
     async def _keep(self, columns: Columns, row: int, data: bytes) -> None:

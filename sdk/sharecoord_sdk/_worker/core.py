@@ -13,17 +13,20 @@ from typing import Final
 from sharecoord_sdk._core.acks import RENEW, RETURN, AckRange
 from sharecoord_sdk._core.columns import Columns, Span
 from sharecoord_sdk._core.config import ConsumerConfig
-from sharecoord_sdk._core.core import Connection, ConsumerCore
+from sharecoord_sdk._core.core import Connection, ConsumerCore, Notice
 from sharecoord_sdk._core.outcomes import Reject, Retry
+from sharecoord_sdk._core.records import message_class
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .batches import HeldBackError, take_unread
 from .breakers import Breakers
 from .demand import Demand
+from .failures import LINES_MAX, TRACES_MAX, WINDOW_S, FailureLog
 from .handlers import Handler, order_problem
-from .leases import Hands, Lease, Part, Word, extend
-from .options import outcomes_of, refuse_unfinished, returned_error
+from .leases import Part, WorkerLeases, extend
+from .line import Lease, Settlement
+from .options import read_result
 from .verdicts import Judge, text_of, word_of
 
 # Renewals that fall due so soon after one another go out together.
@@ -31,7 +34,7 @@ _RENEW_TOGETHER_PART: Final = 0.05
 # A worker says so often that it lives while a lock may end that it does not renew any more.
 _SIGN_S: Final = 1.0
 # What no handler saw goes back, uncounted.
-_UNSEEN: Final = Word(RETURN, 0, "")
+_UNSEEN: Final = Settlement(RETURN, 0, "")
 # Any growth of the credit is worth a place in a message that goes out anyway.
 _FINEST: Final = 1 << 40
 
@@ -59,17 +62,15 @@ class WorkerCore(ConsumerCore):
         renew_max_s: float,
     ) -> None:
         super().__init__(config, member_id, chance)
-        self._handlers = handlers
         self._concurrency = concurrency
         self._handlers = handlers
-        # The group's, as of the last join.
-        self._ordering = ""
         self._renew_max_s = renew_max_s
         batch_max = max((handler.records_max for handler in handlers.values()), default=1)
-        self.hands = Hands(self._credit, handlers)
+        self.hands = WorkerLeases(self._credit, handlers)
         self.locks = self.hands
         self.demand = Demand(concurrency, batch_max, config.buffer_records)
-        self._judge = Judge(chance, self._note)
+        self._failures = FailureLog()
+        self._judge = Judge(chance, self._note_failure)
         self._breakers = Breakers(self.hands)
         # As of the last call that told it.
         self._now = 0.0
@@ -123,18 +124,10 @@ class WorkerCore(ConsumerCore):
 
     def finish(self, parts: Sequence[Part], result: object, now: float | None = None) -> None:
         """A handler returned something: of batches, what became of each of the records."""
-        handler = parts[0].lease.handler
-        try:
-            refuse_unfinished(result)
-            if not handler.batch:
-                self.settle(parts, returned_error(result), now)
-                return
-            errors = outcomes_of(result, sum(stop - start for _, start, stop in parts))
-        except (TypeError, ValueError) as nonsense:
-            self.settle(parts, nonsense, now)
-            return
-        if errors is None:
-            self.settle(parts, None, now)
+        count = sum(stop - start for _, start, stop in parts)
+        errors = read_result(result, count if parts[0].lease.handler.batch else None)
+        if errors is None or isinstance(errors, BaseException):
+            self.settle(parts, errors, now)
             return
         rows = [Part(p.lease, row, row + 1) for p in parts for row in range(p.start, p.stop)]
         unread = take_unread(parts)
@@ -143,7 +136,7 @@ class WorkerCore(ConsumerCore):
         if not parts:
             return
         self.hands.settle_each(
-            parts, [self._judge.word(part.lease, part.start, error) for part, error in pairs]
+            parts, [self._word(part.lease, part.start, error) for part, error in pairs]
         )
         for part, error in pairs:
             if error is not None:
@@ -159,14 +152,20 @@ class WorkerCore(ConsumerCore):
         if not parts:
             return
         if error is None or not self._judge.tells_apart(parts[0].lease.handler, error):
-            word = None if error is None else self._judge.word(parts[0].lease, 0, error)
-            self.hands.settle(parts, word)
+            self.hands.settle(parts, self._word(parts[0].lease, parts[0].start, error))
         else:
             rows = [(p.lease, row) for p in parts for row in range(p.start, p.stop)]
-            self.hands.settle_each(parts, [self._judge.word(*row, error) for row in rows])
+            self.hands.settle_each(parts, [self._word(*row, error) for row in rows])
         if error is not None:
             self._explain(parts, error)
         self._told_breaker(parts, error, self._now if now is None else now)
+
+    def _word(self, lease: Lease, row: int, error: BaseException | None) -> Settlement | None:
+        """What is said of a record; None = accepted."""
+        if error is None:
+            return None
+        message = message_class(lease.columns)(lease.columns, row)
+        return self._judge.word(lease.handler, message, error)
 
     def _settle_alone(
         self, parts: Sequence[Part], unread: Mapping[Part, BaseException], now: float | None
@@ -187,7 +186,7 @@ class WorkerCore(ConsumerCore):
             self.hands.jobs += 1
             if isinstance(error, HeldBackError):
                 # Unless what it follows was rejected after all, or its lock is lost.
-                is_broken = part.lease.lanes[part.start].broken
+                is_broken = part.lease.queues[part.start].broken
                 self.hands.settle([part], _UNSEEN if is_broken else word_of(error))
             else:
                 self.settle([part], error, now)
@@ -237,11 +236,24 @@ class WorkerCore(ConsumerCore):
         where = ", ".join(map(_place_of, parts))
         what = f"{type(error).__name__}: {text_of(error)}"
         if isinstance(error, Retry | Reject):
-            self._note(logging.DEBUG, f"handler {handler.name} of {where} raised {what}")
+            text = f"handler {handler.name} of {where} raised {what}"
+            self.notices.append(Notice(logging.DEBUG, text, raised=error))
         else:
             becomes = self._judge.becomes(handler, error)
             text = f"handler {handler.name} of {where} failed, the record is {becomes}: {what}"
-            self._note(logging.ERROR, text)
+            self._note_failure(handler, text, error)
+
+    def _note_left_out(self, now: float) -> None:
+        for text in self._failures.over(now):
+            self._note(logging.WARNING, text)
+
+    def _note_failure(self, handler: Handler, text: str, error: BaseException) -> None:
+        count = self._failures.count(handler.name, self._now)
+        if count == LINES_MAX:
+            text += f" (what follows within {WINDOW_S:g} s is counted, not logged)"
+        if count <= LINES_MAX:
+            raised = error if count <= TRACES_MAX else None
+            self.notices.append(Notice(logging.ERROR, text, raised=raised))
 
     # -- what is sent -------------------------------------------------------------------------
 
@@ -297,13 +309,13 @@ class WorkerCore(ConsumerCore):
     def _joined(self, joined: service_pb.Joined, now: float) -> None:
         if joined.lock_duration_ms:
             self.hands.duration_s = joined.lock_duration_ms / 1000
-        if joined.ordering != self._ordering:
-            self._ordering = joined.ordering
-            self._compare_order(joined.ordering)
         super()._joined(joined, now)
 
-    def _compare_order(self, ordering: str) -> None:
+    def _keep_order(self, ordering: str) -> None:
         """Says where handlers keep another order than their group."""
+        if ordering in ("", self.ordering):
+            return
+        super()._keep_order(ordering)
         for handler in self._handlers.values():
             text = order_problem(
                 handler, self.config.group_id, ordering, concurrency=self._concurrency
@@ -325,6 +337,7 @@ class WorkerCore(ConsumerCore):
     def tick(self, now: float) -> None:
         """See `ConsumerCore.tick`; renews locks that are due."""
         super().tick(now)
+        self._note_left_out(now)
         if now >= self._renew_at:
             self._renew(now)
         if now >= self._outwaits_at:
@@ -365,7 +378,7 @@ class WorkerCore(ConsumerCore):
         run for long renews their locks, so it seems to take part.
         """
         if self._is_full:
-            self.hands.return_outwaited(now)
+            self._acks.add(self.hands.return_outwaited(now), None, now)
             self.demand.outwaited()
         self.hands.return_from_lines(now)
         self._acks.add(self.hands.take_expired(), None, now)
@@ -459,6 +472,7 @@ class WorkerCore(ConsumerCore):
     def begin_close(self, now: float, within_s: float = math.inf) -> None:
         """Leaves: what was not finished is released by the coordinator, and counted."""
         self._stopping = True
+        self._note_left_out(math.inf)
         expired = self.hands.take_expired()
         if expired:
             self._acks.add(expired, None, now)

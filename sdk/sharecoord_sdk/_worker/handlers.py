@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sharecoord_sdk._core.arguments import read_topics
 
-from .options import KEY, PARTITION, Behaviour
+from .options import KEY, PARTITION, Behaviour, refuse_unbound
 
 BATCH_MAX: Final = 100_000
 
@@ -70,8 +70,12 @@ def read_handler(
     if not isinstance(topic, str):
         raise TypeError(f"topic must be str, not {type(topic).__name__}")
     read_topics([topic])
+    if isinstance(function, classmethod):
+        text = "a handler must not be a classmethod inside of its class; register it as Class.name"
+        raise TypeError(text)
     if not callable(function):
         raise TypeError(f"a handler must be callable, not {type(function).__name__}")
+    refuse_unbound(function, "handler")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError("a handler must not be a generator: nothing of it would run")
     if batch is not None and (not isinstance(batch, int) or isinstance(batch, bool)):

@@ -21,89 +21,15 @@ from sharecoord_sdk._core.columns import (
     PartitionKey,
     Span,
 )
-from sharecoord_sdk._core.credit import CreditWindow
+from sharecoord_sdk._core.credit import StreamCredit
 from sharecoord_sdk._core.lock_book import LockBook, hits
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .handlers import Handler
-from .line import WAITING, Lane, Line, Place
+from .line import WAITING, Lease, Line, Place, Settlement
 
 #: While a lock's duration is not known.
 DURATION_S = 30.0
-
-
-#: What still waits when so much of its lock is left goes back: slots are busy for longer.
-RETURN_PART = 0.2
-
-
-class Word(NamedTuple):
-    """An acknowledgement other than a plain ACCEPT."""
-
-    kind: int
-    delay_ms: int
-    reason: str
-
-
-class Lease:
-    """Started rows of one span: what is renewed together.
-
-    Rows [first, span.start) were started; [span.start, span.stop) wait, while this is the head.
-    """
-
-    __slots__ = (
-        "accepted",
-        "columns",
-        "due",
-        "first",
-        "handler",
-        "held_bytes",
-        "is_dirty",
-        "lanes",
-        "line",
-        "others",
-        "probe",
-        "running",
-        "since",
-        "span",
-        "states",
-        "waiting",
-    )
-
-    def __init__(self, span: Span, handler: Handler, due: float) -> None:
-        self.span = span
-        self.first = span.start
-        self.columns: Columns = span.columns
-        self.states = span.columns.states
-        self.handler = handler
-        #: When its locks are to be renewed; nothing is started from this lease after that.
-        self.due = due
-        #: When it was renewed first, or None.
-        self.since: float | None = None
-        #: Records that handlers have.
-        self.running = 0
-        #: Finished rows that were not collected yet.
-        self.accepted: list[int] = []
-        self.others: list[tuple[int, Word]] = []
-        self.is_dirty = False
-        #: Where its rows wait, or None; then `lanes` has the lane of each row that runs, `waiting`
-        #: counts those that wait, `held_bytes` is what they have of the credit, and `probe` is the
-        #: row that tries for a breaker, or -1.
-        self.line: Line | None = None
-        self.lanes: dict[int, Lane] = {}
-        self.waiting = 0
-        self.held_bytes = 0
-        self.probe = -1
-
-    def running_spans(self) -> list[Span]:
-        """The rows that handlers have, and whose locks are not known to be lost."""
-        return self.spans_in(IN_FLIGHT)
-
-    def spans_in(self, wanted: int) -> list[Span]:
-        """Runs of started rows (or of those in lanes) that are in one state."""
-        if self.first == self.span.start:
-            return []
-        started = self.span.within(self.first, self.span.start)
-        return [run for state, run in started.runs() if state == wanted]
 
 
 class Part(NamedTuple):
@@ -114,7 +40,7 @@ class Part(NamedTuple):
     stop: int
 
 
-class Hands(LockBook):
+class WorkerLeases(LockBook):
     """The lock book of a worker: records that wait, and those that handlers have.
 
     Invariant: a row is waiting (in `_buffer`), running (in a lease, IN_FLIGHT or LOST), or done.
@@ -124,7 +50,10 @@ class Hands(LockBook):
         handlers: By topic.
     """
 
-    def __init__(self, credit: CreditWindow, handlers: Mapping[str, Handler]) -> None:
+    #: Slots are busy for longer.
+    return_part = 0.2
+
+    def __init__(self, credit: StreamCredit, handlers: Mapping[str, Handler]) -> None:
         super().__init__(credit)
         self._handlers = handlers
         self.lines = {h.topic: Line(h) for h in handlers.values() if h.behaviour.is_held}
@@ -229,29 +158,24 @@ class Hands(LockBook):
         self.credit.remove(len(span), span.credit_bytes)
         self._expired.append(AckRange(span, RETURN))
 
-    @property
-    def outwaits_at(self) -> float:
-        """When the first record that waits has to go back, so that its lock ends uncounted."""
-        if not self._buffer:
-            return math.inf
-        return _outwaits_at(self._buffer[0])
-
-    def return_outwaited(self, now: float) -> None:
-        """Takes out what waited too long; `take_expired` has it."""
+    def return_outwaited(self, now: float) -> list[AckRange]:
+        """See `LockBook.return_outwaited`."""
         self.close_head()
-        while self.outwaits_at <= now:
-            self._return_first()
+        return super().return_outwaited(now)
 
     @property
     def lines_outwait_at(self) -> float:
         """`outwaits_at` of records that wait for more than a free slot."""
         firsts = [next(iter(line.leases), None) for line in self.lines.values()]
-        return min((_outwaits_at(lease.span) for lease in firsts if lease), default=math.inf)
+        return min((self._outwaits_at(lease.span) for lease in firsts if lease), default=math.inf)
 
     def return_from_lines(self, now: float) -> None:
         """Takes out of lines what waited too long; `take_expired` has it."""
         for line in self.lines.values():
-            while line.leases and _outwaits_at((lease := next(iter(line.leases))).span) <= now:
+            while line.leases:
+                lease = next(iter(line.leases))
+                if self._outwaits_at(lease.span) > now:
+                    break
                 rows = range(lease.first, lease.span.stop)
                 self._expired += self._returns(line.give_back(lease, rows))
 
@@ -356,19 +280,19 @@ class Hands(LockBook):
         if not lease.running:
             self._drop_if_done(lease)
 
-    def settle(self, parts: Sequence[Part], word: Word | None) -> None:
+    def settle(self, parts: Sequence[Part], word: Settlement | None) -> None:
         """A handler is done with records: the same word for all (None = ACCEPT)."""
         self.jobs -= 1
         self._settle(parts, word)
 
-    def settle_each(self, parts: Sequence[Part], words: Sequence[Word | None]) -> None:
+    def settle_each(self, parts: Sequence[Part], words: Sequence[Settlement | None]) -> None:
         """A handler is done with records: a word for each of them, in order."""
         self.jobs -= 1
         rows = [(lease, row) for lease, start, stop in parts for row in range(start, stop)]
         for (lease, row), word in zip(rows, words, strict=True):
             self._settle([Part(lease, row, row + 1)], word)
 
-    def _settle(self, parts: Sequence[Part], word: Word | None) -> None:
+    def _settle(self, parts: Sequence[Part], word: Settlement | None) -> None:
         for lease, start, stop in parts:
             rows = stop - start
             self.running -= rows
@@ -388,7 +312,7 @@ class Hands(LockBook):
                 lease.is_dirty = True
                 self._dirty.append(lease)
             if lease.line is not None:
-                # What goes back unseen follows one that broke the lane.
+                # What goes back unseen follows one that broke the queue.
                 breaks = word is not None and word.kind not in (REJECT, RETURN)
                 leave = lease.line.broke if breaks else lease.line.passed
                 for row in alive:
@@ -414,7 +338,7 @@ class Hands(LockBook):
         if lease.line is not None:
             for row in range(start, stop):
                 if lease.states[row] == LOST:
-                    # Its lane broke when the lock went.
+                    # Its queue broke when the lock went.
                     lease.line.passed(lease, row)
         for state, run in lease.span.within(start, stop).runs():
             if state == LOST:
@@ -530,7 +454,7 @@ class Hands(LockBook):
         return [span for lease in self.leases for span in lease.running_spans()]
 
     def _lose_in_hands(self, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
-        # What waits first: what is gone does not go back with the rest of its lane.
+        # What waits first: what is gone does not go back with the rest of its queue.
         for line in self.lines.values():
             self._lose_in_line(line, by_token)
         for span in self._in_hands():
@@ -538,7 +462,7 @@ class Hands(LockBook):
                 self.mark_lost(span.within(start, stop))
 
     def _lose_in_line(self, line: Line, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
-        """What waits and is lost goes nowhere; what follows it in its lane goes back."""
+        """What waits and is lost goes nowhere; what follows it in its queue goes back."""
         gone: dict[Lease, set[int]] = {}
         for lease in line.leases:
             for span in lease.spans_in(WAITING):
@@ -556,11 +480,6 @@ def extend(parts: list[Part], lease: Lease, row: int) -> None:
         parts[-1] = parts[-1]._replace(stop=row + 1)
     else:
         parts.append(Part(lease, row, row + 1))
-
-
-def _outwaits_at(span: Span) -> float:
-    deadline, received_at = span.lock.deadline, span.columns.received_at
-    return deadline - (deadline - received_at) * RETURN_PART
 
 
 def _mark_lost(span: Span) -> None:

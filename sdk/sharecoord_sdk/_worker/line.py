@@ -1,12 +1,12 @@
 """Records that wait for more than a free slot: for an earlier one of their key, a rate, a breaker.
 
 Handlers with `ordering`, a rate or a breaker have a `Line` of their own, so that what holds one
-back holds no other. Its records stand in *lanes*: one for each key of a partition
+back holds no other. Its records stand in *queues*: one for each key of a partition
 (`ordering="key"`), one for a partition (`ordering="partition"`), one for each record that has no
-order. Of a lane with order one record runs at a time, in order of offset.
+order. Of a queue with order one record runs at a time, in order of offset.
 
-When a record is not accepted or rejected, its lane *breaks*: the later ones go back unseen. What
-comes of the lane until the coordinator has answered was sent before it knew, and goes back as well
+When a record is not accepted or rejected, its queue *breaks*: the later ones go back unseen. What
+comes of the queue until the coordinator has answered was sent before it knew, and goes back as well
 (in a group with `share.ordering` it takes the rest of a chain back itself).
 """
 
@@ -18,27 +18,24 @@ from bisect import insort
 from collections import deque
 from collections.abc import Hashable, Iterable
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
 from sharecoord_sdk._core.columns import IN_FLIGHT, SETTLED, Columns, PartitionKey, Span
 
 from .gates import BreakerState, KeyRates, Rate
+from .handlers import Handler
 from .options import KEY, PARTITION
 
-if TYPE_CHECKING:
-    from .handlers import Handler
-    from .leases import Lease
-
-#: State of a row that stands in a lane.
+#: State of a row that stands in a queue.
 WAITING: Final = 249
 
 #: A row of a lease.
 Place = tuple["Lease", int]
 
-_NO_LANES: Final[dict[Hashable, Lane]] = {}
+_NO_QUEUES: Final[dict[Hashable, KeyQueue]] = {}
 
 
-class Lane:
+class KeyQueue:
     """Records that follow one another: (offset, lease, row), ascending."""
 
     __slots__ = ("broken", "is_listed", "key", "rows", "running")
@@ -53,6 +50,76 @@ class Lane:
         self.broken = 0
         #: Whether it stands among those that may go on.
         self.is_listed = False
+
+
+class Settlement(NamedTuple):
+    """An acknowledgement other than a plain ACCEPT."""
+
+    kind: int
+    delay_ms: int
+    reason: str
+
+
+class Lease:
+    """Started rows of one span: what is renewed together.
+
+    Rows [first, span.start) were started; [span.start, span.stop) wait, while this is the head.
+    """
+
+    __slots__ = (
+        "accepted",
+        "columns",
+        "due",
+        "first",
+        "handler",
+        "held_bytes",
+        "is_dirty",
+        "line",
+        "others",
+        "probe",
+        "queues",
+        "running",
+        "since",
+        "span",
+        "states",
+        "waiting",
+    )
+
+    def __init__(self, span: Span, handler: Handler, due: float) -> None:
+        self.span = span
+        self.first = span.start
+        self.columns: Columns = span.columns
+        self.states = span.columns.states
+        self.handler = handler
+        #: When its locks are to be renewed; nothing is started from this lease after that.
+        self.due = due
+        #: When it was renewed first, or None.
+        self.since: float | None = None
+        #: Records that handlers have.
+        self.running = 0
+        #: Finished rows that were not collected yet.
+        self.accepted: list[int] = []
+        self.others: list[tuple[int, Settlement]] = []
+        self.is_dirty = False
+        #: Where its rows wait, or None; then `queues` has the queue of each row that runs,
+        #: `waiting` counts those that wait, `held_bytes` is what they have of the credit, and
+        #: `probe` is the row that tries for a breaker, or -1.
+        self.line: Line | None = None
+        self.queues: dict[int, KeyQueue] = {}
+        self.waiting = 0
+        self.held_bytes = 0
+        self.probe = -1
+
+    def running_spans(self) -> list[Span]:
+        """The rows that handlers have, and whose locks are not known to be lost."""
+        return self.spans_in(IN_FLIGHT)
+
+    def spans_in(self, wanted: int) -> list[Span]:
+        """Runs of started rows (or of those in queues) that are in one state."""
+        if self.first == self.span.start:
+            return []
+        started = self.span.within(self.first, self.span.start)
+        return [run for state, run in started.runs() if state == wanted]
 
 
 class Line:
@@ -71,25 +138,25 @@ class Line:
         self._key_rates = KeyRates(per_key) if per_key else None
         self.breaker = BreakerState(behaviour.breaker) if behaviour.breaker else None
         self._is_gated = bool(self._rate or self._key_rates or self.breaker)
-        self._lanes: dict[PartitionKey, dict[Hashable, Lane]] = {}
-        self._ready: deque[Lane] = deque()
-        # Lanes that wait for the rate of their key: (when, number, lane).
-        self._timed: list[tuple[float, int, Lane]] = []
+        self._lanes: dict[PartitionKey, dict[Hashable, KeyQueue]] = {}
+        self._ready: deque[KeyQueue] = deque()
+        # Lanes that wait for the rate of their key: (when, number, queue).
+        self._timed: list[tuple[float, int, KeyQueue]] = []
         self._numbers = 0
         #: Leases with rows that wait, in order of arrival.
         self.leases: dict[Lease, None] = {}
-        self._broken: dict[tuple[Columns, int], Lane] = {}
+        self._broken: dict[tuple[Columns, int], KeyQueue] = {}
         self._is_closed = False
         self._now = 0.0
-        #: Records that stand in lanes.
+        #: Records that stand in queues.
         self.waiting = 0
 
     # -- coming in ----------------------------------------------------------------------------
 
     def add(self, lease: Lease) -> list[Place]:
-        """Puts the rows of a lease into their lanes; what comes of broken lanes goes back."""
+        """Puts the rows of a lease into their queues; what comes of broken queues goes back."""
         span = lease.span
-        lanes = self._lanes.setdefault(span.columns.key, {})
+        queues = self._lanes.setdefault(span.columns.key, {})
         keys = span.columns.keys
         offsets = span.offsets()
         whole, by_key = self._ordering == PARTITION, self._by_key
@@ -99,15 +166,15 @@ class Line:
             if whole:
                 key = PARTITION
             elif key is None or not by_key:
-                self._push(Lane(None), offset, lease, row)
+                self._push(KeyQueue(None), offset, lease, row)
                 continue
-            lane = lanes.get(key)
-            if lane is None:
-                lane = lanes[key] = Lane((span.columns.key, key))
-            if lane.broken:
+            queue = queues.get(key)
+            if queue is None:
+                queue = queues[key] = KeyQueue((span.columns.key, key))
+            if queue.broken:
                 back.append(row)
             else:
-                self._push(lane, offset, lease, row)
+                self._push(queue, offset, lease, row)
         lease.states[span.start : span.stop] = bytes((WAITING,)) * len(span)
         self.waiting += len(span)
         lease.waiting = len(span)
@@ -119,26 +186,26 @@ class Line:
     def _by_key(self) -> bool:
         return self._ordering == KEY or self._key_rates is not None
 
-    def _push(self, lane: Lane, offset: int, lease: Lease, row: int) -> None:
+    def _push(self, queue: KeyQueue, offset: int, lease: Lease, row: int) -> None:
         item = (offset, lease, row)
-        if lane.rows and lane.rows[-1][0] > offset:
+        if queue.rows and queue.rows[-1][0] > offset:
             # A redelivery: it comes before what waits.
-            rows = list(lane.rows)
+            rows = list(queue.rows)
             insort(rows, item, key=itemgetter(0))
-            lane.rows = deque(rows)
+            queue.rows = deque(rows)
         else:
-            lane.rows.append(item)
-        if not lane.is_listed:
-            self._list(lane)
+            queue.rows.append(item)
+        if not queue.is_listed:
+            self._list(queue)
 
-    def _may_go(self, lane: Lane) -> bool:
-        """Whether nothing of the lane has to end before its next record."""
-        return not (lane.broken or (lane.running and self._ordering))
+    def _may_go(self, queue: KeyQueue) -> bool:
+        """Whether nothing of the queue has to end before its next record."""
+        return not (queue.broken or (queue.running and self._ordering))
 
-    def _list(self, lane: Lane) -> None:
-        if lane.rows and not lane.is_listed and self._may_go(lane):
-            lane.is_listed = True
-            self._ready.append(lane)
+    def _list(self, queue: KeyQueue) -> None:
+        if queue.rows and not queue.is_listed and self._may_go(queue):
+            queue.is_listed = True
+            self._ready.append(queue)
 
     # -- going out ----------------------------------------------------------------------------
 
@@ -169,15 +236,15 @@ class Line:
             if self._is_closed:
                 return None
         while ready:
-            lane = ready[0]
-            if lane.rows and self._may_go(lane):
-                at = self._key_opens_at(lane)
+            queue = ready[0]
+            if queue.rows and self._may_go(queue):
+                at = self._key_opens_at(queue)
                 if at <= now:
-                    return lane.rows[0][1]
+                    return queue.rows[0][1]
                 self._numbers += 1
-                heapq.heappush(self._timed, (at, self._numbers, lane))
+                heapq.heappush(self._timed, (at, self._numbers, queue))
             else:
-                lane.is_listed = False
+                queue.is_listed = False
             ready.popleft()
         return None
 
@@ -186,36 +253,36 @@ class Line:
             return True
         return self._rate is not None and self._rate.opens_at() > now
 
-    def _key_opens_at(self, lane: Lane) -> float:
-        if self._key_rates is None or lane.key is None:
+    def _key_opens_at(self, queue: KeyQueue) -> float:
+        if self._key_rates is None or queue.key is None:
             return -math.inf
-        return self._key_rates.opens_at(lane.key)
+        return self._key_rates.opens_at(queue.key)
 
     def start(self) -> Place:
         """Takes the record that `peek` found."""
-        lane = self._ready.popleft()
-        _, lease, row = lane.rows.popleft()
-        lane.is_listed = False
-        lane.running += 1
-        lease.lanes[row] = lane
+        queue = self._ready.popleft()
+        _, lease, row = queue.rows.popleft()
+        queue.is_listed = False
+        queue.running += 1
+        lease.queues[row] = queue
         lease.states[row] = IN_FLIGHT
         self._left(lease)
         if self._is_gated:
-            self._count_start(lane, lease, row)
-        if lane.rows and not self._ordering:
-            self._list(lane)
+            self._count_start(queue, lease, row)
+        if queue.rows and not self._ordering:
+            self._list(queue)
         return lease, row
 
-    def _count_start(self, lane: Lane, lease: Lease, row: int) -> None:
+    def _count_start(self, queue: KeyQueue, lease: Lease, row: int) -> None:
         if self._rate is not None:
             self._rate.take(1, self._now)
-        if self._key_rates is not None and lane.key is not None:
-            self._key_rates.take(lane.key, self._now)
+        if self._key_rates is not None and queue.key is not None:
+            self._key_rates.take(queue.key, self._now)
         if self.breaker is not None and self.breaker.started():
             lease.probe = row
 
     def start_batch(self, now: float) -> list[Place]:
-        """Takes the next records, several of a lane in order, as many as one call takes."""
+        """Takes the next records, several of a queue in order, as many as one call takes."""
         taken: list[Place] = []
         room = self.handler.batch
         if self._rate is not None:
@@ -223,13 +290,13 @@ class Line:
         if self.breaker is not None and self.breaker.state == BreakerState.PROBING:
             room = 1
         while len(taken) < room and self.peek(now) is not None:
-            lane = self._ready[0]
+            queue = self._ready[0]
             taken.append(self.start())
-            while lane.rows and lane.running and len(taken) < room and self._ordering:
-                if self._key_opens_at(lane) > now:
+            while queue.rows and queue.running and len(taken) < room and self._ordering:
+                if self._key_opens_at(queue) > now:
                     break
                 # In one call they are one after the other.
-                self._ready.appendleft(lane)
+                self._ready.appendleft(queue)
                 taken.append(self.start())
         return taken
 
@@ -242,23 +309,23 @@ class Line:
     # -- coming to an end ---------------------------------------------------------------------
 
     def passed(self, lease: Lease, row: int) -> list[Place] | None:
-        """A handler is done with a record, and its lane goes on."""
-        lane = lease.lanes.pop(row)
-        lane.running -= 1
-        if lane.rows:
-            self._list(lane)
+        """A handler is done with a record, and its queue goes on."""
+        queue = lease.queues.pop(row)
+        queue.running -= 1
+        if queue.rows:
+            self._list(queue)
         else:
-            self._drop_if_empty(lane)
+            self._drop_if_empty(queue)
         return None
 
     def broke(self, lease: Lease, row: int) -> list[Place] | None:
         """A record was released, and the coordinator will confirm it: what follows it goes back."""
-        lane = lease.lanes[row]
+        queue = lease.queues[row]
         back: list[Place] | None = None
-        if self._ordering and lane.key is not None:
-            back = self._clear(lane)
-            lane.broken += 1
-            self._broken[lease.columns, row] = lane
+        if self._ordering and queue.key is not None:
+            back = self._clear(queue)
+            queue.broken += 1
+            self._broken[lease.columns, row] = queue
         self.passed(lease, row)
         return back
 
@@ -269,40 +336,40 @@ class Line:
         key: Hashable = None if columns.keys is None else columns.keys[row]
         if self._ordering == PARTITION:
             key = PARTITION
-        lane = self._lanes.get(columns.key, _NO_LANES).get(key)
-        if lane is None:
+        queue = self._lanes.get(columns.key, _NO_QUEUES).get(key)
+        if queue is None:
             return []
-        back = self._clear(lane)
-        self._drop_if_empty(lane)
+        back = self._clear(queue)
+        self._drop_if_empty(queue)
         return back
 
     def confirmed(self, columns: Columns, rows: Iterable[int]) -> None:
-        """The coordinator knows what became of records: what comes of their lanes is current."""
+        """The coordinator knows what became of records: what comes of their queues is current."""
         if not self._broken:
             return
         for row in rows:
-            lane = self._broken.pop((columns, row), None)
-            if lane is not None:
-                lane.broken -= 1
-                self._list(lane)
-                self._drop_if_empty(lane)
+            queue = self._broken.pop((columns, row), None)
+            if queue is not None:
+                queue.broken -= 1
+                self._list(queue)
+                self._drop_if_empty(queue)
 
-    def _clear(self, lane: Lane) -> list[Place]:
-        rows, lane.rows = lane.rows, deque()
+    def _clear(self, queue: KeyQueue) -> list[Place]:
+        rows, queue.rows = queue.rows, deque()
         return self._take_out([(lease, row) for _, lease, row in rows])
 
-    def _drop_if_empty(self, lane: Lane) -> None:
-        if lane.key is None or lane.rows or lane.running or lane.broken:
+    def _drop_if_empty(self, queue: KeyQueue) -> None:
+        if queue.key is None or queue.rows or queue.running or queue.broken:
             return
-        partition, key = lane.key
-        lanes = self._lanes.get(partition)
-        if lanes is not None and lanes.get(key) is lane:
-            del lanes[key]
-            if not lanes:
+        partition, key = queue.key
+        queues = self._lanes.get(partition)
+        if queues is not None and queues.get(key) is queue:
+            del queues[key]
+            if not queues:
                 del self._lanes[partition]
 
     def _take_out(self, rows: list[Place]) -> list[Place]:
-        """Marks rows that have left their lanes."""
+        """Marks rows that have left their queues."""
         for lease, row in rows:
             lease.states[row] = SETTLED
             self._left(lease)
@@ -311,35 +378,37 @@ class Line:
     # -- giving back --------------------------------------------------------------------------
 
     def waiting_spans(self) -> list[Span]:
-        """What stands in lanes."""
+        """What stands in queues."""
         return [span for lease in self.leases for span in lease.spans_in(WAITING)]
 
     def give_back(self, lease: Lease, rows: Iterable[int]) -> list[Place]:
-        """Takes rows that wait out of their lanes, and with order what follows them there."""
+        """Takes rows that wait out of their queues, and with order what follows them there."""
         wanted = {(id(lease), row) for row in rows if lease.states[row] == WAITING}
         if not wanted:
             return []
         out: list[Place] = []
-        for lane in self._lanes_of(lease, wanted):
+        for queue in self._queues_of(lease, wanted):
             kept: deque[tuple[int, Lease, int]] = deque()
             breaks = False
-            for item in lane.rows:
+            for item in queue.rows:
                 breaks = (breaks and bool(self._ordering)) or (id(item[1]), item[2]) in wanted
                 if breaks:
                     out.append(item[1:])
                 else:
                     kept.append(item)
-            lane.rows = kept
-            self._drop_if_empty(lane)
+            queue.rows = kept
+            self._drop_if_empty(queue)
         return self._take_out(out)
 
-    def _lanes_of(self, lease: Lease, wanted: set[tuple[int, int]]) -> list[Lane]:
+    def _queues_of(self, lease: Lease, wanted: set[tuple[int, int]]) -> list[KeyQueue]:
         """Lanes with rows of a lease; those without order stand in `_ready` alone."""
-        found = list(self._lanes.get(lease.columns.key, _NO_LANES).values())
-        timed = (lane for _, _, lane in self._timed)
+        found = list(self._lanes.get(lease.columns.key, _NO_QUEUES).values())
+        timed = (queue for _, _, queue in self._timed)
         found += [
-            lane
-            for lane in (*self._ready, *timed)
-            if lane.key is None and lane.rows and (id(lane.rows[0][1]), lane.rows[0][2]) in wanted
+            queue
+            for queue in (*self._ready, *timed)
+            if queue.key is None
+            and queue.rows
+            and (id(queue.rows[0][1]), queue.rows[0][2]) in wanted
         ]
         return found

@@ -178,6 +178,7 @@ class Behaviour:
                 raise TypeError(f"retry must be Backoff(...) or a function, not {name}")
             if inspect.iscoroutinefunction(self.retry):
                 raise TypeError("retry must be a plain function, not `async def`")
+            refuse_unbound(self.retry, "retry")
         _check_map(self.on_error)
         if self.timeout_s is not None:
             number("timeout", self.timeout_s, 0.001, 7 * _DAY_S)
@@ -270,6 +271,44 @@ def outcomes_of(result: object, count: int) -> Sequence[BaseException | None] | 
         "a handler of batches must return None, a list of outcomes or BatchOutcome(...),"
         f" not {type(result).__name__}"
     )
+
+
+def refuse_unbound(function: object, what: str) -> None:
+    """Refuses a method that is not bound: `self` would be what the worker passes.
+
+    Raises:
+        TypeError: It says how to register the method.
+    """
+    try:
+        names = list(inspect.signature(function).parameters)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        # Built in.
+        return
+    if names[:1] in (["self"], ["cls"]):
+        name = getattr(function, "__qualname__", None) or repr(function)
+        raise TypeError(
+            f"{what} {name} is a method without its object: {names[0]!r} would be the message;"
+            f" register it of an object, outside of the class, as made.{name.rpartition('.')[2]}"
+        )
+
+
+def read_result(
+    result: object, batch_of: int | None
+) -> Sequence[BaseException | None] | BaseException | None:
+    """What a handler's return value says of the records that it got.
+
+    Args:
+        result: What it returned.
+        batch_of: How many messages it got; None = one, not in a list.
+
+    Returns:
+        What is as if it had been raised: for each record, or for all of them; None = accepted.
+    """
+    try:
+        refuse_unfinished(result)
+        return returned_error(result) if batch_of is None else outcomes_of(result, batch_of)
+    except (TypeError, ValueError) as nonsense:
+        return nonsense
 
 
 def number(name: str, value: object, least: float, most: float) -> None:

@@ -1,42 +1,49 @@
 """The loop of a worker: stream, timers, slots. The rules are in `core`.
 
-Async handlers run in *slots*: tasks that take record after record as long as something waits, so a
-handler that does not suspend costs no task, and one that does frees the loop for the others. A slot
-starts others before it calls a handler, so that slots fill up in few turns of the loop.
+Each call of an async handler is a task of its own, in a fresh copy of the application's context:
+libraries that keep something by task or in context variables find nothing of another record.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sharecoord_sdk._async.consumer import AsyncShareConsumer
 from sharecoord_sdk._async.stream import Mailbox
 from sharecoord_sdk._core.acks import Outcome
-from sharecoord_sdk._core.base import Arrival
+from sharecoord_sdk._core.arrival import Arrival
 from sharecoord_sdk._core.columns import Span
 from sharecoord_sdk._core.config_table import POLL_RECORDS_MAX
 from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, message_class
 from sharecoord_sdk._core.status import StreamFailure
 
-from .calls import Middleware, dressed
+from .calls import Around, Middleware, dressed
 from .checkpoints import WorkerKeeper
 from .core import WorkerCore
 from .handlers import Handler
-from .leases import Lease, Part
+from .leases import Part
+from .line import Lease
 from .threads import Job, Threads
+from .verdicts import text_of
 
 # Results wait so long for others, when some were sent just before.
 _FLUSH_S: Final = 0.005
 # Handlers that do not suspend keep the loop for so long at a time.
 _TURN_S: Final = 0.003
+# ... and no more than so many begin in one turn: what the quickest do in that time.
+_TURN_TASKS_MAX: Final = 1024
+# Python 3.12 and later begin a task at once; one that does not suspend costs no turn of the loop.
+_EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 # A worker that has nothing to say gives a sign of life so often, at most and at least.
 _SIGN_S: Final = (0.5, 5.0)
 # Handlers that were cancelled have so long to clean up.
@@ -56,10 +63,12 @@ class Options:
     drain_timeout_s: float
     #: Outermost first.
     middleware: tuple[Middleware, ...] = ()
+    #: Goes around it, as a span does.
+    around: Around | None = None
 
 
 class _Inbox(Mailbox[Arrival]):
-    """Hands over what arrives at once: a worker never polls."""
+    """WorkerLeases over what arrives at once: a worker never polls."""
 
     def __init__(self, shell: Shell) -> None:
         super().__init__()
@@ -67,6 +76,25 @@ class _Inbox(Mailbox[Arrival]):
 
     def put(self, item: Arrival) -> None:
         self._shell._arrived(item)
+
+
+_Step = TypeVar("_Step", bound=Callable[..., None])
+
+
+def _guarded(step: _Step) -> _Step:
+    """A step of the loop whose error ends the worker: nobody else would see it.
+
+    In the loop's own handler of exceptions the worker would live on, and take no records.
+    """
+
+    @functools.wraps(step)
+    def guarded(shell: Shell, *arguments: Any) -> None:
+        try:
+            step(shell, *arguments)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            shell._failed(error)
+
+    return guarded  # type: ignore[return-value]
 
 
 class Shell(AsyncShareConsumer):
@@ -94,8 +122,10 @@ class Shell(AsyncShareConsumer):
         self._config = config
         assert self._core is not None, "a new consumer has a core"
         self._loop = asyncio.get_running_loop()
-        self._threads = Threads(options.concurrency, self._jobs_done)
-        handlers = dressed(handlers, options.middleware, self._threads, self._got_stuck)
+        self._threads = Threads(options.concurrency, self._jobs_done, self._threads_refused)
+        handlers = dressed(
+            handlers, options.middleware, self._threads, self._got_stuck, options.around
+        )
         self._rules = WorkerCore(
             config,
             self._core.member_id,
@@ -112,12 +142,14 @@ class Shell(AsyncShareConsumer):
         self._options = options
         self._inbox = _Inbox(self)
         self._context: Context = copy_context()
-        self._slots: set[asyncio.Task[None]] = set()
-        # Slots that were made and have not run yet.
-        self._starting = 0
-        # The slot that ran last: a slot that still is has not suspended.
-        self._last_slot: object = None
-        self._turn_ends = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Tasks begin in turns: whether one is due, and how many may begin in one.
+        self._turn_set = False
+        self._turn_most = 1
+        # When the last one began, with how many handlers; whether all that began in it finished.
+        self._turn_began: float | None = None
+        self._turn_jobs = 0
+        self._are_straight = False
         self._cycle_set = False
         self._timer: asyncio.TimerHandle | None = None
         self._flush_set = False
@@ -125,8 +157,11 @@ class Shell(AsyncShareConsumer):
         self._cancelling = False
         self._changed = asyncio.Event()
         self._stop_asked = False
-        # What a handler raised to end the program.
+        self._is_short = False
+        # What a handler raised to end the program, or what this worker failed of.
         self._exit: BaseException | None = None
+        # It failed again: there is no point in a drain.
+        self._is_broken = False
         #: Whether to end without a drain.
         self.is_hurried = False
 
@@ -162,6 +197,16 @@ class Shell(AsyncShareConsumer):
         self._rules.begin_stop(monotonic())
         self._soon()
 
+    def _failed(self, error: Exception) -> None:
+        """Ends by an error of this worker, or of a callback of the application."""
+        if self._exit is not None:
+            self._is_broken = True
+        else:
+            self._exit = error
+            what = f"{type(error).__name__}: {text_of(error)}"
+            self._config.logger.error("this worker fails and ends: %s", what, exc_info=error)
+        self._changed.set()
+
     async def run(self) -> None:
         """Works until `stop` or until a handler ends the program, then drains and leaves.
 
@@ -169,6 +214,7 @@ class Shell(AsyncShareConsumer):
             KafkaException: The coordinator refused this worker.
             KeyboardInterrupt: A handler raised it.
             SystemExit: A handler raised it.
+            Exception: A step of this worker failed, or `error_cb`.
         """
         core = self._rules
         try:
@@ -180,7 +226,10 @@ class Shell(AsyncShareConsumer):
                 core.raise_error()
             except KafkaException as error:
                 refused = error
-            await self._drain()
+            try:
+                await self._drain()
+            except Exception as error:  # noqa: BLE001 - of what is broken already, as a rule
+                self._failed(error)
             for why in (self._exit, refused, cancelled):
                 if why is not None:
                     raise why
@@ -200,7 +249,7 @@ class Shell(AsyncShareConsumer):
 
     async def _drain(self) -> None:
         core, hands = self._rules, self._hands
-        if self.is_hurried:
+        if self.is_hurried or self._is_broken:
             return
         ends_at, handlers_s = math.inf, self._options.drain_timeout_s
         limit = f"drain_timeout_s = {handlers_s:g} s"
@@ -217,7 +266,7 @@ class Shell(AsyncShareConsumer):
                 f" within {limit}; their records come again"
             )
             self._warn(text)
-            await self._cancel_slots()
+            await self._cancel_tasks()
         # Before the leave, which would count what was on its way here.
         settle_s = min(_SETTLE_S, (ends_at - monotonic()) / 2)
         await self._until(lambda: core.is_settled or not core.link.is_up, settle_s)
@@ -234,27 +283,27 @@ class Shell(AsyncShareConsumer):
     async def _until(self, what: Any, timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(timeout_s):
-                while not what():
+                while not (what() or self._is_broken):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            return bool(what())
-        return True
+            pass
+        return bool(what())
 
-    async def _cancel_slots(self) -> None:
+    async def _cancel_tasks(self) -> None:
         self._cancelling = True
-        slots = list(self._slots)
-        for slot in slots:
-            slot.cancel()
-        if slots:
-            await asyncio.wait(slots, timeout=_CANCEL_S)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCEL_S)
 
     def _end_now(self) -> None:
         """Nothing runs after this but what can not be stopped."""
         self._closed = True
         self._cancelling = True
-        for slot in self._slots:
-            slot.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._threads.stop()
         self._keeper.close()
         if self._timer is not None:
@@ -262,6 +311,7 @@ class Shell(AsyncShareConsumer):
 
     # -- the cycle ----------------------------------------------------------------------------
 
+    @_guarded
     def _arrived(self, arrival: Arrival) -> None:
         core = self._rules
         if isinstance(arrival.content, StreamFailure):
@@ -276,14 +326,16 @@ class Shell(AsyncShareConsumer):
             self._cycle_set = True
             self._loop.call_soon(self._cycle)
 
+    @_guarded
     def _cycle(self) -> None:
         """Everything that is due: starts handlers, sends results, opens streams, logs."""
         self._cycle_set = False
         if self._closed:
             return
         core = self._rules
+        self._fill()
+        # Not before: records that it starts are busy from then on.
         now = monotonic()
-        self._fill(now)
         self._drive(core)
         if now >= self._flushed_at + _FLUSH_S:
             core.publish(now)
@@ -331,33 +383,66 @@ class Shell(AsyncShareConsumer):
         self._timer = None
         self._cycle()
 
-    # -- slots --------------------------------------------------------------------------------
+    # -- handlers -----------------------------------------------------------------------------
 
-    def _fill(self, now: float) -> None:
-        """Starts what can be started, for one turn of the loop."""
-        if self._hands.lines:
-            self._rules.look(now)
-        waits = self._hands.startable and self._rules.free
-        if self._turn_ends and now >= self._turn_ends and waits:
-            # The last turn was used up by handlers that compute.
-            self._rules.demand.computing(self._hands.running)
-        self._turn_ends = now + _TURN_S
-        self._spread(1)
+    def _fill(self) -> None:
+        """Starts what can be started, unless a turn is due that does so."""
+        if not self._turn_set:
+            self._turn()
 
-    def _spread(self, most: int) -> None:
-        """Makes slots for what waits."""
-        starting = self._starting
-        wanted = min(most, self._rules.free - starting, self._hands.startable - starting)
-        for _ in range(wanted):
-            self._starting += 1
-            # In a context of its own, as the application's was at the start.
-            slot = self._loop.create_task(self._work_slot(), context=self._context.copy())
-            self._slots.add(slot)
-            slot.add_done_callback(self._slots.discard)
+    @_guarded
+    def _turn(self) -> None:
+        """Starts handlers for one turn of the loop; comes again once they have begun.
+
+        Async ones begin in tasks of their own, as many in a turn as keep the loop for `_TURN_S`.
+        """
+        core, hands, now = self._rules, self._hands, monotonic()
+        if hands.lines:
+            core.look(now)
+        self._learn_turn(now)
+        # What begins at once must not start others in turn.
+        self._turn_set = True
+        made, self._turn_jobs = 0, hands.jobs
+        if self._next() is not None:
+            room = hands.startable if self._are_straight else min(core.free, hands.startable)
+            made = min(room, self._turn_most)
+            for _ in range(made):
+                self._begin_call(_EAGER)
+        if made:
+            self._turn_began = now
+            self._loop.call_soon(self._turn)
+        else:
+            self._turn_set = False
+
+    def _begin_call(self, how: dict[str, Any]) -> None:
+        """A task in a context of its own, as the application's was at the start."""
+        context = self._context.copy()
+        task = asyncio.Task(
+            self._call(), loop=self._loop, name="sharecoord-handler", context=context, **how
+        )
+        if not task.done():
+            self._tasks.add(task)
+
+    def _learn_turn(self, now: float) -> None:
+        """What the last turn says of the next: how long it took, and whether handlers suspend."""
+        if self._turn_began is None:
+            return
+        core, hands, took_s = self._rules, self._hands, now - self._turn_began
+        self._turn_began = None
+        self._are_straight = hands.jobs <= self._turn_jobs
+        if took_s >= _TURN_S:
+            self._turn_most = max(1, self._turn_most // 2)
+            if hands.startable and core.free:
+                # It was used up by handlers that compute.
+                core.demand.computing(hands.running)
+        elif 2 * took_s < _TURN_S:
+            self._turn_most = min(_TURN_TASKS_MAX, 2 * self._turn_most)
 
     def _next(self) -> Lease | None:
         """The next record for an async handler; gives those before it to threads."""
         core = self._rules
+        if self._cancelling:
+            return None
         while (lease := core.head(now := monotonic())) is not None:
             handler = lease.handler
             if handler.is_async:
@@ -369,73 +454,66 @@ class Shell(AsyncShareConsumer):
                 row = core.start(lease)
                 parts = [Part(lease, row, row + 1)]
                 argument = message_class(lease.columns)(lease.columns, row)
-            self._threads.submit(Job(handler.function, argument, parts))
+            context = self._context.copy()
+            self._threads.submit(Job(handler.function, argument, parts, context))
         return None
 
-    async def _work_slot(self) -> None:
-        """Runs async handlers until nothing waits, or the turn is over."""
-        self._starting -= 1
-        self._spread(2)
-        hands = self._hands
-        accept, start = hands.accept, hands.start
-        clean = copy_context()
-        me = object()
-        while (lease := self._next()) is not None:
-            if not self._starting:
-                self._spread(1)
-            self._last_slot = me
+    async def _call(self) -> None:
+        """One task: calls an async handler with the next record or batch."""
+        try:
+            await self._call_next()
+        except Exception as error:  # noqa: BLE001 - not of the handler, whose errors are settled
+            self._failed(error)
+        finally:
+            self._tasks.discard(asyncio.current_task(self._loop))
+
+    async def _call_next(self) -> None:
+        lease = self._next()
+        if lease is not None:
             if lease.handler.batch:
-                if not await self._run_batch(lease):
-                    return
+                await self._call_batch(lease)
             else:
-                row = start(lease)
+                row = self._hands.start(lease)
                 try:
                     message = message_class(lease.columns)(lease.columns, row)
                     result = await lease.handler.function(message)
                 except BaseException as error:  # noqa: BLE001 - what it raises is its outcome
-                    if not self._raised([Part(lease, row, row + 1)], error):
-                        return
+                    self._raised([Part(lease, row, row + 1)], error)
                 else:
                     if result is None and row != lease.probe:
-                        accept(lease, row)
+                        self._hands.accept(lease, row)
                     else:
                         self._rules.finish([Part(lease, row, row + 1)], result, monotonic())
             if not self._flush_set:
                 self._flush_later()
-            if copy_context() != clean:
-                # What a handler left in the context is not for the next record.
-                self._soon()
-                return
-            if self._last_slot is me and monotonic() >= self._turn_ends:
-                self._soon()
-                return
+            if not self._turn_set and self._next() is not None:
+                # It takes the place of this one; not at once, which would be inside of this one.
+                self._begin_call({})
 
-    async def _run_batch(self, lease: Lease) -> bool:
-        """Runs a handler of batches; False when this slot is to end."""
+    async def _call_batch(self, lease: Lease) -> None:
         parts = self._rules.start_batch(lease, monotonic())
         try:
             result = await lease.handler.function(_messages(parts))
         except BaseException as error:  # noqa: BLE001 - what it raises is its outcome
-            return self._raised(parts, error)
+            self._raised(parts, error)
+            return
         self._rules.finish(parts, result, monotonic())
-        return True
 
-    def _raised(self, parts: list[Part], error: BaseException) -> bool:
-        """An async handler raised; False when this slot is to end."""
+    def _raised(self, parts: list[Part], error: BaseException) -> None:
+        """An async handler raised."""
         if isinstance(error, asyncio.CancelledError) and self._cancelling:
-            return False
+            return
         if self.is_hurried and isinstance(error, KeyboardInterrupt | SystemExit):
             # Of a signal, and not of the handler.
             raise error
         self._settle(parts, error)
-        return True
 
     def _settle(self, parts: Iterable[Part], error: BaseException | None) -> None:
         self._rules.settle(list(parts), error, monotonic())
         if error is not None:
-            self._config.logger.log(logging.DEBUG, "traceback of a handler", exc_info=error)
             self.end_by(error)
 
+    @_guarded
     def _jobs_done(self) -> None:
         """Threads finished handlers."""
         for job in self._threads.take_done():
@@ -451,10 +529,21 @@ class Shell(AsyncShareConsumer):
             else:
                 self._settle(job.parts, job.error)
         if not self._closed:
-            self._fill(monotonic())
+            self._fill()
             self._flush_later()
             if self._rules.is_stopping:
                 self._soon()
+
+    def _threads_refused(self, error: Exception) -> None:
+        """The system gives no more threads; said once, they are tried again all the time."""
+        if not self._is_short:
+            self._is_short = True
+            text = (
+                f"the system gives no thread for a plain handler ({error}): {self._threads.count}"
+                f" of {self._options.concurrency} run, records wait; raise its limit of processes"
+                " and threads (ulimit -u, pids.max), or lower concurrency"
+            )
+            self._warn(text)
 
     def _got_stuck(self, handler: Handler, argument: Any) -> None:
         """A plain handler is not waited for any more."""

@@ -23,8 +23,8 @@ class Job:
         function: To be called.
         argument: With this.
         parts: The records, when nobody awaits the call.
+        context: Where the function runs; nobody else's.
         future: Whoever awaits it, in the loop.
-        context: What the function sees of the caller's context.
     """
 
     __slots__ = ("argument", "context", "error", "function", "future", "parts", "result")
@@ -34,8 +34,8 @@ class Job:
         function: Callable[[Any], Any],
         argument: object,
         parts: Sequence[Part],
+        context: contextvars.Context,
         future: asyncio.Future[Any] | None = None,
-        context: contextvars.Context | None = None,
     ) -> None:
         self.function = function
         self.argument = argument
@@ -61,8 +61,14 @@ class Job:
             future.set_exception(told)
 
 
+_AGAIN_S: Final = 1.0
+"""After the system refused a thread, the next is tried so much later."""
+
+
 class Threads:
     """At most `limit` threads that run jobs, and tell a loop of what they did.
+
+    When the system gives no more of them, jobs wait for those that there are, or for a later try.
 
     Daemon threads: a handler that never returns must not keep a process alive whose worker has
     left. Use from the loop only.
@@ -70,12 +76,20 @@ class Threads:
     Args:
         limit: Most threads; more jobs than that at a time are never given.
         on_done: Called in the loop when there are finished jobs.
+        on_refused: Called in the loop when the system refuses a thread, with what it says.
     """
 
-    def __init__(self, limit: int, on_done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        limit: int,
+        on_done: Callable[[], None],
+        on_refused: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._on_done = on_done
+        self._on_refused = on_refused
+        self._again: asyncio.TimerHandle | None = None
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._done: deque[Job] = deque()
         self._told = False
@@ -85,11 +99,21 @@ class Threads:
     def submit(self, job: Job) -> None:
         """Runs a job on a free thread, or on a new one."""
         self._open += 1
-        if self.count < min(self._open, self._limit):
-            self.count += 1
-            name = f"sharecoord-handler-{self.count}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
         self._queue.put(job)
+        if self._again is None:
+            self._grow()
+
+    def _grow(self) -> None:
+        self._again = None
+        while self.count < min(self._open, self._limit):
+            name = f"sharecoord-handler-{self.count + 1}"
+            try:
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+            except (RuntimeError, MemoryError) as error:
+                self._again = self._loop.call_later(_AGAIN_S, self._grow)
+                self._on_refused(error)
+                return
+            self.count += 1
 
     def take_done(self) -> list[Job]:
         """The finished jobs."""
@@ -103,16 +127,15 @@ class Threads:
 
     def stop(self) -> None:
         """Ends the threads, each when its handler returns."""
+        if self._again is not None:
+            self._again.cancel()
         for _ in range(self.count):
             self._queue.put(None)
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
             try:
-                context = job.context or contextvars.copy_context()
-                job.result = context.run(job.function, job.argument)
-                if inspect.isawaitable(job.result):
-                    _refuse(job.result)
+                job.result = job.context.run(call_plain, job.function, job.argument)
             except BaseException as error:  # noqa: BLE001 - what a handler raises is its outcome
                 job.error = error
             self._done.append(job)
@@ -126,7 +149,15 @@ class Threads:
                     return
 
 
-def _refuse(result: Any) -> None:
+def call_plain(function: Callable[[Any], Any], argument: Any) -> Any:
+    """Calls a plain function.
+
+    Raises:
+        TypeError: It returned an awaitable, which nobody would await.
+    """
+    result = function(argument)
+    if not inspect.isawaitable(result):
+        return result
     if inspect.iscoroutine(result):
         result.close()
     raise TypeError("a plain function returned an awaitable; define the handler with `async def`")

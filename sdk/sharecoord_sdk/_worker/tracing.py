@@ -6,7 +6,7 @@ application's SDK spans go nowhere, and the context is passed on all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -97,7 +97,11 @@ class Tracing:
                 self._context.detach(token)
 
     def _extracted(self, message: Message) -> Any:
-        return self._propagate.extract(message.headers() or (), getter=_GETTER)
+        headers = message.headers() or ()
+        if isinstance(headers, Mapping):
+            # As an application may set them.
+            headers = list(headers.items())
+        return self._propagate.extract(headers, getter=_GETTER)
 
     def _links(self, messages: Sequence[Message]) -> list[Any]:
         links: list[Any] = []
@@ -129,9 +133,12 @@ def _of_message(message: Message) -> dict[str, Any]:
     found: dict[str, Any] = {
         "messaging.destination.partition.id": str(message.partition()),
         "messaging.kafka.offset": message.offset(),
-        "messaging.message.body.size": len(message),
         "sharecoord.delivery_count": message.delivery_count(),
     }
+    value = message.value()
+    if isinstance(value, bytes):
+        # Tests of handlers make messages with other values, too.
+        found["messaging.message.body.size"] = len(value)
     key = message.key()
     if isinstance(key, bytes):
         try:
@@ -139,7 +146,7 @@ def _of_message(message: Message) -> dict[str, Any]:
         except UnicodeDecodeError:
             # Attributes are text, and this key is none.
             pass
-    if message.value() is None:
+    if value is None:
         found["messaging.kafka.message.tombstone"] = True
     return found
 
@@ -154,16 +161,16 @@ def _text_of(error: BaseException) -> str:
 class _Getter:
     """Reads a record's headers for a propagator."""
 
-    def get(self, carrier: Sequence[tuple[str, bytes | None]], key: str) -> list[str] | None:
+    def get(self, carrier: Sequence[tuple[str, bytes | str | None]], key: str) -> list[str] | None:
         """All values of a header; names are compared without case, as propagators expect."""
         found = [
-            value.decode("utf-8", "replace")
+            value if isinstance(value, str) else value.decode("utf-8", "replace")
             for name, value in carrier
             if value is not None and name.lower() == key.lower()
         ]
         return found or None
 
-    def keys(self, carrier: Sequence[tuple[str, bytes | None]]) -> list[str]:
+    def keys(self, carrier: Sequence[tuple[str, bytes | str | None]]) -> list[str]:
         """The names of the headers."""
         return [name for name, _ in carrier]
 

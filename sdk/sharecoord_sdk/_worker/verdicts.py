@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 from collections.abc import Callable
 from typing import Final
 
 from sharecoord_sdk._core.arguments import DELAY_MAX_MS, REASON_MAX_BYTES
-from sharecoord_sdk._core.outcomes import Reject, Retry, delay_ms_of, outcome_of
-from sharecoord_sdk._core.records import AcknowledgeType, message_class
+from sharecoord_sdk._core.outcomes import Reject, Retry, delay_ms_of
+from sharecoord_sdk._core.records import AcknowledgeType, Message
+from sharecoord_sdk._core.texts import prose
 
 from .handlers import Handler
-from .leases import Lease, Word
+from .line import Settlement
 from .options import Backoff
 
 _REASON_CHARS: Final = 256
@@ -27,10 +27,12 @@ class Judge:
 
     Args:
         chance: Returns a number in [0, 1), for jitter.
-        note: Takes what is to be logged: level and text.
+        note: Takes what is to be logged of a failure: handler, text, and what was raised.
     """
 
-    def __init__(self, chance: Callable[[], float], note: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, chance: Callable[[], float], note: Callable[[Handler, str, Exception], None]
+    ) -> None:
         self._chance = chance
         self._note = note
 
@@ -44,22 +46,19 @@ class Judge:
         """What happens to a record, in a word for the log."""
         return "rejected" if isinstance(_mapped(handler, error), Reject) else "released"
 
-    def word(self, lease: Lease, row: int, error: BaseException | None) -> Word | None:
-        """The word about a record; None = accepted."""
-        if error is None:
-            return None
-        handler = lease.handler
+    def word(self, handler: Handler, message: Message, error: BaseException) -> Settlement:
+        """The word about a record whose handler raised."""
         mapped = _mapped(handler, error)
         if mapped is not None:
             return _of(mapped, "" if mapped is error else _reason_of(error))
         retry = handler.behaviour.retry
         if retry is None or not isinstance(error, Exception):
             return word_of(error)
-        attempt = lease.columns.delivery_count_at(row) or 1
+        attempt = message.delivery_count() or 1
         if isinstance(retry, Backoff):
             return _delayed(retry.delay_s(attempt, self._chance()), error)
         try:
-            answer = retry(message_class(lease.columns)(lease.columns, row), attempt)
+            answer = retry(message, attempt)
             if inspect.isclass(answer) and issubclass(answer, Reject):
                 answer = answer()
             if isinstance(answer, Reject):
@@ -67,10 +66,8 @@ class Judge:
             return word_of(error) if answer is None else _delayed(_seconds(answer), error)
         except Exception as failure:  # noqa: BLE001 - a rule that fails must not lose the record
             text = f"{type(failure).__name__}: {text_of(failure)}"
-            self._note(
-                logging.ERROR,
-                f"retry of handler {handler.name} failed, the record is released: {text}",
-            )
+            said = f"retry of handler {handler.name} failed, the record is released: {text}"
+            self._note(handler, said, failure)
             return word_of(error)
 
 
@@ -87,18 +84,17 @@ def _mapped(handler: Handler, error: BaseException) -> Retry | Reject | None:
     return None
 
 
-def _of(outcome: Retry | Reject, reason: str) -> Word:
-    said = outcome_of(outcome)
-    return Word(
-        int(said.type),
-        min(said.delay_ms, DELAY_MAX_MS),
-        _valid(str(said.reason or reason)),
-    )
+def _of(outcome: Retry | Reject, reason: str) -> Settlement:
+    reason = _valid(str(outcome.reason or reason))
+    if isinstance(outcome, Reject):
+        return Settlement(int(AcknowledgeType.REJECT), 0, reason)
+    delay_ms = min(delay_ms_of(outcome.after_s), DELAY_MAX_MS)
+    return Settlement(int(AcknowledgeType.RELEASE), delay_ms, reason)
 
 
-def _delayed(delay_s: float, error: BaseException) -> Word:
+def _delayed(delay_s: float, error: BaseException) -> Settlement:
     delay_ms = min(delay_ms_of(delay_s), DELAY_MAX_MS)
-    return Word(int(AcknowledgeType.RELEASE), delay_ms, _reason_of(error))
+    return Settlement(int(AcknowledgeType.RELEASE), delay_ms, _reason_of(error))
 
 
 def _seconds(answer: object) -> float:
@@ -110,11 +106,11 @@ def _seconds(answer: object) -> float:
     return float(answer)
 
 
-def word_of(error: BaseException) -> Word:
+def word_of(error: BaseException) -> Settlement:
     """`Retry` = RELEASE with delay, `Reject` = REJECT, anything else = RELEASE."""
     if isinstance(error, Retry | Reject):
         return _of(error, "")
-    return Word(int(AcknowledgeType.RELEASE), 0, _reason_of(error))
+    return Settlement(int(AcknowledgeType.RELEASE), 0, _reason_of(error))
 
 
 def _reason_of(error: BaseException) -> str:
@@ -125,7 +121,7 @@ def _reason_of(error: BaseException) -> str:
 
 def _valid(text: str) -> str:
     """A text that the wire takes: valid UTF-8, at most `REASON_MAX_BYTES`."""
-    return text.encode("utf-8", "replace")[:REASON_MAX_BYTES].decode("utf-8", "ignore")
+    return prose(text).encode()[:REASON_MAX_BYTES].decode("utf-8", "ignore")
 
 
 def text_of(error: BaseException) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from sharecoord_sdk._values.errors import BadValueError
-from sharecoord_sdk._values.plain import converter
+from sharecoord_sdk._values.plain import converter, shown
 from sharecoord_sdk.values import READER_ATTRIBUTE
 
 __all__ = ["AvroReader", "avro"]
@@ -87,6 +87,8 @@ class AvroReader:
         """
         if data is None:
             raise BadValueError("the value is null")
+        if not isinstance(data, bytes):
+            raise BadValueError(f"must be bytes, not {shown(data)}")
         stream = io.BytesIO(data)
         written: Any = self._schema if self._resolver is None else self._written(data, stream)
         try:

@@ -28,6 +28,7 @@ from sharecoord.analytics.frames import Range
 from sharecoord.analytics.hadoop import HadoopFolder
 from sharecoord.analytics.jobs import check_out
 from sharecoord.analytics.places import Place, TopicPlace
+from sharecoord.analytics.session import defaults
 from sharecoord.errors import SharecoordError
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ CHECKPOINT: Final = "_checkpoint"
 OURS: Final = "sharecoord"
 """Folder of our own files in the checkpoint."""
 SETTINGS_FILE: Final = "settings.json"
+BEGINS: Final = "begins"
+"""Where the events of a checkpoint begin, in its settings: the same after every restart."""
 
 TOPIC_WATERMARK_MS: Final = 60_000
 FOLDER_WATERMARK_MS: Final = 600_000
@@ -54,8 +57,8 @@ BETWEEN_BATCHES: Final = ("Waiting for ", "Getting offsets ")
 """How Spark's status begins while a query has nothing to do but to look for more."""
 STATES_KEPT: Final = 2
 """The alerts' states of so many micro-batches: Spark may do the newest again."""
-LOCAL_PARTITIONS: Final = "4"
-"""Of the state on one machine: each costs every micro-batch two commits."""
+LOCAL_SETTINGS: Final = {"spark.sql.shuffle.partitions": "4"}
+"""Of a session on one machine: each partition of the state costs every micro-batch two commits."""
 
 SPARK_SETTINGS: Final = {
     # State on disk: it holds every row of the watermark's time.
@@ -68,7 +71,7 @@ SPARK_SETTINGS: Final = {
     # So many are looked at every `POLL_S`.
     "spark.sql.streaming.numRecentProgressUpdates": "20",
 }
-"""Of the session; set when the query starts."""
+"""Of the query, which keeps what the session has when it starts."""
 
 LiveRow = dict[str, Any]
 """A row of `stream.LIVE`; `window_start` in milliseconds since the epoch."""
@@ -149,7 +152,8 @@ def run(
         events: Folder or topic.
         out: Folder of the tables `fairness_windows` and `fairness_live`, which grow.
         settings: How.
-        wanted: Time range and groups.
+        wanted: Time range and groups; without `since` it begins with the windows that are still
+            open, unless `settings.once`.
         rules: Alerts.
         delivery: Where they go; only needed with rules.
         show: Takes the rows of windows as they close, in order of time and groups.
@@ -159,16 +163,17 @@ def run(
         SharecoordError: Kafka does not answer, or refuses.
     """
     check_out(events, out)
-    for name, value in SPARK_SETTINGS.items():
-        spark.conf.set(name, value)
-    if (spark.sparkContext.master or "").startswith("local"):
-        spark.conf.set("spark.sql.shuffle.partitions", LOCAL_PARTITIONS)
     checkpoint = settings.checkpoint or f"{out.rstrip('/')}/{CHECKPOINT}"
-    _check_checkpoint(spark, checkpoint, out, _description(events, wanted, settings))
+    begins = None if wanted.since or settings.once else _open_since(settings, events, time.time())
+    description = _description(events, wanted, settings)
+    kept_since = _check_checkpoint(spark, checkpoint, out, description, begins)
+    wanted = wanted._replace(since=wanted.since or kept_since)
     kept = HadoopFolder(spark, f"{checkpoint}/{OURS}")
     closer = _Closer(out, settings.fairness, _Alerts(kept, rules, delivery), show)
     source = frames.follow_events(spark, events, wanted)
-    query = _start(source, checkpoint, settings, settings.watermark_of(events), closer)
+    with defaults(spark, SPARK_SETTINGS):
+        watermark_ms = settings.watermark_of(events)
+        query = _start(source, checkpoint, settings, watermark_ms, kept_since, closer)
     watch = _Watch(query, settings.until_idle_s)
     with stopping() as stop:
         try:
@@ -184,19 +189,29 @@ def run(
     return result
 
 
+def _open_since(settings: FollowSettings, events: Place, now_s: float) -> datetime:
+    """Where the first window begins that is still open: all history would be one micro-batch."""
+    window_s = settings.fairness.window_ms / 1_000
+    open_s = now_s - settings.watermark_of(events) / 1_000
+    return datetime.fromtimestamp(open_s // window_s * window_s, UTC)
+
+
 def _start(
     events: DataFrame,
     checkpoint: str,
     settings: FollowSettings,
     watermark_ms: int,
+    begins: datetime | None,
     closer: _Closer,
 ) -> StreamingQuery:
     from sharecoord.analytics.fairness import stream
 
-    rows = stream.distinct(events, watermark_ms)
+    cells = stream.cells(stream.distinct(events, watermark_ms), settings.fairness)
+    if begins is not None:
+        # The first sample tells of the second before, whose window nobody has read.
+        cells = cells.where(cells["start_ms"] >= int(begins.timestamp() * 1_000))
     writer = (
-        stream.cells(rows, settings.fairness)
-        .writeStream.queryName("sharecoord-fairness")
+        cells.writeStream.queryName("sharecoord-fairness")
         .outputMode("append")
         .option("checkpointLocation", checkpoint)
         .foreachBatch(closer.close)
@@ -220,9 +235,17 @@ def _description(events: Place, wanted: Range, settings: FollowSettings) -> dict
 
 
 def _check_checkpoint(
-    spark: SparkSession, checkpoint: str, out: str, description: dict[str, Any]
-) -> None:
-    """Notes what a new checkpoint is for; raises AnalyticsError when one is for something else."""
+    spark: SparkSession,
+    checkpoint: str,
+    out: str,
+    description: dict[str, Any],
+    begins: datetime | None,
+) -> datetime | None:
+    """Notes what a new checkpoint is for; raises AnalyticsError when one is for something else.
+
+    Returns:
+        Where its events begin, which is `begins` for a new one; None: at the first.
+    """
     ours = HadoopFolder(spark, f"{checkpoint}/{OURS}")
     text = ours.read(SETTINGS_FILE)
     if text is not None:
@@ -233,7 +256,8 @@ def _check_checkpoint(
                     f"{name} {value}: --checkpoint {checkpoint} was made with {before.get(name)}; "
                     "go on with that, or name another --checkpoint and another --out"
                 )
-        return
+        since = before.get(BEGINS)
+        return None if since is None else datetime.fromisoformat(since)
     if HadoopFolder(spark, checkpoint).names():
         raise AnalyticsError(
             f"--checkpoint {checkpoint} is not empty, and was not made by this job: name another "
@@ -244,7 +268,9 @@ def _check_checkpoint(
             f"--out {out} has a table {WINDOWS} of another run: name another --out, or the "
             "--checkpoint that belongs to it"
         )
-    ours.write(SETTINGS_FILE, json.dumps(description))
+    since = None if begins is None else begins.isoformat()
+    ours.write(SETTINGS_FILE, json.dumps({**description, BEGINS: since}))
+    return begins
 
 
 # -- windows that are over ------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.fairness.settings import FairnessSettings
-from sharecoord.core.rollups import HANDED, WAITS
+from sharecoord.eventlog.rollups import HANDED, WAITS
 
 if TYPE_CHECKING:
     from sharecoord.analytics.progress import Steps
@@ -55,7 +55,7 @@ def _write(log: EventLog, out: str, settings: FairnessSettings, steps: Steps) ->
     handed_out = numbers.summed(
         HANDED, lambda events: transform.acquired(events, settings), window_ms=window_ms
     )
-    with jobs.kept(member_samples), naming(log, histogram, counted) as named:
+    with jobs.persisted(member_samples), naming(log, histogram, counted) as named:
         steps.at(1, "windows")
         rows = transform.windows(member_samples, handed_out, settings)
         windows = jobs.save(named(rows), out, WINDOWS)

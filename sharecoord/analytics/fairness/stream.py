@@ -16,8 +16,8 @@ from sharecoord.analytics import frames, measures
 from sharecoord.analytics.fairness import transform
 from sharecoord.analytics.fairness.settings import LISTED_MAX, FairnessSettings
 from sharecoord.analytics.times import SLOT_MS
-from sharecoord.core.events import EventKind, RangeEvent
-from sharecoord.core.rollups import HELD_DIGITS
+from sharecoord.eventlog.rollups import HELD_DIGITS
+from sharecoord.eventlog.schema import EventKind, RangeEvent
 
 _WINDOW = ["group_id", "window_start"]
 _SAMPLES = (EventKind.MEMBER.value, EventKind.PARTITION.value)
@@ -181,7 +181,7 @@ def starving(numbered: DataFrame, settings: FairnessSettings) -> DataFrame:
     reaches = end_ms > F.unix_millis("group_id.window_start")
     return (
         transform.stretches(samples)
-        .where((F.col("starved_ms") >= settings.starved_after_ms) & reaches)
+        .where(transform.is_starved(F.col("starved_ms"), settings) & reaches)
         .groupBy("group_id")
         .agg(F.array_sort(F.collect_set("member_id")).alias("_names"))
         .select(

@@ -18,8 +18,8 @@ from sharecoord.analytics import measures
 from sharecoord.analytics.census import completeness
 from sharecoord.analytics.fairness.settings import LISTED_MAX, FairnessSettings
 from sharecoord.analytics.times import SLOT_MS
-from sharecoord.core.events import EventKind, RangeEvent
-from sharecoord.core.rollups import HELD_DIGITS, SETTLED
+from sharecoord.eventlog.rollups import HELD_DIGITS, SETTLED
+from sharecoord.eventlog.schema import EventKind, RangeEvent
 
 WHOLE = -1
 """In the place of a window's number: the whole range."""
@@ -38,19 +38,26 @@ def samples(events: DataFrame) -> DataFrame:
     """What each member wanted, got and held, per slot of a second, all coordinators together.
 
     Columns: group_id, member_id, slot (seconds since the epoch in the middle of the interval),
-    demand, got, held, interval_ms, and of the whole group: group_got, wanting (members with
-    demand), window_total (records that may be acquired in all its partitions; null when unknown).
+    demand, got, held, interval_ms, fair (what would have been fair: min(demand, level)); and of the
+    whole group: level, group_got, wanting (members with demand), window_total (records that may be
+    acquired in all its partitions; null when unknown).
     """
     interval_ms = F.coalesce(F.col("interval_ms"), F.lit(SLOT_MS))
-    middle_ms = F.unix_millis("time") - F.floor(interval_ms / 2)
+    middle_ms = F.unix_millis("time") - F.floor(F.least(interval_ms, F.lit(SLOT_MS)) / 2)
+    last = F.floor(middle_ms / SLOT_MS)
     # Of samples that are closer together than slots, the mean of a slot.
     held_ms = F.col("held") * F.least(interval_ms, F.lit(SLOT_MS))
     is_member = F.col("kind") == EventKind.MEMBER.value
+    # Members are sampled once a second, partitions as it is set: such a sample holds for all slots
+    # of its interval.
+    long = ~is_member & (interval_ms > SLOT_MS)
+    first = last + 1 - F.ceil(interval_ms / SLOT_MS)
+    slots = F.when(long, F.sequence(first, last)).otherwise(F.array(last))
     # One exchange for all that follows: a slot is in one place, and so are most of a window.
     place = ["group_id", "stretch"]
     by_member = (
         events.where(F.col("kind").isin(EventKind.MEMBER.value, EventKind.PARTITION.value))
-        .withColumn("slot", F.floor(middle_ms / SLOT_MS))
+        .withColumn("slot", F.explode(slots))
         .withColumn("stretch", F.floor(F.col("slot") / STRETCH_SLOTS))
         .repartition(*place)
         .groupBy(is_member.alias("is_member"), *place, "slot", "member_id", "topic", "partition")
@@ -64,10 +71,12 @@ def samples(events: DataFrame) -> DataFrame:
     )
     together = Window.partitionBy(*place, "slot")
     return (
-        by_member.withColumn("group_got", F.sum("got").over(together))
+        measures.with_fair_level(by_member, [*place, "slot"])
+        .withColumn("group_got", F.sum("got").over(together))
         .withColumn("wanting", F.sum((F.col("demand") > 0).cast("int")).over(together))
         .withColumn("window_total", F.sum("window_max").over(together))
         .where("is_member")
+        .withColumn("fair", measures.fair_amount())
         .drop("is_member", "stretch", "topic", "partition", "window_max")
     )
 
@@ -155,29 +164,29 @@ def _group_rows(
         F.floor(F.col("slot") / slots).alias("window"),
         "member_id",
         F.lit(0).cast("long").alias("records"),
-        "demand",
-        "got",
+        *("demand", "got", "fair"),
+        F.when(F.col("fair") > 0, F.col("got")).alias("own"),
+        (F.col("fair") > 0).cast("int").alias("weight"),
+        # So that over all that want something it is the level once.
+        F.when(F.col("demand") > 0, F.col("level") / F.col("wanting")).alias("level"),
     )
     handed = handed_out.select("group_id", "window", "member_id", "records")
     both = wanted.unionByName(handed, allowMissingColumns=True)
     # Twice here, so that both are read and added up once.
     twice = F.explode(F.array("window", F.lit(WHOLE).cast("long")))
-    sums = (F.sum(name).alias(name) for name in ("records", "demand", "got"))
+    names = ("records", "demand", "got", "fair", "own", "weight", "level")
+    sums = (F.sum(name).alias(name) for name in names)
     cells = both.withColumn("window", twice).groupBy("group_id", "window", "member_id").agg(*sums)
-    keys = ["group_id", "window"]
     measured = F.count("demand") > 0
-    return (
-        measures.with_fair_level(cells, keys)
-        .groupBy(*keys)
-        .agg(
-            F.count(F.lit(1)).alias("members"),
-            F.sum((F.col("demand") > 0).cast("int")).alias("wanting"),
-            F.sum("demand").alias("demand"),
-            F.sum("got").alias("got"),
-            F.when(measured, F.max("level")).alias("level"),
-            F.when(measured, measures.jain(measures.fair_part())).alias("jain"),
-            F.collect_list("records").alias("values"),
-        )
+    part = measures.ratio(F.col("own"), F.col("fair"))
+    return cells.groupBy("group_id", "window").agg(
+        F.count(F.lit(1)).alias("members"),
+        F.sum((F.col("demand") > 0).cast("int")).alias("wanting"),
+        F.sum("demand").alias("demand"),
+        F.sum("got").alias("got"),
+        F.when(measured, F.coalesce(F.sum("level"), F.lit(0.0))).alias("level"),
+        F.when(measured, measures.jain(part, F.col("weight"))).alias("jain"),
+        F.collect_list("records").alias("values"),
     )
 
 
@@ -237,6 +246,11 @@ def stretches(member_samples: DataFrame) -> DataFrame:
     )
 
 
+def is_starved(length_ms: Column, settings: FairnessSettings) -> Column:
+    """Whether a stretch of `stretches` is starvation; the rule of a range and of a live window."""
+    return length_ms >= settings.starved_after_ms
+
+
 def members(
     member_samples: DataFrame, histogram: DataFrame, settings: FairnessSettings
 ) -> DataFrame:
@@ -249,7 +263,8 @@ def members(
 
     Returns:
         group_id, member_id, client_id, records, share (of the group's), demand, got, fair_part (got
-        against its fair part, null without demand), starved, starved_since, starvation_ms (the
+        against what was fair at the times at which it wanted something; null: it never was more
+        than nothing), starved, starved_since, starvation_ms (the
         longest), dwell_p50_ms, dwell_p95_ms, dwell_p99_ms, held_ms (mean of a record),
         over_share_ms (how long it held more than its share of the window), first_seen, last_seen
         (of its samples).
@@ -261,24 +276,20 @@ def members(
         .join(_served(histogram), keys, "full")
     )
     records = F.coalesce(F.col("records"), F.lit(0))
-    never = (records == 0) & (F.coalesce("got", F.lit(0)) == 0) & (F.col("active_ms") > 0)
-    long_ago = F.col("starvation_ms") >= settings.starved_after_ms
-    # Null (no samples, no stretch) is not starved.
-    starved = F.when(long_ago | never, 1).otherwise(0) == 1
-    since = F.coalesce(F.col("since_slot"), F.col("first_slot"))
+    starvation_ms = F.coalesce(F.col("starvation_ms"), F.lit(0))
+    starved = is_starved(starvation_ms, settings)
     share = measures.ratio(records, F.sum(records).over(Window.partitionBy("group_id")))
-    ranked = measures.with_fair_level(found, ["group_id"])
-    return ranked.select(
+    return found.select(
         *keys,
         "client_id",
         records.alias("records"),
         share.alias("share"),
         "demand",
         "got",
-        measures.fair_part().alias("fair_part"),
+        measures.ratio(F.col("own"), F.col("fair")).alias("fair_part"),
         starved.alias("starved"),
-        F.when(starved, _slot_time(since)).alias("starved_since"),
-        F.coalesce(F.col("starvation_ms"), F.lit(0)).alias("starvation_ms"),
+        F.when(starved, _slot_time(F.col("since_slot"))).alias("starved_since"),
+        starvation_ms.alias("starvation_ms"),
         *(F.col("dwell")[i].alias(name) for i, name in enumerate(DWELLS)),
         "held_ms",
         "over_share_ms",
@@ -290,11 +301,11 @@ def members(
 def _asked(member_samples: DataFrame) -> DataFrame:
     """What samples say of each member."""
     share = measures.ratio(F.col("window_total"), F.col("wanting"))
-    active = (F.col("demand") > 0) & (F.col("group_got") > 0)
     return member_samples.groupBy("group_id", "member_id").agg(
         F.sum("demand").alias("demand"),
         F.sum("got").alias("got"),
-        F.sum(F.when(active, F.col("interval_ms")).otherwise(0)).alias("active_ms"),
+        F.sum("fair").alias("fair"),
+        F.sum(F.when(F.col("fair") > 0, F.col("got"))).alias("own"),
         F.sum(F.when(F.col("held") > share, F.col("interval_ms")).otherwise(0)).alias(
             "over_share_ms"
         ),

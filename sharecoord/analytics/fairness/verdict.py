@@ -11,6 +11,11 @@ UNEVEN: Final = 0.80
 """Below it, it is called unfair: as if a fifth of the members had got nothing."""
 
 
+def is_unfair(group: Mapping[str, Any]) -> bool:
+    """Whether something is to be done: members starved, or the whole range was unfair."""
+    return bool(group["starved"]) or (group["jain"] is not None and group["jain"] < UNEVEN)
+
+
 def verdict(group: Mapping[str, Any]) -> str:
     """One line about a row of `transform.groups`."""
     return "; ".join([_fairness(group), *_doubts(group)])
@@ -26,10 +31,9 @@ def _fairness(group: Mapping[str, Any]) -> str:
         return "not measured: no samples of members"
     if members == 1:
         return "one member: nothing to share"
-    if index < UNEVEN:
-        return f"unfair: Jain {index:.2f}, one member got {_percent(group['top_share'])}"
     if index < FAIR:
-        return f"uneven: Jain {index:.2f}, one member got {_percent(group['top_share'])}"
+        word = "unfair" if index < UNEVEN else "uneven"
+        return f"{word}: members that wanted at the same time got unlike parts (Jain {index:.2f})"
     worst = group["worst_jain"]
     if worst is not None and worst < UNEVEN:
         return f"fair in all, unfair at times: Jain {worst:.2f} at {group['worst_window']}"
@@ -47,7 +51,3 @@ def _doubts(group: Mapping[str, Any]) -> list[str]:
     if group["over_share"]:
         found.append(f"{group['over_share']} members held more than their share of the window")
     return found
-
-
-def _percent(share: float | None) -> str:
-    return "nothing" if share is None else f"{share:.0%}"

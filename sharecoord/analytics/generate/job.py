@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sharecoord.analytics import frames, progress
 from sharecoord.analytics.errors import AnalyticsError
 from sharecoord.analytics.generate.plan import GeneratorSettings, make_plan, truth
-from sharecoord.core.events import EventKind
+from sharecoord.analytics.session import defaults
+from sharecoord.eventlog.schema import EventKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,6 +19,8 @@ TRUTH: Final = "_truth.json"
 """Spark and the commands on events do not read files whose names begin with `_`."""
 OPEN_FILES_MAX: Final = 32
 """Files that a task writes at a time; more groups or dates in one task are sorted first."""
+
+DAY_S: Final = 86_400
 
 
 def run(spark: SparkSession, out: str, settings: GeneratorSettings) -> dict[str, Any]:
@@ -38,13 +41,11 @@ def run(spark: SparkSession, out: str, settings: GeneratorSettings) -> dict[str,
 
     from sharecoord.analytics.generate import rows
 
-    spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", str(OPEN_FILES_MAX))
-
     def write(_: object) -> tuple[int, dict[str, int]]:
         frame = rows.rows(spark, plan)
-        parted = frame.withColumn("date", F.date_format("time", "yyyy-MM-dd")).withColumn(
-            "group", F.col("group_id")
-        )
+        # Of UTC, whatever time zone the session has.
+        date = F.date_from_unix_date(F.floor(F.unix_seconds("time") / DAY_S).cast("int"))
+        parted = frame.withColumn("date", date).withColumn("group", F.col("group_id"))
         parted.write.mode("append").option("compression", "zstd").partitionBy(
             "date", "group"
         ).parquet(out)
@@ -52,7 +53,8 @@ def run(spark: SparkSession, out: str, settings: GeneratorSettings) -> dict[str,
         lost = made.where(F.col("kind") == EventKind.LOST).groupBy("group_id").agg(F.sum("records"))
         return made.count(), {row[0]: row[1] for row in lost.collect()}
 
-    with progress.shown(spark, "events"):
+    writers = {"spark.sql.maxConcurrentOutputFileWriters": str(OPEN_FILES_MAX)}
+    with defaults(spark, writers), progress.shown(spark, "events"):
         count, lost = frames.reading(write, skip_corrupt=False, findings=frames.Findings())
     files.rename()
     found = truth(plan, count, lost)

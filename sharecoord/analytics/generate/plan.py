@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from sharecoord.analytics.errors import AnalyticsError
-from sharecoord.core.events import RangeEvent
+from sharecoord.eventlog.schema import RangeEvent
 
 BATCHES_PER_SECOND: Final = 4.0
 """Of a member, unless --hours asks for more events in less time."""

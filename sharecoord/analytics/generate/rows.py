@@ -24,7 +24,7 @@ from sharecoord.analytics.generate.plan import (
     Plan,
     Slot,
 )
-from sharecoord.core.events import SCHEMA_VERSION, EventKind, GroupEvent, RangeEvent
+from sharecoord.eventlog.schema import SCHEMA_VERSION, EventKind, GroupEvent, RangeEvent
 
 JITTER = 0.8
 """Of the distance between slots: how late one is at most."""

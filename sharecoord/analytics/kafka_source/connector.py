@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sharecoord.analytics import frames
+from sharecoord.analytics.event_columns import SCHEMA
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,4 +79,4 @@ def decoded(messages: DataFrame, *, skipped: Skipped | None) -> DataFrame:
         )
         return batches(found, None if skipped is None else noting(skipped))
 
-    return messages.select(*columns).mapInArrow(rows, frames.SCHEMA)
+    return messages.select(*columns).mapInArrow(rows, SCHEMA)

@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from sharecoord.analytics.errors import EventsCorruptError
-from sharecoord.core.events import COLUMNS, ColumnType
+from sharecoord.eventlog.schema import COLUMNS, ColumnType
 
 _TYPES: Final = {
     ColumnType.INT32: pa.int32(),

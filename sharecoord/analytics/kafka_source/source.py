@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from sharecoord.analytics import frames
+from sharecoord.analytics.event_columns import SCHEMA
 from sharecoord.analytics.kafka_source import planning
 from sharecoord.analytics.kafka_source.options import (
     EARLIEST,
@@ -89,7 +89,7 @@ class SharecoordSource(DataSource):
     def schema(self) -> str:
         """The columns of the events; the options are checked here, before anything runs."""
         parse_options(dict(self.options))
-        return frames.SCHEMA
+        return SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
         """Reads a range once."""

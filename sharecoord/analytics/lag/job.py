@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.lag.settings import LagSettings
-from sharecoord.core.rollups import HAPPENED, LAGS
+from sharecoord.eventlog.rollups import HAPPENED, LAGS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,7 +54,7 @@ def _write(log: EventLog, out: str, settings: LagSettings, steps: Steps) -> LagR
         LAGS, lambda events: transform.samples(events, settings), window_ms=window_ms
     )
     counted = census_of(log, passed, window_ms=window_ms)
-    with jobs.kept(*log.of_rest(passed, window_ms=window_ms), counted):
+    with jobs.persisted(*log.of_rest(passed, window_ms=window_ms), counted):
         steps.at(1, "windows")
         changes = transform.happened(log.pieces(HAPPENED, passed, window_ms=window_ms))
         rows = transform.windows(sampled, changes, settings)

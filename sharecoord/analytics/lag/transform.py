@@ -22,8 +22,8 @@ from sharecoord.analytics.lag.settings import (
     TREND_WINDOWS,
     LagSettings,
 )
-from sharecoord.core.events import EventKind, RangeEvent
-from sharecoord.core.rollups import FAILED, OF_GROUP, OF_PARTITION, PAUSES
+from sharecoord.eventlog.rollups import FAILED, OF_GROUP, OF_PARTITION, PAUSES
+from sharecoord.eventlog.schema import EventKind, RangeEvent
 
 PLACE = ["group_id", "topic", "partition"]
 
@@ -155,7 +155,8 @@ def windows(sampled: DataFrame, changes: DataFrame, settings: LagSettings) -> Da
     # With an age that is not known the highest is not known.
     behind_max_ms = F.when(F.col("behind_unknown") == 0, F.col("behind_max_ms"))
     age_ms = F.coalesce(behind_max_ms, F.col("age_ms"))
-    late = F.col("waiting_max") > F.col("_usual") * (settings.behind_ms / 1_000)
+    idle = (F.col("service_rate") == 0) & (F.col("waiting_max") > 0)
+    late = idle | (F.col("waiting_max") > F.col("_usual") * (settings.behind_ms / 1_000))
     old = F.coalesce(age_ms >= settings.behind_ms, F.lit(True))  # noqa: FBT003 - Spark's own
     return rated.select(
         *PLACE,
@@ -172,7 +173,7 @@ def windows(sampled: DataFrame, changes: DataFrame, settings: LagSettings) -> Da
         "start_offset",
         "arrival_rate",
         "service_rate",
-        (late & old).alias("behind"),
+        F.coalesce(late & old, F.lit(False)).alias("behind"),  # noqa: FBT003 - Spark's own
         *(
             F.coalesce(F.col(name), F.lit(0)).alias(name)
             for name in (*FAILED, *OF_PARTITION, *OF_GROUP)

@@ -34,13 +34,15 @@ def verdict(place: Mapping[str, Any]) -> str:
 
 
 def _standing(place: Mapping[str, Any]) -> str:
-    if not place["behind"]:
-        grows = place["trend"] == "grows" and place["slope"]
-        return (
-            f"keeps up, but waiting records grow by {place['slope']:.1f}/s" if grows else "keeps up"
-        )
     age = "" if place["behind_ms"] is None else f" ({span(place['behind_ms'] / 1_000)})"
-    return f"behind by {place['waiting']} records{age}, {_going(place)}"
+    if place["behind"]:
+        return f"behind by {place['waiting']} records{age}, {_going(place)}"
+    grows = place["trend"] == "grows" and place["slope"]
+    growing = f", growing by {place['slope']:.1f}/s" if grows else ""
+    waiting = place["waiting"]
+    if not waiting:
+        return "keeps up"
+    return f"keeps up: {waiting} {'record waits' if waiting == 1 else 'records wait'}{age}{growing}"
 
 
 def _going(place: Mapping[str, Any]) -> str:

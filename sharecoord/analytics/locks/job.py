@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from sharecoord.analytics import jobs
-from sharecoord.core.rollups import ATTEMPTS
+from sharecoord.eventlog.rollups import ATTEMPTS
 
 if TYPE_CHECKING:
     from sharecoord.analytics.progress import Steps
@@ -38,7 +38,7 @@ def _write(log: EventLog, out: str, _: None, steps: Steps) -> LocksResult:
     from sharecoord.analytics.locks import transform
 
     made, counted = log.summed(ATTEMPTS, attempts), census_of(log, words)
-    with jobs.kept(made, counted):
+    with jobs.persisted(made, counted):
         steps.at(1, "members")
         jobs.save(transform.members(made), out, MEMBERS)
         steps.at(2, "groups")

@@ -27,8 +27,8 @@ from sharecoord.analytics.locks.settings import (
     TROUBLE,
     Advice,
 )
-from sharecoord.core.events import RangeEvent
-from sharecoord.core.rollups import ACCEPTED, NEAR_MISS
+from sharecoord.eventlog.rollups import ACCEPTED, NEAR_MISS
+from sharecoord.eventlog.schema import RangeEvent
 
 _ACKNOWLEDGED = (ACCEPTED, RangeEvent.RELEASED.value, RangeEvent.REJECTED.value)
 """What a member says itself: only of these it is known how long it needed."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.poison.settings import PoisonSettings
-from sharecoord.core.rollups import ATTEMPTS, TROUBLES
+from sharecoord.eventlog.rollups import ATTEMPTS, TROUBLES
 
 if TYPE_CHECKING:
     from sharecoord.analytics.progress import Steps
@@ -49,7 +49,7 @@ def _write(log: EventLog, out: str, settings: PoisonSettings, steps: Steps) -> P
     keys = transform.keys(failed)
     worst_records = transform.top(transform.records(failed), settings.top)
     worst_keys = transform.top(keys, settings.top)
-    with jobs.kept(made, failed, counted, keys, worst_records, worst_keys):
+    with jobs.persisted(made, failed, counted, keys, worst_records, worst_keys):
         steps.at(1, "attempts")
         deliveries = jobs.save(transform.deliveries(made), out, DELIVERIES)
         members = jobs.save(transform.members(made), out, MEMBERS)

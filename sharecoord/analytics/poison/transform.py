@@ -23,8 +23,8 @@ from sharecoord.analytics.poison.settings import (
     REASON_LENGTH_MAX,
     REASONS_MAX,
 )
-from sharecoord.core.events import RangeEvent
-from sharecoord.core.rollups import ACCEPTED, BESIDE, FAILED
+from sharecoord.eventlog.rollups import ACCEPTED, BESIDE, FAILED
+from sharecoord.eventlog.schema import RangeEvent
 
 MS_PER_HOUR = 3_600_000
 LOAD_STEPS = 4

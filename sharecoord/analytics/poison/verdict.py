@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sharecoord.analytics.times import span
+
+FAILING: Final = 0.05
+"""From this part of the attempts on failures are trouble: every twentieth."""
+
 WASTED: Final = 0.01
 """From this part of the work on what is wasted is named."""
 EXPIRED: Final = 0.001
@@ -13,7 +18,15 @@ EXPIRED: Final = 0.001
 
 def verdict(group: Mapping[str, Any]) -> str:
     """One line about a row of `transform.groups`."""
-    return "; ".join([_poison(group), *_failures(group), *_doubts(group)])
+    poison, failures = _poison(group), _failures(group)
+    # What matters more is said first.
+    found = [poison, *failures] if group["poison_keys"] else [*failures, poison]
+    return "; ".join([*found, *_doubts(group)])
+
+
+def is_failing(group: Mapping[str, Any]) -> bool:
+    """Whether something is to be done: keys are poison, or many attempts failed."""
+    return bool(group["poison_keys"]) or (group["failed_share"] or 0.0) >= FAILING
 
 
 def _poison(group: Mapping[str, Any]) -> str:
@@ -42,7 +55,8 @@ def _failures(group: Mapping[str, Any]) -> list[str]:
         found.append(f"{whose} expired")
     share = group["wasted_share"]
     if share is not None and share >= WASTED:
-        found.append(f"{group['wasted_hours']:.2f} worker-hours wasted ({share:.0%})")
+        wasted = span(group["wasted_hours"] * 3_600)
+        found.append(f"{wasted} of the members' working time wasted ({share:.0%})")
     return found
 
 

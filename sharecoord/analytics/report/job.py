@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from sharecoord.analytics import frames, jobs
+from sharecoord.analytics import frames, jobs, progress
 from sharecoord.analytics.errors import AnalyticsError
 from sharecoord.analytics.fairness import job as fairness
 from sharecoord.analytics.fairness.settings import FairnessSettings
@@ -113,19 +114,38 @@ def run(
     parts = _parts({name: result.rows for name, result in by_job.items()})
     drawn = parts[:GROUPS_DRAWN]
     shown = frames.read_events(spark, events, wanted, without=first.findings.skipped)
-    report = Report(
-        str(events),
-        window_ms,
-        _drawn(spark, shown, out, window_ms, drawn),
-        [part.fairness for part in parts[GROUPS_DRAWN:] if part.fairness],
-        first.warnings(),
-    )
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(page(report), encoding="utf-8")
+    with progress.shown(spark, "plots"):
+        report = Report(
+            str(events),
+            window_ms,
+            _period(shown),
+            f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ}",
+            _drawn(spark, shown, out, window_ms, drawn),
+            [part.fairness for part in parts[GROUPS_DRAWN:] if part.fairness],
+            first.warnings(),
+        )
+    _replace(place, page(report))
     rows = [{"group_id": part.group_id, "verdicts": verdicts(part)} for part in report.groups]
     result = ReportResult(rows, first.findings, first.lost, first.schema_version)
     result.page = place
     return result
+
+
+def _period(events: DataFrame) -> tuple[str, str] | None:
+    """Times of the first and the last event."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    ends = events.agg(F.min("time").alias("first"), F.max("time").alias("last"))
+    (row,) = jobs.listed(ends)
+    return None if row["first"] is None else (row["first"], row["last"])
+
+
+def _replace(place: Path, text: str) -> None:
+    """Writes a file; whoever reads it sees all of it or the one before."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    fresh = place.with_name(f".{place.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(place)
 
 
 def _parts(rows: Mapping[str, list[dict[str, Any]]]) -> list[GroupPart]:

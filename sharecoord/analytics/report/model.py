@@ -85,6 +85,8 @@ class Report:
     Attributes:
         events: What was read.
         window_ms: Of heat maps and lines.
+        period: Times of the first and the last event, as text in UTC; None: there is none.
+        made_at: When the page was made, as text in UTC.
         groups: In order, those with trouble first; only these are drawn.
         left_out: Rows of `fairness_groups` of further groups, which are listed.
         warnings: What speaks against the figures.
@@ -92,6 +94,8 @@ class Report:
 
     events: str
     window_ms: int
+    period: tuple[str, str] | None
+    made_at: str
     groups: Sequence[GroupPart]
     left_out: Sequence[Row] = ()
     warnings: Sequence[str] = field(default_factory=tuple)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sharecoord.analytics.report.model import GroupPart, Report, Row
 from sharecoord.analytics.report.verdict import verdicts
+from sharecoord.analytics.report.words import WORDS
 from sharecoord.pages.html import document, table
 from sharecoord.pages.svg import Bar, Line, bars, heat, lines
 
@@ -29,14 +30,24 @@ def page(report: Report) -> str:
     """The whole page."""
     body = [
         "<h1>sharecoord report</h1>",
-        f'<p class="note">{escape(report.events)}</p>',
+        f'<p class="note">{escape(report.events)}{_period(report)}</p>',
         *(f'<p><strong class="warn">{escape(text)}</strong></p>' for text in report.warnings),
         _summary(report),
     ]
     for number, part in enumerate(report.groups):
         body += _group(part, number, report.window_ms)
-    body += _others(report.left_out)
+    body += [*_others(report.left_out), *_explained(report.groups)]
     return document("sharecoord report", body)
+
+
+def _period(report: Report) -> str:
+    """Of what time the page tells, and when it was made."""
+    made = f"made at {report.made_at}"
+    if report.period is None:
+        return f"; no events; {made}"
+    first, last = report.period
+    windows = f"in windows of {report.window_ms / 1_000:g} s"
+    return f"; events from {first} to {last} (UTC), {windows}; {made}"
 
 
 def _summary(report: Report) -> str:
@@ -47,12 +58,21 @@ def _summary(report: Report) -> str:
         f'<li><a href="#g{number}">group {escape(part.group_id)}</a>: {_words(verdicts(part))}</li>'
         for number, part in enumerate(report.groups)
     ]
-    return f'<ul class="verdicts">{"".join(rows)}</ul>'
+    words = '<p class="note"><a href="#words">What the words mean</a></p>'
+    return f'<ul class="verdicts">{"".join(rows)}</ul>{words}'
 
 
 def _words(sentences: Sequence[str]) -> str:
     rest = "".join(f"<li>{escape(text)}</li>" for text in sentences[1:])
     return f"<strong>{escape(sentences[0])}</strong>" + (f"<ul>{rest}</ul>" if rest else "")
+
+
+def _explained(groups: Sequence[GroupPart]) -> Iterator[str]:
+    if groups:
+        terms = "".join(
+            f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in WORDS.items()
+        )
+        yield f'<h2 id="words">What the words mean</h2><dl>{terms}</dl>'
 
 
 def _group(part: GroupPart, number: int, window_ms: int) -> list[str]:
@@ -122,12 +142,12 @@ def _lorenz(part: GroupPart) -> Iterator[str]:
         Line("measured", [(0.0, 0.0), *curve], 0),
         Line("an equal part each", [(0.0, 0.0), (100.0, 100.0)], 3, 1),
     ]
-    plot = lines(title, "% of the members", "% of the records", given, log_x=False)
+    plot = lines(title, "% of the members", "% of the records", given)
     yield f"<h3>{title}</h3>{plot}"
 
 
 def _dwells(part: GroupPart) -> Iterator[str]:
-    if len(part.dwells) < 2:
+    if len(part.dwells) < 2 or not any(row["dwell_p99_ms"] for row in part.dwells):
         return
     title = "How long records waited for a member that could take them"
     given = [
@@ -142,7 +162,7 @@ def _dwells(part: GroupPart) -> Iterator[str]:
             ("half of its records", "dwell_p50_ms", 0, 1),
         )
     ]
-    plot = lines(title, "% of the members, by p99", "ms", given, log_x=False)
+    plot = lines(title, "% of the members, by p99", "ms", given)
     yield f"<h3>{title}</h3>{plot}"
 
 
@@ -157,7 +177,7 @@ def _waiting(part: GroupPart) -> Iterator[str]:
     if forecast is not None:
         given.append(forecast)
     title = "Lag: records that wait, and how it goes on"
-    plot = lines(title, axis.title, "records", given, log_x=False)
+    plot = lines(title, axis.title, "records", given, whole_y=True)
     yield f"<h3>{title}</h3>{plot}"
 
 
@@ -177,7 +197,7 @@ def _forecast(part: GroupPart, points: Sequence[tuple[float, float]], axis: _Axi
 
 def _use(part: GroupPart) -> Iterator[str]:
     rows = [row for row in part.use if row["use"] is not None]
-    if len(rows) < 2:
+    if len(rows) < 2 or not any(row["use_max"] for row in rows):
         return
     axis = _Axis(rows)
     title = "How full the windows were: records under locks of those that may be"
@@ -190,7 +210,7 @@ def _use(part: GroupPart) -> Iterator[str]:
             1,
         ),
     ]
-    yield f"<h3>{title}</h3>{lines(title, axis.title, '%', given, log_x=False)}"
+    yield f"<h3>{title}</h3>{lines(title, axis.title, '%', given)}"
 
 
 def _deliveries(part: GroupPart) -> Iterator[str]:

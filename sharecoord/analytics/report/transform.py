@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics import measures
 from sharecoord.analytics.report.model import HEAT_ROWS, MEMBERS_LISTED, POINTS, TIMES
-from sharecoord.core.events import EventKind
+from sharecoord.eventlog.schema import EventKind
 
 
 def _binned(frame: DataFrame, number: str) -> DataFrame:

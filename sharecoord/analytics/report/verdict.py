@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 from sharecoord.analytics.fairness import verdict as fairness
 from sharecoord.analytics.lag import verdict as lag
@@ -16,10 +18,18 @@ PLACES_NAMED: Final = 3
 """So many share-partitions that are behind are described; of the others the number is told."""
 
 
+class Said(NamedTuple):
+    """A sentence, and whether something is to be done."""
+
+    text: str
+    trouble: bool
+
+
 def verdicts(part: GroupPart) -> list[str]:
     """Sentences about a group, what matters most first; never empty."""
     found = [*_fairness(part), *_lag(part), *_poison(part), *_locks(part)]
-    return _said_once(found) or ["nothing happened in this range"]
+    ordered = sorted(found, key=lambda said: not said.trouble)
+    return _said_once([said.text for said in ordered]) or ["nothing happened in this range"]
 
 
 def _said_once(sentences: list[str]) -> list[str]:
@@ -50,21 +60,46 @@ def cure(part: GroupPart) -> str | None:
             f"{part.fairness['over_share']} members held more than their share: lower their "
             "max.poll.records, or look at why their handlers take so long"
         )
-    if part.behind:
-        return "records waited while members starved: see whether the coordinator was cut off"
-    return "there were fewer records than members wanted: fewer members would do"
+    waited = _waited(part)
+    if waited:
+        return (
+            f"up to {waited:,} records waited meanwhile: see whether the coordinator was cut off "
+            "from these members"
+        )
+    return "no records waited meanwhile: others got what there was, and fewer members would do"
 
 
-def _fairness(part: GroupPart) -> Iterator[str]:
+def _waited(part: GroupPart) -> int:
+    """The most records that waited at a time at which a member starved, as the plot shows them."""
+    ends_ms = [*(row["at_ms"] for row in part.waiting[1:]), math.inf]
+    times = [
+        (since_ms, since_ms + member["starvation_ms"])
+        for member in part.members
+        if member["starved"] and (since_ms := _ms(member["starved_since"])) is not None
+    ]
+    waited = (
+        row["waiting"]
+        for row, end_ms in zip(part.waiting, ends_ms, strict=False)
+        if any(since_ms < end_ms and row["at_ms"] < until_ms for since_ms, until_ms in times)
+    )
+    return max(waited, default=0)
+
+
+def _ms(text: str | None) -> float | None:
+    """A time of a table in milliseconds since the epoch."""
+    return None if text is None else datetime.fromisoformat(text).timestamp() * 1_000
+
+
+def _fairness(part: GroupPart) -> Iterator[Said]:
     row = part.fairness
     if row is None:
         return
-    text = fairness.verdict(row)
+    unfair, text = fairness.is_unfair(row), fairness.verdict(row)
     since = _since(part)
-    yield f"{text} since {since}" if since and part.starved else text
+    yield Said(f"{text} since {since}" if since and part.starved else text, unfair)
     remedy = cure(part)
     if remedy:
-        yield remedy
+        yield Said(remedy, unfair)
 
 
 def _since(part: GroupPart) -> str | None:
@@ -73,25 +108,40 @@ def _since(part: GroupPart) -> str | None:
     return min((str(each) for each in known if each is not None), default=None)
 
 
-def _lag(part: GroupPart) -> Iterator[str]:
+def _lag(part: GroupPart) -> Iterator[Said]:
     behind = part.behind
     for place in behind[:PLACES_NAMED]:
-        yield f"{_name(place)} {lag.verdict(place)}"
+        yield Said(f"{_name(place)} {lag.verdict(place)}", trouble=True)
     if len(behind) > PLACES_NAMED:
-        yield f"{len(behind) - PLACES_NAMED} more share-partitions are behind"
+        yield Said(f"{len(behind) - PLACES_NAMED} more share-partitions are behind", trouble=True)
     if part.places and not behind:
-        past = sum(1 for place in part.places if place["stretches"])
-        yield "keeps up" if not past else f"keeps up; {past} share-partitions were behind before"
+        yield Said("; ".join(_kept_up(part)), trouble=False)
 
 
-def _poison(part: GroupPart) -> Iterator[str]:
-    if part.poison is not None and part.poison["failed"]:
-        yield poison.verdict(part.poison)
+def _kept_up(part: GroupPart) -> Iterator[str]:
+    """How a group stands that is not behind, so that nothing in its plot is a surprise."""
+    now = sum(place["waiting"] for place in part.places)
+    yield (
+        f"keeps up: {now:,} {'record waits' if now == 1 else 'records wait'}" if now else "keeps up"
+    )
+    most = max(part.waiting, key=lambda row: row["waiting"], default=None)
+    if most is not None and most["waiting"] > now:
+        at = datetime.fromtimestamp(most["at_ms"] / 1_000, UTC)
+        yield f"at most {most['waiting']:,} waited, about {at:%Y-%m-%d %H:%M:%S}Z"
+    past = sum(1 for place in part.places if place["stretches"])
+    if past:
+        yield f"{past} share-partitions were behind before"
 
 
-def _locks(part: GroupPart) -> Iterator[str]:
+def _poison(part: GroupPart) -> Iterator[Said]:
+    row = part.poison
+    if row is not None and row["failed"]:
+        yield Said(poison.verdict(row), poison.is_failing(row))
+
+
+def _locks(part: GroupPart) -> Iterator[Said]:
     if part.locks is not None and part.locks["advice"] not in (None, *_QUIET):
-        yield locks.verdict(part.locks)
+        yield Said(locks.verdict(part.locks), part.locks["advice"] != Advice.SHORTER)
 
 
 _QUIET: Final[tuple[Any, ...]] = (Advice.TOO_FEW, Advice.FITS)

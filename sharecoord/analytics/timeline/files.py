@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from sharecoord.core.events import COLUMN_NAMES, EventKind, RangeEvent
 from sharecoord.errors import InvalidConfigError, InvalidRequestError
+from sharecoord.eventlog.schema import COLUMN_NAMES, EventKind, RangeEvent
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -44,12 +44,15 @@ class Wanted:
     member_id: str | None = None
 
 
-def read_events(folder: Path, wanted: Wanted) -> list[dict[str, Any]]:
+def read_events(
+    folder: Path, wanted: Wanted, spooled: Iterable[Mapping[str, Any]] = ()
+) -> list[Mapping[str, Any]]:
     """The rows that tell the story, in no order.
 
     Args:
         folder: Of the event log (`--events parquet:DIR`).
         wanted: Whose.
+        spooled: Rows of the group that are in no Parquet file yet; for the story of one record.
 
     Raises:
         InvalidRequestError: There is no such folder, it has no events of the group, a file is
@@ -63,16 +66,20 @@ def read_events(folder: Path, wanted: Wanted) -> list[dict[str, Any]]:
         raise InvalidConfigError(
             "reading events needs pyarrow: pip install 'sharecoord[events]'"
         ) from error
+    waiting = list(_told(spooled, wanted))
     files = [str(path) for path in _files(folder, wanted.group_id)]
-    if not files:
+    if not files and not waiting:
         raise InvalidRequestError(
             f"{folder} has no events of group {wanted.group_id!r}; `sharecoord events list "
             f"{folder}` shows what there is"
         )
+    new = [row for row in waiting if row is not None]
+    if not files:
+        return new
     try:
         events = ds.dataset(files, format="parquet")
         offsets = None if wanted.key is None else _offsets_of(events, wanted)
-        return _rows(events, _filter(wanted, offsets))
+        return [*_rows(events, _filter(wanted, offsets)), *new]
     except (pa.ArrowInvalid, OSError) as error:
         raise InvalidRequestError(
             f"{folder}: {error}; `sharecoord events check {folder}` names the files that can not "
@@ -135,6 +142,30 @@ def _filter(wanted: Wanted, offsets: list[tuple[str, int, int]] | None) -> pc.Ex
         place = (pc.field("topic") == topic) & (pc.field("partition") == partition)
         where |= place & _about(offset)
     return _common(wanted) & where
+
+
+def _told(rows: Iterable[Mapping[str, Any]], wanted: Wanted) -> Iterator[Mapping[str, Any] | None]:
+    """The rows that tell the story; None once when there are others."""
+    others = False
+    for row in rows:
+        if _is_about(row, wanted):
+            yield row
+        elif not others:
+            others = True
+            yield None
+
+
+def _is_about(row: Mapping[str, Any], wanted: Wanted) -> bool:
+    """As `_filter`, of one record and one row."""
+    assert wanted.offset is not None, "the story of a record"
+    place = (row["kind"], row["group_id"], row.get("topic"), row.get("partition"))
+    if place != (EventKind.RANGE.value, wanted.group_id, wanted.topic, wanted.partition):
+        return False
+    first, event = row["first_offset"], row["event"]
+    if event == RangeEvent.RESET.value:
+        return True
+    last = None if event == RangeEvent.TRUNCATED.value else row["last_offset"]
+    return bool(first <= wanted.offset and (last is None or wanted.offset <= last))
 
 
 def _about(offset: int) -> pc.Expression:

@@ -15,7 +15,7 @@ from sharecoord.analytics.places import Place
 from sharecoord.analytics.timeline import files
 from sharecoord.analytics.timeline.files import Wanted
 from sharecoord.analytics.timeline.story import Step, story
-from sharecoord.core.events import KEY_BYTES_MAX
+from sharecoord.eventlog.schema import COLUMN_NAMES, KEY_BYTES_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,8 +60,8 @@ def run(
         AnalyticsError: There are none, more than `STORY_EVENTS_MAX`, or as its subclasses say.
     """
 
-    def write(log: EventLog, _: object) -> TimelineResult:
-        return _told(log.rows, out, whose)
+    def write(log: EventLog, fresh: str | None, _: object) -> TimelineResult:
+        return _told(log.rows.select(*COLUMN_NAMES), fresh, whose)
 
     return jobs.run(
         spark,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sharecoord.core.events import EventKind, GroupEvent, RangeEvent
+from sharecoord.eventlog.schema import EventKind, GroupEvent, RangeEvent
 
 Event = Mapping[str, Any]
 """A row of the event log; `time` in microseconds since the epoch, or with a time zone."""
@@ -24,11 +24,12 @@ class Step(NamedTuple):
 
 
 def story(events: Iterable[Event]) -> list[Step]:
-    """Tells events in order.
+    """Tells events in order, each once, however many files it is in.
 
     Of one share-partition by change sequence, which no clock can disturb; otherwise by time.
     """
-    steps = [Step(time_of(event), sentence(event), event) for event in events]
+    once = {_identity(event): event for event in events}
+    steps = [Step(time_of(event), sentence(event), event) for event in once.values()]
     partitions = {_place(step.event) for step in steps if step.event["kind"] == EventKind.RANGE}
     if len(partitions) == 1 and all(step.event["kind"] == EventKind.RANGE for step in steps):
         steps.sort(key=lambda step: (step.event["change_sequence"], step.event["first_offset"]))
@@ -56,6 +57,13 @@ def sentence(event: Event) -> str:
 
 def _order(step: Step) -> tuple[datetime, int]:
     return step.time, step.event.get("change_sequence") or 0
+
+
+def _identity(event: Event) -> tuple[Any, ...]:
+    """What two events have in common only when they are the same."""
+    names = ("kind", "event", "change_sequence", "first_offset", "last_offset", "member_id")
+    what = tuple(event.get(name) for name in names)
+    return (*_place(event), time_of(event), event.get("coordinator_id"), *what)
 
 
 def _place(event: Event) -> tuple[Any, ...]:

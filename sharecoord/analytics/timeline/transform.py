@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics.timeline.files import Wanted
-from sharecoord.core.events import EventKind, RangeEvent
+from sharecoord.eventlog.schema import EventKind, RangeEvent
 
 
 def story_events(events: DataFrame, wanted: Wanted) -> DataFrame:

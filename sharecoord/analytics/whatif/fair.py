@@ -1,7 +1,7 @@
 """This project's dispatcher: rounds of equal parts, learnt prefetch, a window that grows.
 
-The rounds are those of `sharecoord.runtime.dispatch`; pace, prefetch and window are the very same
-code (`sharecoord.core.pace`).
+The rounds are those of `sharecoord.runtime.group.dispatch`; pace, prefetch and window are the very
+same code (`sharecoord.core.dispatch.pace`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sharecoord.analytics.whatif.world import KEY_BLOCK, Member, Piece, Share, World
-from sharecoord.core.acquire import Run
-from sharecoord.core.decisions import AcknowledgedRange
-from sharecoord.core.pace import Pace, grown_window, prefetch_max, window_follows
+from sharecoord.core.dispatch.pace import (
+    FIRST_RECORDS_MAX,
+    Pace,
+    grown_window,
+    prefetch_max,
+    window_follows,
+)
+from sharecoord.core.partition.acquire import Run
+from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcquireMode, Ordering
 
 NETWORK_MS: Final = 0.5
@@ -100,7 +106,7 @@ class FairWorld(World):
     def timed_out(self, member: Member) -> None:
         """It gets nothing until it gives a sign, and its pace was another one."""
         seat = self._seats[member.member_id]
-        seat.stalled, seat.pace = True, Pace()
+        seat.stalled, seat.pace = True, Pace(forgotten=True)
         self._waiting.pop(seat, None)
 
     # -- handing out ----------------------------------------------------------------------------
@@ -110,6 +116,8 @@ class FairWorld(World):
         if seat.stalled or not seat.joined:
             return 0
         ceiling = max(min(seat.pace.prefetch, self._prefetch_max), self._max_poll_records)
+        if seat.pace.is_new and self._joined == 1 and not self._max_poll_records:
+            ceiling = FIRST_RECORDS_MAX
         return ceiling - self.held.get(seat.member.member_id, 0)
 
     def _offer(self, seat: Seat) -> None:
@@ -119,7 +127,7 @@ class FairWorld(World):
             self._waiting.pop(seat, None)
 
     def _available(self, share: Share) -> int:
-        return share.window.ready + min(share.fresh, share.partition.room)
+        return share.partition.ready + min(share.fresh, share.partition.room)
 
     def _turn(self) -> None:
         """Hands out what the partitions have, one behind the other."""
@@ -176,7 +184,7 @@ class FairWorld(World):
             member_id,
             max_records=wanted,
             mode=AcquireMode.FAIR,
-            due=window.due_ranges(wanted, member_id),
+            due=share.partition.due_ranges(wanted, member_id),
             fresh=fresh,
         )
         share.partition.apply(decision)

@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,10 +93,11 @@ def _read(
 
     from sharecoord.analytics.whatif import transform
 
-    found = transform.subjects(events).orderBy("group_id", "topic").collect()
+    # As numbers: as times they would be of the machine's zone, which has some hours twice.
+    numbers = {name: F.unix_micros(name) for name in ("begin", "end")}
+    found = transform.subjects(events).withColumns(numbers).orderBy("group_id", "topic").collect()
     subject = chosen([row for row in found if topic in (None, row["topic"])])
-    begin: datetime = subject["begin"]
-    length_s = int((subject["end"] - begin).total_seconds())
+    length_s = (subject["end"] - subject["begin"]) // 1_000_000
     length_s = min(length_s, int(seconds or REPLAY_S_MAX))
     if length_s < 1:
         raise AnalyticsError(
@@ -104,11 +105,11 @@ def _read(
             "of samples to replay; record more, or widen --since and --until"
         )
     # The first sample is where the replay begins: half of its second belongs to it.
-    until = begin + timedelta(seconds=length_s + 0.5)
+    until = F.timestamp_micros(F.lit(subject["begin"] + length_s * 1_000_000 + 500_000))
     own = events.where(
         (F.col("group_id") == subject["group_id"])
         & (F.col("topic") == subject["topic"])
-        & (F.col("time") <= F.lit(until))
+        & (F.col("time") <= until)
     ).persist()
     try:
         measured = Measured(

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sharecoord.analytics.whatif.world import Member, Piece, Share, World
-from sharecoord.core.acquire import Run
-from sharecoord.core.decisions import AcknowledgedRange
+from sharecoord.core.partition.acquire import Run
+from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcquireMode
 
 MAX_WAIT_MS: Final = 500.0

@@ -21,7 +21,7 @@ from sharecoord.analytics.whatif.work import (
     steady_arrivals,
 )
 from sharecoord.analytics.whatif.world import Failures, Log, Member, Meter, World
-from sharecoord.core.fair_share import jain_index
+from sharecoord.core.dispatch.fair_share import jain_index
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcquireMode, Ordering
 

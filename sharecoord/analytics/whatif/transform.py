@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from sharecoord.core.events import EventKind, RangeEvent
+from sharecoord.eventlog.schema import EventKind, RangeEvent
 
 BUCKET_RATIO: Final = 1.05
 """Width of a bucket of service times; a bucket keeps the mean of what is in it, so means are

@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 
 from sharecoord.analytics.whatif.work import Arrivals, ServiceTimes, Stretch
 from sharecoord.core.changes import PartitionHead
-from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange
+from sharecoord.core.partition.decisions import AcknowledgedRange, AcquiredRange
+from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.states import AcknowledgeType, RecordState
-from sharecoord.core.window import Keys
+from sharecoord.core.window.window import Keys
 
 BACKLOG_RECORDS: Final = 10**12
 """A log without end: more than any simulation works off."""
@@ -131,7 +131,7 @@ class Share:
         head = PartitionHead(0, 0, -1, 0, 0)
         self.partition = SharePartition(head, owner_epoch=1, settings=settings)
         self.window = self.partition.window
-        self.window.count_into(totals)
+        self.partition.count_into(totals)
         self.expiry_armed = False
 
     @property

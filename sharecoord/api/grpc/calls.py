@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 import structlog
@@ -30,8 +31,8 @@ def unexpected(call: str, error: Exception) -> InternalError:
 
 
 def host_of(context: ServicerContext) -> str:
-    """The peer's address without the scheme."""
-    return context.peer().partition(":")[2]
+    """The peer's address without the scheme; gRPC quotes it as in a URL."""
+    return unquote(context.peer().partition(":")[2])
 
 
 def without_context(call: Callable[[Any], Awaitable[Message]]) -> Call:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
-from sharecoord.core.peering import Relayed
+from sharecoord.core.fleet.peering import Relayed
+from sharecoord.core.partition.decisions import TakenBack
 from sharecoord.errors import SharecoordError
 from sharecoord.wire import codec
 from sharecoord.wire import share_service_pb2 as service
@@ -94,6 +96,11 @@ class StreamChannel:
         outcomes = [codec.partition_outcome(result) for result in results]
         result = service.AcknowledgeResult(acknowledge_id=acknowledge_id, outcomes=outcomes)
         self._append(service.ConsumeResponse(results=[result]).SerializeToString())
+
+    def taken_back(self, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
+        """Tells of locks that ended."""
+        notices = codec.taken_back(key, ranges)
+        self._append(service.ConsumeResponse(taken_back=notices).SerializeToString())
 
     def assigned(self, assignment: Assignment) -> None:
         """Tells a change of what the member may receive."""

@@ -12,13 +12,14 @@ from sharecoord import __version__
 from sharecoord.api.grpc.calls import ServicerContext, abort, host_of, parsed, unexpected
 from sharecoord.api.grpc.channel import StreamChannel
 from sharecoord.api.grpc.validation import check_topics, join_command
-from sharecoord.core.held_book import LockBook, lock_book_of
+from sharecoord.core.delivery import PartitionResult
+from sharecoord.core.fleet.held_book import LockBook, lock_book_of
 from sharecoord.errors import InvalidRequestError, SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.effects import Collector
-from sharecoord.runtime.group_actor import GroupActor
-from sharecoord.runtime.group_settings import check_subscription
-from sharecoord.runtime.sessions import Session
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.group.settings import check_subscription
+from sharecoord.runtime.member.session import Session
+from sharecoord.runtime.partition.collector import Collector
 from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
 
@@ -120,7 +121,7 @@ class ConsumeStream(StreamChannel):
         if not request.HasField("join"):
             raise InvalidRequestError("the first message of a stream must hold join")
         group_id, command = join_command(request.join, host_of(self._context))
-        self._group, session, lost = await self._coordinator.join(group_id, command, self)
+        self._group, session, lost = await self._coordinator.groups.join(group_id, command, self)
         self._session = session
         joined = service.Joined(
             member_epoch=session.member_epoch,
@@ -143,19 +144,21 @@ class ConsumeStream(StreamChannel):
             return
         if request.HasField("credit"):
             credit = request.credit
-            session.credit_records = max(session.credit_records, credit.records_total)
-            session.credit_bytes = max(session.credit_bytes, credit.bytes_total)
+            session.credit.records = max(session.credit.records, credit.records_total)
+            session.credit.size_bytes = max(session.credit.size_bytes, credit.bytes_total)
             group.polled(session)
             group.dispatcher.offer(session)
         if request.acknowledgements:
             self._acknowledge(group, session, request)
+        if request.not_polling:
+            group.dispatcher.stopped_polling(session)
         if request.polled:
             group.polled(session)
         if request.HasField("subscription"):
             topics = check_topics(list(request.subscription.topics))
             check_subscription(group.config, topics)
             group.subscribe(session, topics)
-            self._coordinator.subscription_changed(group, session)
+            self._coordinator.groups.subscription_changed(group, session)
         if request.HasField("paused"):
             paused = request.paused.partitions
             group.pause(
@@ -175,10 +178,22 @@ class ConsumeStream(StreamChannel):
                 "answers can be told apart"
             )
         items = codec.acknowledgements(request.acknowledgements)
-        collector = Collector(lambda results: self.acknowledged(acknowledge_id, results))
+        collector = Collector(lambda results: self._answer(acknowledge_id, results))
         group.acknowledge(
-            session, items, collector, busy_us=request.busy_us, may_wait=request.may_wait
+            session,
+            items,
+            collector,
+            busy_us=request.busy_us,
+            may_wait=request.may_wait,
+            is_sign=not request.not_polling,
         )
+
+    def _answer(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
+        """The member waits for this: where it can not be said, the stream ends."""
+        try:
+            self.acknowledged(acknowledge_id, results)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the member must hear of it
+            self.end(unexpected("Consume", problem))
 
     def _leave(
         self,

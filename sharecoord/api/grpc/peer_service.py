@@ -12,7 +12,7 @@ import structlog
 from sharecoord import __version__
 from sharecoord.api.grpc.calls import ServicerContext, abort, unexpected
 from sharecoord.core.delivery import Delivery
-from sharecoord.core.peering import OwnerItem, Relayed
+from sharecoord.core.fleet.peering import OwnerItem, Relayed
 from sharecoord.errors import (
     DrainingError,
     InvalidRequestError,
@@ -21,11 +21,11 @@ from sharecoord.errors import (
     UnsupportedVersionError,
 )
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.fleet import Fleet
-from sharecoord.runtime.owner import GatewayLink
+from sharecoord.runtime.fleet.fleet import Fleet
+from sharecoord.runtime.fleet.owner import GatewayLink
 from sharecoord.wire import PROTOCOL_VERSION, codec, peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
-from sharecoord.wire.outbox import Outbox
+from sharecoord.wire.send_queue import SendQueue
 
 log = structlog.get_logger(__name__)
 
@@ -42,18 +42,18 @@ class _Way:
 
     def __init__(self, context: ServicerContext) -> None:
         self._context = context
-        self._outbox: Outbox[OwnerItem] = Outbox(
+        self._send_queue: SendQueue[OwnerItem] = SendQueue(
             self._write,
             size_of=lambda item: item.size_bytes if isinstance(item, Relayed) else 0,
             broken=self._broken,
         )
-        self.say = self._outbox.say
-        self.close = self._outbox.close
+        self.say = self._send_queue.say
+        self.close = self._send_queue.close
 
     @property
     def unsent_bytes(self) -> int:
         """Payloads that wait."""
-        return self._outbox.unsent_bytes
+        return self._send_queue.unsent_bytes
 
     def frame(self, delivery: Delivery, now_ms: int) -> object:
         """A ConsumeResponse as bytes."""
@@ -94,7 +94,13 @@ class PeerService:
             if self._stopping:
                 raise DrainingError(GOING, retry_after_ms=1000)
             hello = await self._greet(context)
-            link = GatewayLink(self._coordinator, hello.coordinator_id, way)
+            link = GatewayLink(
+                self._coordinator.context,
+                self._coordinator.groups,
+                self._fleet.look_now,
+                hello.coordinator_id,
+                way,
+            )
             self._fleet.gateway_came(link)
             try:
                 await self._serve(link, context)

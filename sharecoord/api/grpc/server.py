@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from sharecoord.api.grpc.calls import ServicerContext, host_of, unary, without_context
 from sharecoord.api.grpc.consume import ConsumeStream
+from sharecoord.api.grpc.credentials import CredentialsRefused
 from sharecoord.api.grpc.unary import UnaryCalls
 from sharecoord.api.grpc.validation import join_command
 from sharecoord.api.sockets import check_free
@@ -22,16 +23,15 @@ from sharecoord.errors import InvalidConfigError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.security.pem import read_pem
 from sharecoord.wire import share_service_pb2 as service
+from sharecoord.wire.keepalive import keepalive
 
 SERVICES = ("sharecoord.v1.ShareService", "sharecoord.v1.AdminService")
 
 OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", -1),
     # Clients may ping each 5 s without calls; dead ones are noticed within 30 s.
+    *keepalive(quiet_ms=20_000, answer_ms=10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
 ]
 
@@ -99,7 +99,7 @@ def make_server(
         ("grpc.max_receive_message_length", request_bytes_max),
         ("grpc.so_reuseport", int(shares_port)),
     ]
-    server = grpc.aio.server(options=options)
+    server = grpc.aio.server(options=options, interceptors=[CredentialsRefused()])
     server.add_generic_rpc_handlers((ShareService(coordinator).handlers(),))
     statuses = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(statuses, server)

@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 
 from sharecoord import __version__
 from sharecoord.api.grpc.validation import check_group_id, check_member_id
+from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
-from sharecoord.core.peering import Relayed
+from sharecoord.core.fleet.peering import Relayed
+from sharecoord.core.partition.decisions import TakenBack
 from sharecoord.errors import InvalidRequestError, SharecoordError
-from sharecoord.runtime import on_behalf
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.effects import Collector
-from sharecoord.runtime.group_actor import GroupActor
-from sharecoord.runtime.sessions import JoinCommand, Session
+from sharecoord.runtime.group import acknowledge_for
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.member.session import JoinCommand, Session
+from sharecoord.runtime.partition.collector import Collector
 from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
 
@@ -37,6 +39,8 @@ class PolledChannel:
     """The `MemberChannel` of a member without a stream: deliveries wait for its next Fetch."""
 
     waiting: list[Delivery | Relayed] = field(default_factory=list)
+    broken: list[Delivery | Relayed] = field(default_factory=list)
+    """Of which some was taken back before a fetch came: the rest is handed back."""
     answered_id: int = 0
     answer: service.FetchResponse | None = None
     """The last one, which may be asked for again."""
@@ -61,6 +65,13 @@ class PolledChannel:
         """Keeps what another coordinator acquired for the fetch that waits."""
         self.waiting.append(item)
         self.arrived.set()
+
+    def taken_back(self, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
+        """A delivery that is not whole any more goes to nobody."""
+        tokens = {taken.lock_token for taken in ranges}
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            (self.broken if _has_any(each, key, tokens) else self.waiting).append(each)
 
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
         """Never called: unary acknowledgements have their own collector."""
@@ -92,7 +103,9 @@ class UnaryCalls:
     async def join(self, group_id: str, command: JoinCommand) -> service.JoinResponse:
         """Joins without a stream."""
         command.credit_records = command.credit_bytes = 0
-        group, session, lost = await self._coordinator.join(group_id, command, PolledChannel())
+        group, session, lost = await self._coordinator.groups.join(
+            group_id, command, PolledChannel()
+        )
         group.expire_later(session)
         joined = service.Joined(
             member_epoch=session.member_epoch,
@@ -112,7 +125,7 @@ class UnaryCalls:
         self, group_id: str, member_id: str, member_epoch: int
     ) -> tuple[GroupActor, Session]:
         """The session of a call; every call is a sign of life."""
-        group = await self._coordinator.existing_group(check_group_id(group_id))
+        group = await self._coordinator.groups.existing(check_group_id(group_id))
         session = group.session(check_member_id(member_id), member_epoch)
         group.polled(session)
         if isinstance(session.channel, PolledChannel) or session.channel is None:
@@ -143,6 +156,7 @@ class UnaryCalls:
         # Whoever asks for more has the last one.
         channel.answer, channel.answer_bytes = None, 0
         await self._wait(group, session, channel, request)
+        _hand_back(group, session, channel.broken)
         deliveries, channel.waiting = channel.waiting, []
         now_ms = self._coordinator.context.clock.now_ms()
         answer = service.FetchResponse()
@@ -184,8 +198,10 @@ class UnaryCalls:
         wanted = request.max_records or FETCH_RECORDS_DEFAULT
         # The credit limits the answer; what the member holds already must not.
         session.max_poll_records = wanted + group.held(session)
-        session.credit_records = session.delivered_records + wanted
-        session.credit_bytes = session.delivered_bytes + (request.max_bytes or FETCH_BYTES_DEFAULT)
+        session.credit.records = session.credit.delivered_records + wanted
+        session.credit.size_bytes = session.credit.delivered_bytes + (
+            request.max_bytes or FETCH_BYTES_DEFAULT
+        )
         channel.arrived.clear()
         group.dispatcher.offer(session)
         try:
@@ -198,7 +214,7 @@ class UnaryCalls:
         except TimeoutError:
             pass
         finally:
-            session.credit_records = session.delivered_records
+            session.credit.records = session.credit.delivered_records
 
     async def acknowledge(self, request: service.AcknowledgeRequest) -> service.AcknowledgeResponse:
         """Settles ranges; answers after the commit."""
@@ -215,10 +231,10 @@ class UnaryCalls:
             )
             group.acknowledge(session, items, Collector(answer))
         else:
-            group = await self._coordinator.existing_group(check_group_id(request.group_id))
+            group = await self._coordinator.groups.existing(check_group_id(request.group_id))
             member_id = check_member_id(request.member_id)
-            on_behalf.check_allowed(group.config, member_id)
-            on_behalf.acknowledge_for(group, member_id, items, Collector(answer))
+            acknowledge_for.check_allowed(group.config, member_id)
+            acknowledge_for.acknowledge_for(group, member_id, items, Collector(answer))
         results = await done
         return service.AcknowledgeResponse(
             outcomes=[codec.partition_outcome(result) for result in results]
@@ -237,18 +253,22 @@ class UnaryCalls:
             request.group_id, request.member_id, request.member_epoch
         )
         if isinstance(session.channel, PolledChannel):
-            for delivery in session.channel.waiting:
-                group.hand_back(session, delivery.key, delivery.ranges)
-            session.channel.waiting = []
+            _hand_back(group, session, session.channel.broken)
+            _hand_back(group, session, session.channel.waiting)
         group.leave(session)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def left(error: SharecoordError | None) -> None:
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        self._coordinator.after_commit(left)
-        await done
+        error = await self._coordinator.context.committed()
+        if error is not None:
+            raise error
         return service.LeaveResponse()
+
+
+def _hand_back(group: GroupActor, session: Session, deliveries: list[Delivery | Relayed]) -> None:
+    """Hands back unseen what no fetch has got, and empties the list."""
+    for delivery in deliveries:
+        group.hand_back(session, delivery.key, delivery.ranges)
+    deliveries.clear()
+
+
+def _has_any(delivery: Delivery | Relayed, key: PartitionKey, tokens: set[int]) -> bool:
+    is_there = delivery.key.log_id == key.log_id
+    return is_there and any(each.lock_token in tokens for each in delivery.ranges)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from sharecoord.core.held_book import lock_book_of
+from sharecoord.core.fleet.held_book import lock_book_of
 from sharecoord.core.states import AcquireMode
 from sharecoord.errors import InvalidRequestError, UnsupportedVersionError
-from sharecoord.runtime.sessions import JoinCommand
+from sharecoord.runtime.member.session import JoinCommand
 from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
 

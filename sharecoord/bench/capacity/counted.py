@@ -42,11 +42,7 @@ class Written:
 
 
 def program(outcome: Path) -> list[str]:
-    """The command line, for `CoordinatorProcess`.
-
-    Args:
-        outcome: Where the sums go when the process ends.
-    """
+    """The command line, for `CoordinatorProcess`."""
     return [sys.executable, "-c", _PROGRAM, str(outcome), "serve"]
 
 
@@ -63,7 +59,7 @@ def read_written(outcome: Path) -> Written:
 
 
 def counting_connection(written: Written) -> type[sqlite3.Connection]:
-    """A class of connections that add what they commit to `written`."""
+    """A class of connections that add the rows and transactions they commit to `written`."""
 
     class CountingConnection(sqlite3.Connection):
         seen = 0
@@ -80,7 +76,7 @@ def counting_connection(written: Written) -> type[sqlite3.Connection]:
 
 
 def count_into(outcome: str) -> None:
-    """From now on connections of this process are counted; called before the first is made."""
+    """Counts the connections that this process makes from now on."""
     written = Written()
     connect: Callable[..., sqlite3.Connection] = sqlite3.dbapi2.connect
     counted = partial(connect, factory=counting_connection(written))

@@ -1,4 +1,4 @@
-"""How long this disk takes until what was written would survive a loss of power."""
+"""How long this disk takes until written data would survive a loss of power."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from sharecoord.bench.capacity.figures import DiskFigures
-from sharecoord.bench.grid.stats import percentile
+from sharecoord.bench.engine.stats import percentile
 
 _PAGE: Final = b"\xa5" * 4096
 _LEAST: Final = 20
 
 
 def measure_disk(directory: Path, seconds: float) -> DiskFigures:
-    """Appends pages to a file, each with an fdatasync, as SQLite does to its log.
-
-    Args:
-        directory: Where; the file is deleted afterwards.
-        seconds: How long, but at least 20 times.
-    """
+    """Appends at least 20 pages to a file, each with an fdatasync, as SQLite does to its log."""
     path = directory / "fsync"
     taken_ms: list[float] = []
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

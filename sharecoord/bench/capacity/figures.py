@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from sharecoord.bench.machine import Machine
-from sharecoord.bench.results import Spread
+from sharecoord.bench.text import Spread
 from sharecoord.errors import InvalidConfigError
 
 ALL_THERE_S: Final = 120.0
@@ -93,13 +93,7 @@ QUICK: Final = Extent(
 
 @dataclass(frozen=True, slots=True)
 class DiskFigures:
-    """What it takes to append 4 KiB to a file and to wait until they are on the disk.
-
-    Attributes:
-        median_ms: In half of all cases at most.
-        p99_ms: In 99 of 100 cases at most.
-        per_s: How many of them, one after the other, in a second.
-    """
+    """How long it takes to append 4 KiB to a file and to wait until they are on the disk."""
 
     median_ms: float
     p99_ms: float
@@ -167,7 +161,7 @@ class StoreFigures:
 
 @dataclass(frozen=True, slots=True)
 class IdleFigures:
-    """A coordinator that has so many of something, and nothing to do.
+    """An idle coordinator with a number of members, share-partitions or groups.
 
     Attributes:
         count: How many members, share-partitions or groups; 0 for the bare process.
@@ -191,7 +185,7 @@ class IdleFigures:
 
 @dataclass(slots=True)
 class CapacityResult:
-    """All that a run found out.
+    """All figures of a run.
 
     Attributes:
         machine: Where.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +14,15 @@ from sharecoord.bench.capacity.figures import (
     each_kb,
 )
 from sharecoord.bench.capacity.sizing import LOAD, RATE_PER_S, VALUE_BYTES, size
-from sharecoord.bench.drivers.meter import CLIENT
-from sharecoord.bench.results import Spread
-from sharecoord.bench.runner import BROKER, COORDINATOR
-from sharecoord.bench.text import NONE, markdown_table, spread_text
+from sharecoord.bench.engine.figures import BROKER, CLIENT, COORDINATOR
+from sharecoord.bench.text import (
+    figure_text,
+    markdown_table,
+    named_values,
+    size_text,
+    spread_text,
+    write_json,
+)
 from sharecoord.errors import InvalidConfigError
 
 BEGIN: Final = "<!-- measured: begin (written by `sharecoord bench capacity --update`) -->"
@@ -29,7 +32,6 @@ SUMMARY_NAME: Final = "summary.json"
 MACHINE_NAME: Final = "machine.json"
 REPORT_NAME: Final = "report.md"
 _FORMAT: Final = 1
-_KILO: Final = 1000
 
 
 def markdown(result: CapacityResult) -> str:
@@ -39,7 +41,7 @@ def markdown(result: CapacityResult) -> str:
         parts += [f"### {title}", f"`{COMMAND} --only {section}`", table]
     lines = size(result)
     if lines:
-        title = f"### {RATE_PER_S:,} records/s of {_size(VALUE_BYTES)}"
+        title = f"### {RATE_PER_S:,} records/s of {size_text(VALUE_BYTES)}"
         note = (
             f"Arithmetic on the tables above: one coordinator uses {LOAD:.0%} of a core like this "
             "one. Not measured as a whole."
@@ -52,9 +54,9 @@ def markdown(result: CapacityResult) -> str:
 
 def write_result(result: CapacityResult, directory: Path) -> None:
     """Writes `summary.json`, `machine.json` and `report.md`."""
-    summary = {"format": _FORMAT, "mode": "capacity", **asdict(result)}
-    for name, values in ((SUMMARY_NAME, summary), (MACHINE_NAME, asdict(result.machine))):
-        (directory / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    summary = {"format": _FORMAT, "mode": "capacity", **named_values(result)}
+    for name, values in ((SUMMARY_NAME, summary), (MACHINE_NAME, named_values(result.machine))):
+        write_json(directory / name, values)
     (directory / REPORT_NAME).write_text(markdown(result), encoding="utf-8")
 
 
@@ -137,12 +139,12 @@ def _record_table(result: CapacityResult) -> str:
     ]
     rows = [
         [
-            _size(row.value_bytes),
-            _spread(row.records_per_s, ",.0f"),
-            *(_spread(row.cpu_us.get(name), ".2f") for name in names),
-            _spread(row.commits_per_1000, ".2f"),
-            _spread(row.written_bytes, ".1f"),
-            _spread(row.peak_mb, ".0f", " MB"),
+            size_text(row.value_bytes),
+            spread_text(row.records_per_s, ",.0f"),
+            *(spread_text(row.cpu_us.get(name), ".2f") for name in names),
+            spread_text(row.commits_per_1000, ".2f"),
+            spread_text(row.written_bytes, ".1f"),
+            spread_text(row.peak_mb, ".0f", " MB"),
         ]
         for row in result.records
     ]
@@ -157,9 +159,9 @@ def _worker_table(result: CapacityResult) -> str:
         [
             f"{row.members:,} x {row.work_ms:g} ms",
             f"{row.records_per_s:,.0f}",
-            *(_figure(row.cpu_us.get(name), ".2f") for name in names),
-            _figure(row.commits_per_1000, ".2f"),
-            _figure(row.written_bytes, ".1f"),
+            *(figure_text(row.cpu_us.get(name), ".2f") for name in names),
+            figure_text(row.commits_per_1000, ".2f"),
+            figure_text(row.written_bytes, ".1f"),
         ]
         for row in result.workers
     ]
@@ -174,7 +176,7 @@ def _store_table(result: CapacityResult) -> str:
             f"{row.records:,}",
             f"{row.rows:.3g}",
             f"{row.commits_per_1000:.2f}",
-            _figure(row.written_bytes, ",.0f"),
+            figure_text(row.written_bytes, ",.0f"),
         ]
         for row in result.store
     ]
@@ -201,7 +203,7 @@ def _idle_table(what: str, until: str, rows: Sequence[IdleFigures]) -> str:
             f"{row.rss_mb:.1f}",
             f"{row.idle_cpu_percent:.1f}",
         ]
-        lines.append([*cells, *([_figure(row.restart_s, ".2f")] if restarts else [])])
+        lines.append([*cells, *([figure_text(row.restart_s, ".2f")] if restarts else [])])
     table = markdown_table(head, lines)
     kb = each_kb(rows)
     return table if kb is None else f"{table}\n\nOne more: {kb:.1f} kB."
@@ -210,16 +212,4 @@ def _idle_table(what: str, until: str, rows: Sequence[IdleFigures]) -> str:
 def _until(row: IdleFigures) -> str:
     if row.missing:
         return f"{row.count - row.missing:,} after {ALL_THERE_S:.0f}"
-    return _figure(row.all_there_s, ".2f")
-
-
-def _figure(value: float | None, form: str) -> str:
-    return NONE if value is None else format(value, form)
-
-
-def _spread(spread: Spread | None, form: str, unit: str = "") -> str:
-    return spread_text(None if spread is None else spread.values, form, unit)
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes} B" if size_bytes % _KILO else f"{size_bytes // _KILO} kB"
+    return figure_text(row.all_there_s, ".2f")

@@ -9,14 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from sharecoord.bench.capacity.disk import measure_disk
 from sharecoord.bench.capacity.figures import (
     FULL,
     QUICK,
     CapacityResult,
-    Extent,
     IdleFigures,
     RecordFigures,
     Section,
@@ -26,14 +25,15 @@ from sharecoord.bench.capacity.figures import (
 )
 from sharecoord.bench.capacity.report import check_page, markdown, update_page, write_result
 from sharecoord.bench.capacity.trials import Measurements
-from sharecoord.bench.grid.progress import open_progress
+from sharecoord.bench.cluster import open_cluster, say
 from sharecoord.bench.machine import describe_machine
-from sharecoord.bench.main import output_directory
+from sharecoord.bench.output import output_directory
 from sharecoord.bench.procfs import check_procfs
-from sharecoord.bench.runner import open_cluster
+from sharecoord.bench.progress import open_progress
 from sharecoord.devenv.maven import DEFAULT_VERSION
 from sharecoord.errors import InvalidConfigError
 
+T = TypeVar("T")
 _START_S: Final = 3.0
 """Roughly: start a coordinator, make a topic, end both."""
 _DRIVE_S: Final = 6.0
@@ -42,13 +42,7 @@ _EACH_THOUSAND_S: Final = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One measurement.
-
-    Attributes:
-        what: In words.
-        expected_s: Roughly how long it takes.
-        measure: Does it, keeps the figures, and says the most important one.
-    """
+    """One measurement."""
 
     what: str
     expected_s: float
@@ -116,9 +110,6 @@ def _measure(
     scratch: Path,
     kafka: str | None,
 ) -> None:
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
     cluster = open_cluster(stack, kafka, say=say)
     measurements = Measurements(cluster, scratch, result.extent)
     todo = list(steps(result, sections, measurements, scratch))
@@ -133,86 +124,74 @@ def steps(
     result: CapacityResult, sections: Sequence[Section], by: Measurements, scratch: Path
 ) -> Iterator[Step]:
     """What is to be done, in order; each step puts its figures into the result."""
-    make: dict[Section, Callable[[], Iterator[Step]]] = {
-        Section.DISK: partial(_disk_steps, result, scratch),
-        Section.RECORD: partial(_record_steps, result, by),
-        Section.WORKER: partial(_worker_steps, result, by),
-        Section.STORE: partial(_store_steps, result, by),
-        Section.MEMBER: partial(_member_steps, result, by),
-        Section.PARTITION: partial(_partition_steps, result, by),
-        Section.GROUP: partial(_group_steps, result, by),
-        Section.FANOUT: partial(_fanout_steps, result, by),
+    extent = result.extent
+    drive_s = _START_S + _DRIVE_S * extent.repeats
+    work_s = _START_S + 2 * _DRIVE_S + extent.idle_s
+
+    def idle(
+        what: str, count: int, rows: list[IdleFigures], measure: Callable[[], IdleFigures]
+    ) -> Step:
+        expected_s = _START_S + extent.idle_s + _EACH_THOUSAND_S * count / 1000
+        return Step(what, expected_s, partial(_keep, rows, measure, _idle_said))
+
+    def counted(
+        what: str,
+        counts: Sequence[int],
+        rows: list[IdleFigures],
+        measure: Callable[[int], IdleFigures],
+    ) -> list[Step]:
+        return [
+            idle(f"{what}: {count:,}", count, rows, partial(measure, count)) for count in counts
+        ]
+
+    made: dict[Section, list[Step]] = {
+        Section.DISK: [Step("disk", extent.fsync_s, partial(_disk, result, scratch))],
+        Section.RECORD: [
+            Step(
+                f"records of {size} B",
+                drive_s,
+                partial(_keep, result.records, partial(by.record, size), _record_said),
+            )
+            for size in extent.records
+        ],
+        Section.WORKER: [
+            Step(
+                f"members at work: {count:,} x {work_ms:g} ms",
+                work_s,
+                partial(_keep, result.workers, partial(by.workers, count, work_ms), _worker_said),
+            )
+            for count, work_ms in extent.workers
+        ],
+        Section.STORE: [
+            Step(
+                f"store, {pattern}",
+                _START_S + _DRIVE_S,
+                partial(_keep, result.store, partial(by.store, pattern), _store_said),
+            )
+            for pattern in extent.store_records
+        ],
+        Section.MEMBER: [
+            idle("bare process", 0, result.members, by.bare),
+            *counted("members", extent.members, result.members, by.members),
+        ],
+        Section.PARTITION: counted(
+            "share-partitions", extent.partitions, result.partitions, by.partitions
+        ),
+        Section.GROUP: counted("groups", extent.groups, result.groups, by.groups),
+        Section.FANOUT: counted(
+            "groups on one partition", extent.fanouts, result.fanouts, by.fanouts
+        ),
     }
     for section in Section:
         if section in sections:
-            yield from make[section]()
+            yield from made[section]
 
 
-def _disk_steps(result: CapacityResult, scratch: Path) -> Iterator[Step]:
-    seconds = result.extent.fsync_s
-    yield Step("disk", seconds, partial(_disk, result, scratch))
-
-
-def _record_steps(result: CapacityResult, by: Measurements) -> Iterator[Step]:
-    for value_bytes in result.extent.records:
-        keep = partial(_record, result, partial(by.record, value_bytes))
-        expected_s = _START_S + _DRIVE_S * result.extent.repeats
-        yield Step(f"records of {value_bytes} B", expected_s, keep)
-
-
-def _worker_steps(result: CapacityResult, by: Measurements) -> Iterator[Step]:
-    for members, work_ms in result.extent.workers:
-        keep = partial(_worker, result, partial(by.workers, members, work_ms))
-        expected_s = _START_S + 2 * _DRIVE_S + result.extent.idle_s
-        yield Step(f"members at work: {members:,} x {work_ms:g} ms", expected_s, keep)
-
-
-def _store_steps(result: CapacityResult, by: Measurements) -> Iterator[Step]:
-    for pattern in result.extent.store_records:
-        keep = partial(_store, result, partial(by.store, pattern))
-        yield Step(f"store, {pattern}", _START_S + _DRIVE_S, keep)
-
-
-def _member_steps(result: CapacityResult, by: Measurements) -> Iterator[Step]:
-    yield _idle_step("bare process", 0, result.members, by.bare, result.extent)
-    for count in result.extent.members:
-        measure = partial(by.members, count)
-        yield _idle_step(f"members: {count:,}", count, result.members, measure, result.extent)
-
-
-def _partition_steps(result: CapacityResult, by: Measurements) -> Iterator[Step]:
-    for count in result.extent.partitions:
-        what = f"share-partitions: {count:,}"
-        measure = partial(by.partitions, count)
-        yield _idle_step(what, count, result.partitions, measure, result.extent)
-
-
-def _group_steps(result: CapacityResult, by: Measurements) -> Iterator[Step]:
-    for count in result.extent.groups:
-        measure = partial(by.groups, count)
-        yield _idle_step(f"groups: {count:,}", count, result.groups, measure, result.extent)
-
-
-def _fanout_steps(result: CapacityResult, by: Measurements) -> Iterator[Step]:
-    for count in result.extent.fanouts:
-        what = f"groups on one partition: {count:,}"
-        measure = partial(by.fanouts, count)
-        yield _idle_step(what, count, result.fanouts, measure, result.extent)
-
-
-def _idle_step(
-    what: str,
-    count: int,
-    rows: list[IdleFigures],
-    measure: Callable[[], IdleFigures],
-    extent: Extent,
-) -> Step:
-    def keep() -> str:
-        row = measure()
-        rows.append(row)
-        return f"{row.rss_mb:.1f} MB, {row.idle_cpu_percent:.1f}% of a core idle"
-
-    return Step(what, _START_S + extent.idle_s + _EACH_THOUSAND_S * count / 1000, keep)
+def _keep(rows: list[T], measure: Callable[[], T], said: Callable[[T], str]) -> str:
+    """Measures once, keeps the figures, and says the most important one."""
+    row = measure()
+    rows.append(row)
+    return said(row)
 
 
 def _disk(result: CapacityResult, scratch: Path) -> str:
@@ -220,21 +199,19 @@ def _disk(result: CapacityResult, scratch: Path) -> str:
     return f"{result.disk.median_ms:.3f} ms to write and sync 4 KiB"
 
 
-def _record(result: CapacityResult, measure: Callable[[], RecordFigures]) -> str:
-    row = measure()
-    result.records.append(row)
+def _record_said(row: RecordFigures) -> str:
     costs = ", ".join(f"{name} {cost.median:.2f} us" for name, cost in row.cpu_us.items())
     return f"{row.records_per_s.median:,.0f} records/s, {costs}"
 
 
-def _worker(result: CapacityResult, measure: Callable[[], WorkerFigures]) -> str:
-    row = measure()
-    result.workers.append(row)
+def _worker_said(row: WorkerFigures) -> str:
     costs = ", ".join(f"{name} {cost:.2f} us" for name, cost in row.cpu_us.items())
     return f"{row.records_per_s:,.0f} records/s, {costs}"
 
 
-def _store(result: CapacityResult, measure: Callable[[], StoreFigures]) -> str:
-    row = measure()
-    result.store.append(row)
+def _store_said(row: StoreFigures) -> str:
     return f"{row.rows:.3g} rows per record"
+
+
+def _idle_said(row: IdleFigures) -> str:
+    return f"{row.rss_mb:.1f} MB, {row.idle_cpu_percent:.1f}% of a core idle"

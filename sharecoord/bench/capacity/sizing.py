@@ -1,4 +1,4 @@
-"""What follows from the figures of one machine for a rate: arithmetic, with its margins."""
+"""From the figures of one machine to the size of a fleet for a rate: arithmetic, with margins."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from sharecoord.bench.capacity.figures import (
     StoreFigures,
     each_kb,
 )
-from sharecoord.bench.drivers.meter import CLIENT
-from sharecoord.bench.runner import BROKER, COORDINATOR
+from sharecoord.bench.engine.figures import BROKER, CLIENT, COORDINATOR
 
 RATE_PER_S: Final = 1_000_000
 VALUE_BYTES: Final = 1000
@@ -26,13 +25,7 @@ LOAD: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that is needed.
-
-    Attributes:
-        what: In words.
-        value: How much.
-        because: The arithmetic.
-    """
+    """One resource that the rate needs."""
 
     what: str
     value: str
@@ -67,7 +60,7 @@ def size(result: CapacityResult) -> list[Line]:
 
 
 def processes_for(cost_us: float) -> int:
-    """How many coordinators do `RATE_PER_S` when a record costs so many microseconds."""
+    """How many coordinators deliver `RATE_PER_S` when a record costs `cost_us` of CPU time."""
     return math.ceil(RATE_PER_S * cost_us / 1e6 / LOAD)
 
 

@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from sharecoord.bench.engine.send import FLUSH_TIMEOUT_S
 from sharecoord.bench.errors import BenchError
-from sharecoord.bench.topic_data import FLUSH_TIMEOUT_S
 from sharecoord.devenv.topics import Topics, kafka_error
 
 _CREATE_S: Final = 60.0
@@ -24,10 +24,6 @@ _VALUE: Final = b"." * 100
 @contextmanager
 def many_topics(bootstrap_servers: str, count: int) -> Iterator[str]:
     """Topics of one partition with one record each, until the block ends.
-
-    Args:
-        bootstrap_servers: `host:port`, several with commas between them.
-        count: How many.
 
     Yields:
         The begin of their names; `-0`, `-1` and so on follow.
@@ -58,7 +54,7 @@ def many_topics(bootstrap_servers: str, count: int) -> Iterator[str]:
 
 
 def _fill(bootstrap_servers: str, names: list[str]) -> None:
-    """One record to each; again where a new topic has no leader yet."""
+    """Sends one record to each topic, and again while a new topic has no leader yet."""
     failures: dict[str, KafkaError] = {}
 
     def report(error: KafkaError | None, message: object) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from sharecoord_sdk import AcknowledgeType, ShareConsumer
 
-from sharecoord.bench.capacity.clients import Clients, running_clients
 from sharecoord.bench.capacity.counted import program, read_written
 from sharecoord.bench.capacity.figures import (
     ALL_THERE_S,
@@ -26,133 +24,57 @@ from sharecoord.bench.capacity.figures import (
     WorkerFigures,
 )
 from sharecoord.bench.capacity.topics import many_topics
-from sharecoord.bench.coordinator import Counters, JoinWatch, MeasuredCoordinator
-from sharecoord.bench.drivers.meter import CLIENT
-from sharecoord.bench.drivers.options import DriverOptions
+from sharecoord.bench.cluster import Cluster
+from sharecoord.bench.coordinator import JoinWatch, MeasuredCoordinator
+from sharecoord.bench.engine.cell import Cell, Client, Consumer, TopicKey
+from sharecoord.bench.engine.figures import PROCESSES, cpu_figure
+from sharecoord.bench.engine.fleet import Fleet
+from sharecoord.bench.engine.job import LoadJob
+from sharecoord.bench.engine.send import fill_backlog
+from sharecoord.bench.engine.settings import DEFAULT_BATCH_BYTES, Settings
+from sharecoord.bench.engine.trial import SETTLE_S, Trials
 from sharecoord.bench.errors import BenchError
-from sharecoord.bench.grid.send import fill_backlog
-from sharecoord.bench.grid.settings import TopicKey
-from sharecoord.bench.plans.throughput import DEFAULT_BATCH_BYTES
 from sharecoord.bench.procfs import cpu_s
-from sharecoord.bench.results import Spread
-from sharecoord.bench.runner import (
-    BROKER,
-    COORDINATOR,
-    DRIVER_GRACE_S,
-    SLOWEST_RECORDS_PER_S,
-    Cluster,
-    run_driver_process,
-)
-from sharecoord.bench.topic_data import fill_topic
+from sharecoord.bench.text import Spread, spread_of
+from sharecoord.devenv.stores import Stores
 from sharecoord.devenv.topics import Topics
 
 STORE_S: Final = 120.0
 """How long a consumer may take over the records of a way to acknowledge."""
-_SETTLE_S: Final = 1.5  # the coordinator counts once a second
 _LOOK_S: Final = 0.005
 _POLL_S: Final = 1.0
 _WARM_S: Final = 5.0
-_ENOUGH: Final = 1.2
-"""More records than the members can handle while they are looked at."""
-WORKER_VALUE_BYTES: Final = 1000
+DRIVE_S: Final = 180.0
+"""How long a member may take to the first tenth of its records, and from there to the last."""
 _SMALL: Final = TopicKey(partitions=1, payload_bytes=100, key_skew=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Driven:
-    """One run of one member at full speed; the fields are as in `RecordFigures`."""
-
-    records_per_s: float
-    cpu_us: dict[str, float]
-    commits_per_1000: float | None
-    written_bytes: float | None
-    peak_mb: float
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A moment of members at work.
-
-    Attributes:
-        at_s: On the monotonic clock.
-        records: That the members were given so far.
-        cpu_s: CPU seconds so far, by process.
-        counters: Of the coordinator.
-        written_bytes: By the coordinator so far; None when it is not known.
-    """
-
-    at_s: float
-    records: int
-    cpu_s: Mapping[str, float]
-    counters: Counters
-    written_bytes: int | None
 
 
 class Measurements:
     """Measures on one cluster; deletes its topics on exit."""
 
     def __init__(self, cluster: Cluster, scratch: Path, extent: Extent) -> None:
-        """Nothing is started.
-
-        Args:
-            cluster: Where.
-            scratch: An existing directory on a disk, for the coordinators' databases.
-            extent: How much is measured.
-        """
+        """Nothing is started."""
         self._cluster = cluster
         self._scratch = scratch
         self._extent = extent
         self._topics = Topics(cluster.bootstrap_servers)
-        self.tick: Callable[[], object] = lambda: None
+        self.tick: Callable[[], None] = lambda: None
         """Called often, for a progress bar."""
 
     # -- records -----------------------------------------------------------------------------------
 
     def record(self, value_bytes: int) -> RecordFigures:
-        """Speed and cost of records of one length.
+        """Speed and cost of records of one length: one member takes one partition.
 
         Raises:
             SharecoordError: It could not be measured.
         """
-        records = self._extent.records[value_bytes]
-        with self._topic() as topic:
-            fill_topic(
-                self._cluster.bootstrap_servers,
-                topic,
-                records,
-                value_bytes=value_bytes,
-                batch_bytes=DEFAULT_BATCH_BYTES,
-            )
-            runs = [self._drive(topic, records) for _ in range(self._extent.repeats)]
-        return record_figures(value_bytes, runs)
-
-    def _drive(self, topic: str, records: int) -> Driven:
-        with self._coordinator() as (coordinator, _):
-            watched = {COORDINATOR: coordinator.pid}
-            if self._cluster.pid is not None:
-                watched[BROKER] = self._cluster.pid
-            options = DriverOptions(
-                bootstrap_servers=coordinator.address,
-                group=f"capacity-{uuid.uuid4().hex[:8]}",
-                topic=topic,
-                records=records,
-                explicit=False,
-                watched=watched,
-                deadline_s=DRIVER_GRACE_S + records / SLOWEST_RECORDS_PER_S,
-            )
-            before = coordinator.written_bytes
-            measured = run_driver_process("sharecoord_share", options)
-            self._pause(_SETTLE_S)
-            done = coordinator.counters()
-            return Driven(
-                records_per_s=measured.records / measured.seconds,
-                cpu_us={
-                    name: used * 1e6 / measured.records for name, used in measured.cpu_s.items()
-                },
-                commits_per_1000=done.commits_per_1000,
-                written_bytes=_each(before, coordinator.written_bytes, done.settled),
-                peak_mb=coordinator.peak_rss_mb,
-            )
+        extent = self._extent
+        settings = Settings(
+            records=extent.records[value_bytes], warm_up_s=DRIVE_S, duration_s=DRIVE_S
+        )
+        cell = Cell(Consumer.SHARECOORD, payload_bytes=value_bytes)
+        return record_figures(value_bytes, self._trials(settings, cell, extent.repeats, SETTLE_S))
 
     def workers(self, members: int, work_ms: float) -> WorkerFigures:
         """Cost of records of 1 kB on one partition, with members that take their time.
@@ -160,44 +82,26 @@ class Measurements:
         Raises:
             SharecoordError: It could not be measured, or no record came in time.
         """
-        seconds = _WARM_S + self._extent.idle_s
-        with self._topic() as topic, ExitStack() as stack:
-            fill_topic(
-                self._cluster.bootstrap_servers,
-                topic,
-                math.ceil(_ENOUGH * seconds * members * 1000 / work_ms),
-                value_bytes=WORKER_VALUE_BYTES,
-                batch_bytes=DEFAULT_BATCH_BYTES,
-            )
-            coordinator, directory = stack.enter_context(self._coordinator())
-            clients = stack.enter_context(
-                running_clients(
-                    directory,
-                    address=coordinator.address,
-                    topic=topic,
-                    clients=members,
-                    work_ms=work_ms,
-                )
-            )
-            if self._arrive(clients, 1):
-                raise BenchError(f"no record came within {ALL_THERE_S:.0f} s")
-            self._pause(_WARM_S)
-            begin = self._read(coordinator, clients)
-            self._pause(self._extent.idle_s)
-            end = self._read(coordinator, clients)
-        return worker_figures(members, work_ms, begin, end)
+        settings = Settings(warm_up_s=_WARM_S, duration_s=self._extent.idle_s)
+        cell = Cell(Consumer.SHARECOORD, members, client=Client.TASKS, work_ms=work_ms)
+        (figures,) = self._trials(settings, cell, 1)
+        return worker_figures(members, work_ms, figures)
 
-    def _read(self, coordinator: MeasuredCoordinator, clients: Clients) -> Reading:
-        pids = {COORDINATOR: coordinator.pid, CLIENT: clients.pid}
-        if self._cluster.pid is not None:
-            pids[BROKER] = self._cluster.pid
-        return Reading(
-            at_s=time.monotonic(),
-            records=clients.records,
-            cpu_s={name: cpu_s(pid) for name, pid in pids.items()},
-            counters=coordinator.counters(),
-            written_bytes=coordinator.written_bytes,
-        )
+    def _trials(
+        self, settings: Settings, cell: Cell, repeats: int, settle_s: float = 0.0
+    ) -> list[Mapping[str, float]]:
+        """The figures of a cell, once for each repeat."""
+        with ExitStack() as stack:
+            trials = Trials(
+                settings,
+                self._cluster,
+                self._scratch,
+                stores=Stores(stack, self._scratch),
+                tick=self.tick,
+                settle_s=settle_s,
+            )
+            trials.fill(stack, [cell], lambda _: None)
+            return [trials.run(0, cell, number + 1).trial.figures for number in range(repeats)]
 
     # -- the store ---------------------------------------------------------------------------------
 
@@ -242,7 +146,7 @@ class Measurements:
             return self._idle(coordinator, 0, None)
 
     def members(self, count: int) -> IdleFigures:
-        """So many members of one group on one empty partition.
+        """Measures `count` members of one group on one empty partition.
 
         Raises:
             SharecoordError: It could not be measured, or they did not join in time.
@@ -251,15 +155,14 @@ class Measurements:
             coordinator, directory = stack.enter_context(self._coordinator())
             watch = JoinWatch(coordinator.address, "capacity", count)
             stack.callback(watch.close)
-            clients = stack.enter_context(
-                running_clients(directory, address=coordinator.address, topic=topic, clients=count)
-            )
+            began_s = time.monotonic()
+            clients = stack.enter_context(_clients(coordinator, directory, topic, count))
             if not self._wait(clients, watch.look):
                 raise BenchError(f"{count} members did not join within {ALL_THERE_S:.0f} s")
-            return self._idle(coordinator, count, time.monotonic() - clients.began_s)
+            return self._idle(coordinator, count, time.monotonic() - began_s)
 
     def partitions(self, count: int) -> IdleFigures:
-        """So many share-partitions of one group with one member, then a restart after kill -9.
+        """Measures `count` share-partitions with one member, then a restart after kill -9.
 
         Raises:
             SharecoordError: It could not be measured, or records did not come in time.
@@ -267,11 +170,10 @@ class Measurements:
         with self._topic(count) as topic, ExitStack() as stack:
             self._fill(topic, count, partitions=count)
             coordinator, directory = stack.enter_context(self._coordinator())
-            clients = stack.enter_context(
-                running_clients(directory, address=coordinator.address, topic=topic, clients=1)
-            )
+            began_s = time.monotonic()
+            clients = stack.enter_context(_clients(coordinator, directory, topic, 1))
             missing = self._arrive(clients, count)
-            idle = self._idle(coordinator, count, time.monotonic() - clients.began_s, missing)
+            idle = self._idle(coordinator, count, time.monotonic() - began_s, missing)
             if missing:
                 return idle
             coordinator.kill()
@@ -283,7 +185,7 @@ class Measurements:
             return replace(idle, restart_s=time.monotonic() - began_s)
 
     def groups(self, count: int) -> IdleFigures:
-        """So many groups with a member and a topic each.
+        """Measures `count` groups with a member and a topic each.
 
         Raises:
             SharecoordError: It could not be measured.
@@ -292,7 +194,7 @@ class Measurements:
             return self._groups(count, prefix, own_topics=True)
 
     def fanouts(self, count: int) -> IdleFigures:
-        """So many groups with a member each, all on the same partition.
+        """Measures `count` groups with a member each, all on the same partition.
 
         Raises:
             SharecoordError: It could not be measured.
@@ -304,18 +206,14 @@ class Measurements:
     def _groups(self, count: int, topic: str, *, own_topics: bool) -> IdleFigures:
         with ExitStack() as stack:
             coordinator, directory = stack.enter_context(self._coordinator())
+            began_s = time.monotonic()
             clients = stack.enter_context(
-                running_clients(
-                    directory,
-                    address=coordinator.address,
-                    topic=topic,
-                    clients=count,
-                    own_groups=True,
-                    own_topics=own_topics,
+                _clients(
+                    coordinator, directory, topic, count, own_groups=True, own_topics=own_topics
                 )
             )
             missing = self._arrive(clients, count)
-            return self._idle(coordinator, count, time.monotonic() - clients.began_s, missing)
+            return self._idle(coordinator, count, time.monotonic() - began_s, missing)
 
     # -- what all have in common -------------------------------------------------------------------
 
@@ -326,7 +224,7 @@ class Measurements:
         all_there_s: float | None,
         missing: int = 0,
     ) -> IdleFigures:
-        self._pause(_SETTLE_S)
+        self._pause(SETTLE_S)
         begin_s, used_s = time.monotonic(), cpu_s(coordinator.pid)
         self._pause(self._extent.idle_s)
         used_s = cpu_s(coordinator.pid) - used_s
@@ -339,12 +237,12 @@ class Measurements:
             missing=missing,
         )
 
-    def _arrive(self, clients: Clients, records: int) -> int:
-        """Waits until so many records have come; how many are missing when that takes too long."""
-        self._wait(clients, lambda: clients.records >= records)
-        return max(0, records - clients.records)
+    def _arrive(self, clients: Fleet, records: int) -> int:
+        """Waits for `records` records; returns how many are missing when that takes too long."""
+        self._wait(clients, lambda: clients.board.total >= records)
+        return max(0, records - clients.board.total)
 
-    def _wait(self, clients: Clients, done: Callable[[], bool]) -> bool:
+    def _wait(self, clients: Fleet, done: Callable[[], bool]) -> bool:
         """Waits until something is done; False when that takes too long."""
         end_s = time.monotonic() + ALL_THERE_S
         while not done():
@@ -402,13 +300,7 @@ class Measurements:
 
 
 def finish(consumer: Any, records: int, pattern: Pattern, deadline_s: float) -> None:
-    """Takes records until so many are finished.
-
-    Args:
-        consumer: A subscribed share consumer, in explicit mode for `Pattern.ALTERNATING`.
-        records: How many.
-        pattern: How to acknowledge.
-        deadline_s: How long it may take.
+    """Takes records until `records` of them are finished.
 
     Raises:
         BenchError: A message is an error, or time is over.
@@ -433,45 +325,59 @@ def finish(consumer: Any, records: int, pattern: Pattern, deadline_s: float) -> 
         consumer.commit_sync()
 
 
-def record_figures(value_bytes: int, runs: list[Driven]) -> RecordFigures:
-    """Medians with least and greatest of at least one run."""
-    speeds, peaks = (
-        Spread.of(run.records_per_s for run in runs),
-        Spread.of(run.peak_mb for run in runs),
+def _clients(
+    coordinator: MeasuredCoordinator,
+    directory: Path,
+    topic: str,
+    count: int,
+    *,
+    own_groups: bool = False,
+    own_topics: bool = False,
+) -> Fleet:
+    """A process of asynchronous members that take small records; the rest is as in `LoadJob`."""
+    cell = Cell(Consumer.SHARECOORD, count, payload_bytes=_SMALL.payload_bytes, client=Client.TASKS)
+    job = LoadJob(
+        cell,
+        coordinator.address,
+        "capacity",
+        topic,
+        own_groups=own_groups,
+        own_topics=own_topics,
     )
-    assert speeds is not None, "there is a run"
-    assert peaks is not None, "there is a run"
-    costs = {name: Spread.of(run.cpu_us[name] for run in runs) for name in runs[0].cpu_us}
+    return Fleet(job, directory, per_process=count)
+
+
+def record_figures(value_bytes: int, runs: Sequence[Mapping[str, float]]) -> RecordFigures:
+    """Medians with least and greatest of the figures of at least one trial."""
+    known = [name for name in PROCESSES if cpu_figure(name) in runs[0]]
     return RecordFigures(
         value_bytes=value_bytes,
-        records_per_s=speeds,
-        cpu_us={name: cost for name, cost in costs.items() if cost is not None},
-        commits_per_1000=Spread.of(
-            run.commits_per_1000 for run in runs if run.commits_per_1000 is not None
-        ),
-        written_bytes=Spread.of(run.written_bytes for run in runs if run.written_bytes is not None),
-        peak_mb=peaks,
+        records_per_s=Spread.of(run["records_per_s"] for run in runs),
+        # CPU seconds per million records are microseconds per record.
+        cpu_us={name: Spread.of(run[cpu_figure(name)] for run in runs) for name in known},
+        commits_per_1000=spread_of(run.get("commits_per_1000") for run in runs),
+        written_bytes=spread_of(run.get("store_bytes_per_record") for run in runs),
+        peak_mb=Spread.of(run["coordinator_peak_mb"] for run in runs),
     )
 
 
-def worker_figures(members: int, work_ms: float, begin: Reading, end: Reading) -> WorkerFigures:
-    """What happened between two moments.
+def worker_figures(members: int, work_ms: float, figures: Mapping[str, float]) -> WorkerFigures:
+    """The figures of a trial.
 
     Raises:
         BenchError: No record was handled.
     """
-    records = end.records - begin.records
-    if not records:
+    if not figures["records_per_s"]:
         raise BenchError(f"{members} members handled no record within a window")
     return WorkerFigures(
         members=members,
         work_ms=work_ms,
-        records_per_s=records / (end.at_s - begin.at_s),
+        records_per_s=figures["records_per_s"],
         cpu_us={
-            name: 1e6 * (used - begin.cpu_s[name]) / records for name, used in end.cpu_s.items()
+            name: figures[cpu_figure(name)] for name in PROCESSES if cpu_figure(name) in figures
         },
-        commits_per_1000=end.counters.since(begin.counters).commits_per_1000,
-        written_bytes=_each(begin.written_bytes, end.written_bytes, records),
+        commits_per_1000=figures.get("commits_per_1000"),
+        written_bytes=figures.get("store_bytes_per_record"),
     )
 
 

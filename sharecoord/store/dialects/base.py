@@ -36,6 +36,10 @@ class Dialect(abc.ABC):
     ddl_commits: bool = False
     """Whether every statement that changes the schema commits what was done before."""
 
+    def fits(self, payload: Sequence[bytes | None]) -> bool:
+        """See `ports.Store.fits`; known from `check_server` on."""
+        return True
+
     @abc.abstractmethod
     def make_engine(self) -> Engine:
         """An engine whose transactions begin as the store needs them."""

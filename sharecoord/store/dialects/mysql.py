@@ -43,6 +43,13 @@ OLDEST_MARIADB = (10, 6)
 IDLE_TIMEOUT_S = 3600
 """The server ends a session that says nothing for so long; its default may be much shorter."""
 
+STATEMENT_BYTES = 16 << 10
+"""What a statement with one payload takes beside it: words, numbers, texts of members."""
+
+WRITTEN_BYTES = 2
+"""So many a byte of a payload takes at most: values are written into the statement, as hex digits
+or with escapes."""
+
 # 64 characters at most, one name space for the whole server.
 _KEY = "CONCAT('sharecoord.', LEFT(SHA2(CONCAT(DATABASE(), '/', %s), 256), 40))"
 _COLLATIONS = {True: "utf8mb4_nopad_bin", False: "utf8mb4_0900_bin"}
@@ -80,6 +87,15 @@ class MySqlDialect(ServerDialect):
     end_session_sql = "KILL %s"
     locked_sql = f"SELECT IS_USED_LOCK({_KEY}) IS NOT NULL"
 
+    _packet_max_bytes: int | None = None
+    """The server's max_allowed_packet; None = not known yet."""
+
+    def fits(self, payload: Sequence[bytes | None]) -> bool:
+        if self._packet_max_bytes is None:
+            return True
+        size = sum(len(part) for part in payload if part)
+        return WRITTEN_BYTES * size <= self._packet_max_bytes - STATEMENT_BYTES
+
     def create_engine(self) -> Engine:
         answer_s = self._answer_timeout_ms / 1000
         engine = create_engine(
@@ -110,9 +126,11 @@ class MySqlDialect(ServerDialect):
                 f"{self.where}: {name} {version[0]}.{version[1]} is too old. Use "
                 f"{oldest[0]}.{oldest[1]} or newer"
             )
-        flush, binlog, sync = connection.exec_driver_sql(
-            "SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog"
+        flush, binlog, sync, packet_max_bytes = connection.exec_driver_sql(
+            "SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, "
+            "@@max_allowed_packet"
         ).one()
+        self._packet_max_bytes = int(packet_max_bytes)
         if int(flush) != 1:
             log.warning(NOT_DURABLE, fix="innodb_flush_log_at_trx_commit = 1", store=self.where)
         if int(binlog) and int(sync) != 1:

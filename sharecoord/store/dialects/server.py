@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -98,6 +99,8 @@ class ServerDialect(Dialect):
         self._locks: list[str] = []
         self._engine: Engine | None = None
         self._guard: Any = None
+        self._keeping = threading.Lock()
+        """Renewals and commits have threads of their own, and both look at the guard."""
         self._sessions: set[int] = set()
         """Those of ours since all locks were held last; the server may not know of their end."""
 
@@ -122,8 +125,9 @@ class ServerDialect(Dialect):
         self._lock_all()
 
     def keep(self) -> None:
-        if self._locks and not self._guard_answers():
-            self._lock_all()
+        with self._keeping:
+            if self._locks and not self._guard_answers():
+                self._lock_all()
 
     def give_back(self) -> None:
         self._locks = []

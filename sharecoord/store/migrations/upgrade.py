@@ -40,7 +40,7 @@ def upgrade_schema(
     except (CommandError, RevisionError):
         raise StoreVersionError(
             f"{where} has schema {revision}, written by sharecoord {release or '(unknown)'}; this "
-            f"release knows schemas up to {head}. Run that release or a newer one"
+            f"version knows schemas up to {head}. Run the version that wrote it, or a newer one"
         ) from None
     waiting = [step.revision for step in missing if getattr(step.module, "needs_downtime", False)]
     if waiting and not may_need_downtime:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sharecoord.core.changes import PartitionKey
-from sharecoord.core.placement import wanted_owner
+from sharecoord.core.fleet.placement import wanted_owner
 from sharecoord.core.states import RecordState
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.databases import drop_space, execute, make_space

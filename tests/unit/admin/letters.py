@@ -32,7 +32,7 @@ async def with_letters(bench: Bench, group: str = "g", **settings: str) -> FakeM
     if bench.log.find("dead", 0) is None:
         deliver(bench)
     more = {f"errors.deadletterqueue.{name.replace('_', '.')}": v for name, v in settings.items()}
-    await bench.admin.alter_configs(group, {NAME: "dead", **more}, [])
+    await bench.admin.alter_group_configs(group, {NAME: "dead", **more}, [])
     return await bench.member(f"m-{group}", group)
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sharecoord.core.changes import PartitionKey
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import CoordinatorInfo, PartitionView, ResetCommand, ResetTo
+from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
+from sharecoord.runtime.admin.descriptions import PartitionView
+from sharecoord.runtime.admin.reset import ResetCommand, ResetTo
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.harness import FakeMember, World

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from sharecoord.core.pauses import WHOLE_GROUP
+from sharecoord.core.dispatch.pauses import WHOLE_GROUP
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import InvalidConfigError, StoreUnavailableError
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import ResetKind, ResetTo
+from sharecoord.runtime.admin.admin import Admin
+from sharecoord.runtime.admin.flood_watch import FloodWatch
+from sharecoord.runtime.admin.reset import ResetKind, ResetTo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.flood_watch import FloodWatch
 from sharecoord.testing.harness import FakeMember, World
 from sharecoord.testing.virtual_time import virtual as virtual_time
 from tests.unit.admin.support import INFO, Bench, virtual
@@ -38,7 +38,9 @@ def watch(coordinator: Coordinator) -> None:
 
 async def breaker(bench: Bench, **more: str) -> None:
     bench.world.dead_letters.topics["dead"] = []
-    await bench.admin.alter_configs("g", SETTINGS | {FLOOD + k: v for k, v in more.items()}, [])
+    await bench.admin.alter_group_configs(
+        "g", SETTINGS | {FLOOD + k: v for k, v in more.items()}, []
+    )
     watch(bench.coordinator)
 
 
@@ -68,7 +70,7 @@ async def test_a_flood_pauses_the_group_until_it_is_resumed(bench: Bench) -> Non
     await asyncio.sleep(60)
     assert member.received == 100
     # It begins anew: the former flood does not stop it again.
-    await bench.admin.resume_group("g", [WHOLE_GROUP])
+    await bench.admin.resume_group("g")
     await work(member, range(100, 105), 40)
     await asyncio.sleep(5)
     assert (member.received, pauses(bench.world)) == (140, [])
@@ -91,7 +93,7 @@ async def test_few_or_late_or_none_of_them_do_not(bench: Bench) -> None:
         await work(member, range(100 + 15 * turn, 115 + 15 * turn), 15)
         await asyncio.sleep(25)
     assert pauses(bench.world) == []
-    await bench.admin.alter_configs("g", {}, [FLOOD + "ratio"])
+    await bench.admin.alter_group_configs("g", {}, [FLOOD + "ratio"])
     bench.log.append("orders", 200)
     await work(member, range(250, 450), 200)
     await asyncio.sleep(5)
@@ -145,7 +147,7 @@ async def test_what_was_before_the_breaker_was_set_is_none(bench: Bench) -> None
     member = await bench.member()
     await work(member, range(100))
     await asyncio.sleep(3)
-    await bench.admin.alter_configs("g", {FLOOD + "ratio": "0.5"}, [])
+    await bench.admin.alter_group_configs("g", {FLOOD + "ratio": "0.5"}, [])
     await asyncio.sleep(3)
     assert pauses(bench.world) == []
     bench.log.append("orders", 30)
@@ -182,7 +184,7 @@ async def test_a_store_that_is_away_is_tried_again(bench: Bench) -> None:
 async def test_bad_settings_are_refused_by_name(bench: Bench) -> None:
     for name, text in (("ratio", "1.5"), ("window.ms", "10"), ("min.records", "0")):
         with pytest.raises(InvalidConfigError, match=FLOOD + name):
-            await bench.admin.alter_configs("g", {FLOOD + name: text}, [])
+            await bench.admin.alter_group_configs("g", {FLOOD + name: text}, [])
 
 
 @contextlib.asynccontextmanager

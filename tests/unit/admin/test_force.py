@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from sharecoord.core.dead_letters import PREFIX
-from sharecoord.core.decisions import AcknowledgedRange
+from sharecoord.core.letters.dead_letters import PREFIX
 from sharecoord.core.limits import CHECKPOINT_HEADER_BYTES_MAX
-from sharecoord.core.passed_over import PASSED_OVER_MAX
-from sharecoord.core.pauses import PauseScope
+from sharecoord.core.partition.decisions import AcknowledgedRange
+from sharecoord.core.partition.passed_over import PASSED_OVER_MAX
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, ForceAction, RecordState
 from sharecoord.errors import (
     GroupNotFoundError,
@@ -20,26 +19,29 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     UnknownTopicOrPartitionError,
 )
-from sharecoord.runtime.admin_types import ForcedRange
+from sharecoord.runtime.admin.force import ForcedRange
+from sharecoord.runtime.admin.in_flight import PartitionName
+from sharecoord.runtime.kernel.context import Limits
 from sharecoord.testing.harness import FakeMember, actor_of
 from tests.unit.admin.support import Bench, virtual
 from tests.unit.runtime.worlds import counts, offsets
 
-SKIP, FINISH, RELEASE = ForceAction.ARCHIVE, ForceAction.FINISH, ForceAction.RELEASE
+SKIP, FINISH, RELEASE = ForceAction.SKIP, ForceAction.FINISH, ForceAction.RELEASE
 RECORDS = 100
+ORDERS = PartitionName("orders", 0)
 
 
 async def force(
     bench: Bench, action: ForceAction, first: int, last: int = -1, *, dry_run: bool = False
 ) -> list[ForcedRange]:
     span = first, max(first, last)
-    return await bench.admin.force_records("g", ("orders", 0), span, action, dry_run=dry_run)
+    return await bench.admin.force_records("g", ORDERS, *span, action, dry_run=dry_run)
 
 
 async def holding(bench: Bench, **settings: str) -> FakeMember:
     """A member that holds all records."""
     config = {f"share.{name.replace('_', '.')}": text for name, text in settings.items()}
-    await bench.admin.alter_configs("g", config, [])
+    await bench.admin.alter_group_configs("g", config, [])
     member = await bench.member()
     await asyncio.sleep(1)
     assert member.received == RECORDS
@@ -92,7 +94,7 @@ async def test_a_record_is_skipped_and_the_window_moves_over_it(bench: Bench) ->
     assert await force(bench, SKIP, 50) == [ForcedRange(50, 50, "acquired", "archived", "m1", 1)]
     view = await bench.partition()
     assert (view.start_offset, view.archived_records, view.lag) == (1, 1, 98)
-    rows = (await bench.admin.list_in_flight("g", "orders", 0, from_offset=50)).ranges
+    rows = await bench.admin.list_in_flight("g", ORDERS, from_offset=50)
     assert (rows[0].state, rows[0].reason) == (RecordState.ARCHIVED, "ADMIN")
     first = await member.next_delivery()
     result = await member.acknowledge(first, first=50, last=50)
@@ -107,7 +109,7 @@ async def test_a_record_is_skipped_and_the_window_moves_over_it(bench: Bench) ->
 async def test_a_record_is_released_and_its_holder_has_lost_it(bench: Bench) -> None:
     member = await holding(bench)
     other = await bench.member("m2")
-    await bench.admin.pause_group("g", [PauseScope(member_id="m1")])
+    await bench.admin.pause_group("g", member_ids=["m1"])
     assert await force(bench, RELEASE, 7) == [ForcedRange(7, 7, "acquired", "available", "m1", 1)]
     delivery = await other.next_delivery(1)
     assert (offsets(delivery), counts(delivery)) == ([7], {2})
@@ -119,7 +121,8 @@ async def test_a_record_is_released_and_its_holder_has_lost_it(bench: Bench) -> 
 @virtual
 async def test_what_waits_for_its_time_is_due_at_once_wherever_it_waits(bench: Bench) -> None:
     """Also delayed ranges that are left to the store."""
-    bench.coordinator.context.parking = bench.coordinator.context.parking._replace(kept=2, most=4)
+    context = bench.coordinator.context
+    context.limits = Limits(parking=context.limits.parking._replace(kept=2, most=4))
     member = await holding(bench)
     (delivery,) = [*member.deliveries]
     for offset in range(0, 40, 2):
@@ -213,7 +216,7 @@ async def test_what_is_settled_already_stays_as_it_is(bench: Bench) -> None:
 async def test_a_release_for_the_last_time_makes_a_dead_letter(bench: Bench) -> None:
     bench.world.dead_letters.topics["dead"] = []
     config = {"errors.deadletterqueue.topic.name": "dead", "share.delivery.count.limit": "1"}
-    await bench.admin.alter_configs("g", config, [])
+    await bench.admin.alter_group_configs("g", config, [])
     await bench.member()
     await asyncio.sleep(1)
     (found,) = await force(bench, RELEASE, 5)
@@ -231,7 +234,7 @@ async def test_a_letter_takes_a_small_checkpoint_along_and_no_large_one(bench: B
     """As the letter of any release for the last time."""
     bench.world.dead_letters.topics["dead"] = []
     config = {"errors.deadletterqueue.topic.name": "dead", "share.delivery.count.limit": "1"}
-    await bench.admin.alter_configs("g", config, [])
+    await bench.admin.alter_group_configs("g", config, [])
     member = await bench.member()
     await asyncio.sleep(1)
     (delivery,) = member.deliveries
@@ -279,12 +282,12 @@ async def test_order_is_kept(bench: Bench) -> None:
     log.create("keyed", 1)
     for key in (b"a", b"b", b"a", b"b", b"a"):
         log.append("keyed", 1, key=key)
-    await bench.admin.alter_configs("g", {"share.ordering": "key"}, [])
+    await bench.admin.alter_group_configs("g", {"share.ordering": "key"}, [])
     member = await bench.member(topic="keyed")
     await asyncio.sleep(1)
     held = await member.take(5)
     other = await bench.member("m2", topic="keyed")
-    found = await bench.admin.force_records("g", ("keyed", 0), (2, 2), RELEASE)
+    found = await bench.admin.force_records("g", PartitionName("keyed", 0), 2, 2, RELEASE)
     assert [(each.before, each.after) for each in found] == [("acquired", "available")]
     await asyncio.sleep(1)
     # Offset 0 of key a is still held: nobody else may go on with that key.
@@ -333,7 +336,7 @@ async def test_bad_input_is_one_clear_error(bench: Bench) -> None:
     await holding(bench)
     for place in (("orders", 2), ("nowhere", 0)):
         with pytest.raises(UnknownTopicOrPartitionError, match="has no share-partition"):
-            await bench.admin.force_records("g", place, (0, 0), SKIP)
+            await bench.admin.force_records("g", PartitionName(*place), 0, 0, SKIP)
     for first, last, text in (
         (-1, 5, "offsets -1 to 5 are no range"),
         (6, 5, "offsets 6 to 5 are no range"),
@@ -341,7 +344,7 @@ async def test_bad_input_is_one_clear_error(bench: Bench) -> None:
         (90, 100, r"offset 100 of orders\[0\] does not exist yet: the log ends at 100"),
     ):
         with pytest.raises(InvalidRequestError, match=text):
-            await bench.admin.force_records("g", ("orders", 0), (first, last), SKIP)
+            await bench.admin.force_records("g", ORDERS, first, last, SKIP)
 
 
 @virtual

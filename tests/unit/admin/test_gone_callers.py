@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sharecoord.runtime.admin_types import ResetCommand, ResetKind, ResetTo
+from sharecoord.errors import StoreUnavailableError
+from sharecoord.runtime.admin.reset import ResetCommand, ResetKind, ResetTo
 
 from .support import Bench, virtual
 
@@ -56,7 +57,7 @@ async def test_settings_are_in_force_where_they_are_stored(bench: Bench) -> None
     was_left = []
     for steps in range(LAST):
         change = {"share.delivery.count.limit": str(steps % 8 + 2)}
-        was_left.append(await left_after(steps, bench.admin.alter_configs("g", change, [])))
+        was_left.append(await left_after(steps, bench.admin.alter_group_configs("g", change, [])))
         (stored,) = (row for row in bench.world.store.load_groups() if row.group_id == "g")
         limit = stored.config.get("share.delivery.count.limit", "5")
         assert group.settings.delivery_limit == int(limit)
@@ -88,7 +89,7 @@ def test_a_failure_that_nobody_hears_of_is_logged(capsys: pytest.CaptureFixture[
     @virtual
     async def go_away(bench: Bench) -> None:
         change = {"share.delivery.count.limit": "4"}
-        task = asyncio.create_task(bench.admin.alter_configs("g", change, []))
+        task = asyncio.create_task(bench.admin.alter_group_configs("g", change, []))
         await asyncio.sleep(STEP_S)
         bench.world.caller.down = True
         task.cancel()
@@ -104,7 +105,9 @@ async def test_a_change_that_is_stopped_before_its_first_step_is_not_waited_for(
     bench: Bench,
 ) -> None:
     """Python warns of a coroutine that nobody ever ran, which fails this test."""
-    caller = asyncio.create_task(bench.admin.alter_configs("g", {"share.ordering": "key"}, []))
+    caller = asyncio.create_task(
+        bench.admin.alter_group_configs("g", {"share.ordering": "key"}, [])
+    )
     await asyncio.sleep(0)
     (change,) = (task for task in asyncio.all_tasks() if task.get_name() == "operator")
     change.cancel()
@@ -113,3 +116,32 @@ async def test_a_change_that_is_stopped_before_its_first_step_is_not_waited_for(
     del change
     gc.collect()
     assert "g" not in {row.group_id for row in bench.world.store.load_groups()}
+
+
+@virtual
+async def test_what_is_to_be_seen_later_makes_no_deleted_group_again(bench: Bench) -> None:
+    await bench.coordinator.groups.open("g")
+    away = StoreUnavailableError("away", retry_after_ms=50)
+    bench.world.store.fail_next(away, method="ensure_group")
+    with pytest.raises(StoreUnavailableError):
+        await bench.admin.alter_group_configs("g", {"share.delivery.count.limit": "4"}, [])
+    assert await bench.admin.delete_groups(["g"]) == {"g": None}
+    await asyncio.sleep(60)
+    assert bench.coordinator.groups == {}
+    assert bench.world.store.load_groups() == []
+    assert "refresh" not in {task.get_name() for task in asyncio.all_tasks()}
+
+
+@virtual
+async def test_what_could_not_be_seen_is_looked_at_by_one_until_it_is(bench: Bench) -> None:
+    group = await bench.coordinator.groups.open("g")
+    away = StoreUnavailableError("away", retry_after_ms=50)
+    for limit in ("4", "6"):
+        bench.world.store.fail_next(away, method="ensure_group")
+        with pytest.raises(StoreUnavailableError):
+            await bench.admin.alter_group_configs("g", {"share.delivery.count.limit": limit}, [])
+    assert [t.get_name() for t in asyncio.all_tasks()].count("refresh") == 1
+    bench.world.store.fail_next(away, method="load_groups")
+    before = group.settings.delivery_limit
+    await asyncio.sleep(5)
+    assert (before, group.settings.delivery_limit) == (5, 6)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sharecoord.config.group import GroupSource
-from sharecoord.core.decisions import AcknowledgedRange
+from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.errors import (
     GroupNotEmptyError,
@@ -17,9 +17,13 @@ from sharecoord.errors import (
     StoreUnavailableError,
     UnknownTopicOrPartitionError,
 )
-from sharecoord.runtime.admin_types import GroupListing, GroupState, ResetKind, ResetTo
+from sharecoord.runtime.admin.groups import GroupListing, GroupState
+from sharecoord.runtime.admin.in_flight import PartitionName
+from sharecoord.runtime.admin.reset import ResetKind, ResetTo
 
 from .support import INFO, Bench, virtual
+
+ORDERS = PartitionName("orders", 0)
 
 LOCK = "share.record.lock.duration.ms"
 
@@ -28,7 +32,7 @@ LOCK = "share.record.lock.duration.ms"
 async def test_groups_are_listed_by_name_and_state(bench: Bench) -> None:
     assert await bench.admin.list_groups() == []
     await bench.member(group="b")
-    await bench.admin.alter_configs("a", {LOCK: "20000"}, [])
+    await bench.admin.alter_group_configs("a", {LOCK: "20000"}, [])
     listed = await bench.admin.list_groups()
     assert listed == [GroupListing("a", GroupState.EMPTY), GroupListing("b", GroupState.STABLE)]
     assert await bench.admin.list_groups([GroupState.EMPTY]) == listed[:1]
@@ -61,7 +65,7 @@ async def test_the_lag_is_kafkas_even_while_reading_is_held_back(bench: Bench) -
     await member.next_delivery()
     bench.log.append("orders", 1_000)
     actor = bench.coordinator.groups["g"].partitions["orders", 0]
-    actor.log_end_offset = 100
+    actor.log.end_offset = 100
     assert (await bench.partition()).lag == 1_100
 
 
@@ -86,29 +90,29 @@ async def test_an_unknown_group_is_answered_inside(bench: Bench) -> None:
 @virtual
 async def test_only_what_is_asked_for_is_described(bench: Bench) -> None:
     await bench.member()
-    (group,) = await bench.admin.describe_groups(members=False, offsets=False)
+    (group,) = await bench.admin.describe_groups(include_members=False, include_offsets=False)
     assert (group.members, group.partitions, group.member_count) == ((), (), 1)
 
 
 @virtual
 async def test_settings_are_stored_as_canonical_text_and_act_at_once(bench: Bench) -> None:
     await bench.member()
-    await bench.admin.alter_configs("g", {LOCK: "20s"}, [])
+    await bench.admin.alter_group_configs("g", {LOCK: "20s"}, [])
     live = bench.coordinator.groups["g"]
     assert live.config.lock_duration_ms == 20_000
     assert bench.world.store.ensure_group("g").config == {LOCK: "20000"}
-    entries = {entry.name: entry for entry in await bench.admin.describe_configs("g")}
+    entries = {entry.name: entry for entry in await bench.admin.describe_group_configs("g")}
     assert (entries[LOCK].value, entries[LOCK].source) == ("20000", GroupSource.GROUP)
-    await bench.admin.alter_configs("g", {}, [LOCK])
+    await bench.admin.alter_group_configs("g", {}, [LOCK])
     assert live.config.lock_duration_ms == 30_000
     assert live.settings.lock_duration_ms == 30_000
 
 
 @virtual
 async def test_settings_can_be_set_before_the_group_exists(bench: Bench) -> None:
-    entries = {entry.name: entry for entry in await bench.admin.describe_configs("new")}
+    entries = {entry.name: entry for entry in await bench.admin.describe_group_configs("new")}
     assert entries["share.auto.offset.reset"].source is GroupSource.COORDINATOR
-    await bench.admin.alter_configs("new", {"share.auto.offset.reset": "latest"}, [])
+    await bench.admin.alter_group_configs("new", {"share.auto.offset.reset": "latest"}, [])
     await bench.member(group="new")
     await asyncio.sleep(1)
     assert (await bench.partition(group="new")).start_offset == 100
@@ -116,7 +120,7 @@ async def test_settings_can_be_set_before_the_group_exists(bench: Bench) -> None
 
 @virtual
 async def test_bad_settings_change_nothing(bench: Bench) -> None:
-    alter = bench.admin.alter_configs
+    alter = bench.admin.alter_group_configs
     with pytest.raises(InvalidConfigError, match=LOCK):
         await alter("g", {LOCK: "soon", "share.delivery.count.limit": "7"}, [])
     with pytest.raises(InvalidConfigError, match=r"share\.delivery\.count\.limit"):
@@ -138,7 +142,7 @@ async def test_changes_at_the_same_time_do_not_undo_each_other(bench: Bench) -> 
     names = [LOCK, "share.delivery.count.limit", "share.session.timeout.ms"]
     values = ["20000", "7", "50000"]
     pairs = zip(names, values, strict=True)
-    await asyncio.gather(*(bench.admin.alter_configs("g", {n: v}, []) for n, v in pairs))
+    await asyncio.gather(*(bench.admin.alter_group_configs("g", {n: v}, []) for n, v in pairs))
     config = bench.coordinator.groups["g"].config
     assert (config.lock_duration_ms, config.delivery_count_limit) == (20_000, 7)
     assert config.session_timeout_ms == 50_000
@@ -150,7 +154,7 @@ async def test_a_failed_write_leaves_the_live_group_as_stored(bench: Bench) -> N
     error = StoreUnavailableError("database is away")
     bench.world.store.fail_next(error, method="save_group_config")
     with pytest.raises(StoreUnavailableError):
-        await bench.admin.alter_configs("g", {LOCK: "20s"}, [])
+        await bench.admin.alter_group_configs("g", {LOCK: "20s"}, [])
     assert bench.coordinator.groups["g"].config.lock_duration_ms == 30_000
 
 
@@ -237,9 +241,8 @@ async def test_checkpoints_are_counted_by_range(bench: Bench) -> None:
     await member.acknowledge(delivery, AcknowledgeType.ACCEPT, first=20, last=29)
 
     async def listed(**which: int) -> list[tuple[int, int, tuple[int, int]]]:
-        view = await bench.admin.list_in_flight("g", "orders", 0, **which)
-        rows = zip(view.ranges, view.checkpoints, strict=True)
-        return [(r.first_offset, r.last_offset, of_range) for r, of_range in rows]
+        found = await bench.admin.list_in_flight("g", ORDERS, **which)
+        return [(r.first_offset, r.last_offset, (r.checkpoints, r.checkpoint_bytes)) for r in found]
 
     every = await listed()
     assert [each for each in every if each[2][0]] == [
@@ -256,30 +259,31 @@ async def test_ranges_in_flight_are_listed_in_pages(bench: Bench) -> None:
     (delivery, *_) = await member.take(100)
     for offset in (10, 20, 30):
         await member.acknowledge(delivery, AcknowledgeType.ACCEPT, first=offset, last=offset)
-    found = await bench.admin.list_in_flight("g", "orders", 0, max_ranges=2)
-    assert [(r.first_offset, r.last_offset) for r in found.ranges] == [(0, 9), (11, 19)]
-    first = found.ranges[0]
+    found = await bench.admin.list_in_flight("g", ORDERS, max_ranges=2)
+    assert [(r.first_offset, r.last_offset) for r in found] == [(0, 9), (11, 19)]
+    first = found[0]
     assert (first.state, first.member_id) == (RecordState.ACQUIRED, "m1")
-    assert 0 < first.deadline_ms - found.store_now_ms <= 30_000
-    rest = await bench.admin.list_in_flight("g", "orders", 0, from_offset=20)
-    assert [(r.first_offset, r.last_offset) for r in rest.ranges] == [(21, 29), (31, 99)]
-    assert {*found.checkpoints, *rest.checkpoints} == {(0, 0)}
+    assert first.lock_remaining_ms is not None
+    assert 0 < first.lock_remaining_ms <= 30_000
+    rest = await bench.admin.list_in_flight("g", ORDERS, from_offset=20)
+    assert [(r.first_offset, r.last_offset) for r in rest] == [(21, 29), (31, 99)]
+    assert {each.checkpoints for each in (*found, *rest)} == {0}
 
 
 @virtual
 async def test_listing_what_is_not_there_names_it(bench: Bench) -> None:
     listing = bench.admin.list_in_flight
     with pytest.raises(GroupNotFoundError):
-        await listing("g", "orders", 0)
+        await listing("g", ORDERS)
     await bench.member()
     with pytest.raises(UnknownTopicOrPartitionError, match=r"orders\[9\]"):
-        await listing("g", "orders", 9)
+        await listing("g", PartitionName("orders", 9))
     with pytest.raises(UnknownTopicOrPartitionError):
-        await listing("g", "orders", 0, topic_id="00" * 16)
+        await listing("g", PartitionName("orders", 0, "00" * 16))
     with pytest.raises(InvalidRequestError, match="max_ranges is 10001"):
-        await listing("g", "orders", 0, max_ranges=10_001)
+        await listing("g", ORDERS, max_ranges=10_001)
     with pytest.raises(InvalidRequestError, match="from_offset is -1"):
-        await listing("g", "orders", 0, from_offset=-1)
+        await listing("g", ORDERS, from_offset=-1)
 
 
 @virtual
@@ -293,6 +297,6 @@ async def test_nothing_named_is_an_error(bench: Bench) -> None:
 @virtual
 async def test_the_coordinator_describes_itself(bench: Bench) -> None:
     await asyncio.sleep(5)
-    view = bench.admin.describe_coordinator()
+    view = await bench.admin.describe_coordinator()
     assert (view.coordinator_id, view.info) == ("c1", INFO)
     assert 5_000 <= view.uptime_ms < 6_000

@@ -16,7 +16,7 @@ from sharecoord.errors import (
     LimitExceededError,
     StoreUnavailableError,
 )
-from sharecoord.runtime.admin_keys import key_text
+from sharecoord.runtime.admin.keys import key_text
 from sharecoord.testing.virtual_time import run_virtual
 from tests.unit.admin.support import Bench, bench, virtual
 from tests.unit.runtime.worlds import offsets, until
@@ -26,7 +26,7 @@ KEYED = {"share.ordering": "key", "share.auto.offset.reset": "earliest"}
 
 async def keyed(bench: Bench, *keys: bytes | None, group: str = "g") -> None:
     """A group in key order, and records with these keys behind the first 100 of `orders`."""
-    await bench.admin.alter_configs(group, KEYED, [])
+    await bench.admin.alter_group_configs(group, KEYED, [])
     for key in keys:
         bench.log.append("orders", key=key, partition=1)
 
@@ -97,12 +97,12 @@ async def test_it_survives_a_crash_and_nothing_of_it_goes_out(bench: Bench) -> N
     delivery = await member.next_delivery(timeout_s=60)
     assert offsets(delivery) == [3]
     order = next(
-        actor.partition.window.order
+        actor.partition.order
         for actor in bench.coordinator.groups["g"].partitions.values()
         if actor.key.partition == 1 and actor.partition
     )
     assert order is not None
-    assert order.parked == 2
+    assert order.blocked_records == 2
 
 
 @virtual
@@ -136,9 +136,9 @@ async def test_order_by_key_can_not_go_before_its_blocked_keys(bench: Bench) -> 
     await bench.admin.block_keys("g", [b"a"])
     for deleted, change in (([], {"share.ordering": "unordered"}), (["share.ordering"], {})):
         with pytest.raises(InvalidConfigError, match=r"blocked keys \(1\) would.*unblock --all"):
-            await bench.admin.alter_configs("g", change, deleted)
+            await bench.admin.alter_group_configs("g", change, deleted)
     await bench.admin.unblock_keys("g", [b"a"])
-    await bench.admin.alter_configs("g", {"share.ordering": "unordered"}, [])
+    await bench.admin.alter_group_configs("g", {"share.ordering": "unordered"}, [])
 
 
 def test_a_group_may_be_new_where_all_keep_order() -> None:
@@ -175,7 +175,7 @@ def test_bad_input_is_refused(keys: list[bytes], reason: str, error: type[Any], 
 @virtual
 async def test_groups_without_order_by_key_are_refused_with_the_fix(bench: Bench) -> None:
     for ordering in ("unordered", "partition"):
-        await bench.admin.alter_configs("g", {"share.ordering": ordering}, [])
+        await bench.admin.alter_group_configs("g", {"share.ordering": ordering}, [])
         with pytest.raises(InvalidRequestError, match=rf"={ordering}: .* share.ordering=key first"):
             await bench.admin.block_keys("g", [b"a"])
     with pytest.raises(InvalidRequestError, match="=unordered"):
@@ -207,7 +207,7 @@ async def test_a_record_under_a_lock_runs_on_and_comes_back_to_wait(bench: Bench
     group = bench.coordinator.groups["g"]
     (actor,) = (a for a in group.partitions.values() if a.key.partition == 1)
     assert actor.partition is not None
-    await until(lambda: actor.partition and actor.partition.window.order.parked == 1, step_s=0.1)
+    await until(lambda: actor.partition and actor.partition.order.blocked_records == 1, step_s=0.1)
     assert actor.partition.window.acquired == 0
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sharecoord.core.dead_letters import KAFKA_PREFIX, PAYLOAD_HEADER
-from sharecoord.core.lanes import MarkKind
-from sharecoord.core.letter_filter import LetterFilter
+from sharecoord.core.letters.dead_letters import KAFKA_PREFIX, PAYLOAD_HEADER
+from sharecoord.core.letters.filter import LetterFilter
+from sharecoord.core.letters.lanes import MarkKind
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import (
     GroupNotFoundError,
@@ -22,8 +22,10 @@ from sharecoord.errors import (
     StoreUnavailableError,
     UnknownTopicOrPartitionError,
 )
-from sharecoord.runtime import admin_letters, letter_plan
-from sharecoord.runtime.letter_types import LetterCommand, LetterRun, LetterState
+from sharecoord.runtime.admin import letters as admin_letters
+from sharecoord.runtime.letters import plan as letter_plan
+from sharecoord.runtime.letters.plan import LetterCommand, LetterRun
+from sharecoord.runtime.letters.scan import LetterPlace, LetterState
 from sharecoord.testing.harness import FakeMember
 
 from .letters import NAME, deliver, put, reject, with_letters
@@ -38,8 +40,10 @@ async def run(bench: Bench, kind: MarkKind = REDRIVE, **more: Any) -> LetterRun:
     wanted = {name: more.pop(name) for name in list(more) if name in LetterFilter.__slots__}
     dead = more.pop("dead", "")
     meant = LetterFilter(**wanted)
-    command = LetterCommand(kind, "g", meant, all_letters=not wanted, topic=dead, **more)
-    return await bench.admin.letters.run(command)
+    command = LetterCommand("g", meant, all_letters=not wanted, topic=dead, **more)
+    if kind is DISCARD:
+        return await bench.admin.discard_dead_letters(command)
+    return await bench.admin.redrive_dead_letters(command)
 
 
 def first_of(result: LetterRun) -> list[int]:
@@ -47,7 +51,7 @@ def first_of(result: LetterRun) -> list[int]:
 
 
 async def states(bench: Bench) -> dict[int, str]:
-    page = await bench.admin.letters.list_letters("g", LetterFilter(), max_letters=1_000)
+    page = await bench.admin.list_dead_letters("g", LetterFilter(), max_letters=1_000)
     return {found.letter.offset: found.state.value for found in page.letters}
 
 
@@ -138,7 +142,7 @@ async def test_discarded_letters_are_left_alone_unless_asked_for(bench: Bench) -
 
 
 async def id_of(bench: Bench, offset: int) -> str:
-    page = await bench.admin.letters.list_letters("g", LetterFilter())
+    page = await bench.admin.list_dead_letters("g", LetterFilter())
     (found,) = (each for each in page.letters if each.letter.offset == offset)
     return found.letter.id
 
@@ -176,7 +180,9 @@ async def test_letters_without_their_record_are_counted_by_payload(bench: Bench)
     bench.world.dead_letters.most_bytes = 1
     await reject(member, 3, 40, 41)
     await asyncio.sleep(100)
-    await bench.admin.alter_configs("g", {"errors.deadletterqueue.copy.record.enable": "false"}, [])
+    await bench.admin.alter_group_configs(
+        "g", {"errors.deadletterqueue.copy.record.enable": "false"}, []
+    )
     bench.log.append("orders", 100)
     await reject(member, 150)
     bench.world.dead_letters.down = True
@@ -241,7 +247,7 @@ async def test_what_is_taken_back_needs_no_payload(bench: Bench) -> None:
     for again in (False, True):
         assert (await run(bench, again=again)).letters == 2
         assert len(kept_of_lanes(bench)) == 2
-        assert await bench.admin.letters.withdraw("g") == 2
+        assert await bench.admin.withdraw_redrive("g") == 2
         assert kept_of_lanes(bench) == {}
 
 
@@ -273,7 +279,7 @@ async def test_a_redrive_in_parts_goes_on_where_it_ended(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "value"), [(letter_plan, "LETTERS_MAX", 4), (letter_plan, "RUNS_MAX", 4)]
+    ("module", "name", "value"), [(letter_plan, "LETTERS_MAX", 4), (letter_plan, "SPANS_MAX", 4)]
 )
 def test_one_call_takes_so_many(
     monkeypatch: pytest.MonkeyPatch, module: Any, name: str, value: int
@@ -322,10 +328,10 @@ async def test_unclear_requests_are_refused_by_name(bench: Bench) -> None:
         ({"all_letters": False, "wanted": LetterFilter(key_prefix=b"")}, "key_prefix is empty"),
     ]
     for fields, text in refused:
-        for kind in MarkKind:
+        for call in (bench.admin.redrive_dead_letters, bench.admin.discard_dead_letters):
             given: dict[str, Any] = {"wanted": LetterFilter(), "all_letters": True, **fields}
             with pytest.raises(InvalidRequestError, match=text):
-                await bench.admin.letters.run(LetterCommand(kind, "g", **given))
+                await call(LetterCommand("g", **given))
     with pytest.raises(UnknownTopicOrPartitionError, match="'nowhere'"):
         await run(bench, dead="nowhere", ids=("x",))
 
@@ -338,7 +344,7 @@ async def test_a_redriven_record_that_fails_again_is_a_letter_of_its_own(bench: 
     first = await id_of(bench, 3)
     await run(bench)
     await come(member, 1, REJECT)
-    page = await bench.admin.letters.list_letters("g", LetterFilter())
+    page = await bench.admin.list_dead_letters("g", LetterFilter())
     old, new = page.letters
     assert (old.letter.id, old.state) == (first, LetterState.REDRIVEN)
     assert new.state is LetterState.IN_TOPIC
@@ -358,7 +364,7 @@ async def test_a_letter_tells_what_its_redrive_has_come_to(bench: Bench) -> None
     delivery = await member.next_delivery()
 
     async def life(place: int) -> list[str]:
-        view = await bench.admin.letters.show_letter("g", place=(0, place))
+        view = await bench.admin.show_dead_letter("g", place=LetterPlace("", 0, place))
         return [step.text for step in view.steps][3:]
 
     assert delivery.ranges[0].first == 0
@@ -375,7 +381,7 @@ async def test_a_letter_tells_what_its_redrive_has_come_to(bench: Bench) -> None
 async def test_groups_with_order_keep_it(bench: Bench) -> None:
     for record in bench.log.log("orders").records:
         record.key = b"k"
-    await bench.admin.alter_configs("g", {"share.ordering": "key"}, [])
+    await bench.admin.alter_group_configs("g", {"share.ordering": "key"}, [])
     member = await with_letters(bench)
     letters, count = [], 0
     while count < 100:
@@ -453,17 +459,17 @@ async def test_what_was_not_handed_out_is_withdrawn(bench: Bench) -> None:
     done = await run(bench, rate_per_s=1)
     delivery = await member.next_delivery()
     assert delivery.records == 1
-    assert await bench.admin.letters.withdraw("g") == 2
+    assert await bench.admin.withdraw_redrive("g") == 2
     await member.settle(delivery)
     await nothing_comes(member)
     assert await states(bench) == {3: "redriven", 4: "in topic", 5: "in topic"}
     assert (done.letters, (await run(bench)).letters) == (3, 2)
     assert [value for _, value, _ in await come(member, 2)] == [b"4", b"5"]
-    await bench.admin.alter_configs("g", {}, [NAME])
+    await bench.admin.alter_group_configs("g", {}, [NAME])
     with pytest.raises(InvalidConfigError, match="has no dead-letter topic"):
-        await bench.admin.letters.withdraw("g")
+        await bench.admin.withdraw_redrive("g")
     with pytest.raises(GroupNotFoundError):
-        await bench.admin.letters.withdraw("nobody")
+        await bench.admin.withdraw_redrive("nobody")
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

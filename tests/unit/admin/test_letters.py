@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sharecoord.core.dead_letters import KAFKA_PREFIX
-from sharecoord.core.letter_filter import LetterFilter
+from sharecoord.core.letters.dead_letters import KAFKA_PREFIX
+from sharecoord.core.letters.filter import LetterFilter
 from sharecoord.errors import (
     GroupNotFoundError,
     InvalidConfigError,
@@ -18,8 +18,9 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.ports import OutgoingMessage
-from sharecoord.runtime import admin_letters
-from sharecoord.runtime.letter_types import FoundLetter, LetterPage, LetterPlace, LetterState
+from sharecoord.runtime.admin import letters as admin_letters
+from sharecoord.runtime.admin.letters import LetterPage
+from sharecoord.runtime.letters.scan import FoundLetter, LetterPlace, LetterState
 
 from .letters import NAME, deliver, put, reject, with_letters
 from .support import Bench, virtual
@@ -28,7 +29,7 @@ ALL = LetterFilter()
 
 
 async def listed(bench: Bench, wanted: LetterFilter = ALL, **more: Any) -> LetterPage:
-    return await bench.admin.letters.list_letters(more.pop("group", "g"), wanted, **more)
+    return await bench.admin.list_dead_letters(more.pop("group", "g"), wanted, **more)
 
 
 def offsets(page: LetterPage) -> list[int]:
@@ -169,17 +170,18 @@ async def test_a_caller_that_goes_away_ends_the_scan(bench: Bench) -> None:
 
 @virtual
 async def test_one_letter_whole_by_id_and_by_place(bench: Bench) -> None:
-    bench.log.log("orders").records[5].headers = [("a", b"1"), ("a", None)]
+    odd: list[tuple[str, bytes | None]] = [("a", b"1"), ("a", None), ("\udcff", b"")]
+    bench.log.log("orders").records[5].headers = odd
     bench.log.log("orders").records[5].key = b"\x00"
     member = await with_letters(bench)
     await reject(member, 4, 5)
     (_, wanted) = (await listed(bench)).letters
-    by_id = await bench.admin.letters.show_letter("g", letter_id=wanted.letter.id)
-    by_place = await bench.admin.letters.show_letter("g", place=(0, 1))
+    by_id = await bench.admin.show_dead_letter("g", letter_id=wanted.letter.id)
+    by_place = await bench.admin.show_dead_letter("g", place=LetterPlace("", 0, 1))
     assert by_id == by_place
-    letter = by_id.found.letter
+    letter = by_id.letter.letter
     assert (letter.key, letter.value) == (b"\x00", b"5")
-    assert list(letter.headers) == [("a", b"1"), ("a", None)]
+    assert list(letter.headers) == odd
     texts = [step.text for step in by_id.steps]
     assert texts[0] == "written to orders[0] at offset 5"
     assert texts[1].startswith("rejected by m-g, delivery 1: ")
@@ -188,8 +190,8 @@ async def test_one_letter_whole_by_id_and_by_place(bench: Bench) -> None:
     bench.log.append("orders", 100)
     await reject(member, 150)
     waiting = (await listed(bench)).letters[0]
-    view = await bench.admin.letters.show_letter("g", letter_id=waiting.letter.id)
-    assert view.found == waiting
+    view = await bench.admin.show_dead_letter("g", letter_id=waiting.letter.id)
+    assert view.letter == waiting
     assert view.steps[-1].text == "waits in the outbox for its topic"
 
 
@@ -204,19 +206,19 @@ async def test_what_the_topic_did_not_take_is_shown_from_the_store(bench: Bench)
         None,
         LetterPlace("dead", 0, 0),
     )
-    view = await bench.admin.letters.show_letter("g", letter_id=found.letter.id)
-    assert view.found.letter.value == b"5"
+    view = await bench.admin.show_dead_letter("g", letter_id=found.letter.id)
+    assert view.letter.letter.value == b"5"
 
 
 @virtual
 async def test_a_topic_that_a_group_had_can_be_named(bench: Bench) -> None:
     await reject(await with_letters(bench), 5)
-    await bench.admin.alter_configs("g", {}, [NAME])
+    await bench.admin.alter_group_configs("g", {}, [NAME])
     with pytest.raises(InvalidConfigError, match="has no dead-letter topic"):
         await listed(bench)
     assert offsets(await listed(bench, topic="dead")) == [5]
-    view = await bench.admin.letters.show_letter("g", place=(0, 0), topic="dead")
-    assert view.found.letter.offset == 5
+    view = await bench.admin.show_dead_letter("g", place=LetterPlace("", 0, 0), topic="dead")
+    assert view.letter.letter.offset == 5
 
 
 @virtual
@@ -233,7 +235,7 @@ async def test_what_waits_is_listed_though_its_topic_is_gone(bench: Bench) -> No
 @virtual
 async def test_bad_requests_are_refused_by_name(bench: Bench) -> None:
     await with_letters(bench)
-    show = bench.admin.letters.show_letter
+    show = bench.admin.show_dead_letter
     with pytest.raises(GroupNotFoundError, match="'nobody'"):
         await listed(bench, group="nobody")
     with pytest.raises(InvalidRequestError, match=r"filter\.reasons"):
@@ -247,11 +249,11 @@ async def test_bad_requests_are_refused_by_name(bench: Bench) -> None:
         await show("g")
     with pytest.raises(UnknownDeadLetterError, match="no dead letter nothing"):
         await show("g", letter_id="nothing")
-    for place in ((0, 0), (5, 0), (0, -1)):
+    for partition, offset in ((0, 0), (5, 0), (0, -1)):
         with pytest.raises(UnknownDeadLetterError, match=r"dead\["):
-            await show("g", place=place)
+            await show("g", place=LetterPlace("", partition, offset))
     with pytest.raises(UnknownTopicOrPartitionError, match="'nowhere'"):
-        await show("g", place=(0, 0), topic="nowhere")
+        await show("g", place=LetterPlace("", 0, 0), topic="nowhere")
     bench.log.set_down(down=True)
     with pytest.raises(KafkaUnavailableError):
         await listed(bench)
@@ -262,6 +264,6 @@ async def test_another_groups_letter_is_not_shown(bench: Bench) -> None:
     await reject(await with_letters(bench, "other"), 2)
     await with_letters(bench)
     with pytest.raises(UnknownDeadLetterError):
-        await bench.admin.letters.show_letter("g", place=(0, 0))
-    view = await bench.admin.letters.show_letter("other", place=(0, 0))
-    assert (KAFKA_PREFIX + "group") not in dict(view.found.letter.headers)
+        await bench.admin.show_dead_letter("g", place=LetterPlace("", 0, 0))
+    view = await bench.admin.show_dead_letter("other", place=LetterPlace("", 0, 0))
+    assert (KAFKA_PREFIX + "group") not in dict(view.letter.letter.headers)

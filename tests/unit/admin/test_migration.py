@@ -16,7 +16,7 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.ports import CommittedOffset
-from sharecoord.runtime.admin_types import ExportCommand, ImportCommand
+from sharecoord.runtime.admin.migration import ExportCommand, ImportCommand
 from tests.unit.admin.support import Bench, virtual
 from tests.unit.runtime.test_offsets_export import FakeGroups
 
@@ -75,7 +75,7 @@ async def test_a_dry_run_says_it_all_and_changes_nothing(bench: Bench, kafka: Fa
 def test_what_was_not_committed_starts_by_the_reset_policy(policy: str, start: int) -> None:
     @beside_kafka
     async def test(bench: Bench, kafka: FakeGroups) -> None:
-        await bench.admin.alter_configs("g", {"share.auto.offset.reset": policy}, [])
+        await bench.admin.alter_group_configs("g", {"share.auto.offset.reset": policy}, [])
         del kafka.groups["old"]["orders", 1]
         results = await bench.admin.import_offsets(came())
         assert [each.committed_offset for each in results] == [40, None]
@@ -152,7 +152,7 @@ async def test_there_and_back(bench: Bench, kafka: FakeGroups) -> None:
     results = await bench.admin.export_offsets(ExportCommand("g", "new"))
     assert results == ahead
     assert (results[0].offset, results[0].error) == (start, None)
-    assert results[0].finished_ahead > 0
+    assert results[0].finished_ahead_records > 0
     assert kafka.groups["new"]["orders", 0] == CommittedOffset(start, "")
     assert kafka.offset("new", ("orders", 1)) == (await bench.partition(1)).start_offset
 
@@ -163,7 +163,7 @@ async def test_an_export_is_refused_where_it_would_lose_its_way(
 ) -> None:
     with pytest.raises(GroupNotFoundError):
         await bench.admin.export_offsets(ExportCommand("g", "new"))
-    await bench.admin.alter_configs("g", {"share.offsets.export.group": "lag"}, [])
+    await bench.admin.alter_group_configs("g", {"share.offsets.export.group": "lag"}, [])
     with pytest.raises(InvalidRequestError, match="has no start offsets"):
         await bench.admin.export_offsets(ExportCommand("g", "new"))
     await bench.admin.import_offsets(came())

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from sharecoord.core.pauses import FLOOD_BREAKER, WHOLE_GROUP, Pause, PauseScope
+from sharecoord.core.dispatch.pauses import FLOOD_BREAKER, WHOLE_GROUP, Pause, PauseScope
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import (
     GroupNotFoundError,
@@ -15,8 +15,9 @@ from sharecoord.errors import (
     UnknownMemberError,
     UnknownTopicOrPartitionError,
 )
-from sharecoord.runtime.admin_types import PauseAnswer
+from sharecoord.runtime.admin.pauses import PauseAnswer
 from sharecoord.testing.harness import FakeMember
+from tests.support import named
 from tests.unit.admin.support import Bench, virtual
 from tests.unit.runtime.worlds import offsets
 
@@ -25,11 +26,11 @@ FIRST, SECOND = PauseScope("orders", 0), PauseScope("orders", 1)
 
 
 async def pause(bench: Bench, *scopes: PauseScope, reason: str = "") -> PauseAnswer:
-    return await bench.admin.pause_group("g", scopes or (WHOLE_GROUP,), reason=reason)
+    return await bench.admin.pause_group("g", *named(*scopes), reason=reason)
 
 
 async def resume(bench: Bench, *scopes: PauseScope) -> PauseAnswer:
-    return await bench.admin.resume_group("g", scopes or (WHOLE_GROUP,))
+    return await bench.admin.resume_group("g", *named(*scopes))
 
 
 async def nothing_comes(*members: FakeMember) -> None:
@@ -53,7 +54,7 @@ async def settled(*members: FakeMember) -> dict[int, int]:
 
 @virtual
 async def test_a_paused_group_hands_out_nothing_new_and_all_else_goes_on(bench: Bench) -> None:
-    await bench.admin.alter_configs("g", {"share.record.lock.duration.ms": "20000"}, [])
+    await bench.admin.alter_group_configs("g", {"share.record.lock.duration.ms": "20000"}, [])
     member = await bench.member()
     deliveries = await member.take(100)
     await pause(bench)
@@ -68,7 +69,7 @@ async def test_a_paused_group_hands_out_nothing_new_and_all_else_goes_on(bench: 
     seen = await bench.partition()
     # Locks went on and ended, the renewed ones too; reading ahead went on.
     assert (seen.start_offset, seen.acquired_records, seen.available_records) == (50, 0, 50)
-    assert bench.coordinator.groups["g"].partitions["orders", 1].fresh.records == 10
+    assert bench.coordinator.groups["g"].partitions["orders", 1].log.fresh.records == 10
     member.joined_group.polled(member.joined_session)
     await resume(bench)
     assert sorted(offsets(*await member.take(70))) == [*range(10), *range(50, 110)]
@@ -126,7 +127,7 @@ async def test_a_topic_a_partition_a_member(bench: Bench) -> None:
 
 @virtual
 async def test_a_paused_member_keeps_its_session_its_locks_and_its_pause(bench: Bench) -> None:
-    await bench.admin.alter_configs("g", {"share.record.lock.duration.ms": "600000"}, [])
+    await bench.admin.alter_group_configs("g", {"share.record.lock.duration.ms": "600000"}, [])
     member = await bench.member()
     deliveries = await member.take(100)
     await pause(bench, PauseScope(member_id="m1"), reason="it swaps")
@@ -150,7 +151,7 @@ async def test_a_paused_member_keeps_its_session_its_locks_and_its_pause(bench: 
 
 @virtual
 async def test_pauses_survive_a_restart(bench: Bench) -> None:
-    await bench.admin.alter_configs("g", {"share.record.lock.duration.ms": "600000"}, [])
+    await bench.admin.alter_group_configs("g", {"share.record.lock.duration.ms": "600000"}, [])
     member = await bench.member()
     await member.take(100)
     await pause(bench, SECOND, PauseScope(member_id="m1"), reason="why")
@@ -238,7 +239,7 @@ async def test_a_description_shows_what_holds_a_partition_up(bench: Bench) -> No
     shown = (await bench.partition(1)).pause
     assert shown is not None
     assert (shown.by, shown.reason) == ("operator", "why")
-    await bench.admin.pause_group("g", [WHOLE_GROUP], reason="x", by=FLOOD_BREAKER)
+    await bench.admin.pause_group("g", reason="x", by=FLOOD_BREAKER)
     shown = (await bench.partition(1)).pause
     assert isinstance(shown, Pause)
     assert str(shown) == "flood breaker: x"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sharecoord.core.lanes import Run
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import (
     GroupNotEmptyError,
@@ -17,9 +16,9 @@ from sharecoord.errors import (
     LimitExceededError,
     UnknownTopicOrPartitionError,
 )
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_replay import ReplayCommand
-from sharecoord.runtime.lanes import RUNS_MAX
+from sharecoord.runtime.admin.admin import Admin
+from sharecoord.runtime.admin.replay import OffsetRange, ReplayCommand
+from sharecoord.runtime.letters.lanes import SPANS_MAX
 from sharecoord.testing.harness import FakeMember
 from tests.unit.runtime.worlds import now_s, offsets, until
 
@@ -78,8 +77,9 @@ async def test_what_is_added_to_the_topic_is_not_replayed(bench: Bench) -> None:
 async def test_single_offsets_are_replayed(bench: Bench) -> None:
     await bench.member()
     bench.log.append("orders", 5, partition=1)
-    runs = {("orders", 0): [Run(7, 7), Run(90, 92), Run(8, 9)], ("orders", 1): [Run(4, 4)]}
-    parts = await bench.admin.replay(ReplayCommand("g", "side", runs=runs))
+    found = ((0, 7, 7), (0, 90, 92), (1, 4, 4), (0, 8, 9))
+    wanted = tuple(OffsetRange("orders", *each) for each in found)
+    parts = await bench.admin.replay(ReplayCommand("g", "side", offsets=wanted))
     assert [(p.key.partition, p.records, p.stops_at) for p in parts] == [(0, 6, 93), (1, 1, 5)]
     member = await bench.member("m2", "side")
     got: set[tuple[int, int]] = set()
@@ -146,7 +146,7 @@ async def test_a_group_with_records_of_its_own_is_no_side_group(bench: Bench) ->
 
 @virtual
 async def test_settings_are_copied_when_asked_for(bench: Bench) -> None:
-    await bench.admin.alter_configs("g", {"share.record.lock.duration.ms": "60000"}, [])
+    await bench.admin.alter_group_configs("g", {"share.record.lock.duration.ms": "60000"}, [])
     await bench.admin.replay(TIMES)
     await bench.admin.replay(replace(TIMES, into_group_id="side2", with_settings=True))
     groups = {row.group_id: row.config for row in bench.world.store.load_groups()}
@@ -179,14 +179,15 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"from_ms": -1}, InvalidRequestError, "from_ms is -1"),
     ({"duration_ms": 5}, InvalidRequestError, "exclude"),
     ({"from_ms": None, "to_ms": None}, InvalidRequestError, "range of times or offsets"),
-    ({"runs": {("orders", 0): [Run(0, 1)]}}, InvalidRequestError, "range of times or offsets"),
+    ({"offsets": (OffsetRange("orders", 0, 0, 1),)}, InvalidRequestError, "times or offsets"),
     ({"rate_per_s": 2_000_000}, InvalidRequestError, "rate_per_s"),
 ]
-BAD_RUNS: list[tuple[dict[tuple[str, int], list[Run]], type[Exception], str]] = [
-    ({("orders", 0): [Run(99, 100)]}, InvalidRequestError, "which has 0 to 99"),
-    ({("orders", 1): [Run(0, 0)]}, UnknownTopicOrPartitionError, "not among"),
+BAD_OFFSETS: list[tuple[list[OffsetRange], type[Exception], str]] = [
+    ([OffsetRange("orders", 0, 99, 100)], InvalidRequestError, "which has 0 to 99"),
+    ([OffsetRange("orders", 0, 6, 5)], InvalidRequestError, "6 to 5 of .* is no range"),
+    ([OffsetRange("orders", 1, 0, 0)], UnknownTopicOrPartitionError, "not among"),
     (
-        {("orders", 0): [Run(n, n) for n in range(RUNS_MAX + 1)]},
+        [OffsetRange("orders", 0, n, n) for n in range(SPANS_MAX + 1)],
         LimitExceededError,
         "50000 are the most",
     ),
@@ -199,9 +200,10 @@ async def test_bad_replays_are_refused_one_clear_error_each(bench: Bench) -> Non
     for change, kind, match in BAD:
         with pytest.raises(kind, match=match):
             await bench.admin.replay(replace(TIMES, **change))
-    for runs, kind, match in BAD_RUNS:
+    for found, kind, match in BAD_OFFSETS:
+        command = ReplayCommand("g", "side", {"orders": (0,)}, offsets=tuple(found))
         with pytest.raises(kind, match=match):
-            await bench.admin.replay(ReplayCommand("g", "side", {"orders": (0,)}, runs=runs))
+            await bench.admin.replay(command)
     bench.log.set_down(down=True)
     with pytest.raises(KafkaUnavailableError):
         await bench.admin.replay(TIMES)

@@ -42,8 +42,14 @@ GROUP: dict[str, Any] = {
         ({"starved": 2}, "unfair: 2 of 4 members starved"),
         ({"jain": None}, "not measured: no samples of members"),
         ({"members": 1, "jain": 1.0}, "one member: nothing to share"),
-        ({"jain": 0.9}, "uneven: Jain 0.90, one member got 50%"),
-        ({"jain": 0.5, "top_share": None}, "unfair: Jain 0.50, one member got nothing"),
+        (
+            {"jain": 0.9},
+            "uneven: members that wanted at the same time got unlike parts (Jain 0.90)",
+        ),
+        (
+            {"jain": 0.5},
+            "unfair: members that wanted at the same time got unlike parts (Jain 0.50)",
+        ),
         (
             {"worst_jain": 0.4},
             "fair in all, unfair at times: Jain 0.40 at 2026-01-05 00:00:00Z",

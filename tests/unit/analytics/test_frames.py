@@ -10,7 +10,7 @@ import pytest
 from sharecoord.analytics import frames
 from sharecoord.analytics.errors import AnalyticsError, EventsCorruptError, JobFailedError
 from sharecoord.analytics.frames import Findings, Range
-from sharecoord.core.events import COLUMNS, SCHEMA_VERSION
+from sharecoord.eventlog.schema import COLUMNS, SCHEMA_VERSION
 
 BROKEN = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///e/{}. SQLSTATE"
 

@@ -18,7 +18,7 @@ from sharecoord.analytics.poison.verdict import verdict as poison_verdict
 from sharecoord.analytics.timeline.files import Wanted
 from sharecoord.analytics.timeline.job import make_wanted
 from sharecoord.analytics.times import span
-from sharecoord.core.events import KEY_BYTES_MAX
+from sharecoord.eventlog.schema import KEY_BYTES_MAX
 
 PLACE: dict[str, Any] = {
     "group_id": "g",
@@ -60,8 +60,13 @@ BEHIND = {
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({}, "keeps up"),
-        ({"trend": "grows", "slope": 2.5}, "keeps up, but waiting records grow by 2.5/s"),
+        ({"waiting": 0}, "keeps up"),
+        ({}, "keeps up: 800 records wait (65 s)"),
+        ({"waiting": 1, "behind_ms": None}, "keeps up: 1 record waits"),
+        (
+            {"trend": "grows", "slope": 2.5},
+            "keeps up: 800 records wait (65 s), growing by 2.5/s",
+        ),
         (
             {**BEHIND, "causes": CAUSES},
             (
@@ -91,14 +96,26 @@ BEHIND = {
             ),
         ),
         (
-            {**BEHIND, "behind": False, "until": "2026-01-05 00:02:00Z"},
+            {**BEHIND, "behind": False, "waiting": 0, "until": "2026-01-05 00:02:00Z"},
             "keeps up; was behind since 2026-01-05 00:01:00Z until 2026-01-05 00:02:00Z",
         ),
-        ({"complete": 0.9, "changes_seen": 8}, "keeps up; the log lacks 1 of 9 changes"),
+        (
+            {"waiting": 0, "complete": 0.9, "changes_seen": 8},
+            "keeps up; the log lacks 1 of 9 changes",
+        ),
     ],
 )
 def test_words_about_lag(given: dict[str, Any], says: str) -> None:
     assert lag_words.verdict({**PLACE, **given}) == says
+
+
+@pytest.mark.parametrize(
+    ("hours", "says"),
+    [(0.0001, "360 ms of"), (0.002, "7.2 s of"), (0.1, "6 min"), (30.0, "30.0 h")],
+)
+def test_wasted_time_has_a_unit_in_which_it_can_be_read(hours: float, says: str) -> None:
+    given = {"failed": 20, "failed_share": 0.02, "wasted_hours": hours, "wasted_share": 0.25}
+    assert f"{says}" in poison_verdict({**GROUP, **given})
 
 
 def test_a_line_per_share_partition() -> None:
@@ -130,7 +147,7 @@ GROUP: dict[str, Any] = {
     [
         ({}, "nothing failed"),
         ({"attempts": 0}, "nothing was delivered"),
-        ({"failed": 1, "failed_share": 0.001}, "no key is poison; 0.10% of attempts failed"),
+        ({"failed": 1, "failed_share": 0.001}, "0.10% of attempts failed; no key is poison"),
         (
             {"failed": 20, "failed_share": 0.02, "poison_keys": 1, "worst_keys": ["k"]}
             | {"top_reason": "ValueError: #", "archived": 4},
@@ -141,7 +158,8 @@ GROUP: dict[str, Any] = {
             | {"expired": 1, "wasted_hours": 1.25, "wasted_share": 0.25, "complete": 0.5},
             (
                 "poison: 9 keys (a, b, …); 2.00% of attempts failed; the lock of one record "
-                "expired; 1.25 worker-hours wasted (25%); the log lacks 0 of 9 changes"
+                "expired; 75 min of the members' working time wasted (25%); the log lacks 0 of 9 "
+                "changes"
             ),
         ),
     ],

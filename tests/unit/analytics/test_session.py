@@ -7,6 +7,7 @@ import os
 import socket
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from sharecoord.analytics import session
@@ -76,11 +77,10 @@ def test_pyspark_is_asked_for_before_java(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_old_pyspark_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(session, "version", lambda name: "3.5.1")
+    monkeypatch.setattr(pyspark, "__version__", "3.5.1")
     with pytest.raises(SparkMissingError, match=r"pyspark 3\.5\.1 is too old"):
         session.check_pyspark()
-    monkeypatch.setattr(session, "version", lambda name: "4.3.0")
+    monkeypatch.setattr(pyspark, "__version__", "4.3.0")
     session.check_pyspark()
 
 
@@ -121,17 +121,21 @@ def test_a_master_that_is_not_there() -> None:
         session.check_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")
 
 
-def test_the_settings_that_results_depend_on() -> None:
-    chosen = session._settings("local[2]", "1g")
-    assert chosen["spark.sql.session.timeZone"] == "UTC"
-    assert chosen["spark.sql.adaptive.enabled"] == "true"
-    assert chosen["spark.ui.enabled"] == "false"
+def test_what_spark_is_started_with() -> None:
+    chosen = session._launch_settings("1g")
     assert chosen["spark.driver.memory"] == "1g"
-    log, collector, *compiler = chosen["spark.driver.extraJavaOptions"].split()
+    assert "spark.driver.extraJavaOptions" not in chosen, "those are the user's"
+    log, speaks, collector, *compiler = chosen["spark.driver.defaultJavaOptions"].split()
+    assert speaks == "-XX:+DisplayVMOutputToStderr"
     assert collector == "-XX:+UseParallelGC"
     assert all(option.startswith("-XX:Tier4") for option in compiler)
     file = log.partition("=")[2]
     assert "rootLogger" in Path(file).read_text(encoding="utf-8")
-    assert "spark.driver.memory" not in session._settings(None, None)
-    assert "spark.sql.shuffle.partitions" not in session._settings("yarn", "1g")
+
+
+def test_the_page_of_spark_is_left_out_on_this_machine_alone() -> None:
+    assert session._settings("local[2]", submitted=False)["spark.ui.enabled"] == "false"
+    for master, submitted in (("yarn", False), ("spark://h:1", False), (None, True)):
+        assert "spark.ui.enabled" not in session._settings(master, submitted=submitted)
+        assert "spark.sql.shuffle.partitions" not in session._settings(master, submitted=submitted)
     assert os.environ.get("PYSPARK_GATEWAY_PORT") is None, "the tests are not under spark-submit"

@@ -14,8 +14,8 @@ import pytest
 from sharecoord.analytics.timeline import files
 from sharecoord.analytics.timeline.files import Wanted, read_events
 from sharecoord.analytics.timeline.story import sentence, story
-from sharecoord.core.events import COLUMNS, ColumnType, EventKind, GroupEvent, RangeEvent
 from sharecoord.errors import InvalidRequestError
+from sharecoord.eventlog.schema import COLUMNS, ColumnType, EventKind, GroupEvent, RangeEvent
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 TYPES = {
@@ -82,6 +82,15 @@ def write(folder: Path, rows: Iterable[dict[str, Any]], name: str = "events-c1.p
     place.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), place / name)
     return place / name
+
+
+def test_a_copy_of_a_file_tells_nothing_twice(tmp_path: Path) -> None:
+    write(tmp_path, LIFE, "events-a.parquet")
+    write(tmp_path, LIFE, "copy.parquet")
+    steps = story(read_events(tmp_path, Wanted("billing", "orders", 0, offset=5)))
+    assert [step.event["event"] for step in steps] == [
+        *("acquired", "released", "acquired", "rejected"),
+    ]
 
 
 def test_the_life_of_a_record_is_told_in_order(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sharecoord.api.grpc.channel import JOINED_BYTES_MAX, StreamChannel
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult, Slice
+from sharecoord.core.partition.share_partition import AcquiredRange
 from sharecoord.core.records import RecordChunk
-from sharecoord.core.share_partition import AcquiredRange
 from sharecoord.errors import InvalidRequestError, LimitExceededError
 from sharecoord.wire import share_service_pb2 as service
 

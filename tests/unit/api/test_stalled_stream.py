@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 
 from sharecoord.api.grpc.consume import ConsumeStream
-from sharecoord.runtime.memory_use import use_of
-from sharecoord.runtime.stalled_streams import STALLED_AFTER_S
+from sharecoord.runtime.memory.stalled_streams import STALLED_AFTER_S
+from sharecoord.runtime.memory.use import use_of
 from sharecoord.testing.harness import running
 from sharecoord.testing.virtual_time import virtual
 from sharecoord.wire import share_service_pb2 as service

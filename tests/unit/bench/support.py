@@ -1,11 +1,11 @@
-"""Runs and plans for the tests of the benchmark, with round figures."""
+"""Runs and results for the tests of the plans with targets, with round figures."""
 
 from __future__ import annotations
 
-from sharecoord.bench.drivers.meter import Measured
 from sharecoord.bench.machine import Machine
-from sharecoord.bench.plans.throughput import throughput_plan
-from sharecoord.bench.results import Result, Run, judge, summarize
+from sharecoord.bench.standard import results
+from sharecoord.bench.standard.plans import Options, throughput_plan
+from sharecoord.bench.standard.results import Result, Run
 
 MACHINE = Machine(
     started_at="2026-01-02T03:04:05+00:00",
@@ -33,43 +33,24 @@ def make_run(
     first_record_s: float = 0.1,
     idle_rss_mb: float | None = None,
     repeated: int = 0,
-    cpu_s_per_million: float = 1.0,
+    cpu_s: float = 1.0,
 ) -> Run:
-    """A run of half a million records; every process used one second per million."""
-    records = 500_000
-    cpu = dict.fromkeys(("broker", "client"), cpu_s_per_million / 2)
+    """A run in which every process used so many seconds per million records."""
+    processes = ["broker", "client"]
+    figures = {
+        "records_per_s": records_per_s,
+        "first_record_s": first_record_s,
+        "repeated_records": repeated,
+    }
     if idle_rss_mb is not None:
-        cpu["coordinator"] = cpu_s_per_million / 2
-    measured = Measured(
-        first_record_s=first_record_s,
-        records=records,
-        value_bytes=records * size_bytes,
-        seconds=records / records_per_s,
-        cpu_s=cpu,
-        repeated=repeated,
-    )
-    after = None if idle_rss_mb is None else idle_rss_mb + 40
-    return Run(contender, size_bytes, repeat, measured, 0.5, idle_rss_mb, after)
+        processes.append("coordinator")
+        figures |= {"idle_rss_mb": idle_rss_mb, "rss_after_mb": idle_rss_mb + 40}
+    figures |= {f"cpu_{name}_s_per_million": cpu_s for name in processes}
+    figures["cpu_total_s_per_million"] = cpu_s * len(processes)
+    return Run(contender, size_bytes, repeat, figures, 0.5)
 
 
-def make_result(
-    runs: list[Run],
-    *,
-    sizes: tuple[int, ...] = (1000,),
-    core: str | None = None,
-    machine: Machine = MACHINE,
-) -> Result:
+def make_result(runs: list[Run], *, core: str | None = None, machine: Machine = MACHINE) -> Result:
     """What `sharecoord bench` would make of these runs."""
-    plan = throughput_plan(sizes=sizes, records=600_000)
-    return Result(
-        plan=plan.name,
-        machine=machine,
-        records=plan.records,
-        repeats=plan.repeats,
-        batch_bytes=plan.batch_bytes,
-        complete=True,
-        runs=runs,
-        summaries=summarize(plan, runs),
-        verdicts=judge(plan, runs),
-        core=core,
-    )
+    plan = throughput_plan(Options(sizes=(1000,), records=600_000))
+    return results.make_result(plan, machine, runs, complete=True, core=core)

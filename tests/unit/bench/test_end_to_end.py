@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sharecoord.bench import main as bench
-from sharecoord.bench.plans.throughput import CONTENDERS
+from sharecoord.bench.engine.figures import PROCESSES, cpu_figure
+from sharecoord.bench.standard import run as bench
+from sharecoord.bench.standard.plans import CONTENDERS
 from sharecoord.devenv.topics import Topics
 from tests.support import KafkaUnderTest
 
@@ -28,18 +29,17 @@ def test_every_consumer_is_measured_on_one_broker(
     assert code == 0
     result = json.loads((output / "result.json").read_text(encoding="utf-8"))
     keys = [contender.key for contender in CONTENDERS]
-    assert [(run["repeat"], run["contender"]) for run in result["runs"]] == [
+    assert [(run["repeat"], run["key"]) for run in result["runs"]] == [
         (repeat, key) for repeat in (0, 1) for key in keys
     ]
     for run in result["runs"]:
-        ours = run["contender"].startswith("sharecoord")
-        measured = run["measured"]
-        assert measured["value_bytes"] == 100 * measured["records"]
-        # The clock starts and ends between batches of up to 10,000 records.
-        assert RECORDS * 0.6 <= measured["records"] <= RECORDS * 0.9
-        assert measured["repeated"] == 0
-        assert set(measured["cpu_s"]) == ({"client", "coordinator"} if ours else {"client"})
-        assert (run["idle_rss_mb"] is not None) == ours
+        ours = run["key"].startswith("sharecoord")
+        figures = run["figures"]
+        processes = {"client", "coordinator"} if ours else {"client"}
+        assert {name for name in PROCESSES if cpu_figure(name) in figures} == processes
+        assert figures["records_per_s"] > 0
+        assert figures["repeated_records"] == 0
+        assert ("idle_rss_mb" in figures) == ours
     assert [line["ratio"] is not None for line in result["summaries"]] == [
         contender.peer is not None for contender in CONTENDERS
     ]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sharecoord.bench import main as bench
+from sharecoord.bench.engine.figures import Trial
 from sharecoord.bench.errors import BenchError
-from sharecoord.bench.results import Run, TrialRun
-from sharecoord.bench.runner import Runner
-from sharecoord.bench.trials.run import TrialRunner
+from sharecoord.bench.standard import run as bench
+from sharecoord.bench.standard.plans import PLANS, Options, throughput_plan
+from sharecoord.bench.standard.results import Run
+from sharecoord.bench.standard.run import Course
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.errors import DevenvError
 from sharecoord.errors import InvalidConfigError
@@ -20,7 +22,7 @@ from tests.unit.bench.support import make_run
 
 GOOD = (
     make_run("kafka-implicit", 100_000),
-    make_run("sharecoord-implicit", 260_000, cpu_s_per_million=0.5),
+    make_run("sharecoord-implicit", 260_000, cpu_s=0.5),
 )
 BAD = (make_run("kafka-implicit", 100_000), make_run("sharecoord-implicit", 99_000))
 
@@ -32,7 +34,7 @@ def no_core_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, runs: Sequence[Run]) -> None:
-    monkeypatch.setattr(Runner, "run", lambda _: iter(runs))
+    monkeypatch.setattr(Course, "runs", lambda _: iter(runs))
 
 
 @pytest.mark.parametrize(
@@ -61,12 +63,10 @@ def test_a_missed_target_fails_only_when_it_shall(
 def test_of_all_plans_each_has_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pretend(monkeypatch, ())
-    monkeypatch.setattr(TrialRunner, "run", one_of_each)
+    monkeypatch.setattr(Course, "runs", one_of_each)
     output = tmp_path / "result"
-    argv = ["--plan", "all", "--kafka", "h:1", "--output", str(output), "--strict"]
-    assert bench.main(argv) == 1
-    assert {path.name for path in output.iterdir()} == set(bench.PLANS)
+    assert bench.run(plan="all", kafka="h:1", output=output, strict=True) == 1
+    assert {path.name for path in output.iterdir()} == set(PLANS)
     stored = json.loads((output / "recovery" / "result.json").read_text(encoding="utf-8"))
     assert [verdict["passed"] for verdict in stored["verdicts"]] == [False, False]
     report = (output / "restart" / "report.md").read_text(encoding="utf-8")
@@ -75,10 +75,10 @@ def test_of_all_plans_each_has_a_folder(
     assert "| SQLite, 10 x 2 ranges" in capsys.readouterr().out
 
 
-def one_of_each(runner: TrialRunner) -> Iterator[TrialRun]:
+def one_of_each(course: Course) -> Iterator[Run]:
     names = ("commits_per_s", "all_served_s", "first_delivery_s")
-    for trial in runner._plan.trials:
-        yield TrialRun(trial.key, 1, dict.fromkeys(names, 11.0), 0.5)
+    for trial in course._plan.trials:
+        yield Run(trial.key, 0, 1, dict.fromkeys(names, 11.0), 0.5)
 
 
 def test_by_default_the_result_goes_to_a_folder_of_its_time(
@@ -101,50 +101,59 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
         bench.run(kafka="h:1", output=tmp_path / "old" / "new")
 
 
-def test_the_command_line_reaches_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Runner] = []
+def test_what_is_asked_reaches_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Course] = []
 
-    def keep(self: Runner) -> Iterator[Run]:
+    def keep(self: Course) -> Iterator[Run]:
         seen.append(self)
         return iter(GOOD)
 
-    monkeypatch.setattr(Runner, "run", keep)
-    argv = ["--size", "1000", "--size", "200", "--records", "60000", "--repeats", "2"]
-    argv += ["--batch-bytes", "5000"]
-    assert bench.main([*argv, "--kafka", "h:1", "--output", str(tmp_path / "r"), "--strict"]) == 0
+    monkeypatch.setattr(Course, "runs", keep)
+    given: dict[str, Any] = {
+        "sizes": [1000, 200],
+        "records": 60_000,
+        "repeats": 2,
+        "batch_bytes": 500,
+    }
+    assert bench.run(kafka="h:1", output=tmp_path / "r", strict=True, **given) == 0
     plan = seen[0]._plan
     assert plan.records == {1000: 60_000, 200: 60_000}
-    assert plan.repeats == 2
-    assert plan.batch_bytes == 5000
+    assert plan.settings.repeats == 2
+    assert plan.settings.batch_bytes == 500
 
 
-def test_what_can_not_be_done_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench.main(["--size", "5"]) == 1
-    assert capsys.readouterr().err == "error: sizes: 5 must be from 10 to 20000 bytes\n"
+def test_what_can_not_be_done_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidConfigError, match="sizes: 5 must be from 10 to 20000 bytes"):
+        bench.run(sizes=[5])
 
     def no_java(self: KafkaBroker) -> None:
         raise DevenvError("Java is missing: apt-get install")
 
     monkeypatch.setattr(KafkaBroker, "start", no_java)
-    assert bench.main(["--output", str(tmp_path / "r")]) == 1
-    assert capsys.readouterr().err.endswith("error: Java is missing: apt-get install\n")
+    with pytest.raises(DevenvError, match="Java is missing: apt-get install"):
+        bench.run(output=tmp_path / "r")
 
 
 def test_what_was_measured_before_a_failure_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_: Runner) -> Iterator[Run]:
+    def broken(_: Course) -> Iterator[Run]:
         yield GOOD[0]
-        raise BenchError("a driver failed")
+        raise BenchError("a consumer failed")
 
-    monkeypatch.setattr(Runner, "run", broken)
-    assert bench.main(["--kafka", "h:1", "--output", str(tmp_path / "r")]) == 1
-    assert capsys.readouterr().err.endswith("error: a driver failed\n")
+    monkeypatch.setattr(Course, "runs", broken)
+    with pytest.raises(BenchError, match="a consumer failed"):
+        bench.run(kafka="h:1", output=tmp_path / "r")
     stored = json.loads((tmp_path / "r" / "result.json").read_text(encoding="utf-8"))
     assert (stored["complete"], len(stored["runs"])) == (False, 1)
     assert "Broken off" in (tmp_path / "r" / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_window_that_time_ended_is_refused() -> None:
+    step = next(throughput_plan(Options(records=60_000)).steps())
+    bench._check_arrived(step, Trial(0, 1, {}, [30_000]), 72.0)
+    with pytest.raises(BenchError, match="was given 29,999 of 60,000 records within 72 s"):
+        bench._check_arrived(step, Trial(0, 1, {}, [29_999]), 72.0)
 
 
 def script(root: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Drivers and coordinators as processes, when they fail; the machine they run on."""
+"""Coordinators as processes, when they fail; the machine they run on."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sharecoord.bench import runner
-from sharecoord.bench.drivers.options import DriverOptions
-from sharecoord.bench.errors import BenchError
+from sharecoord.bench.coordinator import MeasuredCoordinator
 from sharecoord.bench.machine import describe_machine, file_system
-from sharecoord.bench.runner import run_driver_process
 from sharecoord.config.process import load
 from sharecoord.devenv import coordinator
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.errors import DevenvError
-
-OPTIONS = DriverOptions("127.0.0.1:1", "g", "t", 50_000, False, {}, 0.0)
 
 MOUNTS = [
     "/dev/a / ext4 rw 0 0",
@@ -29,24 +24,6 @@ MOUNTS = [
 ]
 
 
-def test_a_driver_that_fails_is_quoted() -> None:
-    with pytest.raises(BenchError, match=r"plain failed with exit code 1:\n") as caught:
-        run_driver_process("plain", OPTIONS)
-    assert caught.value.message.endswith("0 of 50000 records arrived within 0 s")
-
-
-def test_a_driver_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "DRIVER_GRACE_S", 0.001)
-    with pytest.raises(BenchError, match="the driver plain did not end within"):
-        run_driver_process("plain", OPTIONS)
-
-
-def test_a_driver_that_says_something_else_is_refused() -> None:
-    # A module without a main part: it ends in order and prints nothing.
-    with pytest.raises(BenchError, match="the driver share_loop printed ''"):
-        run_driver_process("share_loop", OPTIONS)
-
-
 def test_a_coordinator_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
     with pytest.raises(DevenvError, match="ended with exit code 1") as caught:
         CoordinatorProcess("", tmp_path).start()
@@ -54,7 +31,7 @@ def test_a_coordinator_that_does_not_start_shows_its_log(tmp_path: Path) -> None
 
 
 def test_the_settings_of_the_coordinator_are_real_ones(tmp_path: Path) -> None:
-    CoordinatorProcess("broker:9092", tmp_path, settings=runner.QUIET)
+    MeasuredCoordinator("broker:9092", tmp_path)
     config = load(tmp_path / "coordinator.yaml", {}, {})
     assert config.kafka["bootstrap.servers"] == "broker:9092"
     assert config.group_defaults == {"share.auto.offset.reset": "earliest"}
@@ -65,6 +42,7 @@ def test_the_settings_of_the_coordinator_are_real_ones(tmp_path: Path) -> None:
         "kafka.bootstrap.servers",
         "store.url",
         "listen.address",
+        "management.host",
         "management.port",
         "log.level",
         "group.share.auto.offset.reset",

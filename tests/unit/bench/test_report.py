@@ -6,7 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from sharecoord.bench.report import markdown, write_report
+from sharecoord.bench.standard.report import markdown, write_report
 from tests.unit.bench.support import MACHINE, make_result, make_run
 
 RUNS = [
@@ -87,6 +87,6 @@ def test_both_files_are_written(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "report.md").read_text(encoding="utf-8") == markdown(result)
     stored = json.loads((tmp_path / "new" / "result.json").read_text(encoding="utf-8"))
     assert stored["machine"]["load_average"] == [0.1, 0.2, 0.3]
-    assert [run["measured"]["records"] for run in stored["runs"]] == [500_000] * len(RUNS)
+    assert [run["key"] for run in stored["runs"]] == [run.key for run in RUNS]
     assert stored["verdicts"][0]["passed"] is True
     assert stored["records"] == {"1000": 600_000}

@@ -6,32 +6,40 @@ import itertools
 
 import pytest
 
-from sharecoord.bench.main import ALL, PLANS, make_plan
-from sharecoord.bench.plans.plan import Metric, TrialKind
-from sharecoord.bench.plans.stores import recovery_plan, restart_plan, stores_plan
-from sharecoord.bench.results import Spread, TrialRun, figures_of, judge
-from sharecoord.bench.trials.commits import rate_of
-from sharecoord.bench.trials.recovery import recovery_figures
-from sharecoord.bench.trials.taker import POLL_S, Pace
+from sharecoord.bench.standard.commits import rate_of
+from sharecoord.bench.standard.plans import (
+    ALL,
+    PLANS,
+    Options,
+    TrialKind,
+    make_plan,
+    recovery_plan,
+    restart_plan,
+    stores_plan,
+)
+from sharecoord.bench.standard.recovery import recovery_figures
+from sharecoord.bench.standard.results import Run, figures_of, judge
+from sharecoord.bench.standard.taker import POLL_S, Pace
+from sharecoord.bench.text import Spread
 from sharecoord.devenv.stores import StoreKind
 from sharecoord.errors import InvalidConfigError
 
 
 def test_servers_are_compared_with_sqlite_and_postgresql_is_judged_at_each_size() -> None:
-    plan = stores_plan(sizes=[100, 1000])
-    by_store = {contender.store: contender for contender in plan.contenders}
+    plan = stores_plan(Options(sizes=[100, 1000]))
+    by_store = {contender.cell.store: contender for contender in plan.contenders}
     assert {StoreKind.SQLITE, StoreKind.POSTGRESQL} <= by_store.keys()
     sqlite = by_store.pop(StoreKind.SQLITE)
     assert sqlite.peer is None
     assert {contender.peer for contender in by_store.values()} == {sqlite.key}
     wanted = [(by_store[StoreKind.POSTGRESQL].key, size, 0.7) for size in (100, 1000)]
-    assert [(t.contender, t.size_bytes, t.bound) for t in plan.targets] == wanted
-    assert {target.metric for target in plan.targets} == {Metric.RATIO}
+    assert [(*t.keys, t.size_bytes, t.bound) for t in plan.targets] == wanted
+    assert all(target.against_peer and target.at_least for target in plan.targets)
 
 
 def test_stores_alone_commit_few_and_many_ranges_in_turn() -> None:
-    plan = stores_plan(repeats=2)
-    stores = [contender.store for contender in plan.contenders]
+    plan = stores_plan(Options(repeats=2))
+    stores = [contender.cell.store for contender in plan.contenders]
     steps = [(trial.ranges, trial.store, repeat) for trial, repeat in plan.trial_steps()]
     both = [(ranges, store) for ranges in (2, 2000) for store in stores]
     assert steps == [
@@ -41,32 +49,32 @@ def test_stores_alone_commit_few_and_many_ranges_in_turn() -> None:
 
 
 def test_as_much_is_recovered_as_was_promised() -> None:
-    plan = recovery_plan()
+    plan = recovery_plan(Options())
     sizes = {(t.kind, t.partitions, t.ranges) for t in plan.trials}
     assert sizes == {(TrialKind.RECOVERY, 1000, 2000)}
-    assert plan.repeats == 3
-    assert [(t.metric, t.bound) for t in plan.targets] == [(Metric.ALL_SERVED_S, 10.0)] * 2
-    quick = recovery_plan(quick=True)
-    assert quick.repeats == 1
+    assert plan.settings.repeats == 3
+    assert [(t.figure, t.bound) for t in plan.targets] == [("all_served_s", 10.0)] * 2
+    quick = recovery_plan(Options(quick=True))
+    assert quick.settings.repeats == 1
     assert max(t.partitions * t.ranges for t in quick.trials) == 2000
 
 
 def test_what_is_judged_was_tried() -> None:
     for name in PLANS:
-        plan = make_plan(name, {}, quick=True)
-        known = {c.key for c in plan.contenders} | {t.key for t in plan.trials} | {None}
-        assert {target.contender for target in plan.targets} <= known
+        plan = make_plan(name, Options(quick=True))
+        known = {c.key for c in plan.contenders} | {t.key for t in plan.trials}
+        assert {key for target in plan.targets for key in target.keys} <= known
         assert len({t.key for t in plan.trials}) == len(plan.trials)
     with pytest.raises(InvalidConfigError, match=f"plan: 'speed' is not known; .*, {ALL}$"):
-        make_plan("speed", {})
+        make_plan("speed", Options())
 
 
 @pytest.mark.parametrize(("seconds", "passed"), [([0.2, 1.0, 9.0], True), ([0.2, 1.1, 1.1], False)])
 def test_the_median_of_a_trial_is_judged(seconds: list[float], *, passed: bool) -> None:
-    plan = restart_plan()
+    plan = restart_plan(Options())
     key = plan.trials[0].key
-    runs = [TrialRun(key, at, {"first_delivery_s": s}, 0.0) for at, s in enumerate(seconds, 1)]
-    (verdict,) = judge(plan, [], runs)
+    runs = [Run(key, 0, at, {"first_delivery_s": s}, 0.0) for at, s in enumerate(seconds, 1)]
+    (verdict,) = judge(plan, runs)
     assert (verdict.passed, verdict.unit, verdict.at_least) == (passed, "s", False)
     spread = Spread.of(seconds)
     assert verdict.measured == spread

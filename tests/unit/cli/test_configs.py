@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from sharecoord_sdk.admin import ConfigEntry, ConfigSource, InvalidConfigError
@@ -40,7 +41,15 @@ def test_describe_as_json_has_the_meaning_too() -> None:
         "value": "20000",
         "source": "group",
         "documentation": "How long.",
+        "problem": "",
     }
+
+
+def test_describe_says_which_stored_value_is_not_in_force() -> None:
+    bad = replace(ENTRIES[0], problem="it is not valid: so. Do this.")
+    admin = FakeAdmin(describe_group_configs=[bad, *ENTRIES[1:]])
+    result = run("configs", *GROUP, "--describe", admin=admin)
+    assert result.stderr == "a stored value is not in force: it is not valid: so. Do this.\n"
 
 
 def test_alter_sets_and_deletes() -> None:

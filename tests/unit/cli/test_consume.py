@@ -13,6 +13,7 @@ from .support import FakeAdmin, run
 
 KNOWN = GroupDescription("g", offsets=(PartitionOffsets("orders", 0, start_offset=0),))
 NEW = GroupDescription("g")
+LATEST = ConfigEntry("share.auto.offset.reset", "latest", ConfigSource.DEFAULT)
 
 
 def record(offset: int, value: bytes | None = b"v", **more: Any) -> Message:
@@ -54,8 +55,12 @@ class FakeConsumer:
         return self.committed
 
 
-def consume(consumer: FakeConsumer, *options: str, described: GroupDescription = KNOWN) -> Any:
-    entry = ConfigEntry("share.auto.offset.reset", "latest", ConfigSource.DEFAULT)
+def consume(
+    consumer: FakeConsumer,
+    *options: str,
+    described: GroupDescription = KNOWN,
+    entry: ConfigEntry = LATEST,
+) -> Any:
     admin = FakeAdmin(describe_groups=[described], describe_group_configs=[entry])
     arguments = ("--topic", "orders", "--group", "g", "--timeout-ms", "0")
     return run("consume", *arguments, *options, admin=admin, consumer=consumer)
@@ -176,15 +181,24 @@ def test_an_error_of_the_consumer_is_one_line() -> None:
     assert result.stderr == "sharecoord: error: the group is full\n"
 
 
-def test_a_new_group_is_told_where_it_starts() -> None:
-    result = consume(FakeConsumer(), described=NEW)
-    said = result.stderr
-    assert "group 'g' is new on topic 'orders': it starts at the end" in said
-    assert (
-        "sharecoord configs --bootstrap-server localhost:7070 --entity-type groups "
-        "--entity-name g --alter --add-config share.auto.offset.reset=earliest" in said
-    )
-    assert "--group g --topic orders --reset-offsets --to-earliest --execute" in said
+@pytest.mark.parametrize(
+    ("reset", "source", "said"),
+    [
+        ("earliest", ConfigSource.COORDINATOR, "at the first record"),
+        ("latest", ConfigSource.GROUP, "at the end: records that come from now on"),
+        ("by_duration:PT1H", ConfigSource.GROUP, "by its reset policy"),
+        # The consumer says it itself.
+        ("latest", ConfigSource.DEFAULT, None),
+    ],
+)
+def test_a_new_group_is_told_where_it_starts(
+    reset: str, source: ConfigSource, said: str | None
+) -> None:
+    entry = ConfigEntry("share.auto.offset.reset", reset, source)
+    result = consume(FakeConsumer(), described=NEW, entry=entry)
+    line = f"group 'g' is new on topic 'orders': it starts {said} (share.auto.offset.reset={reset})"
+    assert (line in result.stderr) == (said is not None)
+    assert ("is new on" in result.stderr) == (said is not None)
     assert result.stdout == ""
 
 

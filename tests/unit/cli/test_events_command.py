@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import structlog
 
+from sharecoord.events.parquet_files import convert
 from tests.unit.events.support import (
     DAY_US,
     NOON_US,
@@ -19,18 +18,11 @@ from tests.unit.events.support import (
     flip_a_bit,
     offsets,
     parquet_files,
+    spool,
     write_files,
 )
 
 from .support import run, words
-
-
-@pytest.fixture(autouse=True)
-def same_logs() -> Iterator[None]:
-    """The commands set up logs for their process, which here is that of other tests."""
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
 
 
 @pytest.fixture
@@ -47,7 +39,7 @@ def test_list(folder: Path) -> None:
     result = run("events", "list", str(folder))
     assert (result.exit_code, result.stderr) == (0, "")
     header, first, second = result.stdout.splitlines()
-    assert words(header) == words("DATE GROUP FILES ROWS BYTES FIRST LAST SCHEMA")
+    assert words(header) == words("DATE GROUP FILES ROWS BYTES SPOOLED FIRST LAST SCHEMA")
     assert words(first)[:4] == ["1970-01-02", "a/b", "1", "1"]
     assert words(second)[:4] == ["2026-11-22", "g", "2", "7"]
     rows = json.loads(run("events", "list", str(folder), "-o", "json").stdout)
@@ -58,11 +50,36 @@ def test_list(folder: Path) -> None:
         "files": 2,
         "rows": 7,
         "bytes": size,
+        "spooled": 0,
         "first": "2026-11-22T12:00:00+00:00",
         "last": "2026-11-22T12:00:00.000001+00:00",
         "schema_versions": "1",
     }
     assert "  group: a/b" in run("events", "list", str(folder), "-o", "yaml").stdout
+
+
+def test_list_tells_of_rows_that_are_in_no_file_yet(folder: Path) -> None:
+    spool(folder, block("g", 7, 3, time_us=NOON_US + 5_000_000), block("new", 0, 2))
+    result = run("events", "list", str(folder), "-o", "json")
+    rows = {row["group"]: row for row in json.loads(result.stdout)}
+    assert (rows["g"]["files"], rows["g"]["rows"], rows["g"]["spooled"]) == (2, 7, 3)
+    assert rows["g"]["last"] == "2026-11-22T12:00:05+00:00"
+    assert (rows["new"]["files"], rows["new"]["spooled"]) == (0, 2)
+    assert rows["new"]["first"] == "2026-11-22T12:00:00+00:00"
+    assert result.stderr.startswith("5 rows are in no file yet: their coordinator makes files")
+
+
+def test_rows_on_their_way_from_the_spool_are_told_once(folder: Path) -> None:
+    """Files of the first group are there, and the spool file is still, too."""
+    made = spool(folder, block("g", 7, 3), block("new", 0, 2))
+    convert(made, folder, 1 << 30)
+    assert made.path.exists()
+    rows = json.loads(run("events", "list", str(folder), "-o", "json").stdout)
+    assert {row["group"]: (row["rows"], row["spooled"]) for row in rows} == {
+        "a/b": (1, 0),
+        "g": (10, 0),
+        "new": (2, 0),
+    }
 
 
 def test_list_says_what_it_can_not_read(folder: Path) -> None:

@@ -79,6 +79,17 @@ def test_list_with_states() -> None:
     assert admin.calls == [("list_groups", ([],), {})]
 
 
+def test_one_long_name_does_not_widen_the_table() -> None:
+    listed = [*LISTED, GroupListing("n" * 249, GroupState.EMPTY)]
+    result = run("groups", "--list", "--state", admin=FakeAdmin(list_groups=listed))
+    assert result.stdout.splitlines() == [
+        "GROUP    STATE",
+        "idle     Empty",
+        "workers  Stable",
+        "n" * 249 + "  Empty",
+    ]
+
+
 def test_list_in_states() -> None:
     admin = FakeAdmin(list_groups=[])
     result = run("groups", "--list", "--state", "empty, Dead", admin=admin)
@@ -134,14 +145,53 @@ def test_describe_offsets_verbose_has_kafkas_columns_in_kafkas_order() -> None:
 
 def test_describe_says_why_a_partition_is_not_served() -> None:
     unkept = PartitionOffsets("orders", 4, start_offset=5, log_end_offset=9, payloads_not_kept=3)
-    offsets = (FULL, STOPPED, unkept)
+    unsent = PartitionOffsets(
+        "orders",
+        5,
+        start_offset=5,
+        log_end_offset=9,
+        dead_letters_waiting=200,
+        dead_letters_problem="UNKNOWN_TOPIC_OR_PART",
+        pause=HELD,
+    )
+    sent = PartitionOffsets("orders", 6, start_offset=5, log_end_offset=9, dead_letters_waiting=2)
+    short = PartitionOffsets(
+        "orders",
+        7,
+        start_offset=5,
+        log_end_offset=9,
+        memory_short="memory.limit: nothing new is read",
+    )
+    offsets = (FULL, STOPPED, unkept, unsent, sent, short)
     described = GroupDescription("g", GroupState.STABLE, member_count=1, offsets=offsets)
     result = run(
         "groups", "--describe", "--group", "g", admin=FakeAdmin(describe_groups=[described])
     )
     assert result.stdout.splitlines()[1].endswith("window full at 5")
     assert result.stdout.splitlines()[2].endswith("stopped: LOG_REGRESSED")
-    assert result.stdout.splitlines()[3].endswith("3 payloads not kept")
+    assert result.stdout.splitlines()[3].endswith("  3 payloads not kept")
+    assert result.stdout.splitlines()[4].endswith(
+        "  paused by operator: the disk is full (since 2026-01-31T12:00:00+00:00); "
+        "200 dead letters not in their topic yet: UNKNOWN_TOPIC_OR_PART"
+    )
+    assert result.stdout.splitlines()[5].endswith("  2 dead letters not in their topic yet")
+    assert result.stdout.splitlines()[6].endswith("  memory.limit: nothing new is read")
+
+
+def test_describe_says_which_topics_kafka_refuses() -> None:
+    why = "Kafka refuses topic 'orders' to the coordinator; allow READ"
+    described = GroupDescription(
+        "g",
+        GroupState.STABLE,
+        member_count=1,
+        offsets=(ORDERS,),
+        refused_topics={"orders": why},
+    )
+    result = run(
+        "groups", "--describe", "--group", "g", admin=FakeAdmin(describe_groups=[described])
+    )
+    assert result.stdout.splitlines()[1].endswith("refused by Kafka")
+    assert why in result.stderr
 
 
 def test_describe_members() -> None:
@@ -271,6 +321,22 @@ def test_describe_says_what_is_paused_and_why() -> None:
         admin = FakeAdmin(describe_groups=[group])
         result = run("groups", "--describe", "--group", "g", *flags, admin=admin)
         assert expected in result.stdout.splitlines()[1]
+
+
+@pytest.mark.parametrize("flags", [(), ("--members",), ("--state",)])
+def test_describe_says_which_setting_is_not_in_force(flags: tuple[str, ...]) -> None:
+    group = GroupDescription(
+        "g",
+        GroupState.STABLE,
+        member_count=1,
+        members=(MEMBER,),
+        offsets=(ORDERS,),
+        settings_problems=("a is not valid. Do this.",),
+    )
+    admin = FakeAdmin(describe_groups=[group])
+    result = run("groups", "--describe", "--group", "g", *flags, admin=admin)
+    said = "share group 'g': a setting is not in force: a is not valid. Do this.\n"
+    assert result.stderr == said
 
 
 # -- reset ----------------------------------------------------------------------------------------

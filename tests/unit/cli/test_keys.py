@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from sharecoord_sdk._admin.keys import BlockedKey
-from sharecoord_sdk.admin import InvalidRequestError
+from sharecoord_sdk.admin import BlockedKey, InvalidRequestError
 
 from tests.unit.cli.support import FakeAdmin, run, words
 

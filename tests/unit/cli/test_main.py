@@ -191,13 +191,34 @@ def test_demo_hands_over_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_bench_hands_over_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Recorder()
-    install(monkeypatch, "sharecoord.bench.main", "run", bench)
+    install(monkeypatch, "sharecoord.bench.standard.run", "run", bench)
     assert run("bench").exit_code == 0
     assert bench.kwargs == {"quick": False, "strict": False}
     run("bench", "--size", "100", "--size", "1000", "--output", "out", "--strict")
     assert bench.kwargs["sizes"] == (100, 1000)
     assert bench.kwargs["output"] == Path("out")
     assert bench.kwargs["strict"] is True
+
+
+@pytest.mark.parametrize("flag", ["--out", "--output"])
+def test_the_folder_of_a_result_is_out_and_output(
+    flag: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    capacity = Recorder()
+    install(monkeypatch, "sharecoord.bench.capacity.run", "run", capacity)
+    assert run("bench", "capacity", flag, "out").exit_code == 0
+    assert capacity.kwargs["output"] == Path("out")
+    folder = str(tmp_path)
+    found = run("analyze", "generate", flag, folder, "--events", "x")
+    assert "No such option" not in found.output
+    assert "--events" in found.stderr
+
+
+@pytest.mark.parametrize("command", [("bench",), ("bench", "run"), ("analyze", "generate")])
+def test_help_has_one_name_for_the_folder_of_a_result(command: tuple[str, ...]) -> None:
+    told = run(*command, "--help").stdout
+    assert "--out DIR" in told
+    assert "--output" not in told
 
 
 def test_no_color_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,10 @@ from sharecoord_sdk.admin import (
     RecordState,
 )
 
+from sharecoord.eventlog.schema import EventBlock
 from tests.unit.analytics.test_timeline import LIFE, write
 from tests.unit.cli.support import FakeAdmin, run
+from tests.unit.events.support import spool
 
 HELD = InFlightRange(5, 9, RecordState.ACQUIRED, 2, "ann", 7, 12_300)
 
@@ -113,6 +115,39 @@ def test_the_event_log_tells_what_happened_before(tmp_path: Path) -> None:
     ]
     assert steps[0]["time"] == "2026-11-22T12:00:01.000+00:00"
     assert "--events" not in result.stderr
+
+
+def spooled(folder: Path, *rows: dict[str, Any]) -> None:
+    """Events that a coordinator has noted, and has made no Parquet file of yet."""
+    common = {"kind": "range", "group_id": "billing", "topic": "orders", "partition": 0}
+    for row in rows:
+        values = {**row, "time": round(row["time"].timestamp() * 1_000_000)}
+        own = {name: value for name, value in values.items() if name not in common}
+        names = tuple(own)
+        spool(folder, EventBlock({**common}, names, [tuple(own[name] for name in names)]))
+
+
+@pytest.mark.parametrize("in_files", [0, 2])
+def test_what_is_in_no_file_yet_is_told_too(tmp_path: Path, in_files: int) -> None:
+    if in_files:
+        write(tmp_path, LIFE[:in_files])
+    spooled(tmp_path, *LIFE[in_files:])
+    result = run(
+        "records", "explain", "orders", "0", "5", "--group", "billing",
+        "--events", str(tmp_path), "-o", "json", admin=admin_with(HELD),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    told = [step["event"] for step in json.loads(result.stdout)]
+    assert told == ["acquired", "released", "acquired", "rejected", "now"]
+
+
+def test_a_record_that_nothing_was_noted_of(tmp_path: Path) -> None:
+    spooled(tmp_path, *LIFE[:2])
+    result = run(
+        "records", "explain", "orders", "0", "70", "--group", "billing",
+        "--events", str(tmp_path), "-o", "json", admin=admin_with(HELD),
+    )  # fmt: skip
+    assert [step["event"] for step in json.loads(result.stdout)] == ["now"]
 
 
 def test_without_the_event_log_it_says_how_to_learn_more() -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from sharecoord.devenv.processes import free_ports
 from sharecoord.store.access import Migration, StoreAccess
@@ -17,14 +15,6 @@ from tests.contract.store_worlds import SqliteWorld
 from tests.unit.store.test_check import sound
 
 from .support import run, words
-
-
-@pytest.fixture(autouse=True)
-def same_logs() -> Iterator[None]:
-    """The commands set up logs for their process, which here is that of other tests."""
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
 
 
 @pytest.fixture
@@ -48,7 +38,7 @@ def test_check_of_a_sound_store(url: str, tmp_path: Path) -> None:
     result = run("store", "check", "--store", url)
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == (
-        f"store {tmp_path}/s.db: sound; 15 rows, schema 0001, Kafka cluster kafka-1\n"
+        f"store {tmp_path}/s.db: sound; 15 rows, schema 0002, Kafka cluster kafka-1\n"
     )
     assert json.loads(run("store", "check", "--store", url, "-o", "json").stdout) == []
 
@@ -93,7 +83,7 @@ def test_backup_and_restore(url: str, tmp_path: Path) -> None:
     result = run("store", "backup", str(file), "--store", url)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith(
-        f"Backed up 15 rows to {file} (schema 0001, Kafka cluster kafka-1, "
+        f"Backed up 15 rows to {file} (schema 0002, Kafka cluster kafka-1, "
     )
     again = run("store", "backup", str(file), "--store", url)
     assert again.exit_code == 1
@@ -146,13 +136,13 @@ def test_a_store_that_is_in_use(url: str, tmp_path: Path) -> None:
 def test_migrate_with_nothing_to_do(url: str, tmp_path: Path) -> None:
     result = run("store", "migrate", "--store", url)
     assert result.exit_code == 0
-    assert result.stdout == f"store {tmp_path}/s.db has schema 0001 already; nothing to do.\n"
+    assert result.stdout == f"store {tmp_path}/s.db has schema 0002 already; nothing to do.\n"
 
 
 def test_migrate_makes_the_schema_of_an_empty_database(tmp_path: Path) -> None:
     (tmp_path / "s.db").touch()
     result = run("store", "migrate", "--store", f"sqlite:///{tmp_path}/s.db")
-    assert result.stdout == f"Made schema 0001 in store {tmp_path}/s.db, which was empty.\n"
+    assert result.stdout == f"Made schema 0002 in store {tmp_path}/s.db, which was empty.\n"
     missing = run("store", "migrate", "--store", f"sqlite:///{tmp_path}/none.db")
     assert missing.exit_code == 1
     assert "there is no" in missing.stderr
@@ -169,7 +159,7 @@ def test_migrate_refuses_a_newer_schema(url: str, tmp_path: Path) -> None:
     result = run("store", "migrate", "--store", url)
     assert result.exit_code == 1
     assert "has schema 0007, written by sharecoord 0.1.0" in result.stderr
-    assert "Run that release or a newer one" in result.stderr
+    assert "Run the version that wrote it, or a newer one" in result.stderr
 
 
 # -- the URL --------------------------------------------------------------------------------------

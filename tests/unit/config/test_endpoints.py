@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,8 +59,8 @@ def test_listen_addresses_are_read(
         (":7070", "with a host"),
         ("*:7070", "with a host"),
         ("::1:7070", r"\[ADDRESS\]:PORT"),
-        ("[::g]:7070", "IPv6"),
-        ("[127.0.0.1]:7070", "IPv6"),
+        ("[::g]:7070", "IP address between the brackets"),
+        ("[localhost]:7070", "IP address between the brackets"),
         ("256.0.0.1:7070", "IPv4"),
         ("ho st:7070", "host name"),
         ("-x:7070", "host name"),
@@ -178,6 +179,27 @@ def test_the_default_store_is_a_file_of_the_user(environ: dict[str, str], expect
     assert store.path == Path(expected)
     assert store.url == f"sqlite:///{expected}"
     assert parse_store_url(store.url) == store
+
+
+def _homeless() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_a_user_without_a_home_is_told_to_name_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user id is in no list of users."""
+    monkeypatch.setattr(Path, "home", _homeless)
+    with pytest.raises(InvalidConfigError, match=r"Give --store .* or set HOME"):
+        default_store_url({})
+
+
+@pytest.mark.parametrize("parse", [parse_store_url, parse_events_sink])
+def test_a_home_that_is_not_known_is_no_place(
+    monkeypatch: pytest.MonkeyPatch, parse: Callable[[str], object]
+) -> None:
+    monkeypatch.setattr(Path, "expanduser", lambda _: _homeless())
+    kind = "sqlite:///" if parse is parse_store_url else "parquet:"
+    with pytest.raises(ValueError, match="without ~"):
+        parse(f"{kind}~/x")
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sharecoord.core.acquire import Run
 from sharecoord.core.changes import PartitionHead
-from sharecoord.core.invariants import check_decision, check_window
-from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.share_partition import (
+from sharecoord.core.partition.acquire import Run
+from sharecoord.core.partition.invariants import check_decision, check_partition
+from sharecoord.core.partition.share_partition import (
     AcknowledgedRange,
     AcquiredRange,
     Decision,
@@ -17,8 +16,9 @@ from sharecoord.core.share_partition import (
     RangeOutcome,
     SharePartition,
 )
+from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType, AcquireMode, ForceAction, RecordState
-from sharecoord.core.window import Keys, RangeState
+from sharecoord.core.window.window import Keys, RangeState
 from tests.support import columns_of
 
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
@@ -54,7 +54,7 @@ class Scene:
         """Checks, applies, checks again."""
         check_decision(self.partition, decision)
         self.partition.apply(decision)
-        check_window(self.window)
+        check_partition(self.partition)
         return decision
 
     def acquire(
@@ -77,7 +77,7 @@ class Scene:
                 hashes = Keys(first, b"".join(key.to_bytes(8, "big") for key in part))
             runs.append(Run(first, last, hashes))
             at += size
-        found = self.window.due_ranges(100_000, member) if due is None else list(due)
+        found = self.partition.due_ranges(100_000, member) if due is None else list(due)
         self.last = self.apply(
             self.partition.decide_acquire(
                 self.now, member, max_records=records, mode=mode, due=found, fresh=runs
@@ -160,7 +160,7 @@ class Scene:
         )
         self.partition.load(*columns_of(ranges))
         self.window.advance(self.now)
-        check_window(self.window)
+        check_partition(self.partition)
 
     def recover(self) -> None:
         """Another owner takes over what is in the window."""
@@ -171,7 +171,7 @@ class Scene:
         )
         self.partition.load(*columns_of(ranges))
         self.window.advance(self.now)
-        check_window(self.window)
+        check_partition(self.partition)
 
     def at(self, offset: int) -> RangeState | None:
         """The state of one offset; None = finished."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sharecoord.core.share_partition import AcknowledgedRange, HeldRange, RangeOutcome
+from sharecoord.core.partition.share_partition import AcknowledgedRange, HeldRange, RangeOutcome
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordState
 from tests.unit.core.scene import (
     ACCEPT,

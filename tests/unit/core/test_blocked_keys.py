@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sharecoord.core import limits
-from sharecoord.core.blocked_keys import hash_of, merged
 from sharecoord.core.changes import GroupRow
-from sharecoord.core.invariants import check_chains
+from sharecoord.core.order.blocked_keys import hash_of, merged
+from sharecoord.core.partition.invariants import check_chains
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.states import Ordering
 from sharecoord.errors import LimitExceededError
@@ -27,21 +27,21 @@ def test_new_records_of_it_wait_and_the_others_go_out() -> None:
     got = scene.acquire("ann", new=[(0, 5)], keys=[A, B, NONE, A, B, A])
     assert got == [(1, 2, 1), (4, 4, 1)]
     assert [scene.state(at) for at in (0, 3, 5)] == [AVAILABLE] * 3
-    order = scene.window.order
-    assert (order.parked, order.waiting_of(A), order.first_parked()) == (3, 3, 0)
-    assert scene.window.ready == 0
-    assert scene.window.due_ranges(10, "ann") == scene.window.due_ranges(10) == []
+    order = scene.partition.order
+    assert (order.blocked_records, order.waiting_of(A), order.first_blocked()) == (3, 3, 0)
+    assert scene.partition.ready == 0
+    assert scene.partition.due_ranges(10, "ann") == scene.partition.due_ranges(10) == []
 
 
 def test_unblocked_they_go_out_in_order_to_one_member() -> None:
     scene = blocked_a()
     scene.acquire("ann", new=[(0, 3)], keys=[A, B, A, A])
     scene.set(blocked_keys=frozenset())
-    assert scene.window.ready == 3
+    assert scene.partition.ready == 3
     assert scene.acquire("bob", 2) == [(0, 0, 1), (2, 2, 1)]
     assert scene.acquire("cy") == []
     assert scene.acquire("bob") == [(3, 3, 1)]
-    check_chains(scene.window)
+    check_chains(scene.partition)
 
 
 def test_what_is_under_a_lock_runs_on_and_comes_back_to_wait() -> None:
@@ -64,7 +64,7 @@ def test_another_list_of_keys_takes_effect_at_once() -> None:
     scene.acknowledge(RELEASE, 3)
     scene.set(blocked_keys=frozenset({B}))
     assert scene.acquire("bob") == [(0, 0, 1), (2, 2, 1)]
-    assert scene.window.order.parked == 2
+    assert scene.partition.order.blocked_records == 2
 
 
 def test_a_key_with_half_of_the_traffic_does_not_fill_the_window() -> None:
@@ -82,7 +82,7 @@ def test_a_key_with_half_of_the_traffic_does_not_fill_the_window() -> None:
             new = [(end, first + 99)] if left else []
             got = scene.acquire("ann", 1_000, new=new, keys=left)
     assert records == 1_500
-    assert scene.window.order.parked == 1_500
+    assert scene.partition.order.blocked_records == 1_500
     assert scene.partition.room == 10
 
 
@@ -93,7 +93,7 @@ def test_parked_records_do_not_count_against_the_records_that_order_holds_back(
     scene = blocked_a()
     for first in range(0, 100, 10):
         scene.acquire("ann", new=[(first, first + 9)], keys=[A] * 10)
-    assert scene.window.order.parked == 100
+    assert scene.partition.order.blocked_records == 100
     assert scene.acquire("ann", new=[(100, 100)], keys=[B]) == [(100, 100, 1)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sharecoord.core.events import COLUMN_NAMES, COLUMNS, SCHEMA_VERSION, EventKind
+from sharecoord.eventlog.schema import COLUMN_NAMES, COLUMNS, SCHEMA_VERSION, EventKind
 
 VERSION_1 = [
     "schema_version",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sharecoord.core.fair_share import fair_level, fairness, jain_index
+from sharecoord.core.dispatch.fair_share import fair_level, jain_index
 from sharecoord.errors import InternalError
+from tests.fairness import fairness
 
 
 @pytest.mark.parametrize(

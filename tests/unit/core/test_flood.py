@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharecoord.core.flood import FloodGauge, FloodSettings
+from sharecoord.core.letters.flood import FloodGauge, FloodSettings
 
 HALF = FloodSettings(ratio=0.5, window_ms=60_000, records_min=100)
 

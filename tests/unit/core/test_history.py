@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharecoord.core.history import (
+from sharecoord.core.states import ForceAction
+from sharecoord.core.window.history import (
     MEMBERS_MAX,
     MORE_MEMBERS,
     History,
@@ -14,7 +15,6 @@ from sharecoord.core.history import (
     history_from_text,
     history_to_text,
 )
-from sharecoord.core.states import ForceAction
 from tests.unit.core.scene import ACCEPT, REJECT, RELEASE, RETURN, Scene
 
 

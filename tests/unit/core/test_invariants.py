@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sharecoord.core.invariants import check_chains, check_decision, check_window
-from sharecoord.core.share_partition import Decision
+from sharecoord.core.partition.invariants import check_chains, check_decision, check_partition
+from sharecoord.core.partition.share_partition import Decision
 from sharecoord.core.states import Ordering
-from sharecoord.core.window import Edit, RangeState, Window
+from sharecoord.core.window.window import Edit, RangeState, Window
 from sharecoord.errors import InternalError
 from tests.unit.core.scene import (
     ACCEPT,
@@ -83,38 +83,38 @@ def forget(name: str) -> Callable[[Window], None]:
 )
 def test_a_damaged_window_is_seen(damage: Callable[[Window], None], message: str) -> None:
     scene = busy()
-    check_window(scene.window)
+    check_partition(scene.partition)
     damage(scene.window)
     with pytest.raises(InternalError, match=message):
-        check_window(scene.window)
+        check_partition(scene.partition)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda order: order.lanes.clear(), "keys are not"),
+        (lambda order: order.queues.clear(), "keys are not"),
         (lambda order: order.unknown.append(1), "unknown keys"),
-        (lambda order: order.lanes[5].held.popleft(), "lane of key 5"),
-        (lambda order: order.lanes[6].holders.clear(), "lane of key 6"),
+        (lambda order: order.queues[5].held.popleft(), "queue of key 5"),
+        (lambda order: order.queues[6].holders.clear(), "queue of key 6"),
         (lambda order: setattr(order, "_ready", 4), "ready is 4"),
     ],
 )
 def test_a_damaged_order_is_seen(damage: Callable[[object], None], message: str) -> None:
     scene = busy(Ordering.KEY)
-    check_window(scene.window)
-    damage(scene.window.order)
+    check_partition(scene.partition)
+    damage(scene.partition.order)
     with pytest.raises(InternalError, match=message):
-        check_window(scene.window)
+        check_partition(scene.partition)
 
 
 def test_a_key_with_two_holders_is_seen() -> None:
     scene = Scene()
     scene.acquire("ann", new=[(0, 0)])
     scene.acquire("bob", new=[(1, 2)])
-    check_chains(scene.window)
+    check_chains(scene.partition)
     scene.set(ordering=Ordering.PARTITION)
     with pytest.raises(InternalError, match="held by"):
-        check_chains(scene.window)
+        check_chains(scene.partition)
 
 
 def test_a_record_that_overtakes_its_key_is_seen() -> None:
@@ -123,7 +123,7 @@ def test_a_record_that_overtakes_its_key_is_seen() -> None:
     scene.acknowledge(RELEASE, 0)
     scene.set(ordering=Ordering.PARTITION)
     with pytest.raises(InternalError, match="1 is held while 0 of its key waits"):
-        check_chains(scene.window)
+        check_chains(scene.partition)
 
 
 def held(**fields: int) -> RangeState:
@@ -143,7 +143,7 @@ def held(**fields: int) -> RangeState:
         ([Edit(9, 9, None), Edit(0, 0, None)], "out of order"),
         ([Edit(0, 4, None)], "crosses a range"),
         ([Edit(2, 2, RangeState(AVAILABLE))], "edit at finished offset 2"),
-        ([Edit(8, 8, None)], "8 was finished already"),
+        ([Edit(8, 8, None)], "illegal move ARCHIVED -> ACKNOWLEDGED"),
         ([Edit(8, 8, RangeState(AVAILABLE))], "illegal move ARCHIVED -> AVAILABLE"),
         ([Edit(0, 0, RangeState(AVAILABLE, 1, 0))], "hand-outs went down"),
         ([Edit(4, 5, RangeState(AVAILABLE, 0, 1))], "delivery count went down"),

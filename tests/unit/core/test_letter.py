@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sharecoord.core.changes import DeadLetter, PartitionKey
-from sharecoord.core.dead_letters import KAFKA_PREFIX, PREFIX, headers_of
-from sharecoord.core.lanes import Mark
-from sharecoord.core.letter import SeenIds, find_letter, place_in, waiting_letter
-from sharecoord.core.letter_marks import MarkReader
+from sharecoord.core.letters.dead_letters import KAFKA_PREFIX, PREFIX, headers_of
+from sharecoord.core.letters.lanes import Mark
+from sharecoord.core.letters.letter import SeenIds, find_letter, place_in, waiting_letter
+from sharecoord.core.letters.marks import MarkReader
 
 KEY = PartitionKey("billing", "orders", "ab" * 16, 3)
 LETTER = DeadLetter(
@@ -102,6 +102,23 @@ def test_kafkas_own_letters_have_no_id_and_no_reason() -> None:
 )
 def test_other_messages_are_no_letters(headers: list[tuple[str, bytes | None]]) -> None:
     assert find_letter(b"k", b"v", headers, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        (KAFKA_PREFIX + "partition", 2**31),
+        (KAFKA_PREFIX + "offset", 2**63),
+        (KAFKA_PREFIX + "offset", -1),
+        (KAFKA_PREFIX + "delivery.count", 2**31),
+        (PREFIX + "timestamp-ms", -2),
+        (PREFIX + "failed-at-ms", 2**63),
+    ],
+)
+def test_a_message_with_a_number_that_no_letter_has_is_none(name: str, number: int) -> None:
+    headers = [each for each in message(LETTER) if each[0] != name]
+    assert find_letter(b"k", b"v", [*headers, (name, b"%d" % (number - 1 if number > 0 else 0))], 0)
+    assert find_letter(b"k", b"v", [*headers, (name, b"%d" % number)], 0) is None
 
 
 def test_a_letter_that_says_nothing_gets_a_sentence() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sharecoord.core.letter import Letter
-from sharecoord.core.letter_filter import LetterFilter
+from sharecoord.core.letters.filter import LetterFilter
+from sharecoord.core.letters.letter import Letter
 from sharecoord.errors import InvalidRequestError
 
 LETTER = Letter(
@@ -25,7 +25,7 @@ LETTER = Letter(
     failed_at_ms=2_000,
     key=b"k1",
     value=b"v",
-    headers=(("trace", b"7"), ("trace", b"8"), ("none", None), ("empty", b"")),
+    headers=(("trace", b"7"), ("trace", b"8"), ("none", None), ("empty", b""), ("\udcff", b"odd")),
 )
 
 HOLD: list[dict[str, Any]] = [
@@ -43,6 +43,7 @@ HOLD: list[dict[str, Any]] = [
     {"failed_from_ms": 0, "failed_to_ms": 3_000},
     {"headers": (("trace", None),)},
     {"headers": (("trace", b"8"), ("empty", b""), ("none", None))},
+    {"headers": (("\\xff", b"odd"),)},
     {"ids": ("other", "billing:t:3:17:4")},
     {"text": "GRÖSSE"[:3].lower()},
     {"text": "no AMOUNT"},

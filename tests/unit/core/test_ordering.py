@@ -8,11 +8,16 @@ import pytest
 
 from sharecoord.config.group import Ordering as ConfiguredOrdering
 from sharecoord.core import limits
-from sharecoord.core.acquire import Run
-from sharecoord.core.invariants import check_chains
-from sharecoord.core.share_partition import AcknowledgedRange, HeldRange, RangeOutcome, TakenBack
+from sharecoord.core.partition.acquire import Run
+from sharecoord.core.partition.invariants import check_chains
+from sharecoord.core.partition.share_partition import (
+    AcknowledgedRange,
+    HeldRange,
+    RangeOutcome,
+    TakenBack,
+)
 from sharecoord.core.states import AcknowledgeOutcome, AcquireMode, ForceAction, Ordering
-from sharecoord.core.window import Keys, RangeState
+from sharecoord.core.window.window import Keys, RangeState
 from tests.unit.core.scene import (
     ACCEPT,
     ACQUIRED,
@@ -41,7 +46,7 @@ def partition_order(**settings: Any) -> Scene:
 def test_records_of_one_key_go_out_as_a_chain_to_one_member() -> None:
     scene = key_order()
     assert scene.acquire("ann", new=[(0, 5)], keys=[A, B, A, A, B, C]) == [(0, 5, 1)]
-    check_chains(scene.window)
+    check_chains(scene.partition)
 
 
 def test_a_chain_is_bounded_and_leaves_room_for_other_keys() -> None:
@@ -54,7 +59,7 @@ def test_a_chain_is_bounded_and_leaves_room_for_other_keys() -> None:
     assert scene.acquire("ann") == [(3, 3, 1)]
     scene.acknowledge(ACCEPT, 1)
     assert scene.acquire("ann") == [(5, 5, 1)]
-    check_chains(scene.window)
+    check_chains(scene.partition)
 
 
 def test_a_bounded_chain_that_is_over_goes_on_with_whoever_asks() -> None:
@@ -73,16 +78,16 @@ def test_partition_order_has_no_bound_on_its_chain() -> None:
 def test_what_waits_behind_its_key_is_counted_by_member() -> None:
     scene = key_order()
     counted: dict[str, int] = {}
-    scene.window.count_into({}, counted)
+    scene.partition.count_into({}, counted)
     scene.acquire("ann", new=[(0, 4)], keys=[A, A, B, A, NONE])
     assert counted == {"ann": 2}
     scene.acknowledge(ACCEPT, 0)
     assert counted == {"ann": 1}
     scene.acknowledge(RELEASE, 2)
     assert counted == {"ann": 1}
-    scene.window.count_into(None)
+    scene.partition.count_into(None)
     assert counted == {}
-    scene.window.count_into({}, counted)
+    scene.partition.count_into({}, counted)
     assert counted == {"ann": 1}
     scene.set(ordering=Ordering.PARTITION)
     assert counted == {}, "nothing else could run"
@@ -98,7 +103,7 @@ def test_a_key_that_another_member_holds_waits_and_the_others_go_on() -> None:
     assert scene.acquire("bob", new=[(2, 5)], keys=[A, C, B, C]) == [(3, 3, 1), (5, 5, 1)]
     assert [scene.state(at) for at in (2, 4)] == [AVAILABLE, AVAILABLE]
     assert scene.acquire("cy") == []
-    check_chains(scene.window)
+    check_chains(scene.partition)
 
 
 def test_the_holder_of_a_key_may_have_more_of_it() -> None:
@@ -111,9 +116,9 @@ def test_what_waits_goes_to_the_holder_of_its_key_first_to_last() -> None:
     scene = key_order()
     scene.acquire("ann", new=[(0, 0)], keys=[A])
     scene.acquire("bob", new=[(1, 4)], keys=[A, A, B, A])
-    assert scene.window.due_ranges(10) == []
-    assert scene.window.due_ranges(10, "bob") == []
-    assert [found[:2] for found in scene.window.due_ranges(10, "ann")] == [(1, 2), (4, 4)]
+    assert scene.partition.due_ranges(10) == []
+    assert scene.partition.due_ranges(10, "bob") == []
+    assert [found[:2] for found in scene.partition.due_ranges(10, "ann")] == [(1, 2), (4, 4)]
     assert scene.acquire("ann", 2) == [(1, 2, 1)]
 
 
@@ -207,7 +212,7 @@ def test_the_tail_of_a_chain_may_be_handed_back() -> None:
     scene.acknowledge(RETURN, 2, 3)
     assert scene.acquire("bob") == []
     assert scene.acquire("ann", 1) == [(2, 2, 1)]
-    check_chains(scene.window)
+    check_chains(scene.partition)
 
 
 def test_handing_back_the_middle_of_a_chain_takes_its_end_back() -> None:
@@ -229,7 +234,7 @@ def test_a_lock_missing_from_the_book_takes_the_rest_of_its_chain_back() -> None
 def test_an_operators_release_takes_the_rest_of_the_chain_back() -> None:
     scene = key_order()
     scene.acquire("ann", new=[(0, 3)], keys=[A, A, B, A])
-    scene.force(ForceAction.ARCHIVE, 1, 1)
+    scene.force(ForceAction.SKIP, 1, 1)
     assert scene.states() == [
         (0, 0, "ACQUIRED", 1),
         (1, 1, "ARCHIVED", 1),
@@ -244,9 +249,9 @@ def test_a_delayed_head_blocks_its_key_only() -> None:
     scene.acknowledge(RELEASE, 0, delay_ms=500)
     scene.acknowledge(RELEASE, 1)
     assert scene.acquire("bob") == [(1, 1, 2), (3, 3, 1)]
-    assert scene.window.ready == 0
+    assert scene.partition.ready == 0
     scene.pass_time(500)
-    assert scene.window.ready == 2
+    assert scene.partition.ready == 2
     assert scene.acquire("cy") == [(0, 0, 2), (2, 2, 1)]
 
 
@@ -255,7 +260,7 @@ def test_gaps_and_forced_archives_unblock_a_key() -> None:
     scene.acquire("ann", new=[(0, 3)], keys=[A, A, A, A])
     scene.acknowledge(RELEASE, 0, delay_ms=60_000)
     scene.apply(scene.partition.decide_gap(0, 0))
-    scene.force(ForceAction.ARCHIVE, 1, 1)
+    scene.force(ForceAction.SKIP, 1, 1)
     scene.log_start(3)
     assert scene.acquire("bob") == [(3, 3, 1)]
 
@@ -264,7 +269,7 @@ def test_a_payload_that_is_not_at_hand_holds_its_key_back() -> None:
     scene = key_order()
     scene.acquire("ann", new=[(0, 3)], keys=[A, B, A, B])
     scene.release_all()
-    found = scene.window.due_ranges(100, "bob")
+    found = scene.partition.due_ranges(100, "bob")
     at_hand = [(max(first, 1), last, value) for first, last, value in found]
     assert scene.acquire("bob", due=at_hand) == [(1, 1, 2), (3, 3, 2)]
 
@@ -282,7 +287,7 @@ def test_records_that_wait_do_not_use_up_the_window_of_the_others() -> None:
     scene = key_order(record_locks_max=10)
     scene.acquire("ann", 1, new=[(0, 0)], keys=[A])
     scene.acquire("bob", new=[(1, 50)], keys=[A] * 50)
-    assert (scene.window.due, scene.window.ready, scene.partition.room) == (50, 0, 9)
+    assert (scene.window.due, scene.partition.ready, scene.partition.room) == (50, 0, 9)
     assert scene.acquire("bob", new=[(51, 53)], keys=[B, B, A]) == [(51, 52, 1)]
 
 
@@ -404,7 +409,7 @@ def test_an_unknown_key_waits_for_the_known_keys_before_it() -> None:
     scene.acquire("bob", new=[(1, 1)])
     scene.acknowledge(RELEASE, 1, member="bob")
     scene.set(ordering=Ordering.KEY)
-    assert scene.window.due_ranges(10, "ann") == []
+    assert scene.partition.due_ranges(10, "ann") == []
     assert scene.acquire("ann", new=[(2, 2)], keys=[B]) == []
     scene.acknowledge(ACCEPT, 0)
     assert scene.acquire("ann") == [(1, 1, 2)]
@@ -433,8 +438,8 @@ def test_no_more_than_may_be_locked_are_let_out_at_once() -> None:
 
 def test_the_configured_orderings_are_the_cores() -> None:
     assert [*map(str, ConfiguredOrdering)] == [*map(str, Ordering)]
-    assert Scene(ordering=ConfiguredOrdering.UNORDERED).window.order is None
-    assert Scene(ordering=ConfiguredOrdering.KEY).window.order is not None
+    assert Scene(ordering=ConfiguredOrdering.UNORDERED).partition.order is None
+    assert Scene(ordering=ConfiguredOrdering.KEY).partition.order is not None
 
 
 def test_a_truncated_key_starts_afresh() -> None:
@@ -443,8 +448,8 @@ def test_a_truncated_key_starts_afresh() -> None:
     scene.acknowledge(RELEASE, 2)
     scene.apply(scene.partition.decide_truncate(1))
     assert scene.acquire("bob", due=(), new=[(1, 3)], keys=[B, A, A]) == [(1, 1, 1)]
-    assert scene.window.due_ranges(10, "bob") == []
-    assert [found[:2] for found in scene.window.due_ranges(10, "ann")] == [(2, 3)]
+    assert scene.partition.due_ranges(10, "bob") == []
+    assert [found[:2] for found in scene.partition.due_ranges(10, "ann")] == [(2, 3)]
 
 
 def test_a_skipped_last_attempt_holds_its_key_back() -> None:
@@ -455,7 +460,7 @@ def test_a_skipped_last_attempt_holds_its_key_back() -> None:
     scene.release_all()
     scene.acquire("bob", due=(), new=[(1, 2)], keys=[A, B])
     scene.acquire("cy", due=(), new=[(3, 3)], keys=[C])
-    scene.acquire("cy", due=scene.window.due_ranges(10, "cy"))
+    scene.acquire("cy", due=scene.partition.due_ranges(10, "cy"))
     assert scene.last.isolate
     assert scene.acquire("bob", new=[(4, 4)], keys=[A]) == []
     scene.acknowledge(ACCEPT, 3, member="cy")

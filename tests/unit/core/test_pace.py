@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sharecoord.core.pace import (
+from sharecoord.core.dispatch.pace import (
     BULK_REST_MAX,
     BULK_REST_MIN,
     BULK_TRIAL_MS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sharecoord.core.passed_over import PASSED_OVER_MAX, added, cut, without
+from sharecoord.core.partition.passed_over import PASSED_OVER_MAX, added, cut, without
 from sharecoord.core.records import RecordChunk
 from sharecoord.errors import LimitExceededError
 

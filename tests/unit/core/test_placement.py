@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sharecoord.core.changes import PartitionKey, key_of, lane_of, served_by
-from sharecoord.core.placement import wanted_owner
+from sharecoord.core.fleet.placement import wanted_owner
 
 KEYS = [PartitionKey("g", f"t{n % 7}", f"{n % 7:032x}", n) for n in range(600)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sharecoord.core.schedule import (
+from sharecoord.core.dispatch.schedule import (
     DELAY_HEADER,
     DELIVER_AT_HEADER,
     SCHEDULE_MAX_MS,

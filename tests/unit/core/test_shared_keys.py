@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sharecoord.core.shared_keys import TURN_LOOKS, SharedKeys
+from sharecoord.core.order.shared_keys import TURN_LOOKS, SharedKeys
 from sharecoord.core.states import ForceAction, Ordering
 from tests.unit.core.scene import ACCEPT, Scene
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sharecoord.config.group import AutoOffsetReset, ResetStrategy, parse_auto_offset_reset
-from sharecoord.core.start_offset import resolve_start
+from sharecoord.core.partition.start_offset import resolve_start
 from sharecoord.errors import InternalError
 
 HOUR = AutoOffsetReset(ResetStrategy.BY_DURATION, 3_600_000)

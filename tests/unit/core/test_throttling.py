@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sharecoord.core.acquire import throttle_threshold
+from sharecoord.core.partition.acquire import throttle_threshold
 from sharecoord.core.states import AcquireMode
-from sharecoord.core.window import RangeState
+from sharecoord.core.window.window import RangeState
 from tests.unit.core.scene import ACCEPT, ARCHIVED, AVAILABLE, RELEASE, RENEW, Scene
 
 MODES = pytest.mark.parametrize("mode", list(AcquireMode), ids=lambda mode: mode.name.lower())
@@ -104,7 +104,7 @@ def test_2_8_vector_5_limit_5_mixed_counts() -> None:
 
 def readable(scene: Scene, last: int) -> list[tuple[int, int, RangeState]]:
     """Due ranges, cut at the last offset that the fetch returned."""
-    found = scene.window.due_ranges(1_000)
+    found = scene.partition.due_ranges(1_000)
     return [(first, min(end, last), value) for first, end, value in found if first <= last]
 
 
@@ -161,7 +161,7 @@ def test_a_last_attempt_does_not_starve_when_its_member_leaves() -> None:
     last_attempt(scene)
     scene.acquire("ann")
     scene.leave("ann")
-    assert scene.partition.isolating is None
+    assert scene.partition.isolation.member_id is None
     scene.acquire("bob")
     assert scene.last.isolate
 

@@ -401,7 +401,7 @@ def test_an_operator_archives_without_a_dead_letter() -> None:
     scene.acquire(new=[(0, 9)])
     token = scene.tokens()[2]
     scene.acknowledge(REJECT, 4)
-    scene.force(ForceAction.ARCHIVE, 2, 4)
+    scene.force(ForceAction.SKIP, 2, 4)
     assert scene.states()[1] == (2, 3, "ARCHIVED", 1)
     assert scene.state(4) is ARCHIVING
     assert scene.at(2).reason == "ADMIN"  # type: ignore[union-attr]
@@ -430,7 +430,7 @@ def test_truncation_drops_everything_from_an_offset_on() -> None:
     scene.acquire("bob", new=[(10, 19)])
     token = scene.tokens("ann")[7]
     decision = scene.apply(scene.partition.decide_truncate(5))
-    assert [(a, b) for a, b, _ in decision.truncated] == [(5, 9), (10, 19)]
+    assert [taken[:3] for taken in decision.taken_back] == [("ann", 5, 9), ("bob", 10, 19)]
     assert scene.states() == [(0, 4, "ACQUIRED", 1)]
     assert scene.span() == (0, 5)
     assert scene.window.held == {"ann": 5}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sharecoord.core import limits
-from sharecoord.core.acquire import Run
+from sharecoord.core.partition.acquire import Run
 from sharecoord.core.states import AcquireMode, RecordState
-from sharecoord.core.window import INDEX_ENTRIES_MIN, NEVER_MS, Edit, RangeState, Window
+from sharecoord.core.window.window import INDEX_ENTRIES_MIN, NEVER_MS, Edit, RangeState, Window
 from tests.support import columns_of
 from tests.unit.core.scene import (
     ACCEPT,
@@ -71,10 +71,10 @@ def test_1_4_the_first_acquire_jumps_gaps_at_the_front() -> None:
 def test_a_proven_gap_at_the_end_is_skipped() -> None:
     scene = Scene()
     scene.acquire(new=[(0, 9)])
-    scene.apply(scene.partition.decide_skip(15))
+    scene.apply(scene.partition.decide_gap_ahead(15))
     assert scene.span() == (0, 15)
-    assert not scene.partition.decide_skip(15).changes_anything
-    assert not scene.partition.decide_skip(3).changes_anything
+    assert not scene.partition.decide_gap_ahead(15).changes_anything
+    assert not scene.partition.decide_gap_ahead(3).changes_anything
 
 
 def test_finished_and_delayed_records_do_not_use_up_the_window() -> None:
@@ -185,11 +185,14 @@ def test_the_end_of_a_window_never_moves_back_by_an_edit() -> None:
         window.apply([], 19)
 
 
-def test_an_illegal_move_is_a_mistake() -> None:
+@pytest.mark.parametrize("state", [RecordState.ARCHIVING, RecordState.ARCHIVED])
+@pytest.mark.parametrize("value", [RangeState(AVAILABLE), None])
+def test_an_illegal_move_is_a_mistake(state: RecordState, value: RangeState | None) -> None:
     window = Window(0, 0)
-    window.apply([Edit(0, 0, RangeState(RecordState.ARCHIVING))], 1)
-    with pytest.raises(AssertionError):
-        window.apply([Edit(0, 0, RangeState(AVAILABLE))])
+    window.apply([Edit(0, 1, RangeState(AVAILABLE))], 2)
+    window.apply([Edit(1, 1, RangeState(state))])
+    with pytest.raises(AssertionError, match="illegal move"):
+        window.apply([Edit(1, 1, value)])
 
 
 def test_an_edit_across_ranges_is_a_mistake() -> None:
@@ -226,7 +229,7 @@ def test_due_records_are_found_after_the_indexes_were_rebuilt() -> None:
         scene.window.apply([Edit(0, 0, scene.at(0)._replace(deadline_ms=scene.now))])  # type: ignore[union-attr]
         scene.now += 1
     scene.acknowledge(RELEASE, 3, 4)
-    assert [found[:2] for found in scene.window.due_ranges(10)] == [(3, 4)]
+    assert [found[:2] for found in scene.partition.due_ranges(10)] == [(3, 4)]
     assert scene.window.next_due_ms() == 101_000
     assert scene.state(0) is ACQUIRED
 

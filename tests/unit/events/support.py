@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sharecoord.core.events import EventBlock
+from sharecoord.eventlog.schema import EventBlock
 from sharecoord.events.frames import LENGTH, frame_of_blocks
 from sharecoord.events.parquet_files import finish
 from sharecoord.events.places import SPOOL
@@ -80,11 +80,16 @@ def lost_said(root: Path) -> int:
 def write_files(root: Path, *blocks: EventBlock) -> list[Path]:
     """Makes the Parquet files of blocks, as a writer does; returns those that are new."""
     before = set(parquet_files(root))
+    finish(spool(root, *blocks), root, 1 << 30)
+    return [path for path in parquet_files(root) if path not in before]
+
+
+def spool(root: Path, *blocks: EventBlock) -> Segment:
+    """Rows that are in no Parquet file yet."""
     (root / SPOOL).mkdir(parents=True, exist_ok=True)
     made = Segment.create(root, "c")
     made.append(records_of(payload(*blocks)))
-    finish(made, root, 1 << 30)
-    return [path for path in parquet_files(root) if path not in before]
+    return made
 
 
 def flip_a_bit(path: Path) -> None:

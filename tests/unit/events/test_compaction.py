@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sharecoord.core.events import COLUMN_NAMES, SCHEMA_VERSION
 from sharecoord.errors import EventsFolderInUseError
+from sharecoord.eventlog.schema import COLUMN_NAMES, SCHEMA_VERSION
 from sharecoord.events import compaction
 from sharecoord.events.compaction import Joined, compact, recover
 from sharecoord.events.folder import EventFolder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sharecoord.core.events import COLUMNS, GroupEvent, RangeEvent
+from sharecoord.eventlog.schema import COLUMNS, GroupEvent, RangeEvent
 from sharecoord.events import docs
 
 

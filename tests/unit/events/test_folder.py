@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sharecoord.core.events import SCHEMA_VERSION
 from sharecoord.errors import EventsFolderInUseError, InvalidRequestError
+from sharecoord.eventlog.schema import SCHEMA_VERSION
 from sharecoord.events import folder as folder_module
 from sharecoord.events.folder import EventFolder, Listed
 from sharecoord.events.parquet_files import ParquetFile

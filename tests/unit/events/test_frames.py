@@ -6,7 +6,7 @@ import marshal
 
 import pytest
 
-from sharecoord.core.events import EventBlock, EventKind, RangeEvent
+from sharecoord.eventlog.schema import EventBlock, EventKind, RangeEvent
 from sharecoord.events.frames import (
     FrameReader,
     WriterSettings,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sharecoord.core.events import EventBlock
+from sharecoord.eventlog.schema import EventBlock
 from sharecoord.events import kafka_topic
 from sharecoord.events.frames import lost_block
 from sharecoord.events.kafka_topic import LINGER_S, MESSAGE_BYTES_MAX, MESSAGE_ROWS_MAX, KafkaSink

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from sharecoord.core.events import SCHEMA_VERSION, EventBlock
+from sharecoord.eventlog.schema import SCHEMA_VERSION, EventBlock
 from sharecoord.events import parquet_files
 from sharecoord.events.parquet_files import ParquetFile, convert, finish, finish_left
 from sharecoord.events.places import SPOOL

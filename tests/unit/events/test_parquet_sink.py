@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sharecoord.core.events import EventBlock
 from sharecoord.errors import InvalidConfigError
+from sharecoord.eventlog.schema import EventBlock
 from sharecoord.events import parquet_sink
 from sharecoord.events.frames import lost_block
 from sharecoord.events.parquet_sink import LOOK_S, RETRY_S, ParquetSink

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sharecoord.config.process import load
-from sharecoord.core.events import EventBlock
+from sharecoord.eventlog.schema import EventBlock
 from sharecoord.events import pipe_sink
 from sharecoord.events.frames import Block, FrameReader, WriterSettings, frame_of_blocks
 from sharecoord.events.pipe_sink import FLUSH_ROWS, PipeSink, settings_of
@@ -354,8 +354,10 @@ async def test_a_writer_that_can_not_be_started_is_tried_again(
 
     def broken(sink: PipeSink) -> FakeWriter:
         tries.append(sink)
-        if len(tries) < 3:
+        if len(tries) == 1:
             raise OSError(12, "Cannot allocate memory")
+        if len(tries) == 2:
+            raise ValueError("nobody foresaw this")
         return FakeWriter(sink)
 
     async def sleep(_: float) -> None:

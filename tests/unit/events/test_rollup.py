@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from sharecoord.core.rollups import DIRECTORY, TABLE
+from sharecoord.eventlog.rollups import DIRECTORY, TABLE
 from sharecoord.events import compaction, parquet_files
 from sharecoord.events.compaction import compact, roll_up_all
 from sharecoord.events.folder import EventFolder

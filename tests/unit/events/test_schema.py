@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from sharecoord.core.events import COLUMN_NAMES, COLUMNS, SCHEMA_VERSION, ColumnType
+from sharecoord.eventlog.schema import COLUMN_NAMES, COLUMNS, SCHEMA_VERSION, ColumnType
 from sharecoord.events.schema import BAD_ROWS, SCHEMA, TEXT_COLUMNS, VERSION_KEY, Rows
 
 from .support import NAMES, NOON_US

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sharecoord.core.events import SCHEMA_VERSION, EventBlock
 from sharecoord.errors import InvalidConfigError
+from sharecoord.eventlog.schema import SCHEMA_VERSION, EventBlock
 from sharecoord.events import spool
 from sharecoord.events.places import SPOOL
 from sharecoord.events.spool import BAD_ROWS, Segment, is_left, records_of, spool_files

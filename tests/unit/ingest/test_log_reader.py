@@ -89,6 +89,31 @@ async def test_a_mistake_while_reading_starts_the_partitions_again(
     await reader.close()
 
 
+class StubbornConsumer(FakeConsumer):
+    """Does not give up its partitions at the first attempt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusals = 2
+
+    def incremental_unassign(self, places: list[Any]) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise KafkaException(KafkaError(KafkaError._STATE))
+
+
+async def test_a_restart_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = StubbornConsumer()
+    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
+    monkeypatch.setattr(log_reader, "RESTART_DELAY_S", 0.0)
+    reader, sink = KafkaLogReader({}), Sink()
+    reader.read("t", 0, 0, committed=False, sink=sink)
+    async with asyncio.timeout(20):
+        await sink.came.wait()
+    assert (consumer.refusals, consumer.assigned) == (0, [0, 0])
+    await reader.close()
+
+
 class CountingConsumer(QuietConsumer):
     """Keeps each assignment; the first one is refused."""
 
@@ -480,3 +505,41 @@ async def test_what_comes_behind_an_error_waits_for_a_new_run(
             sink.came.clear()
     assert [(c.covers_from, c.values) for c in sink.chunks] == [(0, [b"a"]), (1, [b"b"])]
     await reader.close()
+
+
+async def test_a_partition_waits_while_no_consumer_may_be_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[QuietConsumer] = []
+    second_assigned = asyncio.Event()
+
+    class Opened(QuietConsumer):
+        def incremental_assign(self, places: list[Any]) -> None:
+            if self is not made[0]:
+                second_assigned.set()
+
+    def make(*_: object, **__: object) -> QuietConsumer:
+        made.append(Opened())
+        return made[-1]
+
+    monkeypatch.setattr(log_reader, "make_consumer", make)
+    monkeypatch.setattr(log_reader, "OPEN_AGAIN_S", 0.0)
+    room: list[bool] = []
+    reader = KafkaLogReader({}, may_open=lambda: bool(room) and room.pop())
+    first = reader.read("t", 0, 0, committed=False, sink=Sink())
+    second, third = (reader.read("t", 0, 0, committed=False, sink=Sink()) for _ in range(2))
+    assert (len(made), reader.waiting) == (1, 2)
+    third.want_more(wanted=False)
+    third.close()
+    await asyncio.sleep(0.0)
+    assert (len(made), reader.waiting) == (1, 1)
+    room.append(True)
+    async with asyncio.timeout(20):
+        await second_assigned.wait()
+    assert (len(made), reader.waiting) == (2, 0)
+    fourth = reader.read("t", 0, 0, committed=False, sink=Sink())
+    assert reader.waiting == 1
+    await reader.close()
+    await asyncio.sleep(0.0)
+    assert (len(made), reader.waiting) == (2, 0)
+    assert {first.place, second.place, fourth.place} == {("t", 0)}

@@ -5,20 +5,22 @@ from __future__ import annotations
 import socket
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from sharecoord.errors import InvalidConfigError
 from sharecoord.management.server import ManagementServer
 from sharecoord.ports import EventFigures
-from sharecoord.runtime.memory_use import MemoryFigures, MemoryLevel
-from sharecoord.runtime.offsets_export import ExportFigures
-from sharecoord.runtime.status import PartitionFigures, Snapshot, StatusBoard
+from sharecoord.runtime.group.offsets_export import ExportFigures
+from sharecoord.runtime.memory.use import MemoryFigures, MemoryLevel
+from sharecoord.runtime.status.status import PartitionFigures, Snapshot, StatusBoard
 
 
-def get(port: int, path: str) -> tuple[int, str]:
+def get(port: int, path: str, address: str = "127.0.0.1") -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}:{port}{path}", timeout=10) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -45,11 +47,12 @@ SNAPSHOT = Snapshot(
             delivered=40,
             settled=30,
             held_back=True,
-            parked=6,
+            blocked=6,
             dead_letters=3,
             payloads_not_kept=5,
             dead_letters_waiting=2,
             dead_letters_failing=True,
+            refused=True,
             paused=True,
         ),
     ),
@@ -65,6 +68,9 @@ SNAPSHOT = Snapshot(
     groups_paused={"g": True},
     members_paused={"g": 3},
     floods={"g": True},
+    unused_settings=(("g", "share.ordering"),),
+    loops_down={"idle": True, "lease": False},
+    loop_restarts={"idle": 3, "lease": 0},
     events=EventFigures(9, 2, 100),
     memory=MemoryFigures(MemoryLevel.READS_STOPPED, 1_000, caches=800, ranges=55),
 )
@@ -81,6 +87,7 @@ LINES = {
     f"sharecoord_dead_letters_waiting_records{PLACE} 2.0",
     f"sharecoord_dead_letters_failing{PLACE} 1.0",
     f"sharecoord_paused{PLACE} 1.0",
+    f"sharecoord_changes_refused{PLACE} 1.0",
     'sharecoord_group_paused{group="g"} 1.0',
     'sharecoord_members_paused{group="g"} 3.0',
     'sharecoord_flood_breaker_open{group="g"} 1.0',
@@ -94,6 +101,10 @@ LINES = {
     'sharecoord_memory_bytes{part="ranges"} 55.0',
     "sharecoord_memory_limit_bytes 1000.0",
     "sharecoord_memory_level 1.0",
+    'sharecoord_loop_down{loop="idle"} 1.0',
+    'sharecoord_group_settings_not_in_force{group="g",setting="share.ordering"} 1.0',
+    'sharecoord_loop_down{loop="lease"} 0.0',
+    'sharecoord_loop_restarts_total{loop="idle"} 3.0',
     "sharecoord_events_written_rows_total 9.0",
     "sharecoord_events_lost_rows_total 2.0",
     "sharecoord_events_waiting_bytes 100.0",
@@ -102,8 +113,20 @@ LINES = {
 }
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_all_interfaces_are_those_of_both_families(host: str) -> None:
+    server = ManagementServer(StatusBoard(), host=host, port=0)
+    port = server.start()
+    try:
+        for address in ("127.0.0.1", "[::1]"):
+            assert get(port, "/healthz/live", address)[0] == 503
+    finally:
+        server.stop()
+
+
 def test_probes_follow_the_board_and_metrics_are_served() -> None:
     board = StatusBoard()
+    board.dropped_lines = lambda: 3
     server = ManagementServer(board, host="127.0.0.1", port=0)
     port = server.start()
     try:
@@ -112,15 +135,34 @@ def test_probes_follow_the_board_and_metrics_are_served() -> None:
         assert get(port, "/healthz/live") == (200, "ok\n")
         code, text = get(port, "/healthz/ready")
         assert code == 503
-        assert "no store" in text
+        assert "the store does not answer" in text
+        board.latest = replace(SNAPSHOT, store_ok=True)
+        assert get(port, "/healthz/ready") == (200, "ok\n")
+        board.short_of_files = lambda: "99 of 100 files are open"
+        code, text = get(port, "/healthz/ready")
+        assert (code, text) == (503, "not serving: 99 of 100 files are open\n")
         code, text = get(port, "/metrics")
         assert code == 200
         assert 'sharecoord_members{group="g"} 2.0' in text
+        assert "sharecoord_log_lines_dropped_total 3.0" in text
         assert "sharecoord_commits_total 7.0" in text
         assert set(text.splitlines()) >= LINES
         assert f"sharecoord_lag_records{PLACE}" not in text
     finally:
         server.stop()
+
+
+def test_the_default_port_gives_way_to_any_free_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, capture_logs() as lines:
+        port = taken.getsockname()[1]
+        server = ManagementServer(StatusBoard(), host="127.0.0.1", port=port, or_any=True)
+        found = server.start()
+        try:
+            assert found != port
+            assert get(found, "/healthz/live")[0] == 503
+        finally:
+            server.stop()
+    assert [(each["taken"], each["port"]) for each in lines] == [(port, found)]
 
 
 def test_a_port_that_is_taken_is_named_with_the_fix(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,13 +12,13 @@ import grpc
 import pytest
 
 from sharecoord.api.grpc.peer_service import PeerService
+from sharecoord.config.process_settings import TlsConfig
 from sharecoord.core.changes import PartitionKey
-from sharecoord.core.decisions import AcknowledgedRange
-from sharecoord.core.peering import (
-    AskBooks,
-    Books,
+from sharecoord.core.fleet.peering import (
+    AskLockBooks,
     Compared,
     Lend,
+    LockBooks,
     MemberDown,
     MemberEnd,
     MemberUp,
@@ -28,8 +28,10 @@ from sharecoord.core.peering import (
     Settle,
     Settled,
 )
+from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeType, AcquireMode
-from sharecoord.peers.links import GrpcPeerNetwork
+from sharecoord.devenv.processes import free_ports
+from sharecoord.peers.links import GrpcPeerNetwork, channel_maker
 from sharecoord.ports import OwnerWay
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.wire import peer_service_pb2 as peer
@@ -53,8 +55,8 @@ class Listener:
         self.ways.put_nowait(way)
 
         def hear(item: OwnerItem) -> None:
-            if isinstance(item, AskBooks):
-                way.say(Books(item.key, item.owner_epoch, {}))
+            if isinstance(item, AskLockBooks):
+                way.say(LockBooks(item.key, item.owner_epoch, {}))
             self.items.put_nowait(item)
 
         return hear
@@ -71,7 +73,7 @@ class Listener:
 
 @contextlib.asynccontextmanager
 async def serving(coordinator: Coordinator, address: str) -> AsyncIterator[PeerService]:
-    fleet = coordinator.context.fleet
+    fleet = coordinator.fleet
     assert fleet is not None
     server, service = grpc.aio.server(), PeerService(coordinator, fleet)
     server.add_generic_rpc_handlers((service.handlers(),))
@@ -229,4 +231,23 @@ async def test_who_goes_down_ends_its_links_at_once(tmp_path: Path) -> None:
         assert await listener.gone.get() == "owner"
         await network.close()
         assert listener.ways.empty(), "no new link"
+    await coordinator.close()
+
+
+async def test_an_http_proxy_of_the_environment_is_for_other_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    coordinator = world_with(6).build("owner", fleet=True)
+    await coordinator.start()
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    listener = Listener()
+    network = GrpcPeerNetwork("gateway", "1.0", listener, channel_maker(TlsConfig()))
+    async with asyncio.timeout(DEADLINE_S), serving(coordinator, address):
+        network.follow({"owner": address})
+        await listener.ways.get()
+        await network.close()
     await coordinator.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sharecoord.core.decisions import Decision
-from sharecoord.core.invariants import check_decision
-from sharecoord.core.share_partition import SharePartition
+from sharecoord.core.partition.decisions import Decision
+from sharecoord.core.partition.invariants import check_decision
+from sharecoord.core.partition.share_partition import SharePartition
 
 
 @pytest.fixture(autouse=True)

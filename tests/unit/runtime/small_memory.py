@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from sharecoord.core.records import RecordChunk
-from sharecoord.runtime import memory as memory_module
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.memory_budget import MemoryLimits
-from sharecoord.runtime.memory_use import MemoryLevel, use_of
+from sharecoord.runtime.kernel.budget import MemoryLimits
+from sharecoord.runtime.kernel.context import Limits
+from sharecoord.runtime.memory import watch as memory_module
+from sharecoord.runtime.memory.use import MemoryLevel, use_of
 from sharecoord.testing import fake_log
 from sharecoord.testing.fake_log import FakeLog, FakeRecord, build_chunk
 from sharecoord.testing.harness import World, check_coordinator
@@ -45,7 +46,7 @@ async def limited(
 ) -> AsyncIterator[Coordinator]:
     """A coordinator with this memory limit; then the ledger is checked."""
     coordinator = world.build()
-    coordinator.context.memory = limits
+    coordinator.context.limits = Limits(memory=limits)
     coordinator.memory = memory_module.MemoryWatch(coordinator.context, coordinator.groups)
     await coordinator.start()
     yield coordinator
@@ -67,7 +68,7 @@ def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fake_log, "CHUNK_RECORDS_MAX", 50)
     monkeypatch.setattr(memory_module, "FRESH_BYTES_HIGH", READ_BYTES)
-    monkeypatch.setattr("sharecoord.runtime.topic_life.HELD_BYTES_HIGH", 1)
+    monkeypatch.setattr("sharecoord.runtime.partition.topic_life.HELD_BYTES_HIGH", 1)
     monkeypatch.setattr(fake_log, "build_chunk", build)
 
 

@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 
 from sharecoord.core.changes import PartitionHead
-from sharecoord.core.parked import ParkedOffsets
+from sharecoord.core.offset_set import OffsetSet
+from sharecoord.core.partition.share_partition import AcknowledgedRange, SharePartition
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.share_partition import AcknowledgedRange, SharePartition
 from sharecoord.core.states import AcknowledgeType, AcquireMode
-from sharecoord.runtime.candidates import BATCH_SPAN_MAX, Candidates, candidates
-from sharecoord.runtime.memory_budget import GroupBudget, MemoryBudget
-from sharecoord.runtime.record_cache import RecordCache, parts_without
+from sharecoord.runtime.kernel.budget import GroupBudget, MemoryBudget
+from sharecoord.runtime.partition.candidates import BATCH_SPAN_MAX, Candidates, candidates
+from sharecoord.runtime.partition.record_cache import RecordCache, parts_without
 from tests.unit.runtime.worlds import At
 
 FAR = BATCH_SPAN_MAX
@@ -149,7 +149,7 @@ def test_what_has_its_payload_does_not_wait_for_what_has_it_not() -> None:
 
 
 def test_a_chunk_of_the_log_says_nothing_of_what_is_kept() -> None:
-    kept = ParkedOffsets()
+    kept = OffsetSet()
     whole = chunk_of(0, 1, 5, 6, 9, covers_from=0)
     assert parts_without(whole, kept) == [whole]
     kept.add(1, 3)

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from sharecoord.core.dead_letters import PREFIX
 from sharecoord.core.delivery import Delivery, PartitionResult
-from sharecoord.core.share_partition import AcknowledgedRange
+from sharecoord.core.letters.dead_letters import PREFIX
+from sharecoord.core.partition.share_partition import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.errors import InvalidRequestError, LimitExceededError, StoreOutcomeUnknownError
 from sharecoord.runtime.coordinator import Coordinator
@@ -225,7 +225,7 @@ async def test_a_commit_that_fails_leaves_what_was_stored_before() -> None:
         assert result.error is not None
         actor = actor_of(coordinator, "orders")
         await until(lambda: actor.partition is not None, step_s=0.01)
-        assert actor.checkpoints.of(delivery.ranges) == [(0, b"first")]
+        assert actor.books.checkpoints.of(delivery.ranges) == [(0, b"first")]
         assert done(await keep(member, delivery, 0, b"second"))
         assert stored(world) == {0: b"second"}
 

@@ -8,7 +8,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharecoord.runtime.clock import (
+from sharecoord.runtime.kernel.clock import (
     BEAT_S,
     DOUBT_MS,
     MEASURED_WITHIN_MS,

@@ -17,7 +17,7 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
-from sharecoord.runtime.committer import (
+from sharecoord.runtime.kernel.committer import (
     RANGE_BYTES,
     CommitLimits,
     Committer,
@@ -393,3 +393,25 @@ async def test_what_may_wait_while_a_commit_runs_goes_with_the_next() -> None:
     await setup.committer.flush()
     assert patient.number
     await setup.close()
+
+
+class BrokenEffect(FakeEffect):
+    """Fails when it is let go, as by a mistake of ours."""
+
+    def release(self) -> None:
+        raise ValueError("unforeseen")
+
+    def abort(self, error: SharecoordError) -> None:
+        self.error = error
+
+
+@virtual
+async def test_who_waits_for_an_effect_that_fails_is_told() -> None:
+    setup = Setup()
+    broken, actor = BrokenEffect(), FakeActor(1)
+    setup.committer.add(actor, broken)
+    after = setup.add(actor)
+    await setup.close()
+    assert isinstance(broken.error, InternalError)
+    assert "it is stored, but what follows failed: ValueError('unforeseen')" in broken.error.message
+    assert (after.error, setup.fatal, actor.dropped) == (None, [], [])

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from sharecoord.core.decisions import AcknowledgedRange
+from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordState
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime.coordinator import Coordinator

@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from sharecoord.core.dead_letters import ID_HEADER, KAFKA_PREFIX, PAYLOAD_HEADER, PREFIX
 from sharecoord.core.delivery import Delivery
-from sharecoord.core.share_partition import AcknowledgedRange
+from sharecoord.core.letters.dead_letters import ID_HEADER, KAFKA_PREFIX, PAYLOAD_HEADER, PREFIX
+from sharecoord.core.partition.share_partition import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import (
     InvalidConfigError,
@@ -18,10 +18,9 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.ports import OutgoingMessage
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import CoordinatorInfo
+from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.dead_letters import AGAIN_S
+from sharecoord.runtime.partition.letter_sender import AGAIN_S
 from sharecoord.testing.harness import FakeMember, World, actor_of, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, offsets, until, world_with
@@ -159,7 +158,7 @@ async def test_letters_wait_while_the_topic_is_away_and_hold_nothing_up() -> Non
         await asyncio.sleep(100)
         assert (arrived(world), outbox(world)) == ([], list(range(50)))
         assert world.start_offset("g", "orders") == 0
-        assert "down" in actor_of(coordinator, "orders").letters.problem
+        assert "down" in actor_of(coordinator, "orders").books.letters.problem
         world.dead_letters.down = False
         await until(lambda: world.start_offset("g", "orders") == 60, step_s=1)
         assert offsets_of(arrived(world)) == list(range(50))
@@ -340,7 +339,7 @@ async def test_letters_go_to_the_topic_that_is_set_in_the_meantime() -> None:
         await reject(member, delivery)
         await asyncio.sleep(20 * AGAIN_S)
         assert outbox(world) == [0, 1]
-        await Admin(coordinator, INFO).alter_configs("g", {NAME: "other"}, [])
+        await Admin(coordinator, INFO).alter_group_configs("g", {NAME: "other"}, [])
         await until(lambda: world.start_offset("g", "orders") == 2, step_s=0.01)
         assert offsets_of(world.dead_letters.topics["other"]) == [0, 1]
 
@@ -371,9 +370,9 @@ async def test_bad_settings_are_refused_by_name() -> None:
         await member.take(1)
         admin = Admin(coordinator, INFO)
         with pytest.raises(InvalidConfigError, match="the group reads this topic itself"):
-            await admin.alter_configs("g", {NAME: "orders"}, [])
+            await admin.alter_group_configs("g", {NAME: "orders"}, [])
         with pytest.raises(UnknownTopicOrPartitionError, match="'nowhere' does not exist"):
-            await admin.alter_configs("g", {NAME: "nowhere"}, [])
-        await admin.alter_configs("g", {NAME: "dead"}, [])
+            await admin.alter_group_configs("g", {NAME: "nowhere"}, [])
+        await admin.alter_group_configs("g", {NAME: "dead"}, [])
         with pytest.raises(InvalidRequestError, match="takes this group's own dead letters"):
             await world.member("m2").join(coordinator, "g", ("dead",))

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from sharecoord.core.dead_letters import PAYLOAD_HEADER, outbox_name
+from sharecoord.core.letters.dead_letters import PAYLOAD_HEADER, outbox_name
 from sharecoord.errors import StoreUnavailableError
-from sharecoord.runtime.admin import Admin
+from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.fake_dead_letters import (
     STEPS,
@@ -186,7 +186,7 @@ async def test_the_topic_is_gone_and_they_wait_as_without_transactions() -> None
     async with running(world) as coordinator:
         await all_rejected(world, coordinator, 10)
         await asyncio.sleep(100)
-        assert "no topic dead" in actor_of(coordinator, "orders").letters.problem
+        assert "no topic dead" in actor_of(coordinator, "orders").books.letters.problem
         world.dead_letters.topics["dead"] = []
         await until(lambda: is_over(world, 10), step_s=1)
     assert offsets_of(arrived(world)) == list(range(10))
@@ -223,7 +223,7 @@ async def test_it_can_be_switched_on_while_letters_wait() -> None:
     world.dead_letters.down = True
     async with running(world) as coordinator:
         await all_rejected(world, coordinator, 20)
-        await Admin(coordinator, INFO).alter_configs("g", {ONCE: "true"}, [])
+        await Admin(coordinator, INFO).alter_group_configs("g", {ONCE: "true"}, [])
         world.dead_letters.down = False
         await until(lambda: is_over(world, 20), step_s=1)
     assert offsets_of(arrived(world)) == list(range(20))

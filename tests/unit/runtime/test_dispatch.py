@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from sharecoord.core.dispatch.pace import FIRST_RECORDS_MAX
 from sharecoord.core.states import AcknowledgeType, ForceAction
 from sharecoord.errors import DrainingError
 from sharecoord.testing.harness import FakeMember, actor_of, running
@@ -264,7 +265,7 @@ async def test_credit_comes_back_when_locks_end_before_their_commit() -> None:
         actor = actor_of(coordinator, "orders")
         assert actor.partition is not None
         now_ms = actor.clock.now_ms()
-        actor._commit(actor.partition.decide_force(now_ms, 0, 9, ForceAction.RELEASE))
+        actor.commit(actor.partition.decide_force(now_ms, 0, 9, ForceAction.RELEASE))
         assert offsets(*await member.take(10)) == list(range(10))
 
 
@@ -280,3 +281,56 @@ async def test_a_partition_that_left_the_group_is_not_kept() -> None:
         coordinator.groups["g"].forget(TOPICS, "the topic is gone")
         assert actor not in dispatcher._ready
         assert actor not in dispatcher._woken
+
+
+@virtual
+async def test_a_lone_new_member_gets_what_is_there() -> None:
+    """A program that reads alone sees a batch as it was produced, as with Kafka."""
+    world = world_with(30)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS)
+        assert offsets(await member.next_delivery()) == list(range(30))
+        # Nothing is known of it yet, and still nobody else is there.
+        world.log.append("orders", 1_000)
+        await asyncio.sleep(1)
+        assert member.received == FIRST_RECORDS_MAX
+
+
+@virtual
+async def test_a_new_member_among_others_starts_with_one_record() -> None:
+    world = world_with(30)
+    async with running(world) as coordinator:
+        other = world.member("other")
+        await other.join(coordinator, "g", TOPICS, max_poll_records=1)
+        await other.next_delivery()
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS)
+        assert len(offsets(await member.next_delivery())) == 1
+        await asyncio.sleep(1)
+        assert member.received == 1
+
+
+@virtual
+async def test_who_joins_a_lone_new_member_waits_for_nothing() -> None:
+    world = world_with(0)
+    async with running(world) as coordinator:
+        first, second = world.member("m1"), world.member("m2")
+        await first.join(coordinator, "g", TOPICS)
+        await second.join(coordinator, "g", TOPICS)
+        world.log.append("orders", 30)
+        assert len(offsets(await first.next_delivery())) == 1
+        assert len(offsets(await second.next_delivery())) == 1
+
+
+@virtual
+async def test_who_stands_where_another_member_was_killed_is_alone() -> None:
+    world = world_with(31)
+    async with running(world) as coordinator:
+        killed = world.member("killed")
+        await killed.join(coordinator, "g", TOPICS, max_poll_records=1)
+        await killed.next_delivery()
+        killed.disconnect()
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS)
+        assert offsets(await member.next_delivery()) == list(range(1, 31))

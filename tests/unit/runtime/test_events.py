@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from sharecoord.core.decisions import AcknowledgedRange
 from sharecoord.core.delivery import Delivery
-from sharecoord.core.events import EventKind
+from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeType
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import CoordinatorInfo, ResetCommand, ResetKind, ResetTo
+from sharecoord.eventlog.schema import EventKind
+from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
+from sharecoord.runtime.admin.reset import ResetCommand, ResetKind, ResetTo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.effects import Collector
-from sharecoord.runtime.event_samples import EventSampler
+from sharecoord.runtime.partition.collector import Collector
+from sharecoord.runtime.status.event_samples import EventSampler
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.harness import STORE_EPOCH_MS, FakeMember, World, running
 from sharecoord.testing.virtual_time import run_virtual
@@ -32,10 +32,10 @@ def world_with(count: int, *, key: bytes | None = None, **defaults: str) -> Worl
 
 
 async def everything(member: FakeMember, count: int) -> Delivery:
-    """The first record comes alone; settles it, and returns the delivery with all others."""
-    await member.settle(await member.next_delivery())
+    """Accepts the first of all records, and returns their delivery."""
     delivery = await member.next_delivery()
-    assert delivery.records == count - 1
+    assert delivery.records == count
+    await member.acknowledge(delivery, last=0)
     return delivery
 
 
@@ -143,8 +143,9 @@ def test_how_locks_end_is_told_apart() -> None:
             while member.received < 61:
                 await member.acknowledge(await member.next_delivery(), RELEASE)
         rows = told(world, "event", "state", "first_offset", "last_offset", "reason", "member_id")
-        assert rows[2:9] == [
-            ("acquired", "acquired", 1, 40, None, "m"),
+        assert rows[:8] == [
+            ("acquired", "acquired", 0, 40, None, "m"),
+            ("accepted", "acknowledged", 0, 0, None, "m"),
             ("accepted", "acknowledged", 1, 10, None, "m"),
             ("rejected", "archived", 11, 20, "REJECTED", "m"),
             ("returned", "available", 21, 30, None, "m"),
@@ -152,7 +153,7 @@ def test_how_locks_end_is_told_apart() -> None:
             ("accepted", "acknowledged", 21, 30, None, "m"),
             ("expired", "available", 31, 40, None, "m"),
         ]
-        worn_out = {row[:2] + row[4:] for row in rows[9:] if row[0] != "acquired"}
+        worn_out = {row[:2] + row[4:] for row in rows[8:] if row[0] != "acquired"}
         assert worn_out == {("released", "archived", "DELIVERY_LIMIT", "m")}
         assert world.events.complete(world.database)
 
@@ -215,7 +216,7 @@ def test_what_is_not_durable_is_not_told() -> None:
             delivery = await everything(member, 10)
             before = told(world, "event")
             world.caller.down = True
-            acknowledging = asyncio.ensure_future(member.acknowledge(delivery))
+            acknowledging = asyncio.ensure_future(member.acknowledge(delivery, first=1))
             await asyncio.sleep(3)
             # The commit was given up: it did not happen, the share-partition is loaded anew.
             result = await acknowledging
@@ -223,8 +224,8 @@ def test_what_is_not_durable_is_not_told() -> None:
             assert told(world, "event") == before
             world.caller.down = False
             await asyncio.sleep(3)
-            await member.settle(delivery)
-        assert [row[0] for row in told(world, "event")[2:]] == ["acquired", "accepted"]
+            await member.acknowledge(delivery, first=1)
+        assert [row[0] for row in told(world, "event")[2:]] == ["accepted"]
         assert world.events.complete(world.database)
 
     run_virtual(main())
@@ -251,8 +252,7 @@ def test_the_time_of_the_application_is_divided_among_its_records() -> None:
             )
             await coordinator.context.committer.flush()
             rows = told(world, "event", "records", "work_us")
-        assert rows[2:6] == [
-            ("acquired", 10, None),
+        assert rows[2:5] == [
             ("accepted", 6, 3_000),
             ("released", 2, 1_000),
             ("returned", 2, None),
@@ -267,16 +267,16 @@ def test_operators_leave_their_traces() -> None:
         async with running(world) as coordinator:
             admin = Admin(coordinator, INFO)
             member = await joined(world, coordinator)
-            await member.settle(await everything(member, 10))
+            await member.acknowledge(await everything(member, 10), first=1)
             member.leave()
             await coordinator.context.committer.flush()
-            await admin.alter_configs("g", {"share.delivery.count.limit": "7"}, [])
+            await admin.alter_group_configs("g", {"share.delivery.count.limit": "7"}, [])
             await admin.reset_offsets(ResetCommand("g", ResetTo(ResetKind.OFFSET, 4)))
             complete = world.events.complete(world.database)
             await admin.delete_offsets("g", ["orders"])
             await admin.delete_groups(["g"])
         assert complete
-        assert told(world, "event", "first_offset", "change_sequence")[-1] == ("reset", 4, 5)
+        assert told(world, "event", "first_offset", "change_sequence")[-1] == ("reset", 4, 4)
         events = told(world, "event", "topic", "reason", kind=EventKind.GROUP)
         assert [row for row in events if row[0] in ("configured", "deleted")] == [
             ("configured", None, "share.delivery.count.limit=7"),
@@ -324,7 +324,7 @@ def test_samples_say_what_there_was_and_what_was_wanted() -> None:
             "members": 1,
             "members_waiting": 0,
             "interval_ms": 500,
-            "change_sequence": 5,
+            "change_sequence": 4,
         }
         assert wanted.items() <= samples[-1].items()
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from sharecoord.core.fair_share import jain_index
+from sharecoord.core.dispatch.fair_share import jain_index
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.group_actor import GroupActor
-from sharecoord.runtime.sessions import Session, Share
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.member.session import Session, Share
 from sharecoord.testing.harness import FakeMember, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dispatch import TOPICS, Accepting
@@ -132,7 +132,7 @@ async def test_the_live_index_tells_fair_from_unfair() -> None:
         assert all(s.share.ratio is not None and 0.7 < s.share.ratio < 1.4 for s in sessions)
         # Someone who could take records and is given none.
         starved = group_of(coordinator).sessions["m3"]
-        starved.compared.clear()
+        starved.comparison.done.clear()
         world.log.append("orders", 300)
         await asyncio.sleep(0.5)
         dispatcher.measure()

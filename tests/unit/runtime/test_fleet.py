@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from sharecoord.core.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.delivery import Delivery
-from sharecoord.core.peering import MemberUp
+from sharecoord.core.fleet.peering import MemberUp
+from sharecoord.core.partition.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, AcquireMode
 from sharecoord.errors import UnknownMemberError
-from sharecoord.runtime.owner import GatewayLink
+from sharecoord.runtime.fleet.owner import GatewayLink
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import caller_of, everything_finished, fleet_of
@@ -35,7 +35,7 @@ async def test_a_member_gets_the_records_of_all_owners_through_its_gateway() -> 
         assert sorted(p for places in owned.values() for p in places) == list(range(PARTITIONS))
         assert len([places for places in owned.values() if places]) > 1
         assert member.received == 50 * PARTITIONS
-        assert member.joined_session.acknowledged_total == 50 * PARTITIONS
+        assert member.joined_session.totals.acknowledged == 50 * PARTITIONS
 
 
 @virtual
@@ -48,7 +48,7 @@ async def test_all_owners_together_keep_to_a_members_credit() -> None:
         await asyncio.sleep(5)
         assert member.received == 7
         session = member.joined_session
-        session.credit_records += 5
+        session.credit.records += 5
         member.joined_group.dispatcher.offer(session)
         await until(lambda: member.received == 12, step_s=0.001)
         await asyncio.sleep(5)
@@ -69,14 +69,16 @@ async def test_whole_runs_may_pass_what_was_lent_and_are_taken_from_the_credit()
         session = member.joined_session
         taken: list[Delivery] = []
         while len(taken) < PARTITIONS:
-            session.credit_records = max(session.credit_records, session.delivered_records + 1)
+            session.credit.records = max(
+                session.credit.records, session.credit.delivered_records + 1
+            )
             member.joined_group.dispatcher.offer(session)
             delivery = await member.next_delivery(timeout_s=5)
             assert delivery.records == 50
             taken.append(delivery)
             await member.settle(delivery)
         assert counts(*taken) == {1}
-        assert session.delivered_records == 50 * PARTITIONS
+        assert session.credit.delivered_records == 50 * PARTITIONS
 
 
 @virtual
@@ -88,7 +90,7 @@ async def test_members_of_all_gateways_share_fairly() -> None:
             await member.join(fleet.all[name], "g", TOPIC)
         works = [asyncio.create_task(m.work(seconds_per_record=0.005)) for m in members]
         await asyncio.sleep(1.2)
-        got = [member.joined_session.acknowledged_total for member in members]
+        got = [member.joined_session.totals.acknowledged for member in members]
         for work in works:
             work.cancel()
         assert min(got) > 0.8 * max(got) > 0
@@ -282,6 +284,25 @@ async def test_a_member_whose_session_ended_while_its_gateway_stood_still_joins_
 
 
 @virtual
+async def test_a_member_has_all_of_its_session_timeout_when_its_gateway_dies() -> None:
+    """However long another coordinator, which takes it out then, had heard nothing of it."""
+    world = world_with(0, partitions=PARTITIONS, session_timeout_ms="30000")
+    async with fleet_of(world, "a") as fleet:
+        await fleet.add("b")
+        member = world.member("m")
+        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        seen = fleet.all["b"].fleet
+        assert seen is not None
+        seen.gateway_went(seen.gateway_links["a"])
+        assert fleet.all["b"].groups["g"].sessions["m"].presence.expiry is not None
+        await asyncio.sleep(15)
+        await fleet.kill("a")
+        await asyncio.sleep(29)
+        assert world.database.members
+        await until(lambda: not world.database.members, step_s=0.1)
+
+
+@virtual
 async def test_a_gateway_without_the_store_introduces_its_members_to_an_owner_that_asks() -> None:
     world = world_with(3, partitions=1, session_timeout_ms="10000")
     async with fleet_of(world, "a", "b") as fleet:
@@ -377,10 +398,11 @@ async def test_what_is_still_under_way_on_a_former_link_is_not_heard() -> None:
         member = world.member("m")
         await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
         await member.take(3 * PARTITIONS)
-        fleet_of_b = fleet.all["b"].context.fleet
+        fleet_of_b = fleet.all["b"].fleet
         assert fleet_of_b is not None
         link = fleet_of_b.gateway_links["a"]
-        former = GatewayLink(fleet.all["b"], "a", link.way)
+        owner = fleet.all["b"]
+        former = GatewayLink(owner.context, owner.groups, fleet_of_b.look_now, "a", link.way)
         former.close()
         session = fleet.all["b"].groups["g"].sessions["m"]
         up = MemberUp(

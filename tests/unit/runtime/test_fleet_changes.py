@@ -6,17 +6,18 @@ import asyncio
 
 import pytest
 
-from sharecoord.core.held_book import lock_book_of
-from sharecoord.core.lanes import Run
-from sharecoord.core.pauses import WHOLE_GROUP, PauseScope
+from sharecoord.core.dispatch.pauses import WHOLE_GROUP, PauseScope
+from sharecoord.core.fleet.held_book import lock_book_of
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import GroupNotEmptyError, StoreUnavailableError
-from sharecoord.runtime.actor_state import ActorState
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_replay import ReplayCommand
-from sharecoord.runtime.admin_types import ResetCommand, ResetKind, ResetTo
+from sharecoord.runtime.admin.admin import Admin
+from sharecoord.runtime.admin.replay import OffsetRange, ReplayCommand
+from sharecoord.runtime.admin.reset import ResetCommand, ResetKind, ResetTo
+from sharecoord.runtime.fleet import hand_over
+from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.testing.harness import FakeMember, World
 from sharecoord.testing.virtual_time import virtual
+from tests.support import named
 from tests.unit.runtime.fleets import Fleet, admin_of, caller_of, everything_finished, fleet_of
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
 
@@ -43,6 +44,33 @@ async def work_off(world: World, fleet: Fleet, name: str, records: int = 3) -> N
     work.cancel()
     member.leave()
     await asyncio.sleep(1)
+
+
+# -- hand-over ------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_what_could_not_be_sent_is_back_before_a_share_partition_is_given_away() -> None:
+    """Nobody compares lock books at the next owner before locks end there, and that would count."""
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a") as fleet:
+        a = fleet.all["a"]
+        member = world.member("m")
+        await member.join(a, "g", TOPIC, credit=0)
+        group, session, caller = a.groups["g"], member.joined_session, caller_of(a)
+        await asyncio.sleep(1)
+        caller.delay_s, session.credit.records = 1.0, 1_000
+        group.dispatcher.offer(session)
+        await until(lambda: all(actor.sending for actor in group.partitions.values()))
+        group.disconnected(session)
+        group.elsewhere |= dict.fromkeys(group.partitions, "b")
+        assert a.fleet is not None
+        await hand_over.hand_over(a.fleet, group)
+        rows = [
+            row for each in world.database.partitions.values() for row in each.in_flight.values()
+        ]
+        assert rows, "the delivery was stored"
+        assert {row.delivery_count for row in rows} == {0}
 
 
 # -- an operator at another coordinator -----------------------------------------------------------
@@ -72,7 +100,9 @@ async def test_what_was_loaded_while_nobody_was_there_is_seen_by_who_takes_one_a
         await work_off(world, fleet, "a", records=1)
         places = {("orders", partition) for partition in range(PARTITIONS)}
         for name, most in (("first", PARTITIONS), ("second", 1)):
-            replay = ReplayCommand("g", "side", runs={place: [Run(0, 0)] for place in places})
+            replay = ReplayCommand(
+                "g", "side", offsets=tuple(OffsetRange(*place, 0, 0) for place in places)
+            )
             await admin_of(fleet.all["a"]).replay(replay)
             await asyncio.sleep(20)
             member = world.member(name)
@@ -108,14 +138,14 @@ async def test_a_pause_reaches_all_owners_at_once() -> None:
         await asyncio.sleep(1)
         assert all(fleet.owned().values())
         for scope in (WHOLE_GROUP, PauseScope("orders"), PauseScope(member_id="m")):
-            await admin_of(fleet.all["b"]).pause_group("g", [scope])
+            await admin_of(fleet.all["b"]).pause_group("g", *named(scope))
             await asyncio.sleep(0.1)
             before = member.received
             for partition in range(PARTITIONS):
                 world.log.append("orders", 2, partition=partition)
             await asyncio.sleep(3)
             assert member.received == before, scope
-            await admin_of(fleet.all["c"]).resume_group("g", [scope])
+            await admin_of(fleet.all["c"]).resume_group("g", *named(scope))
             for delivery in await member.take(2 * PARTITIONS, 0.5):
                 await member.acknowledge(delivery)
 
@@ -130,13 +160,13 @@ async def test_a_pause_without_a_link_is_seen_within_seconds() -> None:
         world.peers.cut_off |= {"a", "b"}
         for pair in list(world.peers.links):
             world.peers.cut(*pair)
-        await admin_of(fleet.all["b"]).pause_group("g", [WHOLE_GROUP])
+        await admin_of(fleet.all["b"]).pause_group("g")
         await asyncio.sleep(1.5)
         for partition in range(PARTITIONS):
             world.log.append("orders", 2, partition=partition)
         await asyncio.sleep(3)
         assert member.received == 0
-        await admin_of(fleet.all["b"]).resume_group("g", [WHOLE_GROUP])
+        await admin_of(fleet.all["b"]).resume_group("g")
         await member.take(2 * len(fleet.owned()["a"]), 2)
 
 
@@ -154,18 +184,18 @@ async def test_who_could_not_look_for_long_looks_before_it_hands_out() -> None:
         for pair in list(world.peers.links):
             world.peers.cut(*pair)
         store_of_a.down = True
-        await admin_of(fleet.all["b"]).pause_group("g", [WHOLE_GROUP])
+        await admin_of(fleet.all["b"]).pause_group("g")
         for partition in range(PARTITIONS):
             world.log.append("orders", 2, partition=partition)
         # Less than its lease: what it owns is still its own.
         await asyncio.sleep(6)
-        a = fleet.all["a"].context.fleet
+        a = fleet.all["a"].fleet
         assert a is not None
         assert a.is_blind
         store_of_a.down = False
         await asyncio.sleep(3)
         assert (a.is_blind, member.received) == (False, 0)
-        await admin_of(fleet.all["b"]).resume_group("g", [WHOLE_GROUP])
+        await admin_of(fleet.all["b"]).resume_group("g")
         await member.take(2, 3)
 
 
@@ -195,7 +225,7 @@ async def test_settings_changed_at_one_act_at_all() -> None:
         await world.member("m").join(fleet.all["a"], "g", TOPIC)
         await asyncio.sleep(1)
         setting = "share.record.lock.duration.ms"
-        await admin_of(fleet.all["b"]).alter_configs("g", {setting: "12000"}, [])
+        await admin_of(fleet.all["b"]).alter_group_configs("g", {setting: "12000"}, [])
         await asyncio.sleep(0.5)
         durations = {c.groups["g"].settings.lock_duration_ms for c in fleet.all.values()}
         assert durations == {12_000}
@@ -236,7 +266,7 @@ async def test_a_change_made_here_hides_no_deletion_elsewhere() -> None:
         # Whoever deleted them was gone before it told anybody.
         store = fleet.all["a"].context.store
         await caller_of(fleet.all["a"]).call(store.delete_topics, "g", TOPIC)
-        await admin_of(fleet.all["b"]).alter_configs("g", setting, [])
+        await admin_of(fleet.all["b"]).alter_group_configs("g", setting, [])
         assert fleet.all["b"].groups["g"].group_epoch == 2, "settings newer than the deletion"
         await asyncio.sleep(3)
         assert not any(c.groups["g"].partitions for c in fleet.all.values())
@@ -439,7 +469,7 @@ async def test_an_owner_that_comes_while_a_member_joins_hears_of_it() -> None:
         joining = asyncio.create_task(member.join(fleet.all["a"], "g", TOPIC))
         await asyncio.sleep(0.1)
         coming = asyncio.create_task(fleet.add("c"))
-        sees = fleet.all["a"].context.fleet
+        sees = fleet.all["a"].fleet
         await until(lambda: sees is not None and "c" in sees.present, step_s=0.01)
         assert not joining.done()
         await asyncio.gather(joining, coming)
@@ -513,3 +543,31 @@ async def test_a_member_s_figures_are_told_by_the_coordinator_that_has_its_strea
             assert (described.coordinator_id, described.acquired_records) == ("a", 40 * PARTITIONS)
             found.append((described.delivered_total, described.acknowledged_total))
         assert found == [(40 * PARTITIONS, 0), (None, None)]
+
+
+@virtual
+async def test_what_follows_a_delivery_that_came_late_goes_back_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a group that keeps order: its owner has sent it before it heard of that."""
+    world = world_with(0, ordering="key")
+    async with fleet_of(world, "a", "b") as fleet:
+        probe, member = world.member("probe"), world.member("m")
+        await probe.join(fleet.all["a"], "g", TOPIC)
+        await until(lambda: any(fleet.owned().values()), step_s=0.1)
+        (owner,) = (name for name, served in fleet.owned().items() if served)
+        (gateway,) = fleet.all.keys() - {owner}
+        probe.leave()
+        await member.join(fleet.all[gateway], "g", TOPIC, max_poll_records=1000)
+        await asyncio.sleep(1)
+        seen = fleet.all[gateway].fleet
+        assert seen is not None
+        late = iter([True])
+        monkeypatch.setattr(seen.gateway, "_comes_late", lambda *_: next(late, False))
+        world.peers.links[gateway, owner].slow_down(0.5)
+        world.log.append("orders", 1, key=b"k")
+        await asyncio.sleep(0.2)
+        world.log.append("orders", 1, key=b"k")
+        came = await member.take(2, timeout_s=30)
+        assert offsets(*came) == [0, 1]
+        assert next(late, None) is None, "one was late"

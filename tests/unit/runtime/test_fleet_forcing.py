@@ -10,14 +10,15 @@ from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.states import AcknowledgeOutcome, ForceAction
 from sharecoord.errors import SharecoordError
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import ForcedRange
+from sharecoord.runtime.admin.admin import Admin
+from sharecoord.runtime.admin.force import ForcedRange
+from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.testing.harness import FakeMember, World
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import admin_of, caller_of, everything_finished, fleet_of
 from tests.unit.runtime.worlds import counts, offsets, until, world_with
 
-SKIP, FINISH, RELEASE = ForceAction.ARCHIVE, ForceAction.FINISH, ForceAction.RELEASE
+SKIP, FINISH, RELEASE = ForceAction.SKIP, ForceAction.FINISH, ForceAction.RELEASE
 FINISHED, LOST = AcknowledgeOutcome.ALREADY_FINISHED, AcknowledgeOutcome.LOCK_LOST
 PARTITIONS, RECORDS = 8, 6
 ALL = PARTITIONS * RECORDS
@@ -49,7 +50,7 @@ async def forced(
     while True:
         try:
             place, span = ("orders", partition), (offset, offset)
-            return await admin.force_records("g", place, span, action)
+            return await admin.force_records("g", PartitionName(*place), *span, action)
         except SharecoordError as error:
             if not error.retriable:
                 raise
@@ -109,7 +110,9 @@ async def test_what_the_other_owner_has_not_read_yet_is_passed_over() -> None:
             for number, partition in enumerate(sorted(owned[other])):
                 places[partition] = action = (FINISH, SKIP)[number % 2]
                 admin = admin_of(fleet.all[name])
-                found = await admin.force_records("g", ("orders", partition), (200, 209), action)
+                found = await admin.force_records(
+                    "g", PartitionName("orders", partition), 200, 209, action
+                )
                 assert found == [ForcedRange(200, 209, "unread", "passed_over")]
         assert len(places) == PARTITIONS
         for delivery in held:

@@ -8,6 +8,7 @@ import pytest
 
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.states import AcknowledgeType, ForceAction, RecordState
+from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.coordinator import LOG_START_INTERVAL_S
 from sharecoord.testing.harness import FakeMember, World, check_coordinator
 from sharecoord.testing.virtual_time import virtual
@@ -186,13 +187,15 @@ async def test_what_is_forced_at_another_coordinator_has_no_payload_any_more() -
     async with fleet_of(world, "a", "b") as fleet:
         member = await waiting(world, fleet, "a")
         owned = fleet.owned()
-        steps = (0, ForceAction.FINISH), (2, ForceAction.ARCHIVE), (1, ForceAction.RELEASE)
+        steps = (0, ForceAction.FINISH), (2, ForceAction.SKIP), (1, ForceAction.RELEASE)
         for name, other in (("a", "b"), ("b", "a")):
             for partition in sorted(owned[other]):
                 for offset, action in steps:
                     span = offset, offset
                     place = "orders", partition
-                    await admin_of(fleet.all[name]).force_records("g", place, span, action)
+                    await admin_of(fleet.all[name]).force_records(
+                        "g", PartitionName(*place), *span, action
+                    )
         assert kept(world) == {partition: [1, 3] for partition in range(PARTITIONS)}
         # What is due at once comes from its owner, what still waits from the next one.
         now = await member.take(PARTITIONS, timeout_s=1)

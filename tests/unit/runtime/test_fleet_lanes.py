@@ -8,17 +8,16 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from sharecoord.core.changes import lane_of
-from sharecoord.core.dead_letters import KAFKA_PREFIX
 from sharecoord.core.delivery import Delivery
-from sharecoord.core.lanes import MarkKind
-from sharecoord.core.letter_filter import LetterFilter
+from sharecoord.core.letters.dead_letters import KAFKA_PREFIX
+from sharecoord.core.letters.filter import LetterFilter
 from sharecoord.core.records import key_hashes_of
 from sharecoord.ports import OffsetQuery
-from sharecoord.runtime import moves
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.lanes import LaneSelection
-from sharecoord.runtime.letter_types import LetterCommand
-from sharecoord.runtime.shared_order import LANE_WAIT_MS
+from sharecoord.runtime.fleet import hand_over
+from sharecoord.runtime.group.shared_order import LANE_WAIT_MS
+from sharecoord.runtime.letters.lanes import LaneSelection
+from sharecoord.runtime.letters.plan import LetterCommand
 from sharecoord.testing.harness import FakeMember, World, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import admin_of, fleet_of
@@ -131,7 +130,7 @@ async def everything_done(world: World, judge: Judge, crew: Crew) -> None:
 def test_order_holds_while_partitions_and_their_letters_move(
     together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moves, "MOVED_TOGETHER_MAX", together)
+    monkeypatch.setattr(hand_over, "MOVED_TOGETHER_MAX", together)
 
     @virtual
     async def play() -> None:
@@ -195,10 +194,9 @@ async def test_an_operator_s_redrive_goes_by_the_partitions_of_the_letters() -> 
     async with fleet_of(world, "a", "b") as fleet:
         member = world.member("m")
         await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=100)
-        command = LetterCommand(
-            MarkKind.REDRIVEN, "g", LetterFilter(), all_letters=True, topic="dead"
-        )
-        assert (await admin_of(fleet.all["b"]).letters.run(command)).letters == PARTITIONS
+        command = LetterCommand("g", LetterFilter(), all_letters=True, topic="dead")
+        redriven = await admin_of(fleet.all["b"]).redrive_dead_letters(command)
+        assert redriven.letters == PARTITIONS
         for delivery in await member.take(PARTITIONS):
             assert (await member.settle(delivery, ACCEPT)).error is None
         lanes = {key.lane: part.row for key, part in lanes_of(world)}

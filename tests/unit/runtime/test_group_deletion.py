@@ -18,12 +18,11 @@ from sharecoord.errors import (
     StoreFencedError,
     StoreUnavailableError,
 )
-from sharecoord.runtime.actor_state import ActorState
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import CoordinatorInfo
+from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.group_actor import GroupActor
-from sharecoord.runtime.partition_actor import PartitionActor
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.testing.harness import World, actor_of, running
 from sharecoord.testing.virtual_time import run_virtual, virtual
 from tests.unit.runtime.worlds import offsets, until, world_with
@@ -62,10 +61,10 @@ def no_orphans(coordinator: Coordinator, world: World, made: list[PartitionActor
     for actor in set(made) - live:
         assert actor.state is ActorState.CLOSED, actor.key
         assert actor.partition is None
-        assert actor.reading is None
+        assert actor.log.reading is None
         assert not actor._alarm.is_set
-        assert actor.loader is None
-    assert len(world.log.readings) == sum(actor.reading is not None for actor in live)
+        assert actor.load.task is None
+    assert len(world.log.readings) == sum(actor.log.reading is not None for actor in live)
 
 
 async def rows_fit(coordinator: Coordinator, world: World) -> None:
@@ -127,7 +126,7 @@ def test_a_deletion_meets_a_join_at_each_step(actors: list[PartitionActor]) -> N
         world = world_with(20)
         async with running(world) as coordinator:
             admin = Admin(coordinator, INFO)
-            await coordinator.group("g")
+            await coordinator.groups.open("g")
             member = world.member("m")
             joining = asyncio.ensure_future(
                 member.join(coordinator, "g", TOPICS, max_poll_records=20)
@@ -158,7 +157,7 @@ def test_a_load_meets_the_deletion_of_its_group_at_each_step(
         world = world_with(20, partitions=2)
         async with running(world) as coordinator:
             admin = Admin(coordinator, INFO)
-            group = await coordinator.group("g")
+            group = await coordinator.groups.open("g")
             # Opens what a member wants who is gone before it is there.
             group.topic_found("orders", (await world.log.describe(["orders"]))["orders"])
             await asyncio.sleep(step * STEP_S)
@@ -261,7 +260,7 @@ async def test_a_deletion_that_fails_leaves_the_group_to_its_next_use() -> None:
     world = world_with(20)
     async with running(world) as coordinator:
         admin = Admin(coordinator, INFO)
-        await admin.alter_configs("g", {"share.delivery.count.limit": "7"}, [])
+        await admin.alter_group_configs("g", {"share.delivery.count.limit": "7"}, [])
         world.store.fail_next(StoreUnavailableError("away"), method="delete_group")
         (outcome,) = (await admin.delete_groups(["g"])).values()
         assert isinstance(outcome, StoreUnavailableError)
@@ -276,7 +275,7 @@ async def test_a_deletion_waits_until_the_group_is_made() -> None:
     world = world_with(20)
     async with running(world) as coordinator:
         admin = Admin(coordinator, INFO)
-        making = asyncio.ensure_future(coordinator.group("g"))
+        making = asyncio.ensure_future(coordinator.groups.open("g"))
         await asyncio.sleep(0)
         (outcome,) = (await admin.delete_groups(["g"])).values()
         former = await making
@@ -291,7 +290,7 @@ async def test_a_closed_group_takes_nobody_and_says_so() -> None:
     world = world_with(20)
     async with running(world) as coordinator:
         admin = Admin(coordinator, INFO)
-        group = await coordinator.group("g")
+        group = await coordinator.groups.open("g")
         assert await admin.delete_groups(["g"]) == {"g": None}
         member = world.member("m")
         await member.join(coordinator, "other", TOPICS, credit=0)
@@ -299,4 +298,4 @@ async def test_a_closed_group_takes_nobody_and_says_so() -> None:
             group._check_open()
         assert why.value.retriable
         group.topic_found("orders", (await world.log.describe(["orders"]))["orders"])
-        assert not group._opening
+        assert not group.opener.topics

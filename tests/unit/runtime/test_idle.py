@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from sharecoord.runtime.idle import LOOK_INTERVAL_S, REST_AFTER_S
-from sharecoord.runtime.log_changes import follow_log_starts
-from sharecoord.runtime.memory_budget import MemoryLimits
+from sharecoord.runtime.group.idle import LOOK_INTERVAL_S, REST_AFTER_S
+from sharecoord.runtime.group.log_changes import follow_log_starts
+from sharecoord.runtime.kernel.budget import MemoryLimits
 from sharecoord.testing.harness import actor_of, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import offsets, until, world_with
@@ -30,7 +30,7 @@ async def test_what_nobody_wants_reads_nothing_until_a_member_comes() -> None:
         assert actor.cache.size_bytes > 0
         await asyncio.sleep(2 * LOOKS_S)
         assert not world.log.readings
-        assert (actor.cache.size_bytes, actor.fresh.records) == (0, 0)
+        assert (actor.cache.size_bytes, actor.log.fresh.records) == (0, 0)
         second = world.member("second")
         await second.join(coordinator, "g", TOPICS, max_poll_records=1_000)
         seen: list[int] = []
@@ -81,12 +81,12 @@ async def test_the_lag_of_a_group_at_rest_follows_the_log() -> None:
         await member.join(coordinator, "g", TOPICS, credit=0)
         await until(lambda: world.log.readings, step_s=0.1)
         actor = actor_of(coordinator, "orders")
-        await until(lambda: actor.log_end_offset == 10, step_s=0.1)
+        await until(lambda: actor.log.end_offset == 10, step_s=0.1)
         member.leave()
         await asyncio.sleep(REST_AFTER_S + LOOKS_S)
         world.log.append("orders", 90)
         await follow_log_starts(coordinator.context, list(coordinator.groups.values()))
-        assert actor.log_end_offset == 100
+        assert actor.log.end_offset == 100
 
 
 @virtual
@@ -98,7 +98,7 @@ async def test_the_memory_limit_does_not_wake_what_rests() -> None:
         await until(lambda: world.log.readings, step_s=0.1)
         member.leave()
         await asyncio.sleep(REST_AFTER_S + LOOKS_S)
-        assert coordinator.context.memory == MemoryLimits()
+        assert coordinator.context.limits.memory == MemoryLimits()
         coordinator.memory.look()
         assert not world.log.readings
         again = world.member("again")

@@ -8,16 +8,17 @@ import pytest
 
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.limits import KEPT_OVERHEAD_BYTES
+from sharecoord.core.partition.share_partition import AcknowledgedRange
 from sharecoord.core.records import Headers
-from sharecoord.core.share_partition import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeType, ArchiveReason, ForceAction
 from sharecoord.errors import StoreUnavailableError
 from sharecoord.ports import OutgoingMessage
-from sharecoord.runtime import kept_payloads
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import CoordinatorInfo, ResetCommand, ResetKind, ResetTo
+from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
+from sharecoord.runtime.admin.in_flight import PartitionName
+from sharecoord.runtime.admin.reset import ResetCommand, ResetKind, ResetTo
 from sharecoord.runtime.coordinator import LOG_START_INTERVAL_S, Coordinator
-from sharecoord.runtime.parking import ParkingLimits
+from sharecoord.runtime.kernel.context import ParkingLimits
+from sharecoord.runtime.partition import kept_payloads
 from sharecoord.store.memory_database import MemoryPartition
 from sharecoord.testing.fake_log import EPOCH_MS
 from sharecoord.testing.harness import FakeMember, World, actor_of, check_coordinator, running
@@ -83,7 +84,7 @@ async def release(member: FakeMember, delivery: Delivery, delay_ms: int = LONG_M
 async def forget(world: World, coordinator: Coordinator, offset: int) -> None:
     """The topic's log begins at `offset` from now on, and the coordinator knows it."""
     actor = actor_of(coordinator, "orders")
-    assert not actor.fresh.records, "all was handed out"
+    assert not actor.log.fresh.records, "all was handed out"
     actor.cache.clear()
     world.log.move_log_start("orders", offset)
     partition = actor.partition
@@ -187,7 +188,7 @@ async def test_what_was_kept_is_delivered_when_the_setting_is_off_again() -> Non
         first = [AcknowledgedRange(0, 1, RELEASE, held.lock_token, LONG_MS)]
         await member.send([(key.topic, key.topic_id, key.partition, first)])
         name = "share.retry.keep.payload"
-        await Admin(coordinator, INFO).alter_configs("g", {name: "false"}, [])
+        await Admin(coordinator, INFO).alter_group_configs("g", {name: "false"}, [])
         await member.acknowledge(delivery, RELEASE, delay_ms=LONG_MS, first=2, last=2)
         assert kept(world) == [0, 1]
         await forget(world, coordinator, 3)
@@ -232,11 +233,11 @@ async def test_compaction_does_not_take_it() -> None:
         world.log.compact("orders", [1, 2])
         actor = actor_of(coordinator, "orders")
         # Nobody has room for what is due at once: it is read again together with what is kept.
-        member.joined_session.credit_records = 0
+        member.joined_session.credit.records = 0
         await member.send([(key.topic, key.topic_id, key.partition, said)])
         actor.cache.clear()
         await asyncio.sleep(1)
-        member.joined_session.credit_records = 1 << 40
+        member.joined_session.credit.records = 1 << 40
         member.joined_group.schedule_pump()
         again = await member.take(3)
         assert sorted(offsets(*again)) == [0, 1, 3]
@@ -286,7 +287,7 @@ async def test_what_memory_has_no_more_is_read_and_stored_after_the_release() ->
         await release(member, delivery)
         assert kept(world) == []
         await until(lambda: len(kept(world)) == 5, step_s=0.01)
-        assert actor.kept.not_kept == 1
+        assert actor.books.kept.not_kept == 1
         await forget(world, coordinator, 6)
         (again,) = await member.take(5, timeout_s=300)
         assert read(again) == {n: r for n, r in read(delivery).items() if n < 5}
@@ -305,7 +306,7 @@ async def test_what_neither_memory_nor_the_log_has_is_counted() -> None:
         world.log.move_log_start("orders", 4)
         await release(member, delivery)
         await until(lambda: kept(world) == [4, 5], step_s=0.01)
-        assert actor.kept.not_kept == 4
+        assert actor.books.kept.not_kept == 4
         (again,) = await member.take(2, timeout_s=300)
         assert offsets(again) == [4, 5]
         await member.settle(again)
@@ -328,7 +329,7 @@ async def test_what_is_finished_before_it_was_read_is_not_stored() -> None:
         world.log.set_down(down=False)
         await asyncio.sleep(5)
         assert kept(world) == []
-        assert actor.kept.not_kept == 0
+        assert actor.books.kept.not_kept == 0
 
 
 @virtual
@@ -339,11 +340,11 @@ async def test_what_an_operator_finishes_has_none_any_more() -> None:
         (delivery,) = await member.take(5)
         await release(member, delivery)
         admin = Admin(coordinator, INFO)
-        place = ("orders", 0)
-        await admin.force_records("g", place, (0, 0), ForceAction.FINISH)
-        await admin.force_records("g", place, (2, 2), ForceAction.ARCHIVE)
+        place = PartitionName("orders", 0)
+        await admin.force_records("g", place, 0, 0, ForceAction.FINISH)
+        await admin.force_records("g", place, 2, 2, ForceAction.SKIP)
         assert kept(world) == [1, 3, 4]
-        await admin.force_records("g", place, (1, 1), ForceAction.RELEASE)
+        await admin.force_records("g", place, 1, 1, ForceAction.RELEASE)
         (now,) = await member.take(1)
         assert (offsets(now), kept(world)) == ([1], [1, 3, 4])
         await member.settle(now)
@@ -382,7 +383,7 @@ async def test_those_left_to_the_store_wait_below_the_log_start_if_they_are_kept
         # Every third one is kept; each is a range of its own.
         for keeps in (False, True):
             text = "true" if keeps else "false"
-            await admin.alter_configs("g", {"share.retry.keep.payload": text}, [])
+            await admin.alter_group_configs("g", {"share.retry.keep.payload": text}, [])
             said = [
                 AcknowledgedRange(n, n, RELEASE, held.lock_token, LONG_MS + n * 97 % 1_000)
                 for n in range(100)
@@ -523,7 +524,7 @@ async def test_reads_of_the_store_are_bounded_by_bytes() -> None:
             await release(member, delivery)
         await forget(world, coordinator, 10)
         actor = actor_of(coordinator, "orders")
-        chunks = await actor.kept.read(range(10))
+        chunks = await actor.books.kept.read(range(10))
         assert sum(chunk.count for chunk in chunks) == 3
         again = await member.take(10, timeout_s=300)
         assert sorted(offsets(*again)) == list(range(10))

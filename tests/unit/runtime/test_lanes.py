@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sharecoord.core.changes import PartitionKey
-from sharecoord.core.dead_letters import ID_HEADER, KAFKA_PREFIX
+from sharecoord.core.changes import PartitionKey, PartitionRow
+from sharecoord.core.letters.dead_letters import ID_HEADER, KAFKA_PREFIX
 from sharecoord.core.states import AcknowledgeType
-from sharecoord.errors import GroupNotFoundError, InvalidRequestError, LimitExceededError
-from sharecoord.runtime.bounded import Bound
+from sharecoord.errors import (
+    GroupNotFoundError,
+    InvalidRequestError,
+    LimitExceededError,
+    StoreUnavailableError,
+)
+from sharecoord.ports import TopicInfo
+from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.lanes import RUNS_MAX, LaneSelection
+from sharecoord.runtime.letters.lanes import SPANS_MAX, LaneSelection
+from sharecoord.runtime.partition.bounds import Bound
 from sharecoord.store.memory_database import MemoryPartition
+from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.harness import FakeMember, World, running
 from sharecoord.testing.virtual_time import virtual
+from tests.unit.admin.support import INFO
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -234,7 +244,7 @@ async def test_letters_that_the_topic_has_no_more_are_finished() -> None:
 async def test_what_was_not_handed_out_can_be_taken_back() -> None:
     world = lane_world()
     async with running(world) as coordinator:
-        await coordinator.group("g")
+        await coordinator.groups.open("g")
         await coordinator.lanes.redrive("g", [selection(world, (0, 9))], run_id="r")
         member = world.member("m")
         await member.join(coordinator, "g", ("orders",), max_poll_records=3, credit=3)
@@ -251,7 +261,7 @@ async def test_a_topic_that_was_made_again_has_none_of_its_letters() -> None:
     world = lane_world()
     async with running(world) as coordinator:
         former = selection(world, (0, 5))
-        await coordinator.group("g")
+        await coordinator.groups.open("g")
         world.log.delete("dead")
         world.log.create("dead")
         world.log.append("dead", 20)
@@ -262,6 +272,56 @@ async def test_a_topic_that_was_made_again_has_none_of_its_letters() -> None:
         assert [row.closed for row in rows] == [True]
         assert member.deliveries == []
         assert (LANE, 0) not in coordinator.groups["g"].partitions
+
+
+@virtual
+@pytest.mark.parametrize("whole_group", [False, True])
+async def test_a_lane_that_is_deleted_while_it_is_opened_is_not_made_again(
+    *, whole_group: bool
+) -> None:
+    world = lane_world()
+    async with running(world) as coordinator:
+        admin = Admin(coordinator, INFO)
+        await coordinator.groups.open("g")
+        await coordinator.lanes.redrive("g", [selection(world, (0, 5))], run_id="r")
+        coordinator.groups["g"].forget([LANE], "as if this coordinator had not opened it yet")
+        world.log.describe_s = 0.05
+        looking = asyncio.create_task(coordinator.lanes.look())
+        await asyncio.sleep(0.02)
+        if whole_group:
+            assert await admin.delete_groups(["g"]) == {"g": None}
+        else:
+            assert await admin.delete_offsets("g", ["orders"]) == {"orders": None}
+        await looking
+        await asyncio.sleep(1)
+        assert lanes_of(world) == []
+        assert ("g" in world.database.groups) != whole_group
+        if not whole_group:
+            member = await joined(world, coordinator)
+            await asyncio.sleep(5)
+            assert member.deliveries == []
+
+
+@virtual
+async def test_a_lane_that_was_emptied_for_its_outbox_reads_no_letters() -> None:
+    world = lane_world(auto_offset_reset="earliest")
+    async with running(world) as coordinator:
+        await coordinator.groups.open("g")
+        await coordinator.lanes.redrive("g", [selection(world, (0, 5))], run_id="r")
+        ((_, part),) = lanes_of(world)
+        group = coordinator.groups["g"]
+        await until(lambda: (LANE, 0) in group.partitions, step_s=0.01)
+        # As a deletion leaves it that finds dead letters of the lane waiting.
+        group.forget([LANE], "its offsets were deleted")
+        part.clear(None)
+        part.row = replace(part.row, stops_at=None)
+        group.topic_found(LANE, TopicInfo(world.log.topic_id("dead"), (0,)))
+        member = await joined(world, coordinator)
+        await until(lambda: (LANE, 0) in group.partitions, step_s=0.01)
+        await asyncio.sleep(5)
+        world.log.append("dead", 5)
+        await asyncio.sleep(5)
+        assert member.deliveries == []
 
 
 @virtual
@@ -294,7 +354,7 @@ async def test_a_crash_at_any_call_to_the_store_loses_and_doubles_none(
         task.cancel()
     await world.kill(crashing)
     async with running(world) as coordinator:
-        await coordinator.group("g")
+        await coordinator.groups.open("g")
         await coordinator.lanes.redrive("g", [selection(world, (0, 5))], run_id="r")
         work = asyncio.create_task(works(coordinator, "m2"))
         # The locks of the one that was killed with its coordinator end first.
@@ -305,14 +365,26 @@ async def test_a_crash_at_any_call_to_the_store_loses_and_doubles_none(
     world.ledger.check()
 
 
+@pytest.mark.parametrize("failures", [0, 2])
 @virtual
-async def test_members_keep_locks_of_lanes_over_a_restart() -> None:
+async def test_members_keep_locks_of_lanes_over_a_restart(
+    failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the store does not answer at first."""
     world = lane_world()
     coordinator = await world.start()
     member = await joined(world, coordinator)
     await coordinator.lanes.redrive("g", [selection(world, (0, 3))], run_id="r")
     (delivery,) = await member.take(4)
     await world.kill(coordinator)
+    list_lanes, calls = MemoryStore.list_lanes, itertools.count()
+
+    def fails_at_first(store: MemoryStore) -> list[PartitionRow]:
+        if next(calls) < failures:
+            raise StoreUnavailableError("away for a moment")
+        return list_lanes(store)
+
+    monkeypatch.setattr(MemoryStore, "list_lanes", fails_at_first)
     async with running(world) as second:
         assert await member.join(second, "g", ("orders",), max_poll_records=100) == []
         result = await member.settle(delivery, ACCEPT)
@@ -322,10 +394,10 @@ async def test_members_keep_locks_of_lanes_over_a_restart() -> None:
 
 
 BAD = [
-    ({"runs": ()}, "has no runs"),
-    ({"runs": ((3, 2),)}, "not in order"),
-    ({"runs": ((0, 3), (3, 4))}, "not in order"),
-    ({"runs": ((-1, 3),)}, "not in order"),
+    ({"spans": ()}, "has no runs"),
+    ({"spans": ((3, 2),)}, "not in order"),
+    ({"spans": ((0, 3), (3, 4))}, "not in order"),
+    ({"spans": ((-1, 3),)}, "not in order"),
     ({"source_topic": ""}, "source_topic"),
     ({"keys": b"x"}, "1 bytes, not 8"),
 ]
@@ -336,7 +408,7 @@ BAD = [
 async def test_bad_selections_are_refused(change: dict[str, Any], match: str) -> None:
     world = lane_world()
     async with running(world) as coordinator:
-        await coordinator.group("g")
+        await coordinator.groups.open("g")
         bad = replace(selection(world, (0, 0)), **change)
         with pytest.raises(InvalidRequestError, match=match):
             await coordinator.lanes.redrive("g", [bad], run_id="r")
@@ -350,7 +422,7 @@ async def test_what_can_not_be_redriven_is_said() -> None:
         redrive = coordinator.lanes.redrive
         with pytest.raises(GroupNotFoundError, match="'g'"):
             await redrive("g", [good], run_id="r")
-        await coordinator.group("g")
+        await coordinator.groups.open("g")
         with pytest.raises(InvalidRequestError, match="run_id"):
             await redrive("g", [good], run_id="")
         with pytest.raises(InvalidRequestError, match="twice"):
@@ -361,7 +433,7 @@ async def test_what_can_not_be_redriven_is_said() -> None:
         other = replace(good, source_topic="payments")
         with pytest.raises(InvalidRequestError, match="at least 1 for each"):
             await redrive("g", [good, other], run_id="r", rate_per_s=1)
-        many = replace(good, runs=[(2 * n, 2 * n) for n in range(RUNS_MAX + 1)])
+        many = replace(good, spans=[(2 * n, 2 * n) for n in range(SPANS_MAX + 1)])
         with pytest.raises(LimitExceededError, match="in parts"):
             await redrive("g", [many], run_id="r")
     assert lanes_of(world) == []

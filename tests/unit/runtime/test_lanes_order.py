@@ -12,11 +12,11 @@ import pytest
 
 from sharecoord.core.changes import PartitionKey, PartitionRow
 from sharecoord.core.delivery import Delivery
-from sharecoord.core.lanes import MarkKind, Order, Run, Selection
+from sharecoord.core.letters.lanes import Marking, MarkKind, Selection
 from sharecoord.core.records import key_hashes_of
 from sharecoord.errors import InvalidConfigError, InvalidRequestError
 from sharecoord.ports import TopicInfo
-from sharecoord.runtime.lanes import LaneSelection
+from sharecoord.runtime.letters.lanes import LaneSelection
 from sharecoord.testing.harness import World, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import admin_of, fleet_of
@@ -130,7 +130,7 @@ async def test_letters_get_their_turn_beside_a_key_with_much_traffic() -> None:
 async def test_order_by_key_needs_keys_and_the_partition_of_the_letters() -> None:
     world = lane_world(ordering="key")
     async with running(world) as coordinator:
-        await coordinator.group("g")
+        await coordinator.groups.open("g")
         good = keyed(world, (0, 3))
         for wanted in (replace(good, keys=None), replace(good, source_partition=None)):
             with pytest.raises(InvalidRequestError, match="must have keys and source_partition"):
@@ -142,18 +142,18 @@ async def test_order_by_key_needs_keys_and_the_partition_of_the_letters() -> Non
 async def test_order_by_key_does_not_begin_while_letters_are_under_way_without_it() -> None:
     world = lane_world(30)
     async with running(world) as coordinator:
-        await coordinator.group("g")
+        await coordinator.groups.open("g")
         admin, by_key = admin_of(coordinator), {"share.ordering": "key"}
         await coordinator.lanes.redrive("g", [selection(world, (0, 29))], run_id="r")
         with pytest.raises(InvalidConfigError, match=r"dead/orders\[0\].*dead-letters withdraw"):
-            await admin.alter_configs("g", by_key, [])
-        await admin.alter_configs("g", {"share.ordering": "partition"}, [])
+            await admin.alter_group_configs("g", by_key, [])
+        await admin.alter_group_configs("g", {"share.ordering": "partition"}, [])
         await coordinator.lanes.withdraw("g", "dead")
-        await admin.alter_configs("g", by_key, [])
+        await admin.alter_group_configs("g", by_key, [])
         # What knows its partition keeps any order.
         await coordinator.lanes.redrive("g", [keyed(world, (0, 29))], run_id="r")
-        await admin.alter_configs("g", {"share.ordering": "unordered"}, [])
-        await admin.alter_configs("g", by_key, [])
+        await admin.alter_group_configs("g", {"share.ordering": "unordered"}, [])
+        await admin.alter_group_configs("g", by_key, [])
 
 
 @virtual
@@ -197,8 +197,8 @@ async def test_a_lane_that_comes_while_its_topic_s_other_one_is_opened_is_opened
         group, topic_id = coordinator.groups["g"], world.log.topic_id("dead")
         for partition in (0, 1):
             key = PartitionKey("g", "dead", topic_id, partition, "orders")
-            selection_ = Selection(key, (Run(0, 3),))
-            coordinator.context.store.take_in([selection_], Order(MarkKind.REDRIVEN, "r"))
+            selection_ = Selection(key, ((0, 3),))
+            coordinator.context.store.take_in([selection_], Marking(MarkKind.REDRIVEN, "r"))
         store, others = coordinator.context.store, [TopicInfo(topic_id, (0, 1))]
         open_partitions = store.open_partitions
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from sharecoord.core.changes import PartitionKey
-from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange, RangeOutcome
 from sharecoord.core.delivery import Delivery, PartitionResult, Slice
+from sharecoord.core.partition.decisions import (
+    AcknowledgedRange,
+    AcquiredRange,
+    HeldRange,
+    RangeOutcome,
+)
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordState
 from sharecoord.testing.fake_log import FakeRecord, build_chunk
 from sharecoord.testing.ledger import Ledger

@@ -9,8 +9,8 @@ import pytest
 
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.memory_budget import GroupBudget, MemoryBudget
-from sharecoord.runtime.record_cache import RecordCache
+from sharecoord.runtime.kernel.budget import GroupBudget, MemoryBudget
+from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.testing.fake_log import FakeRecord, build_chunk
 from sharecoord.testing.harness import FakeMember, actor_of, check_coordinator, running
 from sharecoord.testing.virtual_time import virtual
@@ -135,11 +135,11 @@ async def test_a_held_record_that_was_compacted_is_archived_when_it_is_due() -> 
         (beyond,) = await member.take(5)
         # Both parts, read as one piece that covers the hole.
         session = member.joined_session
-        session.credit_records = 0
+        session.credit.records = 0
         await member.acknowledge(around, AcknowledgeType.RELEASE)
         await member.acknowledge(beyond, AcknowledgeType.RELEASE)
         actor_of(second, "orders").cache.clear()
-        session.credit_records = 1 << 40
+        session.credit.records = 1 << 40
         member.joined_group.schedule_pump()
         parts = await member.take(10)
         await member.acknowledge(delivery, AcknowledgeType.RELEASE, first=10, last=10)
@@ -184,7 +184,7 @@ async def test_a_log_start_beyond_the_position_goes_on_there() -> None:
         world.log.move_log_start("orders", 20)
         world.log.set_down(down=False)
         await asyncio.sleep(1)
-        member.joined_session.credit_records = 100
+        member.joined_session.credit.records = 100
         member.joined_group.schedule_pump()
         (delivery,) = await member.take(30)
         assert offsets(delivery) == list(range(20, 50))
@@ -330,7 +330,7 @@ async def test_a_re_read_for_an_incarnation_that_is_gone_is_ignored() -> None:
         world.log.reread = slow  # type: ignore[method-assign,assignment]
         await member.acknowledge(delivery, AcknowledgeType.RELEASE)
         await asyncio.sleep(0.01)
-        assert actor.missing_wanted
+        assert actor.payloads.rereading
         key = world.partition("g", "orders")
         world.ledger.reset(key)
         world.store.reset_partitions({key: 0})
@@ -351,13 +351,13 @@ async def test_reading_ahead_stops_and_goes_on(size: int) -> None:
         await member.join(coordinator, "g", TOPICS, max_poll_records=500, credit=0)
         await asyncio.sleep(1)
         actor = actor_of(coordinator, "orders")
-        ahead = actor.fresh.records
+        ahead = actor.log.fresh.records
         assert 0 < ahead < world.log.log("orders").log_end
         (reading,) = world.log.readings
         assert not reading.wanted
         await asyncio.sleep(5)
-        assert actor.fresh.records == ahead
-        member.joined_session.credit_records = 1 << 40
+        assert actor.log.fresh.records == ahead
+        member.joined_session.credit.records = 1 << 40
         member.joined_group.schedule_pump()
         working = asyncio.create_task(member.work())
         await asyncio.sleep(20)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sharecoord.core.decisions import AcknowledgedRange, HeldRange
+from sharecoord.core.partition.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.errors import (
     GroupMaxSizeReachedError,
@@ -42,7 +42,7 @@ async def test_a_lock_that_ends_gives_its_records_to_another() -> None:
         start_s = now_s()
         other = world.member("other")
         await other.join(coordinator, "g", TOPICS, max_poll_records=100)
-        one.joined_session.credit_records = 0
+        one.joined_session.credit.records = 0
         (delivery,) = await other.take(10)
         assert offsets(delivery) == list(range(10))
         assert counts(delivery) == {2}
@@ -60,7 +60,7 @@ async def test_renewed_locks_go_on() -> None:
         (mine,) = await one.take(10)
         other = world.member("other")
         await other.join(coordinator, "g", TOPICS, max_poll_records=100)
-        one.joined_session.credit_records = 0
+        one.joined_session.credit.records = 0
         for _ in range(4):
             await asyncio.sleep(20)
             result = await one.acknowledge(mine, AcknowledgeType.RENEW, first=5)
@@ -208,7 +208,7 @@ async def test_a_second_join_of_a_member_fences_the_older_stream() -> None:
         coordinator.groups["g"].disconnected(old_session)
         assert channel is not None
         assert twin.joined_session.channel is channel, "the old stream's end changes nothing"
-        assert twin.joined_session.expiry is None
+        assert twin.joined_session.presence.expiry is None
         # Same member, same book, same locks.
         assert not (await twin.acknowledge(mine)).exceptions
         (more,) = await twin.take(4)
@@ -417,7 +417,7 @@ async def test_topics_follow_the_subscription() -> None:
         await member.join(coordinator, "g", TOPICS, max_poll_records=100)
         await member.acknowledge((await member.take(10))[0])
         member.joined_group.subscribe(member.joined_session, ["payments"])
-        coordinator.subscription_changed(member.joined_group, member.joined_session)
+        coordinator.groups.subscription_changed(member.joined_group, member.joined_session)
         world.log.append("orders", 10)
         (delivery,) = await member.take(10)
         assert delivery.key.topic == "payments"
@@ -433,7 +433,7 @@ async def test_paused_partitions_deliver_nothing_until_they_are_resumed() -> Non
         member = world.member("m")
         await member.join(coordinator, "g", TOPICS, max_poll_records=100, credit=0)
         member.joined_session.paused = frozenset({("orders", 1)})
-        member.joined_session.credit_records = 1_000
+        member.joined_session.credit.records = 1_000
         member.joined_group.schedule_pump()
         (delivery,) = await member.take(10)
         await asyncio.sleep(10)
@@ -454,7 +454,7 @@ async def test_records_stop_at_the_credit() -> None:
         assert offsets(*await member.take(30)) == list(range(30))
         await asyncio.sleep(10)
         assert not member.deliveries
-        member.joined_session.credit_records = 45
+        member.joined_session.credit.records = 45
         member.joined_group.schedule_pump()
         assert offsets(*await member.take(15)) == list(range(30, 45))
         await asyncio.sleep(10)
@@ -471,13 +471,13 @@ async def test_bytes_stop_at_the_credit() -> None:
         working = asyncio.create_task(member.work())
         await asyncio.sleep(10)
         session = member.joined_session
-        assert 5_000 <= session.delivered_bytes < 5_000 + 10 * 110
+        assert 5_000 <= session.credit.delivered_bytes < 5_000 + 10 * 110
         seen = member.received
-        session.credit_bytes *= 2
+        session.credit.size_bytes *= 2
         member.joined_group.schedule_pump()
         await asyncio.sleep(10)
         assert member.received > seen
-        assert 10_000 <= session.delivered_bytes < 10_000 + 10 * 110
+        assert 10_000 <= session.credit.delivered_bytes < 10_000 + 10 * 110
         working.cancel()
 
 
@@ -486,7 +486,7 @@ async def test_a_stream_that_is_not_read_gets_nothing_more() -> None:
     world = world_with(100)
     async with running(world) as coordinator:
         one, other = world.member("one"), world.member("other")
-        one.unsent_bytes = coordinator.context.memory.stream_unsent_max_bytes + 1
+        one.unsent_bytes = coordinator.context.limits.memory.stream_unsent_max_bytes + 1
         await one.join(coordinator, "g", TOPICS, max_poll_records=10)
         await other.join(coordinator, "g", TOPICS, max_poll_records=10)
         working = asyncio.create_task(other.work())

@@ -8,13 +8,13 @@ import tracemalloc
 import structlog
 
 from sharecoord.core.states import AcknowledgeType, RecordState
-from sharecoord.core.window import Edit, RangeState, Window
-from sharecoord.runtime.admin_views import Views
+from sharecoord.core.window.window import Edit, RangeState, Window
+from sharecoord.runtime.admin.descriptions import Description
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.memory_budget import GroupBudget, MemoryBudget, MemoryLimits
-from sharecoord.runtime.memory_use import RANGE_BYTES, MemoryLevel, range_bytes
-from sharecoord.runtime.record_cache import RecordCache
-from sharecoord.runtime.status import StatusBoard
+from sharecoord.runtime.kernel.budget import GroupBudget, MemoryBudget, MemoryLimits
+from sharecoord.runtime.memory.use import RANGE_BYTES, MemoryLevel, range_bytes
+from sharecoord.runtime.partition.record_cache import RecordCache
+from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.testing.fake_log import FakeRecord, build_chunk
 from sharecoord.testing.harness import World, actor_of
 from sharecoord.testing.virtual_time import virtual
@@ -60,13 +60,13 @@ async def test_the_largest_stops_reading_and_the_others_go_on() -> None:
         await until(lambda: level_of(coordinator) is MemoryLevel.READS_STOPPED, step_s=0.01)
         large, small = actor_of(coordinator, "orders", 0), actor_of(coordinator, "orders", 1)
         assert watch.figures.largest == large.key
-        assert (large.held_back, small.held_back) == (True, False)
+        assert (large.log.held_back, small.log.held_back) == (True, False)
         await asyncio.sleep(1)
         kept = large.cache.size_bytes
         world.log.append("orders", 10, partition=1)
         await asyncio.sleep(1)
         assert large.cache.size_bytes == kept
-        assert small.fresh.records == 130
+        assert small.log.fresh.records == 130
         assert 0.80 * LIMIT_BYTES <= total_now(coordinator) <= 0.80 * LIMIT_BYTES + SLACK_BYTES
 
 
@@ -127,7 +127,7 @@ async def test_a_limit_in_force_is_said_once_and_does_not_flap() -> None:
             member.unsent_bytes = -over - 60_000
             coordinator.memory.look()
             assert level_of(coordinator) is MemoryLevel.OPEN
-            assert not actor.held_back
+            assert not actor.log.held_back
     said = [line for line in lines if "memory" in line["event"]]
     assert [line["event"] for line in said[:2]] == [
         "memory limit: groups above their part read less",
@@ -150,14 +150,14 @@ async def test_cached_payloads_go_before_reading_stops() -> None:
         held = await member.take(300)
         actor = actor_of(coordinator, "orders")
         assert actor.cache.size_bytes == 300 * RECORD_BYTES
-        member.joined_session.credit_records = 0
+        member.joined_session.credit.records = 0
         world.log.append("orders", 600)
         await asyncio.sleep(1)
         assert level_of(coordinator) is MemoryLevel.OPEN
-        assert not actor.held_back
-        assert actor.fresh.records == 600
+        assert not actor.log.held_back
+        assert actor.log.fresh.records == 600
         assert actor.cache.size_bytes < 800 * RECORD_BYTES
-        member.joined_session.credit_records = 1 << 40
+        member.joined_session.credit.records = 1 << 40
         # What was evicted is read again for its next delivery.
         await member.acknowledge(held[0], AcknowledgeType.RELEASE)
         again = await member.take(600 + held[0].records)
@@ -242,7 +242,7 @@ async def test_read_ahead_goes_before_acquiring_stops_and_is_read_again() -> Non
         slow.unsent_bytes = int(0.5 * LIMIT_BYTES)
         coordinator.memory.look()
         large, small = actor_of(coordinator, "orders", 0), actor_of(coordinator, "orders", 1)
-        assert (large.fresh.records, small.fresh.records) == (0, 100)
+        assert (large.log.fresh.records, small.log.fresh.records) == (0, 100)
         assert level_of(coordinator) is not MemoryLevel.ACQUIRING_STOPPED
         await asyncio.sleep(1)
         assert total_now(coordinator) < 0.95 * LIMIT_BYTES
@@ -264,7 +264,7 @@ async def test_one_dispatch_can_not_pass_the_limit() -> None:
         coordinator.memory.look()
         coordinator.context.caller.delay_s = 0.05  # type: ignore[attr-defined]
         for member in members[1:]:
-            member.joined_session.credit_records = 1 << 40
+            member.joined_session.credit.records = 1 << 40
         coordinator.groups["g"].schedule_pump()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -340,7 +340,7 @@ async def short_in_view(coordinator: Coordinator) -> str:
     context = coordinator.context
     rows = await context.caller.call(context.store.list_partitions, "g")
     groups = {row.group_id: row for row in await context.caller.call(context.store.load_groups)}
-    (view,) = await Views(coordinator, context.caller, groups).partitions(rows, {})
+    (view,) = await Description(coordinator, context.caller, groups).partitions(rows, {})
     return view.memory_short
 
 
@@ -354,7 +354,7 @@ async def test_a_commit_under_way_is_counted_until_it_is_done() -> None:
             lambda: coordinator.context.budget.used_bytes == 100 * RECORD_BYTES, step_s=0.01
         )
         world.caller.delay_s = 1.0
-        member.joined_session.credit_records = 100
+        member.joined_session.credit.records = 100
         coordinator.groups["g"].schedule_pump()
         await asyncio.sleep(0.5)
         assert coordinator.memory.figures.pending > 0

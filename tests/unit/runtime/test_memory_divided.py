@@ -9,12 +9,12 @@ import pytest
 import structlog
 
 from sharecoord.errors import LimitExceededError, UnknownMemberError
-from sharecoord.runtime import memory as memory_module
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.memory import LOOK_INTERVAL_S, RESERVE_BYTES, RESERVES_RATIO
-from sharecoord.runtime.memory_budget import MemoryLimits
-from sharecoord.runtime.memory_use import MemoryLevel, use_of
-from sharecoord.runtime.stalled_streams import STALLED_AFTER_S
+from sharecoord.runtime.kernel.budget import MemoryLimits
+from sharecoord.runtime.memory import watch as memory_module
+from sharecoord.runtime.memory.stalled_streams import STALLED_AFTER_S
+from sharecoord.runtime.memory.use import MemoryLevel, use_of
+from sharecoord.runtime.memory.watch import LOOK_INTERVAL_S, RESERVE_BYTES, RESERVES_RATIO
 from sharecoord.testing import fake_log
 from sharecoord.testing.harness import FakeMember, World, actor_of
 from sharecoord.testing.virtual_time import virtual
@@ -85,11 +85,11 @@ async def test_a_group_alone_has_all_and_one_that_comes_later_its_part() -> None
         assert used(coordinator, "greedy") >= 0.80 * LIMIT_BYTES
         later = await join(world, coordinator, "later")
         assert await work_off(later, 3_000) < 2 * SOON_S
-        assert actor_of(coordinator, "orders", group_id="greedy").held_back
-        assert not actor_of(coordinator, "orders", group_id="later").held_back
+        assert actor_of(coordinator, "orders", group_id="greedy").log.held_back
+        assert not actor_of(coordinator, "orders", group_id="later").log.held_back
         assert total_now(coordinator) <= LIMIT_BYTES
         # Nothing is lost of what was held back.
-        greedy.joined_session.credit_records = 1 << 40
+        greedy.joined_session.credit.records = 1 << 40
         greedy.joined_group.schedule_pump()
         await work_off(greedy, 3_000)
 
@@ -132,7 +132,7 @@ async def test_ten_greedy_groups_have_equal_parts(monkeypatch: pytest.MonkeyPatc
         # Each works on with what it has.
         members = [world.members[f"member-of-{group}"] for group in groups]
         for member in members:
-            member.joined_session.credit_records = 1 << 40
+            member.joined_session.credit.records = 1 << 40
             member.joined_group.schedule_pump()
         await asyncio.gather(*(work_off(member, 3_000) for member in members))
 
@@ -149,7 +149,7 @@ async def test_a_group_that_needs_little_leaves_its_part_to_others() -> None:
         await asyncio.sleep(1)
         assert used(coordinator, "modest") == 30 * RECORD_BYTES
         assert used(coordinator, "greedy") >= 0.75 * LIMIT_BYTES
-        assert not actor_of(coordinator, "few", group_id="modest").held_back
+        assert not actor_of(coordinator, "few", group_id="modest").log.held_back
 
 
 @pytest.mark.parametrize("filled", [0.96, 1.0, 1.5])

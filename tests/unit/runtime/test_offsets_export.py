@@ -20,11 +20,14 @@ from sharecoord.errors import (
     StoreUnavailableError,
 )
 from sharecoord.ports import CommittedOffset
-from sharecoord.runtime import offsets_export
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import CoordinatorInfo
+from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.offsets_export import EXPORT_INTERVAL_S, LOOK_INTERVAL_S, ExportFigures
+from sharecoord.runtime.group import offsets_export
+from sharecoord.runtime.group.offsets_export import (
+    EXPORT_INTERVAL_S,
+    LOOK_INTERVAL_S,
+    ExportFigures,
+)
 from sharecoord.testing.harness import FakeMember, World, actor_of
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import now_s, until, world_with
@@ -353,11 +356,11 @@ async def test_another_name_is_used_at_once_and_none_leaves_what_is_there() -> N
     async with exporting(world, kafka) as coordinator:
         member = await member_of(world, coordinator)
         await until(lambda: kafka.offset() == 0, step_s=0.1)
-        await admin(coordinator).alter_configs("g", {SETTING: "other"}, [])
+        await admin(coordinator).alter_group_configs("g", {SETTING: "other"}, [])
         await member.settle(await member.next_delivery())
         await asyncio.sleep(ROUND_S)
         assert (kafka.offset(), kafka.offset("other")) == (0, 10)
-        await admin(coordinator).alter_configs("g", {SETTING: ""}, [])
+        await admin(coordinator).alter_group_configs("g", {SETTING: ""}, [])
         await member.settle(await member.next_delivery())
         await asyncio.sleep(2 * LOOK_S)
         assert (kafka.offset(), kafka.offset("other")) == (0, 10)
@@ -371,7 +374,7 @@ async def test_a_name_that_is_changed_under_way_gets_nothing() -> None:
     async with exporting(world, kafka) as coordinator:
         await member_of(world, coordinator)
         await until(lambda: kafka.reads_s, step_s=0.1)
-        await admin(coordinator).alter_configs("g", {SETTING: "other"}, [])
+        await admin(coordinator).alter_group_configs("g", {SETTING: "other"}, [])
         await until(lambda: kafka.offset("other") == 0, step_s=0.1)
         assert [name for _, name, _ in kafka.writes] == ["other"]
 

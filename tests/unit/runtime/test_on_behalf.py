@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from sharecoord.config.group import resolve
-from sharecoord.core.decisions import AcknowledgedRange
 from sharecoord.core.delivery import Delivery, PartitionResult
+from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.effects import Collector
-from sharecoord.runtime.on_behalf import acknowledge_for, check_allowed
+from sharecoord.runtime.group.acknowledge_for import acknowledge_for, check_allowed
+from sharecoord.runtime.partition.collector import Collector
 from sharecoord.testing.harness import World, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, offsets, world_with

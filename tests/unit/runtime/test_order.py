@@ -10,7 +10,7 @@ import pytest
 from sharecoord.core.limits import CHAIN_RECORDS_MAX
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.states import AcknowledgeType, AcquireMode
-from sharecoord.runtime.admin import Admin
+from sharecoord.runtime.admin.admin import Admin
 from sharecoord.testing.harness import FakeMember, running
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
@@ -87,7 +87,7 @@ async def test_what_a_lowered_limit_has_worn_out_hides_nothing(ordering: str) ->
             await first.settle(delivery, AcknowledgeType.RELEASE)
         first.leave()
         limit = {"share.delivery.count.limit": "1"}
-        await Admin(coordinator, INFO).alter_configs("g", limit, [])
+        await Admin(coordinator, INFO).alter_group_configs("g", limit, [])
         world.log.append("orders", 1, key=b"new")
         mode = AcquireMode.RECORD_LIMIT
         await second.join(coordinator, "g", TOPICS, mode=mode, max_poll_records=1, credit=1)

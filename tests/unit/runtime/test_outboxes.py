@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from sharecoord.core.dead_letters import ID_HEADER, KAFKA_PREFIX, PAYLOAD_HEADER, PREFIX
-from sharecoord.runtime.admin import Admin
+from sharecoord.core.letters.dead_letters import ID_HEADER, KAFKA_PREFIX, PAYLOAD_HEADER, PREFIX
+from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.outboxes import INTERVAL_S, LOOKS_UNTIL_GONE
+from sharecoord.runtime.letters.orphans import INTERVAL_S, LOOKS_UNTIL_GONE
 from sharecoord.testing.harness import World, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dead_letters import (
@@ -63,7 +63,7 @@ async def test_of_a_group_that_was_deleted() -> None:
     # Only the group knew the topic's name.
     world.defaults.pop(NAME)
     async with running(world) as coordinator:
-        await Admin(coordinator, INFO).alter_configs("g", {NAME: "dead"}, [])
+        await Admin(coordinator, INFO).alter_group_configs("g", {NAME: "dead"}, [])
         await waiting(world, coordinator)
         await deleted(coordinator)
         await asyncio.sleep(100)

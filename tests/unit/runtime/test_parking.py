@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from sharecoord.core.share_partition import AcknowledgedRange
+from sharecoord.core.partition.share_partition import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordState
 from sharecoord.errors import StoreUnavailableError
-from sharecoord.runtime.admin import Admin
-from sharecoord.runtime.admin_types import CoordinatorInfo
+from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.parking import AGAIN_S, ParkingLimits
+from sharecoord.runtime.kernel.context import ParkingLimits
+from sharecoord.runtime.partition.parking import AGAIN_S
 from sharecoord.testing.harness import (
     FakeMember,
     World,
@@ -157,12 +157,12 @@ async def test_a_flood_that_is_due_at_once_comes_as_fast_as_members_take_it() ->
         due = await delay_all(member, 500, lambda n: 30_000 if n % 2 else 30_001)
         actor = actor_of(coordinator, "orders")
         assert actor.partition is not None
-        member.joined_session.credit_records = 0
+        member.joined_session.credit.records = 0
         await asyncio.sleep(40)
         # Nobody takes them: no more are read than may be under a lock.
         assert 100 <= actor.partition.window.due <= 100 + 2 * FEW.page + FEW.most
         assert parked_of(coordinator) > 300
-        member.joined_session.credit_records = 1 << 40
+        member.joined_session.credit.records = 1 << 40
         member.joined_group.schedule_pump()
         check_in_time(due, await take_back(member, 500), late_s=20)
 
@@ -226,7 +226,7 @@ async def test_order_that_is_switched_on_brings_them_all() -> None:
         await member.join(coordinator, "g", TOPICS, max_poll_records=100)
         due = await delay_all(member, 100, lambda n: 20_000 + 20 * n)
         assert parked_of(coordinator)
-        await Admin(coordinator, INFO).alter_configs("g", {"share.ordering": "key"}, [])
+        await Admin(coordinator, INFO).alter_group_configs("g", {"share.ordering": "key"}, [])
         await until(lambda: end_of(coordinator) == 100, step_s=0.01)
         partition = actor_of(coordinator, "orders").partition
         assert partition is not None

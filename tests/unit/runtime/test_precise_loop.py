@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from sharecoord.runtime import precise_loop as module
-from sharecoord.runtime.precise_loop import precise_loop
+from sharecoord.runtime.kernel import precise_loop as module
+from sharecoord.runtime.kernel.precise_loop import precise_loop
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kqueue needs no help")
 

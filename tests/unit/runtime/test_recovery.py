@@ -14,11 +14,11 @@ from sharecoord.core.changes import (
     PartitionKey,
     PartitionRow,
 )
+from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.share_partition import SharePartition
 from sharecoord.core.states import RecordState
-from sharecoord.core.window import Edit
-from sharecoord.runtime.recovery import commit_of, ranges_of
+from sharecoord.core.window.window import Edit
+from sharecoord.runtime.partition.recovery import commit_of, ranges_of
 from tests.unit.runtime.worlds import At
 
 GRACE_MS = 10_000

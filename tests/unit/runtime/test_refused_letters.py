@@ -10,12 +10,14 @@ import pytest
 from sharecoord.errors import UnauthorizedError
 from sharecoord.kafka.client import KafkaError
 from sharecoord.kafka.dead_letter_producer import _problem
+from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.dead_letters import SILENCE_S
-from sharecoord.runtime.status import StatusBoard
+from sharecoord.runtime.partition.letter_sender import SILENCE_S
+from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.testing.harness import World, actor_of, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dead_letters import (
+    INFO,
     arrived,
     joined,
     letters_world,
@@ -52,7 +54,14 @@ def alert(coordinator: Coordinator) -> Alert:
 
 
 def problem(coordinator: Coordinator) -> str:
-    return actor_of(coordinator, "orders").letters.problem
+    return actor_of(coordinator, "orders").books.letters.problem
+
+
+async def described(coordinator: Coordinator) -> tuple[int, str]:
+    """What operators see of the share-partition."""
+    (group,) = await Admin(coordinator, INFO).describe_groups(["g"])
+    (offsets,) = group.partitions
+    return offsets.dead_letters_waiting, offsets.dead_letters_problem
 
 
 async def all_rejected(world: World, coordinator: Coordinator) -> None:
@@ -90,8 +99,10 @@ async def test_what_kafka_refuses_for_now_waits_and_arrives_later(code: int, onc
         assert alert(coordinator) == Alert(LETTERS, failing=True)
         assert "topic 'dead'" in problem(coordinator)
         assert REFUSALS[code] in problem(coordinator)
+        assert await described(coordinator) == (LETTERS, problem(coordinator))
         world.dead_letters.refusal = None
         await all_arrive(world, coordinator)
+        assert await described(coordinator) == (0, "")
 
 
 def test_a_missing_permission_is_told_from_passing_trouble() -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from sharecoord.core.schedule import DELAY_HEADER, DELIVER_AT_HEADER
-from sharecoord.runtime.parking import ParkingLimits
+from sharecoord.core.dispatch.schedule import DELAY_HEADER, DELIVER_AT_HEADER
+from sharecoord.runtime.kernel.context import ParkingLimits
 from sharecoord.testing.harness import STORE_EPOCH_MS, World, actor_of, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, world_with

@@ -10,12 +10,14 @@ from collections.abc import Callable
 
 import pytest
 
+from sharecoord.core.partition.decisions import handed_back
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
-from sharecoord.runtime.group_actor import GroupActor
-from sharecoord.runtime.sessions import Session
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.member.session import Session
+from sharecoord.runtime.partition.collector import Collector
 from sharecoord.testing.harness import running
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import fleet_of
+from tests.unit.runtime.fleets import Fleet, fleet_of
 from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
 
 TOPICS = ("orders",)
@@ -136,6 +138,22 @@ async def test_a_fast_member_that_stalled_gets_no_more_than_one_poll_takes() -> 
         assert member.received - before == 10
 
 
+@virtual
+async def test_a_lone_member_that_stalled_is_not_new_again() -> None:
+    """A handler that is slower than its lock would wear out five hundred records at a time."""
+    world = world_with(600)
+    async with running(world) as coordinator:
+        member = world.member("m")
+        await member.join(coordinator, "g", TOPICS)
+        await member.next_delivery()
+        await asyncio.sleep(LOCK_S + 1)
+        member.deliveries.clear()
+        before = member.received
+        coordinator.groups["g"].polled(member.joined_session)
+        await asyncio.sleep(1)
+        assert member.received - before == 1
+
+
 # -- a fleet --------------------------------------------------------------------------------------
 
 
@@ -186,7 +204,7 @@ async def test_a_late_word_that_crosses_the_owners_lets_records_pass_again() -> 
         await asyncio.sleep(lock_ends_s - now_s() + 0.0015)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Session, "timed_out", note)
-            assert not session.stalled
+            assert not session.hindrances
             result = await member.acknowledge(theirs)
         assert heard == [True], "after the member's word, before its answer"
         assert [e.outcome for e in result.exceptions] == [AcknowledgeOutcome.LOCK_LOST]
@@ -195,3 +213,44 @@ async def test_a_late_word_that_crosses_the_owners_lets_records_pass_again() -> 
         for partition in range(PARTITIONS):
             world.log.append("orders", 1, partition=partition)
         await member.take(PARTITIONS)
+
+
+@pytest.mark.parametrize("names", [(), ("a", "b")])
+@virtual
+async def test_who_says_that_it_does_not_poll_gets_nothing_before_its_next_poll(
+    names: tuple[str, ...],
+) -> None:
+    """Its SDK hands back what waits: no sign of the application, and no attempt."""
+    world = world_with(5, partitions=PARTITIONS)
+    async with fleet_of(world, *names) if names else running(world) as found:
+        member, other = world.member("m"), world.member("n")
+        coordinator = found.all["a"] if isinstance(found, Fleet) else found
+        await member.join(coordinator, "g", TOPICS, max_poll_records=100)
+        first, *held = await member.take(5 * PARTITIONS)
+        group, session = member.joined_group, member.joined_session
+        await asyncio.sleep(LOCK_S / 2)
+        polled_ms = session.presence.last_poll_ms
+        for delivery in held:
+            returned = handed_back(delivery.ranges)
+            key = delivery.key
+            world.ledger.sent("m", key, returned)
+            said = [(key.name, key.topic_id, key.partition, returned)]
+            group.acknowledge(session, said, Collector(lambda _: None), is_sign=False)
+        group.dispatcher.stopped_polling(session)
+        await asyncio.sleep(1)
+        # A word of its application is no poll.
+        await member.settle(first)
+        assert session.presence.last_poll_ms > polled_ms
+        await asyncio.sleep(5)
+        assert member.received == 5 * PARTITIONS
+        await other.join(coordinator, "g", TOPICS, max_poll_records=100)
+        taken = await other.take(5 * PARTITIONS - first.records)
+        assert counts(*taken) == {1}
+        for delivery in taken:
+            await other.settle(delivery)
+        other.leave()
+        world.log.append("orders", 3)
+        await asyncio.sleep(2)
+        assert member.received == 5 * PARTITIONS
+        group.polled(session)
+        await member.take(3)

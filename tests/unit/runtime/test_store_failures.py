@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from sharecoord.core.changes import CommitBatch, CommitResult, PartitionClaim
-from sharecoord.core.decisions import HeldRange
 from sharecoord.core.delivery import LostRange
+from sharecoord.core.partition.decisions import HeldRange
 from sharecoord.core.states import AcknowledgeOutcome, RecordState
 from sharecoord.errors import (
     InternalError,
@@ -18,10 +18,10 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
-from sharecoord.runtime import lock_books
-from sharecoord.runtime.actor_state import ActorState
+from sharecoord.runtime.group import lock_books
+from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.store.memory_store import MemoryStore
-from sharecoord.testing.harness import World, actor_of, running
+from sharecoord.testing.harness import VirtualStoreCaller, World, actor_of, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
 
@@ -62,9 +62,9 @@ async def test_deliveries_of_a_failed_commit_come_again_unseen(
         assert delivery.ranges[0].lock_token >> EPOCH > 1
         # Long before a lock ends, and the credit of what was not sent is back.
         assert now_s() < 5
-        assert member.joined_session.delivered_records == 20
-        assert member.joined_session.delivered_bytes == delivery.size_bytes
-        assert member.joined_session.delivered_total == 20
+        assert member.joined_session.credit.delivered_records == 20
+        assert member.joined_session.credit.delivered_bytes == delivery.size_bytes
+        assert member.joined_session.totals.delivered == 20
         assert (await member.acknowledge(delivery)).error is None
         assert world.start_offset("g", "orders") == 20
 
@@ -326,7 +326,7 @@ async def test_a_slow_store_stops_acquiring_but_not_acknowledging() -> None:
         await asyncio.sleep(1)
         world.caller.delay_s = 5.0
         await asyncio.sleep(1.0)
-        idle.joined_session.credit_records = 10
+        idle.joined_session.credit.records = 10
         partition = actor_of(coordinator, "orders").partition
         assert partition is not None
         end = partition.window.end_offset
@@ -411,6 +411,25 @@ async def test_a_lost_store_ends_the_process(error: SharecoordError) -> None:
     world.store.fail_next(error, method="renew_lease")
     await asyncio.sleep(3)
     assert world.fatal == [error]
+    await coordinator.close()
+
+
+@virtual
+async def test_a_lease_is_renewed_while_a_commit_takes_longer_than_it_lasts() -> None:
+    world = world_with(0)
+    world.lease_caller = VirtualStoreCaller()
+    coordinator = world.build(fleet=True)
+    await coordinator.start()
+    await asyncio.sleep(2)
+    world.caller.delay_s = 10.0
+    commit = asyncio.create_task(coordinator.groups.open("g"))
+    for _ in range(9):
+        await asyncio.sleep(1)
+        assert not commit.done()
+        assert world.database.lives("c1")
+        assert coordinator.store_ok
+    world.caller.delay_s = 0.001
+    await commit
     await coordinator.close()
 
 

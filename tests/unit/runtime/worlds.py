@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from sharecoord.core.delivery import Delivery
-from sharecoord.runtime.clock import RuntimeClock
+from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.harness import World
 

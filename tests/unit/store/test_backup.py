@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sharecoord.core.changes import CommitBatch, CoordinatorRow
-from sharecoord.core.pauses import WHOLE_GROUP, Pause
+from sharecoord.core.dispatch.pauses import WHOLE_GROUP, Pause
 from sharecoord.errors import (
     InvalidConfigError,
     InvalidRequestError,

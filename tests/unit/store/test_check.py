@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sharecoord.core.changes import Checkpoint, LoadedPartition
-from sharecoord.core.lanes import MarkKind, Order, Run, Selection
+from sharecoord.core.letters.lanes import Marking, MarkKind, Selection
 from sharecoord.errors import (
     InternalError,
     InvalidConfigError,
@@ -71,7 +71,7 @@ def sound(world: SqliteWorld) -> tuple[AnyStore, LoadedPartition]:
     store.join_members([member_of()])
     store.save_group_config("group", set_values={"share.ordering": "key"}, deleted=[])
     lane = replace(key_of(topic="dead"), lane="orders")
-    store.take_in([Selection(lane, (Run(3, 4),))], Order(MarkKind.DISCARDED, "run"))
+    store.take_in([Selection(lane, ((3, 4),))], Marking(MarkKind.DISCARDED, "run"))
     store.save_blocked_keys("group", blocked={b"k": "ticket 7"}, unblocked=[])
     return store, loaded
 
@@ -91,7 +91,7 @@ def test_a_sound_store_has_no_findings(world: SqliteWorld) -> None:
     sound(world)
     report = checked(world)
     assert report.findings == []
-    assert report.facts == ("0001", "0.1.0", "kafka-1")
+    assert report.facts == ("0002", "0.1.0", "kafka-1")
     assert report.rows == {
         "store_meta": 2,
         "coordinator": 1,
@@ -537,9 +537,9 @@ def test_another_schema_is_a_finding(world: SqliteWorld) -> None:
         Finding(
             "alembic_version",
             "version_num=0007",
-            "the schema is 0007, written by sharecoord 0.1.0; this release knows 0001: nothing "
+            "the schema is 0007, written by sharecoord 0.1.0; this version knows 0002: nothing "
             "else was looked at",
-            "check with that release, or run: sharecoord store migrate",
+            "check with the version that wrote it, or run: sharecoord store migrate",
         )
     ]
 
@@ -564,7 +564,7 @@ def test_what_is_no_store(tmp_path: Path) -> None:
 def later_release(path: Path, scripts: Path) -> StoreAccess:
     """The tools of a release with one more revision."""
     dialect = SqliteDialect(path, clock_ms=lambda: START_MS)
-    return StoreAccess(dialect, name=f"store {path}", scripts=scripts, head_revision="0002")
+    return StoreAccess(dialect, name=f"store {path}", scripts=scripts, head_revision="0003")
 
 
 def columns_of_member(path: Path) -> list[str]:
@@ -582,13 +582,13 @@ def test_migrations_that_need_downtime_run_when_nobody_is_there(
     assert "colour" not in columns_of_member(world.path)
     world.close()
     with (
-        pytest.raises(StoreVersionError, match=r"reads 0002\. .* run: sharecoord store migrate"),
+        pytest.raises(StoreVersionError, match=r"reads 0003\. .* run: sharecoord store migrate"),
         access.snapshot(),
     ):
         pass
-    assert access.migrate() == ("0001", "0002")
+    assert access.migrate() == ("0002", "0003")
     assert columns_of_member(world.path)[-1] == "colour"
-    assert access.migrate() == ("0002", "0002")
+    assert access.migrate() == ("0003", "0003")
 
 
 def test_a_migration_that_fails_changes_nothing(world: SqliteWorld, tmp_path: Path) -> None:

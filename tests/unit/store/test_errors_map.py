@@ -14,7 +14,7 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
-from sharecoord.store.errors_map import is_store_error, translate_sqlite
+from sharecoord.store.errors_map import StoreBusyError, is_store_error, translate_sqlite
 
 UNAVAILABLE = StoreUnavailableError
 UNKNOWN = StoreOutcomeUnknownError
@@ -32,8 +32,8 @@ def driver_error(code: int) -> sqlite3.OperationalError:
 @pytest.mark.parametrize(
     ("code", "working", "committing"),
     [
-        (sqlite3.SQLITE_BUSY, UNAVAILABLE, UNAVAILABLE),
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, UNAVAILABLE, UNAVAILABLE),
+        (sqlite3.SQLITE_BUSY, StoreBusyError, StoreBusyError),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreBusyError, StoreBusyError),
         (sqlite3.SQLITE_LOCKED, UNAVAILABLE, UNAVAILABLE),
         (sqlite3.SQLITE_FULL, UNAVAILABLE, UNAVAILABLE),
         (sqlite3.SQLITE_NOMEM, UNAVAILABLE, UNKNOWN),

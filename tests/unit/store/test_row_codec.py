@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharecoord.core.pauses import WHOLE_GROUP, Pause, PauseScope
+from sharecoord.core.dispatch.pauses import WHOLE_GROUP, Pause, PauseScope
 from sharecoord.store.row_codec import (
     Headers,
     decode_group,
@@ -21,7 +21,8 @@ from sharecoord.store.row_codec import (
 )
 from tests.contract.store_worlds import member_of
 
-names = st.text(st.characters(codec="utf-8"), max_size=8)
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+names = texts | st.binary(max_size=4).map(lambda b: b.decode(errors="surrogateescape"))
 values = st.none() | st.binary(max_size=20) | st.text(max_size=5).map(lambda s: repr(s).encode())
 
 
@@ -41,6 +42,10 @@ def test_text_headers_are_readable_and_others_are_marked() -> None:
         ["c", "é"],
     ]
     assert "é" in encode_headers(headers)
+
+
+def test_a_name_that_is_not_utf_8_is_marked_as_a_value_is() -> None:
+    assert json.loads(encode_headers((("\udcff", b"1"),))) == [[{"base64": "/w=="}, "1"]]
 
 
 @given(st.dictionaries(names, names, max_size=4))

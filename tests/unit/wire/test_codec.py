@@ -9,15 +9,15 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sharecoord_sdk._core.columns import Columns, Span
+from sharecoord_sdk._core.columns import Columns, HandOut, Span
 from sharecoord_sdk._core.columns import PartitionKey as SdkKey
 from sharecoord_sdk._core.records import Messages
 
 from sharecoord.core import limits
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult, Slice
+from sharecoord.core.partition.share_partition import AcquiredRange, HeldRange, RangeOutcome
 from sharecoord.core.records import Headers, RecordChunk
-from sharecoord.core.share_partition import AcquiredRange, HeldRange, RangeOutcome
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordState
 from sharecoord.errors import InvalidRequestError, StoreUnavailableError
 from sharecoord.wire import codec
@@ -43,7 +43,9 @@ class Record(NamedTuple):
 
 payloads = st.none() | st.binary(max_size=20)
 headers_of_a_record = st.none() | st.lists(
-    st.tuples(st.sampled_from(["a", "b", "", "ключ"]), payloads), min_size=1, max_size=4
+    st.tuples(st.sampled_from(["a", "b", "", "ключ", "x\udcffy"]), payloads),
+    min_size=1,
+    max_size=4,
 )
 gaps = st.integers(0, 3).map(lambda n: max(0, n - 1)) | st.integers(0, 100_000)
 """Offsets missing before a record: mostly none."""
@@ -64,6 +66,11 @@ def records_in_order(draw: st.DrawFn) -> list[Record]:
         found.append(Record(offset, key, draw(payloads), headers, time_ms, count))
         offset += 1
     return found
+
+
+def as_received(headers: Headers | None) -> Headers | None:
+    r"""A byte of a name that is not UTF-8 is `\xff` to a member."""
+    return headers and [(name.replace("\udcff", "\\xff"), value) for name, value in headers]
 
 
 def chunk_of(records: Sequence[Record], timestamp_type: int) -> RecordChunk:
@@ -133,7 +140,7 @@ def received(batch: types.RecordBatch) -> tuple[Columns, Messages]:
     columns = Columns(batch, SdkKey(place.topic, place.partition, place.topic_id), 1.0)
     columns.unpack()
     spans = [Span(columns, lock, lock.start, lock.stop) for lock in columns.locks]
-    return columns, Messages.from_spans(spans)
+    return columns, Messages._of(HandOut(spans))
 
 
 @given(deliveries())
@@ -150,7 +157,7 @@ def test_records_are_the_same_on_both_sides(case: tuple[Delivery, list[Record], 
             m.delivery_count() or 0,
         )
         for m in messages
-    ] == records
+    ] == [record._replace(headers=as_received(record.headers)) for record in records]
     assert {m.timestamp()[0] for m in messages} == {timestamp_type}
     assert {(m.topic(), m.partition()) for m in messages} == {("orders", 3)}
     assert (columns.count, columns.credit_bytes) == (len(records), 12_345)
@@ -346,8 +353,12 @@ def test_numbers_of_enums_are_the_same_on_the_wire() -> None:
 
 
 def test_an_assignment_names_topics_with_their_ids() -> None:
-    message = codec.assignment(Assignment({"orders": (TOPIC_ID, (0, 1))}, ("later",)))
+    refused = {"closed": "allow READ"}
+    found = Assignment({"orders": (TOPIC_ID, (0, 1))}, ("later",), ("orders",), "", refused)
+    message = codec.assignment(found)
     (topic,) = message.topics
     assert (topic.topic, topic.topic_id.hex()) == ("orders", TOPIC_ID)
     assert list(topic.partitions) == [0, 1]
     assert list(message.unknown_topics) == ["later"]
+    assert list(message.starts_at_end) == ["orders"]
+    assert dict(message.refused_topics) == refused

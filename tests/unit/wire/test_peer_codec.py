@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from sharecoord.core.changes import PartitionKey
-from sharecoord.core.decisions import AcknowledgedRange, AcquiredRange, HeldRange, RangeOutcome
 from sharecoord.core.delivery import LostRange, PartitionResult
-from sharecoord.core.peering import (
+from sharecoord.core.fleet.peering import (
     Alive,
-    AskBooks,
-    Books,
+    AskLockBooks,
     Compared,
     Freed,
     GatewayItem,
     Hungry,
     Lend,
+    LockBooks,
     Look,
     MemberDown,
     MemberEnd,
+    MemberTakenBack,
     MemberUp,
     OwnerItem,
     Relayed,
@@ -27,7 +27,20 @@ from sharecoord.core.peering import (
     Settled,
     TimedOut,
 )
-from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, AcquireMode, RecordState
+from sharecoord.core.partition.decisions import (
+    AcknowledgedRange,
+    AcquiredRange,
+    HeldRange,
+    RangeOutcome,
+    TakenBack,
+)
+from sharecoord.core.states import (
+    AcknowledgeOutcome,
+    AcknowledgeType,
+    AcquireMode,
+    RecordState,
+    TakenBackReason,
+)
 from sharecoord.errors import InternalError, MemberFencedError, StoreUnavailableError
 from sharecoord.wire import peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
@@ -71,7 +84,7 @@ FROM_GATEWAY: list[GatewayItem] = [
         ],
         may_wait=True,
     ),
-    Books(KEY, 12, {4: [HELD], 6: []}),
+    LockBooks(KEY, 12, {4: [HELD], 6: []}),
     Alive(),
     Freed(KEY),
     Look(),
@@ -96,9 +109,17 @@ FROM_OWNER: list[OwnerItem] = [
     ),
     Returned(4, 2**40, 2**41),
     TimedOut(4),
+    MemberTakenBack(
+        4,
+        PLACE,
+        [
+            TakenBack("", 3, 5, TOKEN, TakenBackReason.LOCK_ENDED),
+            TakenBack("", 9, 9, TOKEN, TakenBackReason.CHAIN_BROKE),
+        ],
+    ),
     Hungry("g", "orders", 17),
     Hungry("g", "orders", 0),
-    AskBooks(KEY, 12),
+    AskLockBooks(KEY, 12),
     Compared(4, [LostRange(PLACE, HELD)]),
     Compared(5, []),
 ]

@@ -26,6 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from sharecoord_sdk._core.texts import to_bytes
+
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 #: What headers, key and value of one record may take at most: `max_record_bytes` up to here.
@@ -240,6 +242,7 @@ def _headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             raise TypeError(f"headers must be pairs of a name and a value, not {pair!r}")
+        to_bytes("header name", pair[0])
         found.append((pair[0], _bytes(f"header {pair[0]!r}", pair[1])))
     return found
 
@@ -248,7 +251,7 @@ def _bytes(name: str, given: object) -> bytes | None:
     if given is None or isinstance(given, bytes):
         return given
     if isinstance(given, str):
-        return given.encode()
+        return to_bytes(name, given)
     raise TypeError(f"{name} must be bytes, str or None, not {type(given).__name__}")
 
 

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Engine, Row, and_, or_, select, update
 
-from sharecoord_sdk._admin.calls import acknowledge_for
+from sharecoord_sdk._admin.calls import Call
+from sharecoord_sdk._proto import share_service_pb2 as share_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk.admin import AdminClient, AdminError
 
@@ -168,7 +169,7 @@ class AckRelay(RelayThread):
             by_place.setdefault((row.topic, row.topic_id, row.partition_index), []).append(row)
         acknowledgements = [_to_wire(place, of_place) for place, of_place in by_place.items()]
         try:
-            outcomes = client._run(acknowledge_for(*member, acknowledgements))
+            outcomes = client._run(_acknowledge_for(*member, acknowledgements)).outcomes
         except AdminError as error:
             self._tell(f"acknowledgements of an outbox are not taken: {error.message}")
             return []
@@ -198,6 +199,18 @@ class AckRelay(RelayThread):
     def _are(self, rows: Iterable[Row[Any]]) -> Any:
         key = list(self._outbox.table.primary_key.columns)
         return or_(*(and_(*(column == row[at] for at, column in enumerate(key))) for row in rows))
+
+
+def _acknowledge_for(
+    group_id: str, member_id: str, acknowledgements: Sequence[types_pb.PartitionAcknowledgements]
+) -> Call:
+    """Acknowledge of the ShareService, for a member that may be gone; harmless to repeat."""
+    request = share_pb.AcknowledgeRequest(
+        group_id=group_id, member_id=member_id, acknowledgements=acknowledgements
+    )
+    service = share_pb.DESCRIPTOR.services_by_name["ShareService"]
+    answer = share_pb.AcknowledgeResponse
+    return Call(f"/{service.full_name}/Acknowledge", request, answer.FromString, is_safe=True)
 
 
 def _to_wire(place: _Place, rows: Sequence[Row[Any]]) -> types_pb.PartitionAcknowledgements:

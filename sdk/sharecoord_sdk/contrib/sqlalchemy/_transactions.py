@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sharecoord_sdk._admin.errors import InvalidConfigError
+from sharecoord_sdk._core.pickling import WholeError
 
 from ._output_rows import Batch
 from ._produce_outbox import headers_from_text
@@ -56,7 +57,7 @@ _RECORD: Final = frozenset(
 )
 
 
-class RefusedError(Exception):
+class RefusedError(WholeError):
     """A transaction was aborted, because a topic or a record can not be.
 
     It never arrives, also where Kafka did not confirm that it is aborted: nobody asked for its end.

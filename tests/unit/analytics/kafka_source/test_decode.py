@@ -9,7 +9,7 @@ import pytest
 
 from sharecoord.analytics.errors import EventsCorruptError
 from sharecoord.analytics.kafka_source import decode
-from sharecoord.core.events import COLUMN_NAMES
+from sharecoord.eventlog.schema import COLUMN_NAMES
 
 
 def message(columns: dict[str, Any], schema: pa.Schema | None = None) -> bytes:

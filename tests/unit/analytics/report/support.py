@@ -185,4 +185,10 @@ def whole_part(group: str, members: int, starved: int) -> GroupPart:
 def whole_report(members: int = 50, starved: int = 23) -> Report:
     parts = [whole_part("orders", members, starved), GroupPart("idle")]
     left_out = [fairness_row(f"small-{n}", 2, 0) for n in range(30)]
-    return Report("./events", WINDOW_MS, parts, left_out, ["1 file was skipped: <x>"])
+    return report_of(*parts, events="./events", left_out=left_out, warnings=["1 file: <x>"])
+
+
+def report_of(*parts: GroupPart, events: str = "e", **given: Any) -> Report:
+    """A page of these groups."""
+    period = ("2026-01-05 00:00:00Z", "2026-01-05 00:10:00Z")
+    return Report(events, WINDOW_MS, period, "2026-01-06 08:00:00Z", parts, **given)

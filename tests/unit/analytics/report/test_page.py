@@ -6,10 +6,17 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from sharecoord.analytics.report.model import GroupPart, Report
+from sharecoord.analytics.report.model import GroupPart
 from sharecoord.analytics.report.page import page
 
-from .support import START_MS, WINDOW_MS, fairness_row, whole_part, whole_report
+from .support import (
+    START_MS,
+    WINDOW_MS,
+    fairness_row,
+    report_of,
+    whole_part,
+    whole_report,
+)
 
 MEBIBYTE = 1 << 20
 
@@ -49,10 +56,12 @@ def test_words_come_first_then_plots_then_tables() -> None:
     read = Reader(text)
     assert read.outside == []
     words = text.index("23 of 50 members starved since 2026-01-05 00:00:10Z")
-    cure = text.index("records waited while members starved", words)
+    cure = text.index("records waited meanwhile", words)
     assert words < cure < text.index("<h2") < text.index("<svg") < text.index("Members")
     assert read.of("h1") == ["sharecoord report"]
-    assert read.of("h2") == ["Group orders", "Group idle", "30 more groups"]
+    assert read.of("h2") == [
+        *("Group orders", "Group idle", "30 more groups", "What the words mean"),
+    ]
     assert read.of("h3") == [
         "What each member got over time, against an equal part",
         "Share of the records that the least served members got (Lorenz curve)",
@@ -64,7 +73,7 @@ def test_words_come_first_then_plots_then_tables() -> None:
         "Share-partitions: who is behind first",
     ]
     assert "nothing happened in this range" in text
-    assert "1 file was skipped: &lt;x&gt;" in text
+    assert "1 file: &lt;x&gt;" in text
 
 
 def test_a_group_of_ten_thousand_members_is_a_page_of_the_same_size() -> None:
@@ -80,13 +89,13 @@ def test_names_are_shown_as_they_are() -> None:
     part = replace(
         whole_part(evil, 3, 1), members=[{**whole_part("g", 3, 1).members[0], "client_id": evil}]
     )
-    text = page(Report(evil, WINDOW_MS, [part]))
+    text = page(report_of(part, events=evil))
     assert "<script" not in text
     assert text.count("&lt;script&gt;") >= 4
 
 
 def drawn_heat(part: GroupPart) -> str:
-    text = page(Report("e", WINDOW_MS, [part]))
+    text = page(report_of(part))
     return text[text.index("against an equal part</h3>") : text.index('<ul class="legend">')]
 
 
@@ -112,15 +121,38 @@ def test_who_got_nothing_while_others_did_is_drawn_as_nothing() -> None:
     assert 'class="h0"' not in drawn_heat(replace(part, heat=few))
 
 
+def test_the_page_says_of_what_time_it_tells_and_what_its_words_mean() -> None:
+    text = page(whole_report())
+    period = "events from 2026-01-05 00:00:00Z to 2026-01-05 00:10:00Z (UTC), in windows of 10 s"
+    assert f"./events; {period}; made at 2026-01-06 08:00:00Z" in text
+    for word in ("Jain&#x27;s index", "Gini coefficient", "poison", "log complete", "starved"):
+        assert f"<dt>{word}</dt><dd>" in text
+    nothing = replace(report_of(), period=None)
+    assert "e; no events; made at" in page(nothing)
+
+
+def test_what_is_nothing_but_zero_is_not_drawn() -> None:
+    part = whole_part("g", 5, 0)
+    calm = replace(
+        part,
+        waiting=[{**row, "waiting": 0} for row in part.waiting],
+        use=[{**row, "use": 0.0, "use_max": 0.0} for row in part.use],
+        dwells=[{**row, "dwell_p50_ms": 0.0, "dwell_p99_ms": 0.0} for row in part.dwells],
+    )
+    titles = ("How long records waited", "Lag: records that wait", "How full the windows were")
+    assert [title in page(report_of(part)) for title in titles] == [True] * 3
+    assert [title in page(report_of(calm)) for title in titles] == [False] * 3
+
+
 def test_without_groups_the_page_says_so() -> None:
-    assert "There are no share groups in this range." in page(Report("e", WINDOW_MS, []))
+    assert "There are no share groups in this range." in page(report_of())
 
 
 def test_a_forecast_ends_at_zero_or_goes_on() -> None:
     part = whole_part("g", 5, 0)
-    growing = page(Report("e", WINDOW_MS, [part]))
+    growing = page(report_of(part))
     assert "forecast" in growing
     drains = [{**part.places[0], "trend": "drains", "slope": -10.0, "drain_s": 354.0}]
-    assert "forecast" in page(Report("e", WINDOW_MS, [replace(part, places=drains)]))
+    assert "forecast" in page(report_of(replace(part, places=drains)))
     calm = [place for place in part.places if not place["behind"]]
-    assert "forecast</li>" not in page(Report("e", WINDOW_MS, [replace(part, places=calm)]))
+    assert "forecast</li>" not in page(report_of(replace(part, places=calm)))

@@ -10,7 +10,7 @@ from sharecoord.analytics.locks.settings import Advice
 from sharecoord.analytics.report.model import GroupPart
 from sharecoord.analytics.report.verdict import cure, verdicts
 
-from .support import fairness_row, locks_row, place_row, poison_row, whole_part
+from .support import START_MS, fairness_row, locks_row, place_row, poison_row, whole_part
 
 
 def test_everything_that_is_wrong_is_said_starvation_first() -> None:
@@ -47,8 +47,8 @@ FULL_WINDOW = [{"at_ms": 0, "use": 0.97, "use_max": 1.0}]
             {"fairness": fairness_row("g", 5, 2, over_share=3)},
             "3 members held more than their share",
         ),
-        ({}, "records waited while members starved"),
-        ({"places": []}, "fewer records than members wanted"),
+        ({}, "up to 420 records waited meanwhile: see whether the coordinator"),
+        ({"waiting": []}, "no records waited meanwhile"),
     ],
 )
 def test_the_cure_follows_what_was_measured(changes: dict[str, object], words: str) -> None:
@@ -56,6 +56,32 @@ def test_the_cure_follows_what_was_measured(changes: dict[str, object], words: s
     found = cure(replace(part, **changes))
     assert found is not None
     assert words in found
+
+
+def test_the_cure_does_not_contradict_the_plot() -> None:
+    """1,400 records waited, long before anybody starved, and none meanwhile."""
+    part = whole_part("g", 6, 1)
+    before = [{"at_ms": START_MS - 60_000 + n * 10_000, "waiting": 1_400} for n in range(6)]
+    later = [{"at_ms": START_MS + n * 10_000, "waiting": 0} for n in range(9)]
+    calm = [place_row(0, behind=False)]
+    found = verdicts(replace(part, use=[], waiting=[*before, *later], places=calm))
+    assert (
+        "no records waited meanwhile: others got what there was, and fewer members would do"
+        in found
+    )
+    assert "keeps up; at most 1,400 waited, about 2026-01-04 23:59:00Z" in found
+    waits = [{**row, "waiting": 70} for row in later]
+    found = verdicts(replace(part, use=[], waiting=waits, places=[{**calm[0], "waiting": 70}]))
+    assert [text for text in found if text.startswith("up to 70 records waited meanwhile")]
+    assert "keeps up: 70 records wait" in found
+
+
+def test_what_fails_is_said_before_what_is_fine() -> None:
+    failing = {**poison_row("g"), "failed_share": 0.8, "poison_keys": 0, "worst_keys": []}
+    calm = [place_row(0, behind=False)]
+    found = verdicts(GroupPart("g", fairness_row("g", 1, 0, jain=1.0), calm, failing))
+    assert found[0].startswith("80.00% of attempts failed, mostly ValueError")
+    assert found[1:] == ["one member: nothing to share", "keeps up"]
 
 
 def test_nobody_starved_needs_no_cure() -> None:

@@ -10,7 +10,7 @@ import pytest
 from sharecoord.analytics.whatif.model import Measured, build, simulate, spread
 from sharecoord.analytics.whatif.settings import Dispatch, Scenario
 from sharecoord.analytics.whatif.world import Member, Piece, World
-from sharecoord.core.invariants import check_chains, check_window
+from sharecoord.core.partition.invariants import check_chains, check_partition
 from sharecoord.core.states import Ordering
 
 SCENARIOS = [
@@ -71,15 +71,15 @@ def test_states_windows_and_holders_fit_at_any_time(given: dict[str, Any]) -> No
         world.clock.run(step * 100.0)
         for share in world.shares:
             window = share.window
-            check_window(window)
+            check_partition(share.partition)
             if scenario.ordering is Ordering.KEY:
-                check_chains(window)
+                check_chains(share.partition)
             limit = share.partition.settings.record_locks_max
             if kafka:
                 # Soft by less than a producer batch.
                 assert window.end_offset - window.start_offset < limit + scenario.producer_batch
             # With order what waits for its key does not count (design 5.4).
-            assert window.acquired + window.ready < limit + scenario.producer_batch
+            assert window.acquired + share.partition.ready < limit + scenario.producer_batch
             assert window.end_offset <= share.log.end_offset
         held = sum(share.window.acquired for share in world.shares)
         assert sum(world.held.values()) == held

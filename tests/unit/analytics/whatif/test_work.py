@@ -17,7 +17,7 @@ from sharecoord.analytics.whatif.work import (
     steady_arrivals,
 )
 from sharecoord.analytics.whatif.world import Failures, Log, Member, Meter, Piece, Share
-from sharecoord.core.decisions import AcquiredRange
+from sharecoord.core.partition.decisions import AcquiredRange
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import InvalidConfigError

@@ -12,7 +12,7 @@ from sharecoord.bench.capacity.figures import (
     StoreFigures,
     WorkerFigures,
 )
-from sharecoord.bench.results import Spread
+from sharecoord.bench.text import Spread
 from tests.unit.bench.support import MACHINE
 
 

@@ -14,14 +14,12 @@ import pytest
 from sharecoord_sdk import AcknowledgeType
 
 from sharecoord.bench.capacity import trials
-from sharecoord.bench.capacity.clients import ClientJob
 from sharecoord.bench.capacity.counted import Written, counting_connection, program, read_written
 from sharecoord.bench.capacity.disk import measure_disk
 from sharecoord.bench.capacity.figures import Pattern
-from sharecoord.bench.capacity.trials import Driven, Reading, finish, record_figures, worker_figures
-from sharecoord.bench.coordinator import Counters
+from sharecoord.bench.capacity.trials import finish, record_figures, worker_figures
 from sharecoord.bench.errors import BenchError
-from sharecoord.bench.results import Spread
+from sharecoord.bench.text import Spread
 
 
 def test_the_disk_is_timed_and_nothing_is_left_on_it(tmp_path: Path) -> None:
@@ -172,9 +170,18 @@ def test_what_goes_wrong_ends_the_measurement() -> None:
 # -- figures --------------------------------------------------------------------------------------
 
 
+def trial(speed: float, cost: float, **more: float) -> dict[str, float]:
+    return {
+        "records_per_s": speed,
+        "cpu_coordinator_s_per_million": cost,
+        "coordinator_peak_mb": 100 + cost,
+        **more,
+    }
+
+
 def test_repeats_become_medians() -> None:
     runs = [
-        Driven(speed, {"coordinator": cost}, None, 10.0 * cost, 100 + cost)
+        trial(speed, cost, store_bytes_per_record=10.0 * cost)
         for speed, cost in ((100.0, 3.0), (300.0, 1.0), (200.0, 2.0))
     ]
     figures = record_figures(100, runs)
@@ -185,15 +192,13 @@ def test_repeats_become_medians() -> None:
     assert figures.peak_mb == Spread(102, 101, 103)
 
 
-def test_members_at_work_are_measured_between_two_moments() -> None:
-    begin = Reading(10.0, 1000, {"coordinator": 1.0}, Counters(5, 0, 900), 4096)
-    end = Reading(12.0, 3000, {"coordinator": 1.02}, Counters(9, 0, 2900), 8096)
-    found = worker_figures(100, 5.0, begin, end)
+def test_members_that_handle_nothing_have_no_cost() -> None:
+    found = worker_figures(100, 5.0, trial(1000.0, 10.0, commits_per_1000=2.0))
     assert (found.members, found.work_ms, found.records_per_s) == (100, 5.0, 1000)
-    assert found.cpu_us["coordinator"] == pytest.approx(10)
-    assert (found.commits_per_1000, found.written_bytes) == (2, 2)
+    assert found.cpu_us == {"coordinator": 10.0}
+    assert (found.commits_per_1000, found.written_bytes) == (2, None)
     with pytest.raises(BenchError, match="100 members handled no record"):
-        worker_figures(100, 5.0, begin, begin)
+        worker_figures(100, 5.0, {"records_per_s": 0.0})
 
 
 @pytest.mark.parametrize(
@@ -202,15 +207,3 @@ def test_members_at_work_are_measured_between_two_moments() -> None:
 )
 def test_bytes_each(before: int | None, after: int | None, records: int, each: Any) -> None:
     assert trials._each(before, after, records) == each
-
-
-def test_groups_of_clients() -> None:
-    shared = ClientJob("h:1", "t", "g", own_groups=False, own_topics=False, clients=2, board="b")
-    assert {(shared.group_of(number), shared.topic_of(number)) for number in range(2)} == {
-        ("g", "t")
-    }
-    own = ClientJob("h:1", "t", "g", own_groups=True, own_topics=True, clients=2, board="b")
-    assert [(own.group_of(number), own.topic_of(number)) for number in range(2)] == [
-        ("g-0", "t-0"),
-        ("g-1", "t-1"),
-    ]

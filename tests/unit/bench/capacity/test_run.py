@@ -23,9 +23,9 @@ from sharecoord.bench.capacity.figures import (
     WorkerFigures,
 )
 from sharecoord.bench.capacity.report import BEGIN, END
-from sharecoord.bench.drivers.options import MIN_RECORDS
+from sharecoord.bench.cluster import Cluster
 from sharecoord.bench.errors import BenchError
-from sharecoord.bench.runner import Cluster
+from sharecoord.bench.standard.plans import MIN_RECORDS
 from sharecoord.cli.bench import bench
 from sharecoord.errors import InvalidConfigError, SharecoordError
 from tests.unit.bench.capacity.support import make_record

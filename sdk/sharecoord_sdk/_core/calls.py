@@ -1,0 +1,133 @@
+"""Who is inside a consumer, and what an exception may leave half done."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from .core import ConsumerCore
+from .errors import ConcurrentModificationException, IllegalStateException
+
+# Owns no record: see `Calls._quick`.
+_NOBODY: Final = object()
+# Every consumer of this process.
+_OPENED: Final[weakref.WeakSet[Calls]] = weakref.WeakSet()
+
+
+class Calls(ABC):
+    """The frame around every call of a consumer's methods."""
+
+    # What an object has whose constructor was not run: it counts as closed, as the twin's does.
+    _closed = True
+    _core: ConsumerCore | None = None
+
+    def _open(self, *, explicit: bool) -> None:
+        self._explicit = explicit
+        self._in_callback = False
+        # Held while somebody enters, and while `_look_unseen` is at work.
+        self._guard = threading.RLock()
+        self._is_look_due = False
+        # The thread or task that is inside a call, and how deep.
+        self._user: int | None = None
+        self._depth = 0
+        # Set while something is done that an exception must not leave half done; see `_whole`.
+        self._midway = False
+        # Shown by records that this consumer may acknowledge. No reference to the consumer.
+        self._token = object()
+        self._pid = os.getpid()
+        self._closed = False
+        # The token while `acknowledge` may take its short way: explicit mode, open, nobody inside,
+        # and not in a forked child.
+        self._quick: object = self._token if explicit else _NOBODY
+        _OPENED.add(self)
+
+    @abstractmethod
+    def _look_at(self, at: float) -> None:
+        """Has `_look_unseen` called at a time, while nobody is inside a call; inf = never."""
+
+    @abstractmethod
+    def _caller_id(self) -> int:
+        """Who calls: the thread or the task."""
+
+    @staticmethod
+    def _now() -> float:
+        return time.monotonic()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise IllegalStateException("Share consumer closed")
+        if os.getpid() != self._pid:
+            raise IllegalStateException(
+                "This share consumer was made before a fork: gRPC connections do not survive one."
+                " Make a new consumer in the child process"
+            )
+        if self._in_callback:
+            raise IllegalStateException(
+                "Consumer methods must not be called from the acknowledgement commit callback"
+            )
+
+    @contextmanager
+    def _use(self) -> Iterator[ConsumerCore]:
+        """One thread (or task) at a time; the same one may come in again, from a signal handler."""
+        self._check_open()
+        core = self._core
+        assert core is not None, "an open consumer has a core"
+        me = self._caller_id()
+        with self._guard:
+            if self._user not in (None, me):
+                raise ConcurrentModificationException(
+                    "Share consumer is not safe for multi-threaded access."
+                    f" currentThread(id: {me}) otherThread(id: {self._user})"
+                )
+            self._user = me
+        self._quick = _NOBODY
+        self._depth += 1
+        try:
+            self._enter(core)
+            yield core
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self._user = None
+                if self._is_look_due:
+                    self._is_look_due = False
+                    self._look_at(core.unseen_at)
+                if self._explicit and not self._closed:
+                    self._quick = self._token
+
+    def _enter(self, core: ConsumerCore) -> None:
+        """What earlier calls returned is given. After one that broke off midway: see `_whole`."""
+        broke_off = self._midway and self._depth == 1
+        with self._whole():
+            core.locks.see_given(at_rest=self._depth == 1)
+            if broke_off:
+                core.join_anew(self._now())
+        if broke_off:
+            self._midway = False
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Around what an exception must not leave half done, whoever raises it.
+
+        A signal's handler raises anywhere, and a thread can not always be started. The next call
+        finds the mark that is left then, and has the coordinator compare locks anew.
+        """
+        before, self._midway = self._midway, True
+        yield
+        self._midway = before
+
+
+def _after_fork() -> None:
+    """In a forked child every call goes the long way, where it is refused."""
+    for each in list(_OPENED):
+        each._quick = _NOBODY
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

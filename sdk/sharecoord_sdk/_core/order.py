@@ -1,0 +1,102 @@
+"""Which records that wait may be handed out, where the group keeps order by key or partition.
+
+The coordinator hands consecutive records of a key to one member as a *chain*. When one of them
+comes back instead of being accepted or rejected, it takes the rest back, and says so
+(`ConsumeResponse.taken_back`). What this side adds is the time until it has said so, and that a
+program in explicit mode, which may release any record, has one record of a key at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from typing import Final
+
+from .columns import Columns, Span
+
+KEY: Final = "key"
+PARTITION: Final = "partition"
+
+Lane = tuple[Hashable, ...]
+
+
+class Turns:
+    """Whose turn it is among the records that wait, for one poll.
+
+    Args:
+        ordering: The group's `share.ordering`.
+        going_back: Records of which no answer has said yet that they are back: nothing that follows
+            them is handed out.
+        one_each: Whether a poll gives one record of a key at most.
+    """
+
+    def __init__(self, ordering: str, going_back: Iterable[Span], *, one_each: bool) -> None:
+        self._by_partition = ordering == PARTITION
+        self._one_each = one_each
+        self._held: set[Lane] = set()
+        for span in going_back:
+            self.goes_back(span)
+
+    def goes_back(self, span: Span) -> None:
+        """Records go back: what follows them waits."""
+        columns = span.columns
+        columns.unpack()
+        for row in range(span.start, span.stop):
+            lane = self._lane(columns, row)
+            if lane is not None:
+                self._held.add(lane)
+
+    def pick(self, span: Span, room: int) -> tuple[list[Span], list[Span]]:
+        """Splits a span into what may be handed out, at most `room` records, and what waits on."""
+        columns = span.columns
+        columns.unpack()
+        picked: list[Span] = []
+        left: list[Span] = []
+        for row in range(span.start, span.stop):
+            lane = self._lane(columns, row)
+            goes = room > 0 and (lane is None or lane not in self._held)
+            if goes:
+                room -= 1
+            if lane is not None and (self._one_each or not goes):
+                self._held.add(lane)
+            _extend(picked if goes else left, span, row)
+        return picked, left
+
+    def _lane(self, columns: Columns, row: int) -> Lane | None:
+        """What stands in one order; a record without a key has none."""
+        if self._by_partition:
+            return (columns.key,)
+        key = None if columns.keys is None else columns.keys[row]
+        return None if key is None else (columns.key, key)
+
+
+def take_in_turn(
+    buffer: deque[Span], turns: Turns, limit: int, now: float
+) -> tuple[list[Span], list[Span]]:
+    """Takes records out of a buffer, in its order; the others stay.
+
+    Returns:
+        What is handed out, and what goes back because its lock has ended.
+    """
+    taken: list[Span] = []
+    expired: list[Span] = []
+    waiting: list[Span] = []
+    while buffer and limit:
+        span = buffer.popleft()
+        if span.lock.deadline <= now:
+            expired.append(span)
+            turns.goes_back(span)
+            continue
+        picked, left = turns.pick(span, limit)
+        limit -= sum(map(len, picked))
+        taken += picked
+        waiting += left
+    buffer.extendleft(reversed(waiting))
+    return taken, expired
+
+
+def _extend(spans: list[Span], whole: Span, row: int) -> None:
+    if spans and spans[-1].columns is whole.columns and spans[-1].stop == row:
+        spans[-1].stop = row + 1
+    else:
+        spans.append(whole.within(row, row + 1))

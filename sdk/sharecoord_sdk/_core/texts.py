@@ -1,0 +1,52 @@
+"""Texts of the application on their way to the wire, which holds valid UTF-8 alone.
+
+Python's texts may hold lone surrogates: `os.listdir` makes them of file names that are not UTF-8.
+One rule: a text that names something (a topic, a group, a key) is refused where it is given,
+because another name would be another thing. A text that says something (a reason) is kept, with an
+escape in the place of what can not be sent, because a verdict must not be lost for its words. The
+same holds for NUL characters, which databases do not store in texts.
+"""
+
+from __future__ import annotations
+
+
+def check_name(what: str, text: str) -> str:
+    """A text that names something, as it is.
+
+    Args:
+        what: The argument or setting, for the error.
+        text: Its value.
+
+    Raises:
+        ValueError: It holds a lone surrogate or a NUL character.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        place = f"character {error.start} is a lone surrogate"
+        fix = "if it is a file name, encode it first: os.fsencode(name).decode(errors='replace')"
+        raise ValueError(f"{what} {text!r} is not valid Unicode: {place}; {fix}") from None
+    if "\x00" in text:
+        raise ValueError(f"{what} {text!r} holds a NUL character; remove it")
+    return text
+
+
+def to_bytes(what: str, text: str) -> bytes:
+    """The UTF-8 of a text that stands for bytes, such as a key; NUL is a byte as any.
+
+    Raises:
+        ValueError: It holds a lone surrogate.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        place = f"character {error.start} is a lone surrogate"
+        raise ValueError(f"{what} {text!r} is not valid Unicode: {place}; give bytes") from None
+
+
+def prose(text: str) -> str:
+    """A text that says something; what can not be sent or stored is written as an escape."""
+    if not isinstance(text, str) or (text.isascii() and "\x00" not in text):
+        # What is no text is named by whoever takes it.
+        return text
+    return text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")

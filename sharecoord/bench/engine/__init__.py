@@ -1,0 +1,1 @@
+"""The one engine of the benchmark: cells, load processes, trials and their figures."""

@@ -1,0 +1,549 @@
+"""Dimensions, their values, and the cells of their product."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from sharecoord.bench.engine.work import Distribution
+from sharecoord.devenv.stores import StoreKind
+from sharecoord.errors import InvalidConfigError
+
+MAX_CELLS: Final = 100
+MAX_THREADS: Final = 1_000
+"""Most consumers times slots of `blocking` cells, each a thread."""
+MAX_SLOTS: Final = 20_000
+"""Most consumers times slots of cells with `continuous` or `tasks`: each is a task."""
+MAX_POLL_RECORDS: Final = 10_000
+"""Most that a consumer of this project takes as `max.poll.records`."""
+MAX_BATCH: Final = 10_000
+MIN_PAYLOAD_BYTES: Final = 16
+"""The intended send time and the number of the record."""
+MAX_PAYLOAD_BYTES: Final = 900_000
+MAX_PARTITIONS: Final = 1_000
+MAX_WORK_MS: Final = 60_000.0
+MAX_RATE: Final = 200_000.0
+MAX_SKEW: Final = 5.0
+MAX_KEYS: Final = 100_000
+KEYS_DEFAULT: Final = 1_000
+_DEFAULT: Final = "default"
+_NONE: Final = "none"
+
+
+class Mode(StrEnum):
+    """What is measured."""
+
+    THROUGHPUT = "throughput"
+    LATENCY = "latency"
+    DRAIN = "drain"
+    MAX_RATE = "max-rate"
+
+
+class Consumer(StrEnum):
+    """The client that consumes."""
+
+    NONE = "none"
+    PLAIN = "plain"
+    KAFKA_SHARE = "kafka-share"
+    SHARECOORD = "sharecoord"
+    PARALLEL_CONSUMER = "parallel-consumer"
+
+
+class Client(StrEnum):
+    """What each consumer of a process runs on."""
+
+    THREADS = "threads"
+    TASKS = "tasks"
+
+
+class Events(StrEnum):
+    """Where a coordinator's events go (`events.sink`)."""
+
+    NONE = "none"
+    PARQUET = "parquet"
+    KAFKA = "kafka"
+
+
+class Order(StrEnum):
+    """Which records a consumer with continuous slots runs one after the other."""
+
+    UNORDERED = "unordered"
+    KEY = "key"
+    PARTITION = "partition"
+
+
+class Ack(StrEnum):
+    """How a share consumer acknowledges."""
+
+    IMPLICIT = "implicit"
+    EXPLICIT = "explicit"
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How one consumer spreads its records inside its process.
+
+    Attributes:
+        continuous: Whether a free slot is filled at once; else a poll's records are all finished
+            before the next poll.
+        slots: Handlers that run at the same time, at least 1.
+    """
+
+    continuous: bool
+    slots: int
+
+    @classmethod
+    def parse(cls, text: str) -> Parallelism:
+        """Reads `blocking`, `blocking:N` or `continuous:N`.
+
+        Raises:
+            ValueError: Something else.
+        """
+        kind, colon, number = text.partition(":")
+        slots = int(number) if colon else 1
+        if kind not in ("blocking", "continuous") or slots < 1 or (kind[0] == "c" and not colon):
+            raise ValueError(text)
+        return cls(kind == "continuous", slots)
+
+    def __str__(self) -> str:
+        if self.continuous:
+            return f"continuous:{self.slots}"
+        return "blocking" if self.slots == 1 else f"blocking:{self.slots}"
+
+
+def batch_of(handler: str) -> int:
+    """Most records of one call: reads `record` (0: one record, not in a list) or `batch:N`.
+
+    Raises:
+        ValueError: Something else.
+    """
+    kind, colon, number = handler.partition(":")
+    if kind == "record" and not colon:
+        return 0
+    if kind != "batch" or not 1 <= int(number) <= MAX_BATCH:
+        raise ValueError(handler)
+    return int(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of values.
+
+    Attributes:
+        consumer: Who consumes; `none` hands records out of memory: the most that is possible.
+        consumers: How many.
+        partitions: Of the topic.
+        payload_bytes: Length of each value.
+        work_ms: Mean time that a handler takes for a record; 0 for none.
+        work_distribution: `constant`, `uniform` (0 to twice the mean) or `lognormal:SIGMA`.
+        max_poll_records: `max.poll.records` of each consumer; None leaves it alone.
+        record_locks: `share.partition.max.record.locks` of the group; None leaves it alone.
+        ack: Acknowledgement mode of share consumers.
+        parallelism: Inside each consumer: `blocking[:N]` or `continuous:N`.
+        key_skew: Zipf exponent of the keys; None for records without keys.
+        keys: How many keys there are, with `key_skew`.
+        ordering: What runs one after the other, of records of one key or partition.
+        rate: Records per second that are produced (mode `latency`); None otherwise.
+        handler: `record`, or `batch:N`: handlers of workers take up to N records at once.
+        client: A thread for each consumer, or one event loop in each process.
+        events: Where the coordinator writes its events.
+        store: Where the coordinator keeps its state.
+    """
+
+    consumer: Consumer
+    consumers: int = 1
+    partitions: int = 1
+    payload_bytes: int = 1000
+    work_ms: float = 0.0
+    work_distribution: str = "constant"
+    max_poll_records: int | None = None
+    record_locks: int | None = None
+    ack: Ack = Ack.IMPLICIT
+    parallelism: str = "blocking"
+    key_skew: float | None = None
+    keys: int = KEYS_DEFAULT
+    ordering: Order = Order.UNORDERED
+    rate: float | None = None
+    handler: str = "record"
+    client: Client = Client.THREADS
+    events: Events = Events.NONE
+    store: StoreKind = StoreKind.SQLITE
+
+    @property
+    def batch(self) -> int:
+        """`handler`, read: most records of one call, 0 for single records."""
+        return batch_of(self.handler)
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether the consumers of a process are Python tasks on one event loop."""
+        if self.consumer is Consumer.PARALLEL_CONSUMER:
+            return False
+        return self.parallel.continuous or self.client is Client.TASKS
+
+    @property
+    def parallel(self) -> Parallelism:
+        """`parallelism`, read."""
+        return Parallelism.parse(self.parallelism)
+
+    @property
+    def distribution(self) -> Distribution:
+        """`work_distribution`, read."""
+        return Distribution.parse(self.work_distribution)
+
+    @property
+    def slots(self) -> int:
+        """Handlers of all consumers together."""
+        return self.consumers * self.parallel.slots
+
+    @property
+    def capacity_per_s(self) -> float | None:
+        """Records that all handlers together can work off; None without work."""
+        return self._useful_slots * 1000 / self.work_ms if self.work_ms else None
+
+    @property
+    def _useful_slots(self) -> int:
+        """How many handlers can run at the same time under the order of the cell."""
+        match self.ordering:
+            case Order.UNORDERED:
+                return self.slots
+            case Order.PARTITION:
+                return min(self.slots, self.partitions)
+            case Order.KEY:
+                return self.slots if self.key_skew is None else min(self.slots, self.keys)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by name; `cell_from_json` reads it back."""
+        return asdict(self)
+
+
+def cell_from_json(values: Mapping[str, Any]) -> Cell:
+    """Reads `Cell.to_json`; TypeError, KeyError or ValueError when it is something else."""
+    given = dict(values)
+    given["consumer"] = Consumer(given["consumer"])
+    given["ack"] = Ack(given["ack"])
+    # Results of older versions do not know them.
+    given["client"] = Client(given.get("client", Client.THREADS))
+    given["events"] = Events(given.get("events", Events.NONE))
+    given["store"] = StoreKind(given.get("store", StoreKind.SQLITE))
+    given["ordering"] = Order(given.get("ordering", Order.UNORDERED))
+    return Cell(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicKey:
+    """What decides about the records of a topic; fields as of `Cell`."""
+
+    partitions: int
+    payload_bytes: int
+    key_skew: float | None
+    keys: int = KEYS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One setting of a cell, which can be given several values.
+
+    Attributes:
+        name: The field of `Cell`; the flag is the same with dashes.
+        parse: Reads one value; ValueError for what it can not be.
+        wanted: What a value may be, in words.
+        default: The values when none are given.
+        text: How a value is shown and written.
+        only_mode: The one mode that knows it; None for all.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    wanted: str
+    default: str
+    text: Callable[[Any], str] = str
+    only_mode: Mode | None = None
+
+    @property
+    def flag(self) -> str:
+        """The name on the command line."""
+        return self.name.replace("_", "-")
+
+    def read(self, given: object) -> list[Any]:
+        """The values of a comma separated text, a list of texts, or a single value.
+
+        Raises:
+            InvalidConfigError: None, one twice, or one that can not be.
+        """
+        parts = given if isinstance(given, Sequence) and not isinstance(given, str) else None
+        texts = [str(part) for part in parts] if parts is not None else str(given).split(",")
+        values = [self._one(text.strip()) for text in texts]
+        if not values:
+            raise InvalidConfigError(f"{self.flag}: no value is given; use {self.wanted}")
+        if len(set(values)) != len(values):
+            raise InvalidConfigError(f"{self.flag}: {','.join(texts)} names one twice; drop it")
+        return values
+
+    def _one(self, text: str) -> Any:
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise InvalidConfigError(
+                f"{self.flag}: {text!r} can not be used; give {self.wanted}"
+            ) from None
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return read
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return read
+
+
+def _or_none(word: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: None if text in (word, "None") else read(text)
+
+
+def _show(word: str) -> Callable[[Any], str]:
+    return lambda value: word if value is None else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    return format(value, "g") if isinstance(value, float) and value < 1e6 else str(value)
+
+
+def _store(text: str) -> StoreKind:
+    return next((kind for kind in StoreKind if kind.lower() == text), None) or StoreKind(text)
+
+
+def _handler(text: str) -> str:
+    size = batch_of(text)
+    return f"batch:{size}" if size else "record"
+
+
+DIMENSIONS: Final[tuple[Dimension, ...]] = (
+    Dimension(
+        "consumer",
+        Consumer,
+        f"some of {', '.join(sorted(Consumer))}",
+        "kafka-share,sharecoord",
+    ),
+    Dimension("consumers", _integer(1, MAX_SLOTS), f"integers from 1 to {MAX_SLOTS}", "1"),
+    Dimension("partitions", _integer(1, MAX_PARTITIONS), f"1 to {MAX_PARTITIONS}", "1"),
+    Dimension(
+        "payload_bytes",
+        _integer(MIN_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES),
+        f"bytes from {MIN_PAYLOAD_BYTES} to {MAX_PAYLOAD_BYTES}",
+        "1000",
+    ),
+    Dimension("work_ms", _number(0, MAX_WORK_MS), f"ms from 0 to {MAX_WORK_MS:g}", "0", _plain),
+    Dimension(
+        "work_distribution",
+        lambda text: str(Distribution.parse(text)),
+        "constant, uniform or lognormal:SIGMA",
+        "constant",
+    ),
+    Dimension(
+        "max_poll_records",
+        _or_none(_DEFAULT, _integer(1, 100_000)),
+        "default or 1 to 100000",
+        _DEFAULT,
+        _show(_DEFAULT),
+    ),
+    Dimension(
+        "record_locks",
+        _or_none(_DEFAULT, _integer(100, 100_000)),
+        "default or 100 to 100000",
+        _DEFAULT,
+        _show(_DEFAULT),
+    ),
+    Dimension("ack", Ack, "implicit or explicit", "implicit"),
+    Dimension(
+        "parallelism",
+        lambda text: str(Parallelism.parse(text)),
+        "blocking, blocking:N or continuous:N",
+        "blocking",
+    ),
+    Dimension(
+        "key_skew",
+        _or_none(_NONE, _number(0, MAX_SKEW)),
+        f"none or a Zipf exponent from 0 to {MAX_SKEW:g}",
+        _NONE,
+        _show(_NONE),
+    ),
+    Dimension(
+        "keys",
+        _integer(1, MAX_KEYS),
+        f"integers from 1 to {MAX_KEYS}",
+        str(KEYS_DEFAULT),
+    ),
+    Dimension("ordering", Order, f"some of {', '.join(Order)}", "unordered"),
+    Dimension(
+        "rate",
+        _or_none(_NONE, _number(1, MAX_RATE)),
+        f"records/s from 1 to {MAX_RATE:.0f}",
+        "1000",
+        _show(_NONE),
+        Mode.LATENCY,
+    ),
+    Dimension(
+        "handler",
+        _handler,
+        f"record or batch:N with N from 1 to {MAX_BATCH}",
+        "record",
+    ),
+    Dimension("client", Client, "threads or tasks", "threads"),
+    Dimension("events", Events, "none, parquet or kafka", "none"),
+    Dimension("store", _store, "sqlite, postgresql or mariadb", "sqlite", str.lower),
+)
+BY_NAME: Final = {dimension.name: dimension for dimension in DIMENSIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The cells of a run.
+
+    Attributes:
+        cells: Each once, in the order of the values given; peers beside each other.
+        left_out: Why combinations are not among them, in words, each once.
+    """
+
+    cells: tuple[Cell, ...]
+    left_out: tuple[str, ...]
+
+
+def product(values: Mapping[str, Sequence[Any]], mode: Mode) -> Product:
+    """Every combination of the values, without impossible ones and without duplicates.
+
+    Raises:
+        InvalidConfigError: More than `MAX_CELLS` combinations, none that can be, or a cell with
+            more handlers than one machine can hold.
+    """
+    lists = [values.get(each.name) or each.read(each.default) for each in DIMENSIONS]
+    # The consumer changes fastest, so that peers run one after the other.
+    combinations = 1
+    for listed in lists:
+        combinations *= len(listed)
+    if combinations > MAX_CELLS:
+        raise InvalidConfigError(
+            f"dimensions: they make {combinations} cells, and {MAX_CELLS} is the limit; "
+            "give fewer values, or make several runs and compare them"
+        )
+    cells: dict[Cell, None] = {}
+    left_out: dict[str, None] = {}
+    for rest in itertools.product(*lists[1:]):
+        for consumer in lists[0]:
+            cell = canonical(Cell(consumer, *rest), mode)
+            reason = _impossible(cell, mode)
+            if reason:
+                left_out[reason] = None
+            else:
+                _check_size(cell)
+                cells[cell] = None
+    if not cells:
+        raise InvalidConfigError(f"dimensions: no cell is left: {'; '.join(left_out)}")
+    return Product(tuple(cells), tuple(left_out))
+
+
+def canonical(cell: Cell, mode: Mode) -> Cell:
+    """The same cell, in which every value without a meaning has its default."""
+    if mode is not Mode.LATENCY:
+        cell = replace(cell, rate=None)
+    if not cell.work_ms:
+        cell = replace(cell, work_distribution="constant")
+    if cell.consumer not in (Consumer.KAFKA_SHARE, Consumer.SHARECOORD):
+        cell = replace(cell, record_locks=None, ack=Ack.IMPLICIT)
+    if cell.consumer is not Consumer.SHARECOORD:
+        cell = replace(cell, events=Events.NONE, store=StoreKind.SQLITE)
+    if cell.consumer is Consumer.NONE:
+        cell = replace(cell, partitions=1, payload_bytes=1000, max_poll_records=None, key_skew=None)
+        cell = replace(cell, ordering=Order.UNORDERED)
+    if cell.key_skew is None:
+        cell = replace(cell, keys=KEYS_DEFAULT)
+    if cell.parallel.continuous:
+        # Workers have a loop of their own, or their own threads.
+        cell = replace(cell, client=Client.THREADS)
+    if cell.parallel.continuous and cell.consumer is Consumer.SHARECOORD:
+        # A worker has no polls, and acknowledges each record when its handler has ended.
+        cell = replace(cell, ack=Ack.EXPLICIT, max_poll_records=None)
+    elif cell.consumer is not Consumer.PARALLEL_CONSUMER:
+        cell = replace(cell, handler="record")
+    return cell
+
+
+def _impossible(cell: Cell, mode: Mode) -> str | None:
+    if cell.consumer is Consumer.NONE and (mode is not Mode.THROUGHPUT or not cell.work_ms):
+        return "consumer none has no queue: it is measured in mode throughput, with work-ms"
+    if mode is Mode.LATENCY and cell.rate is None:
+        return "mode latency needs a rate"
+    if cell.batch and cell.work_ms:
+        return "handler batch is measured without work: what a batch would work is not defined"
+    if cell.consumer is Consumer.SHARECOORD and (cell.max_poll_records or 0) > MAX_POLL_RECORDS:
+        return f"sharecoord takes at most {MAX_POLL_RECORDS} as max.poll.records"
+    return _impossible_client(cell)
+
+
+def _impossible_client(cell: Cell) -> str | None:
+    """Why the consumer can not have this parallelism, order or client; None when it can."""
+    consumer, parallel = cell.consumer, cell.parallel
+    if cell.ordering is not Order.UNORDERED and not parallel.continuous:
+        return f"ordering {cell.ordering} is that of one consumer's slots: it needs continuous:N"
+    if parallel.continuous and consumer in (Consumer.PLAIN, Consumer.KAFKA_SHARE):
+        return (
+            f"{consumer} can not refill single slots: continuous needs sharecoord, "
+            "parallel-consumer or none"
+        )
+    if cell.client is Client.TASKS:
+        if consumer not in (Consumer.SHARECOORD, Consumer.NONE):
+            return f"{consumer} has no asynchronous client: tasks needs sharecoord or none"
+        if parallel.slots > 1:
+            return "a task takes one record after the other: tasks needs blocking"
+    if consumer is Consumer.PARALLEL_CONSUMER:
+        if not parallel.continuous and parallel.slots > 1:
+            return "parallel-consumer waits for no poll's end: it needs blocking or continuous:N"
+        if cell.slots > MAX_THREADS:
+            return f"parallel-consumer has a thread for each slot, and {MAX_THREADS} is the limit"
+    return None
+
+
+def _check_size(cell: Cell) -> None:
+    limit = MAX_SLOTS if cell.on_loop else MAX_THREADS
+    if cell.slots > limit:
+        raise InvalidConfigError(
+            f"consumers: {cell.consumers} x {cell.parallelism} are {cell.slots} handlers at once, "
+            f"and {limit} is the limit; use continuous:N or client tasks for more than "
+            f"{MAX_THREADS}"
+        )
+    if cell.consumer is Consumer.KAFKA_SHARE and (cell.record_locks or 0) > 10_000:
+        raise InvalidConfigError(
+            f"record-locks: Kafka's own share group takes at most 10000, not {cell.record_locks}"
+        )
+
+
+def varied(cells: Iterable[Cell]) -> list[Dimension]:
+    """The dimensions in which the cells differ."""
+    listed = list(cells)
+    return [each for each in DIMENSIONS if len({getattr(cell, each.name) for cell in listed}) > 1]
+
+
+def label(cell: Cell, dimensions: Iterable[Dimension]) -> str:
+    """The values of some dimensions; the consumer stands first and without its name."""
+    parts = [str(cell.consumer)]
+    parts += [
+        f"{each.flag} {each.text(getattr(cell, each.name))}"
+        for each in dimensions
+        if each.name != "consumer"
+    ]
+    return ", ".join(parts)

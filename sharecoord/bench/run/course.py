@@ -1,0 +1,243 @@
+"""The course of `sharecoord bench run` and `compare`."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sharecoord.bench.cluster import open_cluster
+from sharecoord.bench.engine.cell import Cell, Consumer, Product, label, varied
+from sharecoord.bench.engine.figures import (
+    Interval,
+    Trial,
+    interval_latencies_ns,
+    peer_ratios,
+    summarize,
+)
+from sharecoord.bench.engine.settings import (
+    Settings,
+    expected_run_s,
+    expected_trial_s,
+    flatten,
+    read_plan,
+    read_settings,
+    rehearsals,
+)
+from sharecoord.bench.engine.trial import Outcome, Trials
+from sharecoord.bench.machine import Machine, describe_machine
+from sharecoord.bench.output import output_directory
+from sharecoord.bench.procfs import check_procfs
+from sharecoord.bench.progress import PlainProgress, open_progress
+from sharecoord.bench.run.compare import comparison
+from sharecoord.bench.run.events import EventFolder
+from sharecoord.bench.run.folder import (
+    PAGE_NAME,
+    SAMPLES_NAME,
+    RunResult,
+    SampleFile,
+    load_pyarrow,
+    read_summary,
+    write_summary,
+)
+from sharecoord.bench.run.page import headline, page
+from sharecoord.devenv.maven import DEFAULT_VERSION
+from sharecoord.devenv.stores import Stores
+
+_MOST_LATENCIES: Final = 20_000
+"""Kept per cell for the plot; all are in the Parquet file."""
+_KAFKA_MEMBERS: Final = 200
+"""Kafka's default limit of members of a share group."""
+_BROKER_LIMITS: Final = {
+    # Limits only: the defaults under measurement stay as they are.
+    "group.share.max.partition.max.record.locks": "10000",
+    "group.share.max.size": "1000",
+}
+_SHOWN: Final = (
+    "max_rate_per_s",
+    "records_per_s",
+    "drain_s",
+    "p50_ms",
+    "p95_ms",
+    "p99_ms",
+    "max_ms",
+    "busy_percent",
+    "jain_ratio",
+    "fewest_records",
+    "most_records",
+    "starved_consumers",
+    "cpu_total_s_per_million",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One trial to be made."""
+
+    number: int
+    cell: Cell
+    repeat: int
+
+
+def steps(settings: Settings, cells: Sequence[Cell]) -> list[Step]:
+    """Rehearsals, then all cells once per repeat, every second round backwards against drift."""
+    numbers = {cell: number for number, cell in enumerate(cells)}
+    found = [Step(numbers[cell], cell, 0) for cell in rehearsals(settings, cells)]
+    for repeat in range(1, settings.repeats + 1):
+        order = list(cells) if repeat % 2 else list(reversed(cells))
+        found += [Step(numbers[cell], cell, repeat) for cell in order]
+    return found
+
+
+def run(given: Mapping[str, Any], *, plan: str | None = None, output: Path | None = None) -> int:
+    """Measures every cell and writes the result folder.
+
+    Args:
+        given: Settings and dimensions as of `read_settings`; they win over the plan's.
+        plan: A plan that ships or a YAML file.
+        output: Directory of the result; None: `bench-results/<time>`. Must be empty or new.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SharecoordError: It could not be measured; what was measured before is written all the
+            same.
+    """
+    check_procfs()
+    settings = read_settings({**(flatten(read_plan(plan)) if plan else {}), **flatten(given)})
+    load_pyarrow()
+    directory = output_directory(output)
+    product = settings.product()
+    course = _Course(settings, product, directory)
+    todo = steps(settings, product.cells)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sharecoord-bench-")))
+        kafka = settings.kafka or DEFAULT_VERSION
+        course.machine = describe_machine(kafka=kafka, store_directory=scratch)
+        progress = stack.enter_context(open_progress(len(todo), expected_run_s(settings)))
+        for reason in product.left_out:
+            progress.say(f"left out: {reason}")
+        progress.say(f"{len(product.cells)} cells, {len(todo)} trials")
+        try:
+            course.carry_out(stack, scratch, todo, progress)
+        except BaseException:
+            if course.trials:
+                course.write(complete=False)
+                progress.say(f"not finished; what was measured is in {directory}")
+            raise
+    course.write(complete=True)
+    print(course.table())
+    print(f"written to {directory / PAGE_NAME}", file=sys.stderr)
+    return 0
+
+
+def compare(first: Path, second: Path) -> int:
+    """Prints two results beside each other; returns the exit code.
+
+    Raises:
+        InvalidConfigError: They can not be compared.
+    """
+    print(comparison(read_summary(first), read_summary(second)))
+    return 0
+
+
+class _Course:
+    """A run in progress and its trials so far."""
+
+    machine: Machine
+
+    def __init__(self, settings: Settings, product: Product, directory: Path) -> None:
+        self.trials: list[Trial] = []
+        self._settings = settings
+        self._product = product
+        self._directory = directory
+        self._latencies_ms: dict[int, list[float]] = {}
+
+    def carry_out(
+        self, stack: ExitStack, scratch: Path, todo: Sequence[Step], progress: PlainProgress
+    ) -> None:
+        """Makes all trials."""
+        settings, cells = self._settings, self._product.cells
+        cluster = open_cluster(
+            stack, settings.kafka, say=progress.say, settings=_broker_settings(cells)
+        )
+        trials = Trials(
+            settings, cluster, scratch, stores=Stores(stack, scratch), tick=progress.tick
+        )
+        trials.fill(stack, cells, progress.say)
+        names = varied(cells)
+        samples = stack.enter_context(SampleFile(self._directory / SAMPLES_NAME))
+        events = EventFolder(self._directory, settings.duration_s)
+        for step in todo:
+            what = label(step.cell, names)
+            progress.begin(
+                what if step.repeat else f"rehearsal of {what}",
+                expected_trial_s(settings, step.cell),
+            )
+            outcome = trials.run(step.number, step.cell, step.repeat)
+            samples.add(outcome)
+            if step.repeat:
+                events.add(outcome, step.cell, f"{what} repeat {step.repeat}")
+            self._keep(outcome)
+            progress.end(headline(outcome.trial))
+
+    def _keep(self, outcome: Outcome) -> None:
+        trial = outcome.trial
+        self.trials.append(trial)
+        if trial.repeat == 0 or "p99_ms" not in trial.figures:
+            return
+        window = Interval(
+            outcome.origin_ns, outcome.origin_ns + int(self._settings.duration_s * 1e9)
+        )
+        values = [each / 1e6 for each in interval_latencies_ns(outcome.samples, window)]
+        if len(values) > _MOST_LATENCIES:
+            values = random.Random(trial.repeat).sample(values, _MOST_LATENCIES)
+        self._latencies_ms.setdefault(trial.cell, []).extend(values)
+
+    def write(self, *, complete: bool) -> None:
+        """Writes all files but the samples, which are written as they come."""
+        result = RunResult(
+            settings=self._settings,
+            machine=self.machine,
+            cells=self._product.cells,
+            left_out=self._product.left_out,
+            trials=self.trials,
+            complete=complete,
+            latencies_ms={
+                cell: sorted(values) for cell, values in self._latencies_ms.items() if values
+            },
+        )
+        write_summary(result, self._directory)
+        (self._directory / PAGE_NAME).write_text(page(result), encoding="utf-8")
+
+    def table(self) -> str:
+        """A few figures of all cells, for the terminal."""
+        cells = self._product.cells
+        summaries = summarize(cells, self.trials)
+        names = varied(cells)
+        lines = []
+        for summary in summaries:
+            parts = [f"{name} {summary.text(name)}" for name in _SHOWN if name in summary.figures]
+            lines.append(f"{label(summary.cell, names)}: " + ", ".join(parts))
+        for ratio in peer_ratios(cells, self.trials, self._settings.mode):
+            figure = f"{ratio.metric} {ratio.text}"
+            lines.append(f"{label(cells[ratio.cell], names)} against {ratio.peer}: {figure}")
+        return "\n".join(lines)
+
+
+def _broker_settings(cells: Sequence[Cell]) -> dict[str, str]:
+    """Limits of the broker, where cells go beyond its default ones."""
+    peers = [cell for cell in cells if cell.consumer is Consumer.KAFKA_SHARE]
+    settings = {}
+    if any(cell.record_locks for cell in peers):
+        name = "group.share.max.partition.max.record.locks"
+        settings[name] = _BROKER_LIMITS[name]
+    if any(cell.consumers > _KAFKA_MEMBERS for cell in peers):
+        settings["group.share.max.size"] = _BROKER_LIMITS["group.share.max.size"]
+    return settings

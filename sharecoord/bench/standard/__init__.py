@@ -1,0 +1,1 @@
+"""`sharecoord bench --plan`: the plans with targets, whose figures stand in the README."""

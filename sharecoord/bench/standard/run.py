@@ -1,0 +1,217 @@
+"""The course of `sharecoord bench --plan`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from sharecoord.bench.cluster import Cluster, open_cluster, say
+from sharecoord.bench.engine.cell import TopicKey
+from sharecoord.bench.engine.figures import Trial
+from sharecoord.bench.engine.trial import SETTLE_S, Trials
+from sharecoord.bench.errors import BenchError
+from sharecoord.bench.machine import ROOT, Machine, describe_machine
+from sharecoord.bench.output import output_directory
+from sharecoord.bench.procfs import check_procfs
+from sharecoord.bench.standard import recovery, restart
+from sharecoord.bench.standard.commits import measure_commits
+from sharecoord.bench.standard.plans import (
+    ALL,
+    PLANS,
+    WARM_UP_REPEAT,
+    Options,
+    Plan,
+    Step,
+    StoreTrial,
+    TrialKind,
+    make_plan,
+)
+from sharecoord.bench.standard.report import markdown, write_report
+from sharecoord.bench.standard.results import Result, Run, make_result
+from sharecoord.devenv.maven import DEFAULT_VERSION
+from sharecoord.devenv.stores import Stores
+
+CORE_SCRIPT: Final = Path("tests", "perf", "core_speed.py")
+CORE_TIMEOUT_S: Final = 300.0
+_LEAST_SHARE: Final = 0.5
+"""Of the records of a topic; eight tenths lie in the window when all arrive."""
+
+
+def run(
+    *,
+    plan: str = "throughput",
+    kafka: str | None = None,
+    output: Path | None = None,
+    strict: bool = False,
+    **options: Any,
+) -> int:
+    """Measures, prints the report, writes `report.md` and `result.json`.
+
+    Args:
+        plan: One of `PLANS`, or `ALL` of them one after the other.
+        kafka: Address of a cluster with share groups (Kafka 4.2 or newer), whose CPU time is then
+            unknown; None starts a broker (Java 17 and Maven).
+        output: Directory of the result; None: `bench-results/<time>`. Must be empty or new. Of
+            several plans each has a folder of its name in it.
+        strict: Whether a missed target makes the exit code 1.
+        options: Fields of `Options`.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SharecoordError: A measurement failed; says what helps. What was measured before is
+            written all the same.
+    """
+    check_procfs()
+    given = Options(**options)
+    plans = {name: make_plan(name, given) for name in (PLANS if plan == ALL else (plan,))}
+    directory = output_directory(output)
+    missed = False
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sharecoord-bench-")))
+        # Before the broker starts: the load average is to be that of other people's work.
+        machine = describe_machine(kafka=kafka or DEFAULT_VERSION, store_directory=scratch)
+        say(f"load average {machine.load_average[0]:.2f} on {machine.cores} cores")
+        cluster = open_cluster(stack, kafka, say=say)
+        stores = Stores(stack, scratch)
+        for name, each in plans.items():
+            folder = directory / name if plan == ALL else directory
+            result = _carry_out(each, machine, Course(each, cluster, scratch, stores), folder)
+            print(markdown(result))
+            say(f"written to {folder}")
+            missed |= not all(verdict.passed for verdict in result.verdicts)
+    return 1 if strict and missed else 0
+
+
+def _carry_out(plan: Plan, machine: Machine, course: Course, directory: Path) -> Result:
+    """Makes all runs of a plan and writes its result; after a failure, the runs before it."""
+    runs: list[Run] = []
+    try:
+        runs.extend(course.runs())
+    except BaseException:
+        if runs:
+            write_report(make_result(plan, machine, runs, complete=False), directory)
+            say(f"not finished; what was measured is in {directory}")
+        raise
+    core = core_figures(ROOT) if plan.with_core else None
+    result = make_result(plan, machine, runs, complete=True, core=core)
+    write_report(result, directory)
+    return result
+
+
+class Course:
+    """Makes the runs of a plan."""
+
+    def __init__(self, plan: Plan, cluster: Cluster, scratch: Path, stores: Stores) -> None:
+        """Nothing is started yet."""
+        self._plan = plan
+        self._trials = Trials(plan.settings, cluster, scratch, stores=stores, settle_s=SETTLE_S)
+        self._cluster = cluster
+        self._scratch = scratch
+        self._stores = stores
+
+    def runs(self) -> Iterator[Run]:
+        """Makes all runs, gives each as soon as it is done; deletes its topics at the end.
+
+        Raises:
+            SharecoordError: A consumer, a coordinator, a store or the cluster failed.
+        """
+        with ExitStack() as stack:
+            cells = [cell for size in self._plan.sizes for _, cell in self._plan.cells(size)]
+            self._trials.fill(stack, cells, say)
+            for step in self._plan.steps():
+                trial = self._trials.run(0, step.cell, step.repeat, records=step.records).trial
+                _check_arrived(step, trial, self._plan.settings.duration_s)
+                say(_progress(step, trial))
+                yield Run(
+                    step.contender.key,
+                    step.cell.payload_bytes,
+                    step.repeat,
+                    trial.figures,
+                    trial.load_average,
+                )
+            for store_trial, repeat in self._plan.trial_steps():
+                yield self._store_run(stack, store_trial, repeat)
+
+    def _store_run(self, stack: ExitStack, trial: StoreTrial, repeat: int) -> Run:
+        """One trial with a fresh store, and a fresh coordinator where it needs one."""
+        load_average = os.getloadavg()[0]
+        with (
+            self._stores.fresh(trial.store) as url,
+            tempfile.TemporaryDirectory(dir=self._scratch) as directory,
+        ):
+            figures = self._measure(stack, trial, url, Path(directory))
+        said = ", ".join(f"{name} {value:,.2f}" for name, value in figures.items())
+        say(f"{trial.kind}, run {repeat}, {trial.title}: {said}")
+        return Run(trial.key, 0, repeat, figures, load_average)
+
+    def _measure(
+        self, stack: ExitStack, trial: StoreTrial, url: str, directory: Path
+    ) -> dict[str, float]:
+        if trial.kind is TrialKind.COMMITS:
+            return measure_commits(
+                url, partitions=trial.partitions, ranges=trial.ranges, seconds=trial.seconds
+            )
+        address = self._cluster.bootstrap_servers
+        if trial.kind is TrialKind.RECOVERY:
+            key = TopicKey(trial.partitions, recovery.VALUE_BYTES, None)
+            topic = self._trials.topic(stack, key, trial.partitions * (trial.ranges + 1), say)
+            return recovery.measure_recovery(
+                url, trial, bootstrap_servers=address, topic=topic, directory=directory
+            )
+        key = TopicKey(1, restart.VALUE_BYTES, None)
+        return restart.measure_restart(
+            url,
+            bootstrap_servers=address,
+            topic=self._trials.topic(stack, key, trial.records, say),
+            records=trial.records,
+            directory=directory,
+        )
+
+
+def _check_arrived(step: Step, trial: Trial, deadline_s: float) -> None:
+    """BenchError when the window ended because time was over, not with the last tenth."""
+    (arrived,) = trial.per_consumer
+    if arrived < step.records * _LEAST_SHARE:
+        raise BenchError(
+            f"{step.contender.title} was given {arrived:,} of {step.records:,} records within "
+            f"{deadline_s:.0f} s"
+        )
+
+
+def _progress(step: Step, trial: Trial) -> str:
+    repeat = "warm-up" if step.repeat == WARM_UP_REPEAT else f"run {step.repeat}"
+    return (
+        f"{step.cell.payload_bytes:>6} B  {repeat:<8} {step.contender.title:<36}"
+        f"{trial.figures['records_per_s']:>11,.0f} records/s  (load {trial.load_average:.1f})"
+    )
+
+
+def core_figures(root: Path) -> str | None:
+    """What the script that times the pure decisions prints; None when it is not installed."""
+    if not (root / CORE_SCRIPT).is_file():
+        return None
+    say(f"running {CORE_SCRIPT}")
+    try:
+        answer = subprocess.run(
+            [sys.executable, str(CORE_SCRIPT)],
+            cwd=root,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=CORE_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{CORE_SCRIPT} did not end within {CORE_TIMEOUT_S:.0f} s"
+    if answer.returncode != 0:
+        last = answer.stderr.strip().splitlines()[-1:]
+        return f"{CORE_SCRIPT} failed with exit code {answer.returncode}: {' '.join(last)}"
+    return answer.stdout

@@ -1,1 +1,0 @@
-"""Measurements with stores that are no runs of a driver: transactions, recovery, restart."""

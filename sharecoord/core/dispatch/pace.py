@@ -1,0 +1,205 @@
+"""How fast a member works, and so how much it may hold and how far a window grows.
+
+The dispatcher and the what-if simulation go by the same rules (design 5, fair dispatch).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PREFETCH_MS = 200
+"""A member holds the records that it works off in this time."""
+
+PREFETCH_BYTES_MAX = 16 << 20
+"""A member holds no more bytes: beyond, memory traffic costs more than a deeper pipeline gives."""
+
+PREFETCH_RECORDS_MAX = 12_000
+"""The limit of `PREFETCH_BYTES_MAX` for small records."""
+
+FIRST_RECORDS_MAX = 500
+"""A member that is alone, and of which nothing is known yet, may hold what one poll of its program
+takes (the default of max.poll.records)."""
+
+CHAINED_RECORDS_MAX = 4_000
+"""Beside its prefetch a member may hold so many records that wait for earlier records of their
+keys: records behind them may be of keys that are free. As `HELD_MAX` in the SDK's demand."""
+
+CHAINED_MS = 2_000
+"""A member holds no more of such records than it works off in this time."""
+
+PACE_SLICE_MS = 50
+"""Length of one measurement of a busy member's pace."""
+
+BUSY_MS_MIN = 0.01
+"""A shorter time that a member says it worked can not be told from none."""
+
+BULK_MS = PREFETCH_MS // 2
+"""A batch that takes less time lets the pace grow by itself: twice as many are prefetched."""
+
+BULK_TRIAL_MS = 1_000
+"""A trial follows a batch that took no longer: records of a slow member wait so long anyway."""
+
+BULK_TRIAL_RECORDS = 16
+"""Trials begin with batches of no more records: a member with larger ones is not far from what it
+can do, and twice as much would be taken away from others."""
+
+BULK_GAIN = 0.75
+"""A trial is worth it when a record takes at most so much of its time before; half is the best."""
+
+BULK_REST_MIN = 4
+"""Batches before the first trial; after one that fails there are 16 times as many."""
+
+BULK_REST_MAX = 1_024
+"""Most batches between trials: the records of a trial wait longer, and must be below 1 %."""
+
+PACE_WEIGHT = 0.3
+"""Weight of a slower measurement; a faster one counts at once."""
+
+WINDOW_PER_MEMBER = 4
+"""A window that is not set by hand has room for what its members may hold, and at least for so many
+records of each member (design 5.4)."""
+
+WINDOW_MAX = 100_000
+"""Most records to which such a window grows by itself."""
+
+WINDOW_GROWTH_RATIO = 1.05
+"""A window follows its members in steps: each step looks at all partitions of the group."""
+
+
+@dataclass(slots=True)
+class Bulk:
+    """How many records a member may hold because a batch of them costs little more than one.
+
+    A program that writes each batch to a database pays by the batch. Measured with one record at a
+    time, such a program would get one record at a time for ever. So now and then it gets twice as
+    many, and goes on with them when a record then takes less time.
+    """
+
+    good: int = 0
+    """Records of the largest batch that was worth it; 0 = none."""
+    each_ms: float = 0.0
+    """What a record of it took, or of the batch before the trial."""
+    trial: int = 0
+    """Records that are tried; 0 = none."""
+    rest: int = BULK_REST_MIN
+    """Batches until the next trial."""
+    pause: int = BULK_REST_MIN
+    """Batches that were waited for the trial before."""
+
+    def worked(self, records: int, busy_ms: float, *, drained: bool, lock_ms: float) -> None:
+        """The member has worked off a batch; `drained` = all that it held."""
+        each_ms = busy_ms / records
+        if self.trial:
+            self._tried(records, each_ms, drained=drained)
+        elif self.good and each_ms > 2 * self.each_ms and 2 * records > self.good:
+            self.good = 0  # another work than before
+        elif drained and busy_ms >= BULK_MS and self.good <= records <= BULK_TRIAL_RECORDS:
+            if self.rest:
+                self.rest -= 1
+            else:
+                self.each_ms, self.trial = each_ms, 2 * records
+        if busy_ms > min(BULK_TRIAL_MS, lock_ms / 4):
+            self.trial = 0
+
+    def _tried(self, records: int, each_ms: float, *, drained: bool) -> None:
+        if drained and records < self.trial:
+            return  # there was no more
+        if drained and each_ms <= BULK_GAIN * self.each_ms:
+            self.good, self.each_ms, self.trial = records, each_ms, 2 * records
+            return
+        self.trial = 0
+        self.rest = self.pause = min(16 * self.pause, BULK_REST_MAX)
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast a member works, learnt from its own acknowledgements."""
+
+    records_per_ms: float = 0.0
+    slice_start_ms: int = 0
+    settled: int = 0
+    busy_ms: float = 0.0
+    busy: bool = False
+    from_idle: bool = False
+    """The slice began with a delivery to an idle member, so all its work lies inside."""
+    bulk: Bulk = field(default_factory=Bulk)
+    forgotten: bool = False
+    """A lock of the member ended by itself: what was known of it was wrong."""
+
+    def started(self, now_ms: int) -> None:
+        """The member got something to do."""
+        if not self.busy:
+            self.busy = self.from_idle = True
+            self.slice_start_ms = now_ms
+            self.settled = 0
+
+    def worked(self, records: int, busy_ms: float, *, drained: bool, lock_ms: float) -> None:
+        """The member settled records, and says that it had records for `busy_ms` since last time.
+
+        `drained` = it holds nothing more; `lock_ms` = for how long it may hold records.
+        """
+        self.bulk.worked(records, busy_ms, drained=drained, lock_ms=lock_ms)
+        self.settled += records
+        self.busy_ms += busy_ms
+        if self.busy_ms >= PACE_SLICE_MS or not self.records_per_ms:
+            self._learn(self.settled / max(self.busy_ms, BUSY_MS_MIN))
+            self.settled, self.busy_ms = 0, 0.0
+
+    def finished(self, records: int, now_ms: int, *, drained: bool) -> None:
+        """As `worked`, for members that do not say how long they had records.
+
+        The way there and back is in the measured time, so a slow member seems slower still.
+        """
+        self.settled += records
+        elapsed = now_ms - self.slice_start_ms
+        if elapsed >= PACE_SLICE_MS or (drained and self.from_idle):
+            self._learn(self.settled / max(elapsed, 1))
+            self.slice_start_ms = now_ms
+            self.settled = 0
+            self.from_idle = False
+        if drained:
+            self.busy = False
+
+    def _learn(self, pace: float) -> None:
+        if pace > self.records_per_ms:
+            self.records_per_ms = pace
+        else:
+            self.records_per_ms += PACE_WEIGHT * (pace - self.records_per_ms)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing is known of the member, neither good nor bad."""
+        return not (self.records_per_ms or self.forgotten)
+
+    @property
+    def prefetch(self) -> int:
+        """Records that it works off in PREFETCH_MS, or in a batch that is worth it; 1 at least."""
+        return max(1, int(self.records_per_ms * PREFETCH_MS), self.bulk.good, self.bulk.trial)
+
+    @property
+    def chained_max(self) -> int:
+        """Records behind earlier ones of their keys that it may hold beside its prefetch."""
+        return min(CHAINED_RECORDS_MAX, int(self.records_per_ms * CHAINED_MS))
+
+
+def prefetch_max(record_bytes: int) -> int:
+    """Most records that a member prefetches, however fast it is, by their mean size."""
+    return max(1, min(PREFETCH_RECORDS_MAX, PREFETCH_BYTES_MAX // (record_bytes or 1)))
+
+
+def grown_window(record_locks_max: int, holds_total: int, members: int) -> int:
+    """How many records a window holds that is not set by hand, `record_locks_max` at the least.
+
+    `holds_total` is what all members together may hold: the records that each works off in 200 ms,
+    or its max.poll.records when it gives one.
+    """
+    return max(
+        record_locks_max,
+        min(WINDOW_MAX, holds_total),
+        min(WINDOW_MAX, WINDOW_PER_MEMBER * members),
+    )
+
+
+def window_follows(present: int, wanted: int) -> bool:
+    """Whether a window of `present` records is changed for one of `wanted`."""
+    return wanted > present * WINDOW_GROWTH_RATIO or wanted * 2 < present

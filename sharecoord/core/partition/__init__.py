@@ -1,0 +1,1 @@
+"""The share-partition state machine: every decision about the records of one share-partition."""

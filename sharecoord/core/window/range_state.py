@@ -1,0 +1,56 @@
+"""The state that the records of a range share, and edits of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sharecoord.core.states import RecordState
+from sharecoord.core.window.history import History
+
+
+class Keys(NamedTuple):
+    """The key hashes of a batch, shared by all ranges that were cut from it."""
+
+    base_offset: int
+    hashes: bytes
+    """8 bytes per offset from base_offset on, big-endian; all zero = no key."""
+
+    def slice(self, first: int, last: int) -> bytes:
+        """The hashes of [first, last]."""
+        start = (first - self.base_offset) * 8
+        return self.hashes[start : start + (last - first + 1) * 8]
+
+    def at(self, offset: int) -> bytes:
+        """The hash of one offset."""
+        start = (offset - self.base_offset) * 8
+        return self.hashes[start : start + 8]
+
+
+class RangeState(NamedTuple):
+    """The state of all records of a range; the pieces of a split range share one object."""
+
+    state: RecordState
+    delivery_count: int = 0
+    hand_outs: int = 0
+    member_id: str | None = None
+    lock_token: int = 0
+    deadline_ms: int = 0
+    granted_ms: int = 0
+    available_at_ms: int = 0
+    batch_base: int = 0
+    batch_size: int = 0
+    reason: str | None = None
+    keys: Keys | None = None
+    history: History | None = None
+    """None until the first delivery that failed."""
+
+
+class Edit(NamedTuple):
+    """[first, last] gets `value`; None = finished (ACKNOWLEDGED or a gap).
+
+    Lies inside one existing range, or where no range is and at or beyond end_offset.
+    """
+
+    first: int
+    last: int
+    value: RangeState | None

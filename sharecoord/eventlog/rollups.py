@@ -1,0 +1,200 @@
+"""Rollups of the event log: what jobs ask first of all events, added up for each large file of it.
+
+A file of more than `ROWS_MIN` rows has a second one beside it, some hundredth as large, with the
+tables below. They hold sums that can be added up further: a job that reads them instead of the rows
+finds exactly the same, because both are made by the rules that stand here.
+
+`VERSION` grows whenever a table, a column or a rule changes; a reader looks for its own alone, and
+takes the rows of files for which there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from sharecoord.eventlog.schema import GroupEvent, RangeEvent
+
+VERSION: Final = 2
+DIRECTORY: Final = f"_rollups-{VERSION}"
+"""Beside the folders of dates, with the same folders in it. Readers of the log skip its name."""
+EVERY_VERSION: Final = "_rollups-*"
+"""Those that other releases made, too."""
+TABLE: Final = "table"
+"""The column that says which table a row is of."""
+
+ROWS_MIN: Final = 131_072
+"""Rows of a file that has rollups (one row group): fewer are read as fast as these are found."""
+
+WINDOW_MS: Final = 10_000
+"""Length of a window in the tables that have one; jobs with windows that are no multiple of it take
+the rows. The default of all jobs."""
+
+# -- rules ----------------------------------------------------------------------------------------
+
+ACCEPTED: Final = RangeEvent.ACCEPTED.value
+FAILED: Final = (
+    RangeEvent.RELEASED.value,
+    RangeEvent.REJECTED.value,
+    RangeEvent.EXPIRED.value,
+    RangeEvent.DEPARTED.value,
+)
+"""What ends an attempt without success. What is handed back unseen was no attempt."""
+BESIDE: Final = (
+    RangeEvent.WORN_OUT.value,
+    RangeEvent.LOG_START.value,
+    RangeEvent.ARCHIVED_BY_ADMIN.value,
+    RangeEvent.DEAD_LETTERED.value,
+)
+"""What ends a record that nobody holds."""
+GRANTED: Final = (RangeEvent.ACQUIRED.value, RangeEvent.RENEWED.value)
+SETTLED: Final = (ACCEPTED, *FAILED, RangeEvent.RETURNED.value)
+"""What ends the time for which a member held records."""
+NEAR_MISS: Final = 0.1
+"""Of the lock: an acknowledgement with less left is a near miss."""
+
+PAUSES: Final = (GroupEvent.PAUSED.value, GroupEvent.RESUMED.value)
+OF_PARTITION: Final = (GroupEvent.OWNED.value, RangeEvent.RESET.value)
+"""What may make a share-partition lag, counted in events of it."""
+OF_GROUP: Final = (
+    GroupEvent.JOINED.value,
+    GroupEvent.LEFT.value,
+    GroupEvent.SESSION_ENDED.value,
+    *PAUSES,
+    GroupEvent.CONFIGURED.value,
+)
+"""What may make share-partitions lag, counted in events of the group."""
+
+HELD_DIGITS: Final = 3
+"""Significant digits of how long records waited and were held."""
+LEFT_DIGITS: Final = 2
+"""Significant digits of how long a lock would have lasted."""
+LONG_DIGITS: Final = 18
+"""Every whole number with so many fits into 64 bits."""
+
+
+def steps(digits: int) -> list[int]:
+    """By the length of a whole number: which step leaves it so many significant digits.
+
+    What is cut off is less than 10^(1 - digits) of the value; the middle of what is joined stands
+    for it. Numbers with more than `LONG_DIGITS` digits stay as they are.
+    """
+    return [1] * digits + [10**power for power in range(1, LONG_DIGITS + 1 - digits)] + [1]
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+class Rollup(NamedTuple):
+    """A table. Rows with the same keys may be several, and are added up by a reader.
+
+    Those of one without sums stand by themselves.
+
+    Attributes:
+        table: Its name.
+        keys: What its rows are of.
+        sums: Columns that are added up; null is nothing.
+        least: Of which the least counts.
+        most: Of which the greatest counts.
+        first: As of the least `first_us`.
+        last: As of the greatest `last_us`.
+    """
+
+    table: str
+    keys: tuple[str, ...]
+    sums: tuple[str, ...] = ()
+    least: tuple[str, ...] = ()
+    most: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All of them, keys first."""
+        return tuple(name for names in self[1:] for name in names)
+
+
+_PLACE = ("group_id", "topic", "topic_id", "partition")
+PLACES: Final = Rollup(
+    "places",
+    _PLACE,
+    sums=("events", "lost"),
+    least=("first",),
+    most=("last", "schema_version"),
+)
+"""How many rows there are of each share-partition, and between which numbers its changes are."""
+
+RUNS: Final = Rollup("runs", (*_PLACE, "run_first", "run_last"))
+"""Changes of share-partitions without a gap between them, by the first and the last: how complete a
+log is. The same change may be in several."""
+
+HAPPENED: Final = Rollup(
+    "happened",
+    ("group_id", "topic", "partition", "window", "event"),
+    sums=("events", "records"),
+    most=("age_ms",),
+)
+"""Events that may make a share-partition lag (null: all others), by window."""
+
+ATTEMPTS: Final = Rollup(
+    "attempts",
+    (
+        *("group_id", "topic", "member_id", "client_id", "event", "state", "delivery_count"),
+        *("lock_ms", "held_ms", "left_ms"),
+    ),
+    sums=("ranges", "records", "work_us", "worked", "samples", "holding"),
+)
+"""What became of deliveries; see `sharecoord.analytics.attempts`."""
+
+WAITS: Final = Rollup(
+    "waits",
+    ("group_id", "member_id", "client_id", "dwell_ms"),
+    sums=("acquired", "settled", "held_record_ms"),
+)
+"""How long records waited and were held, by member."""
+
+HANDED: Final = Rollup(
+    "handed", ("group_id", "topic", "partition", "window", "member_id"), sums=("records",)
+)
+"""Records handed out."""
+
+LAGS: Final = Rollup(
+    "lags",
+    ("group_id", "topic", "partition", "window"),
+    sums=("behind_unknown",),
+    least=("first_us",),
+    most=("last_us", "lag_max", "waiting_max", "behind_max_ms"),
+    first=("first_log_end_offset", "first_finished"),
+    last=("log_end_offset", "finished", "start_offset", "lag", "waiting", "behind_ms"),
+)
+"""First and last sample of share-partitions, and the highest figures."""
+
+TROUBLES: Final = Rollup(
+    "troubles",
+    (
+        *("group_id", "topic", "partition", "first_offset", "records", "time", "event", "state"),
+        *("delivery_count", "reason", "key"),
+    ),
+)
+"""Every range that failed or was given up, by itself."""
+
+ROLLUPS: Final = (PLACES, RUNS, HAPPENED, ATTEMPTS, WAITS, HANDED, LAGS, TROUBLES)
+
+_OTHERS: Final = {
+    **dict.fromkeys(
+        ("group_id", "topic", "topic_id", "member_id", "client_id", "event", "state", "reason"),
+        "string",
+    ),
+    **dict.fromkeys(("partition", "delivery_count", "schema_version"), "int"),
+    "held_record_ms": "double",
+    "key": "binary",
+    "time": "timestamp_ltz",
+}
+COLUMNS: Final[Mapping[str, str]] = {
+    TABLE: "string",
+    **{
+        name: _OTHERS.get(name, "bigint")
+        for name in dict.fromkeys(name for rollup in ROLLUPS for name in rollup.columns)
+    },
+}
+"""Of a file of rollups, with their types in Spark's DDL; those of other tables are null."""

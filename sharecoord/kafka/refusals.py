@@ -1,0 +1,52 @@
+"""Topics that Kafka refuses to the coordinator: each is told once, with what to allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import structlog
+
+from sharecoord.errors import UnauthorizedError
+from sharecoord.kafka.client import KafkaError
+
+log = structlog.get_logger(__name__)
+
+
+def refusal(topic: str, error: KafkaError) -> UnauthorizedError | None:
+    """The error of a topic that Kafka refuses; None for another error."""
+    if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return None
+    return UnauthorizedError(
+        f"Kafka refuses topic {topic!r} to the coordinator ({error.name()}); allow its principal "
+        "READ, and with it DESCRIBE, on the topic"
+    )
+
+
+class Refusals(Mapping[str, UnauthorizedError]):
+    """What Kafka said last about topics that it refuses, by topic."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, UnauthorizedError]] = {}
+        """By topic, then by what was asked for."""
+
+    def add(self, topic: str, asked_for: str, why: UnauthorizedError) -> None:
+        """Kafka has just refused it."""
+        if topic not in self._known:
+            log.warning("topic refused", topic=topic, why=why.message)
+        self._known.setdefault(topic, {})[asked_for] = why
+
+    def answered(self, topic: str, asked_for: str) -> None:
+        """Kafka has just not refused it."""
+        known = self._known.get(topic)
+        if known is not None and known.pop(asked_for, None) is not None and not known:
+            del self._known[topic]
+            log.info("topic no longer refused", topic=topic)
+
+    def __getitem__(self, topic: str) -> UnauthorizedError:
+        return next(iter(self._known[topic].values()))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)

@@ -1,0 +1,122 @@
+"""Describes and alters the settings of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sharecoord.config.group import (
+    GROUP_SETTINGS,
+    GroupConfigEntry,
+    resolve,
+    validate_group_overrides,
+)
+from sharecoord.errors import InvalidConfigError, InvalidRequestError
+from sharecoord.eventlog.schema import GroupEvent
+from sharecoord.runtime.admin.group_access import GroupAccess
+from sharecoord.runtime.admin.keys import refuse_while_blocked
+from sharecoord.runtime.group.events import tell
+
+
+class ConfigCommands(GroupAccess):
+    """The commands about the settings of groups."""
+
+    async def describe_group_configs(self, group_id: str) -> tuple[GroupConfigEntry, ...]:
+        """The settings of a group with their source; also of one that does not exist yet.
+
+        What is stored and unknown to this release comes last.
+        """
+        groups, _ = await self._load()
+        config, unused = self._resolved(groups.get(group_id))
+        problems = {each.name: each for each in unused}
+        entries = [
+            entry._replace(problem=problems.pop(entry.name).why)
+            if entry.name in problems
+            else entry
+            for entry in config.entries()
+        ]
+        entries += [
+            GroupConfigEntry(each.name, each.value, each.source, "", each.why)
+            for each in problems.values()
+        ]
+        return tuple(entries)
+
+    async def alter_group_configs(
+        self,
+        group_id: str,
+        set_values: Mapping[str, str],
+        deleted: Sequence[str],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Sets and deletes settings of a group, all or nothing; makes the group when it is new.
+
+        Raises:
+            InvalidConfigError: A name or a value is bad, or the settings contradict each other.
+            InvalidRequestError: A name stands in both lists.
+            LimitExceededError: The group is new, and there are as many as there may be.
+        """
+        both = sorted(set(set_values) & set(deleted))
+        if both:
+            raise InvalidRequestError(f"{both[0]} is set and deleted at once; do one of both")
+        await self._to_the_end(
+            self._alter(group_id, set_values, deleted, validate_only=validate_only)
+        )
+
+    async def _alter(
+        self,
+        group_id: str,
+        set_values: Mapping[str, str],
+        deleted: Sequence[str],
+        *,
+        validate_only: bool,
+    ) -> None:
+        async with self._altering:
+            groups, _ = await self._load()
+            row = groups.get(group_id)
+            config = {} if row is None else dict(row.config)
+            for name in deleted:
+                if name not in config:
+                    # What another release has stored may be deleted, whatever it is called.
+                    GROUP_SETTINGS.find(name)
+            config = {name: text for name, text in config.items() if name not in deleted}
+            checked = validate_group_overrides(
+                config | dict(set_values), self._context.group_defaults
+            )
+            wanted = resolve(checked, self._context.group_defaults)
+            refuse_while_blocked(row, wanted)
+            if wanted.ordering is not self._config(row).ordering:
+                await self._coordinator.lanes.check_reordering(group_id, wanted)
+            if "errors.deadletterqueue.topic.name" in set_values:
+                await self._check_dead_letters(group_id, checked)
+            self._coordinator.groups.check_room(group_id)
+            if validate_only:
+                return
+            try:
+                await self._context.caller.call(
+                    self._context.store.save_group_config,
+                    group_id,
+                    set_values={name: checked[name] for name in set_values},
+                    deleted=list(deleted),
+                )
+                changed = [f"{name}={checked[name]}" for name in set_values]
+                changed += [f"{name} deleted" for name in deleted]
+                said = ", ".join(changed)
+                tell(self._context, group_id, GroupEvent.CONFIGURED, reason=said)
+            finally:
+                # Whatever became of it: what is stored is what is in force.
+                await self._refresh(group_id)
+
+    async def _check_dead_letters(self, group_id: str, checked: Mapping[str, str]) -> None:
+        """Whether dead letters could go to their topic, as far as can be seen now."""
+        config = resolve(checked, self._context.group_defaults)
+        topic, sink = config.dlq_topic_name, self._context.dead_letters
+        if not topic:
+            return
+        if any(row.key.topic == topic for row in await self._log_rows(group_id)):
+            raise InvalidConfigError(
+                f"errors.deadletterqueue.topic.name={topic}: the group reads this topic itself, "
+                "its dead letters would come back for ever; name another topic",
+                metadata={"key": "errors.deadletterqueue.topic.name", "value": topic},
+            )
+        if sink is not None:
+            await sink.ensure(topic, create=config.dlq_auto_create)

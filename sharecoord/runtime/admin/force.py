@@ -1,0 +1,308 @@
+"""Skips, finishes and releases records, in one transaction of the store.
+
+Any coordinator may do this: it reads the share-partition, lets the core decide as for the owner,
+and writes the result under a higher state epoch, so that the owner loads the share-partition anew,
+as after a reset. Locks on other records live on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from sharecoord.core.changes import (
+    DeadLetter,
+    InFlight,
+    InFlightRow,
+    LoadedPartition,
+    PartitionCommit,
+    PartitionKey,
+)
+from sharecoord.core.partition import passed_over
+from sharecoord.core.partition.share_partition import Decision, SharePartition
+from sharecoord.core.settings import PartitionSettings
+from sharecoord.core.spans import Spans, covers, split, uncovered, within
+from sharecoord.core.states import ForceAction, RecordState
+from sharecoord.core.window.window import RangeState
+from sharecoord.errors import (
+    InvalidRequestError,
+    StoreOutcomeUnknownError,
+    UnknownTopicOrPartitionError,
+)
+from sharecoord.eventlog.ranges import RangeChange, changes_of
+from sharecoord.eventlog.schema import RangeEvent
+from sharecoord.ports import LATEST, OffsetQuery
+from sharecoord.runtime.admin.group_access import GroupAccess, reads_committed
+from sharecoord.runtime.admin.in_flight import PartitionName
+from sharecoord.runtime.group.events import tell_forced
+from sharecoord.runtime.group.settings import settings_of
+from sharecoord.runtime.kernel.clock import RuntimeClock
+from sharecoord.runtime.partition.checkpoints import ended_by, for_letter
+from sharecoord.runtime.partition.new_letters import letters_of
+from sharecoord.runtime.partition.parking import delayed_max
+from sharecoord.runtime.partition.recovery import commit_of, ranges_of
+
+log = structlog.get_logger(__name__)
+
+FORCE_RECORDS_MAX = 100_000
+"""Of one call: what it releases for the last time gets a dead letter each, in one transaction."""
+
+EVENTS = {
+    ForceAction.RELEASE: RangeEvent.RELEASED_BY_ADMIN,
+    ForceAction.SKIP: RangeEvent.ARCHIVED_BY_ADMIN,
+    ForceAction.FINISH: RangeEvent.FINISHED_BY_ADMIN,
+}
+
+FINISHED, UNREAD, PASSED_OVER = "finished", "unread", "passed_over"
+"""States that no range of a window has: ACKNOWLEDGED, not read yet, and settled before it is."""
+
+DELAYED = "delayed"
+
+_Piece = tuple[int, int, str, RangeState | None]
+"""First, last, state in words, and what the window has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedRange:
+    """What an operator's skip, finish or release did, or would do, with some records.
+
+    admin_service.proto explains the fields, at `ForcedRange`.
+    """
+
+    first_offset: int
+    last_offset: int
+    before: str
+    after: str
+    member_id: str = ""
+    delivery_count: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether something was done with them."""
+        return self.before != self.after
+
+
+class ForceCommands(GroupAccess):
+    """The command that forces records into another state."""
+
+    async def force_records(
+        self,
+        group_id: str,
+        partition: PartitionName,
+        first_offset: int,
+        last_offset: int,
+        action: ForceAction,
+        *,
+        dry_run: bool = False,
+    ) -> list[ForcedRange]:
+        """Skips, finishes or releases these offsets, whoever holds them and whoever owns them.
+
+        Returns:
+            What became of it, or would become, in order of offset.
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+            UnknownTopicOrPartitionError: The group has no such share-partition.
+            InvalidRequestError: The range is not in the log, or too long.
+            KafkaUnavailableError: Where the log ends is not known.
+            LimitExceededError: Too much is to be passed over.
+        """
+        _check_range(first_offset, last_offset)
+        group, _ = await self._existing(group_id)
+        key = await self._key_of(group_id, partition.place)
+        config = self._config(group)
+        query = OffsetQuery(key.topic, key.partition, LATEST)
+        log_end = await self._context.calls.offset(query, committed=reads_committed(config))
+        if last_offset >= log_end:
+            raise InvalidRequestError(
+                f"offset {last_offset} of {key.topic}[{key.partition}] does not exist yet: the log "
+                f"ends at {log_end}"
+            )
+        settings = settings_of(config)
+        change = ForcedChange(
+            first_offset,
+            last_offset,
+            action,
+            settings,
+            self._context.clock,
+            delayed_max(self._context, settings),
+            dry_run=dry_run,
+        )
+        await self._to_the_end(self._force(key, change))
+        return change.results
+
+    async def _force(self, key: PartitionKey, change: ForcedChange) -> None:
+        store, caller = self._context.store, self._context.caller
+        try:
+            if not await caller.call(store.change_partition, key, change):
+                raise _no_place(key.group_id, key.topic, key.partition)
+            if change.dry_run or not change.change_sequence:
+                return
+            tell_forced(self._context, key, change)
+        except StoreOutcomeUnknownError:
+            await self._reload(key.group_id, [key])
+            raise
+        await self._reload(key.group_id, [key])
+        changed = [(e.first_offset, e.last_offset) for e in change.results if e.changed]
+        log.info("records forced", partition=key, action=change.action.value, offsets=changed)
+
+    async def _key_of(self, group_id: str, place: tuple[str, int]) -> PartitionKey:
+        for row in await self._log_rows(group_id):
+            if (row.key.topic, row.key.partition) == place:
+                return row.key
+        raise _no_place(group_id, *place)
+
+
+@dataclass(slots=True)
+class ForcedChange:
+    """Decides on the change inside of the store's transaction; a `changes.PartitionChange`."""
+
+    first: int
+    last: int
+    action: ForceAction
+    settings: PartitionSettings
+    clock: RuntimeClock
+    delayed_max: int | None
+    dry_run: bool = False
+    results: list[ForcedRange] = field(default_factory=list)
+    changes: list[RangeChange] = field(default_factory=list)
+    change_sequence: int = 0
+    """Of all the changes."""
+
+    def decide(
+        self, loaded: LoadedPartition, named: Sequence[InFlightRow]
+    ) -> PartitionCommit | None:
+        """See the port; `results`, `changes` and `change_sequence` are those of the last call.
+
+        Raises:
+            InvalidRequestError: The share-partition has no start offset yet.
+            LimitExceededError: Too much is to be passed over.
+        """
+        partition = self._loaded(loaded, named)
+        window, now_ms = partition.window, self.clock.now_ms()
+        window.advance(now_ms)
+        before = self._pieces(partition, loaded.row.passed_over)
+        decision = partition.decide_force(now_ms, self.first, self.last, self.action)
+        self.changes = changes_of(window, decision, EVENTS[self.action])
+        letters = self._letters(partition, decision, loaded)
+        ended = _ended(loaded, decision, letters)
+        partition.apply(decision)
+        ahead = loaded.row.passed_over
+        begin = max(self.first, window.end_offset)
+        if begin <= self.last and self.action is not ForceAction.RELEASE:
+            ahead = passed_over.added(ahead, begin, self.last, end_offset=window.end_offset)
+        self._compare(before, self._pieces(partition, ahead))
+        event = EVENTS[self.action]
+        self.changes += [
+            RangeChange(each.first_offset, each.last_offset, event, None, None)
+            for each in self.results
+            if each.after == PASSED_OVER and each.changed
+        ]
+        if self.dry_run or not any(each.changed for each in self.results):
+            return None
+        if not decision.changes_anything:
+            partition.change_sequence += 1
+        commit = commit_of(partition, loaded.row.partition_id, loaded.row.state_epoch, self.clock)
+        commit.dead_letters = letters
+        commit.checkpoints_done, commit.kept_done = ended
+        commit.passed_over = ahead
+        self.change_sequence = partition.change_sequence
+        return commit
+
+    def _loaded(self, loaded: LoadedPartition, named: Sequence[InFlightRow]) -> SharePartition:
+        """The share-partition in memory, with all that the change is about."""
+        row = loaded.row
+        if row.head is None:
+            raise InvalidRequestError(
+                f"{row.key.topic}[{row.key.partition}] has no start offset in group "
+                f"{row.key.group_id!r} yet; it gets one when a member joins, or by a reset"
+            )
+        partition = SharePartition(row.head, owner_epoch=row.owner_epoch, settings=self.settings)
+        rows = ranges_of(loaded.in_flight, self.clock, lock_grace_ms=0)
+        partition.load(*rows, loaded.parked.offsets)
+        asked = ranges_of(InFlight.of(named), self.clock, lock_grace_ms=0)
+        partition.window.unpark(*asked, partition.window.parked_from_ms)
+        return partition
+
+    def _letters(
+        self, partition: SharePartition, decision: Decision, loaded: LoadedPartition
+    ) -> list[DeadLetter]:
+        """Dead letters of what was released for the last time; the owner reads their payloads."""
+        kept = {offset: data for offset, data, _ in loaded.checkpoints}
+        letters = letters_of(
+            decision.edits,
+            partition.window,
+            self.clock,
+            settings=self.settings,
+            state_epoch=loaded.row.state_epoch,
+            checkpoint_of=lambda offset: for_letter(kept.get(offset)),
+        )
+        return [replace(letter, payload_known=False) for letter in letters]
+
+    def _pieces(self, partition: SharePartition, ahead: Spans) -> list[_Piece]:
+        """What [first, last] is, in order."""
+        window, asked = partition.window, (self.first, self.last)
+        known = [*window.ranges.within(*asked)]
+        found: list[_Piece] = [
+            (*span, FINISHED, None)
+            for read in within([(0, window.end_offset - 1)], *asked)
+            for span in uncovered((each[:2] for each in known), *read)
+        ]
+        for first, last, value in known:
+            is_delayed = value.state is RecordState.AVAILABLE and window.is_delayed(value)
+            name = DELAYED if is_delayed else value.state.name.lower()
+            found.append((first, last, name, value))
+        found.sort(key=lambda piece: piece[0])
+        begin = max(self.first, window.end_offset)
+        found += [
+            (start, end, PASSED_OVER if inside else UNREAD, None)
+            for start, end, inside in split(ahead, begin, self.last)
+        ]
+        return found
+
+    def _compare(self, before: Sequence[_Piece], after: Sequence[_Piece]) -> None:
+        """What became of each piece: both lists cover the same offsets."""
+        self.results = []
+        for first, last, was, old in before:
+            for start, end, now, _ in after:
+                left, right = max(first, start), min(last, end)
+                if left <= right:
+                    name = now
+                    if now == FINISHED != was and self.action is ForceAction.SKIP:
+                        # The window has moved over it.
+                        name = RecordState.ARCHIVED.name.lower()
+                    holder = "" if old is None else old.member_id or ""
+                    count = 0 if old is None else old.delivery_count
+                    self.results.append(ForcedRange(left, right, was, name, holder, count))
+
+
+def _ended(
+    loaded: LoadedPartition, decision: Decision, letters: Sequence[DeadLetter]
+) -> tuple[list[int], list[int]]:
+    """Checkpoints and kept payloads of what is finished; letters without payload take theirs."""
+    ended, lacking = ended_by(decision), {letter.offset for letter in letters}
+
+    def among(offsets: Iterable[int]) -> list[int]:
+        return [each for each in offsets if covers(ended, each)]
+
+    checkpoints = among(offset for offset, _, _ in loaded.checkpoints)
+    return checkpoints, [each for each in among(loaded.kept) if each not in lacking]
+
+
+def _check_range(first: int, last: int) -> None:
+    if not 0 <= first <= last:
+        raise InvalidRequestError(f"offsets {first} to {last} are no range; 0 <= first <= last")
+    if last - first >= FORCE_RECORDS_MAX:
+        raise InvalidRequestError(
+            f"{last - first + 1} records at once; {FORCE_RECORDS_MAX} is the most: call again, "
+            "or reset the group's offset"
+        )
+
+
+def _no_place(group_id: str, topic: str, partition: int) -> UnknownTopicOrPartitionError:
+    return UnknownTopicOrPartitionError(
+        f"group {group_id!r} has no share-partition {topic}[{partition}]; "
+        "`sharecoord groups --describe` lists what it has"
+    )

@@ -1,0 +1,261 @@
+"""The other coordinators as this one sees them: who is there, who owns what, and the links.
+
+What is said here is belief; the claim in SQL decides (docs/decisions/0011). `fleet.watch` keeps it
+fresh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from sharecoord.core.changes import CoordinatorRow, PartitionKey, PartitionRelease, served_by
+from sharecoord.core.delivery import LostRange
+from sharecoord.core.fleet.held_book import LockBook
+from sharecoord.core.fleet.lending import HERE
+from sharecoord.core.fleet.peering import Hungry, Look
+from sharecoord.core.fleet.placement import wanted_keeper, wanted_owner
+from sharecoord.core.partition.decisions import AcknowledgedRange, AcquiredRange
+from sharecoord.runtime.fleet.gateway import Gateway
+from sharecoord.runtime.fleet.owner import GatewayLink, LentChannel
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.group.group import Group, Peers
+from sharecoord.runtime.kernel.clock import RuntimeClock
+from sharecoord.runtime.member.session import Session
+from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.collector import Collector
+
+INTRODUCED_WITHIN_S = 1.0
+"""So long may a gateway take that has a new link to say which members it has."""
+
+BLIND_AFTER_S = 5.0
+"""Who has not read the store for so long hands out nothing until it has: five looks in vain.
+Nothing is acquired without the store anyway, so this costs a second at most when it is back."""
+
+
+class Fleet(Peers):
+    """See the module."""
+
+    def __init__(self, coordinator_id: str, clock: RuntimeClock) -> None:
+        self.coordinator_id = coordinator_id
+        self.gateway = Gateway(clock)
+        self.groups: Mapping[str, GroupActor] = {}
+        """The coordinator's."""
+        self.gateway_links: dict[str, GatewayLink] = {}
+        """By gateway: who has members here."""
+        self.look_now = asyncio.Event()
+        """Somebody says that the store has news."""
+        self.draining = False
+        self.others: tuple[CoordinatorRow, ...] = ()
+        """Those with a live lease that can be reached, by id."""
+        self.present = frozenset({coordinator_id})
+        """All whose lease lives."""
+        self._looked_s: float | None = None
+        """When the store was read last; None = never."""
+        self.unreleased: list[PartitionRelease] = []
+        """What was given up and is not free in the store yet."""
+        self._takers: tuple[str, ...] = (coordinator_id,)
+        self._told: dict[str, set[str]] = {}
+        """By group: the topics for which gateways were told that credit is missing."""
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the others may have changed, or paused, something long ago."""
+        return self._looked_s is not None and _now_s() - self._looked_s > BLIND_AFTER_S
+
+    def looked(self) -> None:
+        """What is in the store was followed."""
+        self._looked_s = _now_s()
+
+    def sees(self, coordinators: Sequence[CoordinatorRow]) -> bool:
+        """Notes whose lease lives; whether somebody came, went, or takes nothing any more."""
+        before = self._takers, self.present
+        self.present = frozenset({self.coordinator_id, *(r.coordinator_id for r in coordinators)})
+        self.others = tuple(
+            row
+            for row in coordinators
+            if row.peer_address and row.coordinator_id != self.coordinator_id
+        )
+        takers = {row.coordinator_id for row in self.others if not row.draining}
+        if not self.draining:
+            takers.add(self.coordinator_id)
+        self._takers = tuple(sorted(takers))
+        return before != (self._takers, self.present)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where this coordinator's members may go when it goes down."""
+        return sorted({row.address for row in self.others if not row.draining})
+
+    def owner_of(self, key: PartitionKey) -> str:
+        """Who should own a share-partition: `HERE`, or another's id."""
+        owner = wanted_owner(key, self._takers)
+        return HERE if owner in (self.coordinator_id, None) else owner
+
+    def found_topic(self, group: Group, topic: str) -> None:
+        """Who wants a topic is made known to the owners of its share-partitions."""
+        self.place_topic(group, topic)
+        for session in group.sessions.values():
+            wanted = served_by(topic) in session.topics
+            if wanted and not session.comparison.pending and not session.is_lent:
+                self.gateway.changed(group, session)
+                group.offer(session)
+
+    def place_topic(self, group: Group, topic: str) -> None:
+        """Notes who should own the share-partitions of a topic."""
+        owners: set[str] = set()
+        for key in group.keys_of(topic):
+            owner = self.owner_of(key)
+            owners.add(owner)
+            if owner == HERE:
+                group.elsewhere.pop((topic, key.partition), None)
+            else:
+                group.elsewhere[topic, key.partition] = owner
+        group.owners_by_name[topic] = frozenset(owners)
+        _unite_owners(group, served_by(topic))
+
+    def forget_topic(self, group: Group, topic: str) -> None:
+        """The cluster does not have the topic any more: nobody owns anything of it."""
+        for place in [place for place in group.elsewhere if place[0] == topic]:
+            del group.elsewhere[place]
+        group.owners_by_name.pop(topic, None)
+        _unite_owners(group, served_by(topic))
+
+    def claimed(self, group: Group, actor: PartitionActor) -> None:
+        """A share-partition is served here from now on: its members' gateways are asked."""
+        if actor.partition is not None:
+            self.gateway.compares(actor.key, actor.partition.owner_epoch)
+            for link in self.gateway_links.values():
+                link.ask_books(actor)
+
+    def closed(self, group: Group) -> None:
+        """The group was deleted."""
+        self.unmet(group.group_id, {})
+        self.gateway.forget_compared(self.gateway.compared_of(group.group_id))
+
+    def keeps(self, group_id: str, member_id: str, gateway: str) -> bool:
+        """Whether this coordinator takes a member out of its group when its session ends.
+
+        Its gateway does, and for a gateway that has died one of the others.
+        """
+        if not gateway or gateway in self.present:
+            return not gateway
+        return wanted_keeper(group_id, member_id, self.present) == self.coordinator_id
+
+    def look_at_store(self) -> None:
+        """The store has news for everybody, this coordinator included."""
+        self.look_now.set()
+        self.tell_news()
+
+    def tell_news(self) -> None:
+        """Tells the others that the store has news."""
+        self.gateway.say_all(Look())
+
+    async def introduce(self, group: Group, session: Session) -> list[LostRange]:
+        """Tells the owners of a member that joined here; returns what it lost of its lock book."""
+        return await self.gateway.introduce(group, session)
+
+    def changed(self, group: Group, session: Session) -> None:
+        """A member with its stream here wants other topics, or paused other partitions."""
+        self.gateway.changed(group, session)
+
+    def gone(self, session: Session) -> None:
+        """The stream of a member has ended here."""
+        self.gateway.gone(session)
+
+    def left(self, session: Session, book: LockBook | None) -> None:
+        """A member leaves; `book` is what its application has, as far as it is known."""
+        self.gateway.left(session, book)
+
+    def balance(self, group: Group, session: Session, *, has_backlog: bool) -> None:
+        """Lends what a member can take now to the owners of what it wants."""
+        self.gateway.balance(group, session, has_backlog=has_backlog)
+
+    def settle(
+        self,
+        owner_id: str,
+        session: Session,
+        key: PartitionKey,
+        ranges: Sequence[AcknowledgedRange],
+        collector: Collector,
+        *,
+        may_wait: bool,
+    ) -> int:
+        """Passes acknowledgements on to their owner; returns how many records they settle."""
+        return self.gateway.settle(owner_id, session, key, ranges, collector, may_wait=may_wait)
+
+    def hand_back(
+        self, group: Group, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
+    ) -> None:
+        """What came from another coordinator and never reached its member goes back unseen."""
+        self.gateway.hand_back(group, session, key, ranges)
+
+    def gateway_came(self, link: GatewayLink) -> None:
+        """A gateway has a link here; a former one of it has ended, noticed or not."""
+        former = self.gateway_links.get(link.gateway_id)
+        self.gateway_links[link.gateway_id] = link
+        if former is not None:
+            former.close()
+        link.greet()
+        for group_id, topics in self._told.items():
+            for topic in sorted(topics):
+                link.way.say(Hungry(group_id, topic, 1))
+
+    def gateway_went(self, link: GatewayLink) -> None:
+        """A link is gone."""
+        if self.gateway_links.get(link.gateway_id) is link:
+            del self.gateway_links[link.gateway_id]
+        link.close()
+
+    def introduces_for_s(self, gateway: str) -> float:
+        """For how long a gateway, whose link is new, may still have members to introduce."""
+        link = self.gateway_links.get(gateway)
+        if link is None:
+            return 0.0
+        return max(0.0, link.began_s + INTRODUCED_WITHIN_S - _now_s())
+
+    def timed_out(self, session: Session) -> None:
+        """A lock of a member ended by itself: whoever serves it, it gets nothing more."""
+        if isinstance(session.channel, LentChannel):
+            session.channel.timed_out()
+        else:
+            self.gateway.recall(session)
+
+    def unmet(self, group_id: str, records: Mapping[str, int]) -> None:
+        """Records of a group that no credit was lent for.
+
+        Args:
+            group_id: The group.
+            records: By topic that its members want; of all others there are none.
+        """
+        before = self._told.get(group_id, set())
+        now = {topic for topic, count in records.items() if count}
+        if before == now:
+            return
+        if now:
+            self._told[group_id] = now
+        else:
+            del self._told[group_id]
+        for topic in sorted(before ^ now):
+            for link in self.gateway_links.values():
+                link.way.say(Hungry(group_id, topic, records.get(topic, 0)))
+            if topic in now:
+                self.gateway.hungry_here(group_id, topic)
+
+    def forget(self, key: PartitionKey) -> None:
+        """A share-partition is not served here any more: what links know of it is of the past."""
+        for link in self.gateway_links.values():
+            link.forget(key)
+
+
+def _unite_owners(group: Group, served: str) -> None:
+    """The owners of a topic are those of its share-partitions and of its lanes."""
+    others = [o for name, o in group.owners_by_name.items() if served_by(name) == served]
+    if others:
+        group.owners[served] = frozenset().union(*others)
+    else:
+        group.owners.pop(served, None)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,114 @@
+"""State that somebody else changed in the store: another coordinator, or an operator here.
+
+Whoever commits finds out by itself, because the epochs of the row have moved on. Who has nothing to
+commit is told here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from sharecoord.runtime.fleet.fleet import Fleet
+from sharecoord.runtime.group import loading
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.group.groups import Groups
+from sharecoord.runtime.kernel.context import Context
+from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.claimed import ActorState
+
+log = structlog.get_logger(__name__)
+
+LOADED_POLL_S = 0.05
+"""How often a share-partition that was loading meanwhile is looked at."""
+
+
+def see_row(context: Context, group: GroupActor, actor: PartitionActor) -> None:
+    """Makes a live share-partition see what the store has now."""
+    if actor.state is ActorState.LOADING:
+        context.spawn(_fence_when_loaded(context, actor), "see-row")
+    elif actor.state is ActorState.ACTIVE:
+        context.committer.add(actor)
+    else:
+        actor.deactivate(ActorState.LOADING)
+        loading.start_loading(context, group, actor)
+
+
+async def _fence_when_loaded(context: Context, actor: PartitionActor) -> None:
+    """A load that began before the change ends with what was there before: it is fenced."""
+    while actor.state is ActorState.LOADING:  # noqa: ASYNC110 - an actor has no such event
+        await asyncio.sleep(LOADED_POLL_S)
+    context.committer.add(actor)
+
+
+async def see_changes(
+    context: Context, groups: Groups, fleet: Fleet, group_epochs: Mapping[str, int]
+) -> None:
+    """Compares the groups here with the store: settings, resets, deletions made elsewhere.
+
+    Args:
+        context: Ports and clock.
+        groups: The groups of this coordinator.
+        fleet: The other coordinators.
+        group_epochs: All groups of the store.
+
+    Raises:
+        SharecoordError: The store does not answer.
+    """
+    has_changed = False
+    for group in list(groups.values()):
+        stored = group_epochs.get(group.group_id)
+        if stored is None:
+            await _see_deleted(context, groups, group)
+        elif stored > group.seen_epoch:
+            await _see_group(context, groups, fleet, group, stored)
+            has_changed = True
+    if has_changed and (lanes := context.lanes) is not None:
+        # A redrive may be what has changed.
+        await lanes.ask(None)
+
+
+async def _see_deleted(context: Context, groups: Groups, group: GroupActor) -> None:
+    async with groups.making(group.group_id):
+        rows = await context.caller.call(context.store.load_groups)
+        if any(row.group_id == group.group_id for row in rows):
+            # It was made after the look.
+            return
+        if groups.get(group.group_id) is group:
+            groups.remove(group)
+            log.info("group was deleted elsewhere", group=group.group_id)
+
+
+async def _see_group(
+    context: Context, groups: Groups, fleet: Fleet, group: GroupActor, epoch: int
+) -> None:
+    served = list(group.partitions.items())
+    compared = fleet.gateway.compared_of(group.group_id)
+    listed = await context.caller.call(context.store.list_partitions, group.group_id)
+    rows = {row.partition_id: row for row in listed}
+    present = {row.key for row in listed if not row.closed}
+    fleet.gateway.forget_compared({k: e for k, e in compared.items() if k not in present})
+    # Not what came or went meanwhile.
+    served = [(place, actor) for place, actor in served if group.partitions.get(place) is actor]
+    deleted = {topic for (topic, _), actor in served if actor.partition_id not in rows}
+    if deleted:
+        for (topic, _), actor in served:
+            if topic in deleted:
+                actor.notices.deleted()
+        group.forget(deleted, "its offsets were deleted")
+        for session in list(group.sessions.values()):
+            if not session.topics.isdisjoint(deleted):
+                groups.subscription_changed(group, session)
+    for (topic, _), actor in served:
+        if topic not in deleted and rows[actor.partition_id].state_epoch != actor.state_epoch:
+            see_row(context, group, actor)
+    stored = await context.caller.call(context.store.load_groups)
+    row = next((row for row in stored if row.group_id == group.group_id), None)
+    if row is not None and row.group_epoch > group.group_epoch and not group.closed:
+        group.apply_config(row)
+        log.info("group was changed elsewhere", group=group.group_id, epoch=row.group_epoch)
+    # Last: until now it says that this is to be done. Not the epoch of the settings, which a
+    # change made here moves on past deletions elsewhere that nobody here has seen.
+    group.seen_epoch = epoch

@@ -1,0 +1,188 @@
+"""Looks each second who is there and what became of the groups elsewhere (design 9).
+
+Whatever was missed on the way here, a look finds: links only make it quicker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from sharecoord.core.changes import FleetView
+from sharecoord.core.fleet.peering import Look
+from sharecoord.errors import (
+    MemberFencedError,
+    SharecoordError,
+    StoreFatalError,
+    StoreInUseError,
+    UnknownMemberError,
+)
+from sharecoord.ports import PeerNetwork
+from sharecoord.runtime.fleet import hand_over
+from sharecoord.runtime.fleet.fleet import Fleet
+from sharecoord.runtime.fleet.store_changes import see_changes
+from sharecoord.runtime.group.groups import Groups
+from sharecoord.runtime.kernel.context import Context
+
+log = structlog.get_logger(__name__)
+
+LOOK_INTERVAL_S = 1.0
+"""As often as leases are renewed."""
+
+
+class FleetWatch:
+    """See the module."""
+
+    def __init__(
+        self, context: Context, groups: Groups, fleet: Fleet, network: PeerNetwork
+    ) -> None:
+        self._context = context
+        self._groups = groups
+        self._fleet = fleet
+        self._network = network
+        self._looking = asyncio.Lock()
+        self._is_behind = True
+        """What has changed was not followed to the end: the store went away meanwhile."""
+        self._renewed_ms: int | None = None
+        """The store's time at the last renewal of the lease."""
+        self._address = self._peer_address = ""
+
+    async def announce(self, address: str, peer_address: str) -> None:
+        """Tells the others where this coordinator is: share-partitions come from now on.
+
+        Args:
+            address: Where members connect.
+            peer_address: Where the other coordinators do.
+        """
+        self._address, self._peer_address = address, peer_address
+        await self._announce()
+        self._fleet.look_now.set()
+
+    async def _announce(self) -> None:
+        await self._context.caller.call(
+            self._context.store.announce,
+            address=self._address,
+            peer_address=self._peer_address,
+            draining=self._fleet.draining,
+        )
+
+    def renewed(self, store_ms: int) -> None:
+        """The lease was renewed; when it had ended meanwhile, the others went on without this one.
+
+        Args:
+            store_ms: The store's time.
+        """
+        before_ms, self._renewed_ms = self._renewed_ms, store_ms
+        if before_ms is not None and store_ms - before_ms > self._context.lease.duration_ms:
+            self._is_behind = True
+            self._fleet.look_now.set()
+
+    async def run(self) -> None:
+        """Looks again and again, until cancelled."""
+        while True:
+            self._fleet.look_now.clear()
+            try:
+                await self.look()
+            except (StoreFatalError, StoreInUseError):
+                raise
+            except SharecoordError as error:
+                log.warning("the fleet could not be looked at", why=error.message)
+            except Exception:
+                log.exception("the fleet could not be looked at")
+            self._fleet.gateway.forget_ended()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_INTERVAL_S):
+                    await self._fleet.look_now.wait()
+
+    async def look(self) -> None:
+        """Reads the store and acts on what is new.
+
+        Raises:
+            SharecoordError: The store does not answer; what was believed stays.
+        """
+        async with self._looking:
+            view = await self._context.caller.call(self._context.store.read_fleet)
+            try:
+                await self._follow(view)
+            finally:
+                # Whatever else fails: nothing is handed out for long without this.
+                await see_changes(self._context, self._groups, self._fleet, view.group_epochs)
+                self._looked()
+
+    def _looked(self) -> None:
+        was_blind = self._fleet.is_blind
+        self._fleet.looked()
+        for group in self._groups.values() if was_blind else ():
+            group.dispatcher.wake_all()
+
+    async def _follow(self, view: FleetView) -> None:
+        fleet, before = self._fleet, self._fleet.present
+        changed = self._is_behind = fleet.sees(view.coordinators) or self._is_behind
+        if gone := before - fleet.present:
+            self._begin_sessions_anew(gone)
+        self._network.follow({row.coordinator_id: row.peer_address for row in fleet.others})
+        if changed:
+            log.info("fleet", present=sorted(fleet.present), draining=fleet.draining)
+        if changed or not fleet.gateway_links.keys() <= fleet.present:
+            await self._adopt()
+        await hand_over.release(fleet, self._context)
+        for group in list(self._groups.values()):
+            if changed:
+                await hand_over.follow(fleet, group)
+            elif not group.elsewhere.keys().isdisjoint(group.partitions):
+                await hand_over.hand_over(fleet, group)
+        self._is_behind = False
+
+    def _begin_sessions_anew(self, gone: frozenset[str]) -> None:
+        """Members of coordinators that have just gone have all of their session timeout.
+
+        What was counted before tells of a link alone: their streams stood while it was broken.
+        """
+        for group in self._groups.values():
+            for session in group.sessions.values():
+                if session.gateway in gone and session.channel is None:
+                    group.expire_later(session)
+
+    async def _adopt(self) -> None:
+        """Sees to it that members of a gateway that has died do not stay for ever.
+
+        Nor do those here that another coordinator took out while this one, or their gateway, seemed
+        to be dead: their locks would end with the next move of a share-partition, for nobody knows
+        them.
+        """
+        here = [
+            (group, session)
+            for group in self._groups.values()
+            for session in group.sessions.values()
+            if session.channel is not None
+        ]
+        members = await self._context.caller.call(self._context.store.load_members)
+        rows = {(member.group_id, member.member_id): member.member_epoch for member in members}
+        for its_group, session in here:
+            epoch = rows.get((session.group_id, session.member_id))
+            if epoch is None:
+                ended = "the session ended while its coordinator stood still; join again"
+                its_group.fenced(session, UnknownMemberError(ended))
+            elif epoch > session.member_epoch:
+                newer = MemberFencedError("a newer stream of this member id joined")
+                its_group.fenced(session, newer)
+        for member in members:
+            group = self._groups.get(member.group_id)
+            if group is None or member.member_id in group.sessions:
+                continue
+            if self._fleet.keeps(member.group_id, member.member_id, member.gateway):
+                group.remember(member)
+
+    async def stand_down(self) -> None:
+        """Gives all share-partitions away and takes none any more; members stay.
+
+        Without effect where there is no other coordinator to take them.
+        """
+        self._fleet.draining = True
+        with contextlib.suppress(SharecoordError):
+            # When the store is away, the lease ends soon.
+            await self._announce()
+            self._fleet.gateway.say_all(Look())
+            await self.look()

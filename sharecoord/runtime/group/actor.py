@@ -1,0 +1,617 @@
+"""One share group: its members, its share-partitions, and the dispatch between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import structlog
+
+from sharecoord.core.changes import (
+    LANE_MARK,
+    GroupRow,
+    MemberRow,
+    PartitionKey,
+    key_of,
+    served_by,
+)
+from sharecoord.core.delivery import Assignment, LostRange, PartitionResult
+from sharecoord.core.dispatch.pace import window_follows
+from sharecoord.core.dispatch.pauses import Pauses
+from sharecoord.core.fleet.held_book import LockBook, held_of
+from sharecoord.core.partition.decisions import AcknowledgedRange, AcquiredRange
+from sharecoord.errors import (
+    GroupMaxSizeReachedError,
+    MemberFencedError,
+    SharecoordError,
+    StoreFencedError,
+    UnknownMemberError,
+)
+from sharecoord.eventlog.schema import GroupEvent
+from sharecoord.ports import TopicInfo
+from sharecoord.runtime.group import idle, loading, lock_books, log_changes
+from sharecoord.runtime.group.dispatch import Dispatcher
+from sharecoord.runtime.group.events import tell
+from sharecoord.runtime.group.group import NOBODY, Group, Peers, Place
+from sharecoord.runtime.group.not_served import why_not_served
+from sharecoord.runtime.group.opening import Opener
+from sharecoord.runtime.group.settings import check_subscription, config_of, settings_of
+from sharecoord.runtime.group.shared_order import SharedOrder
+from sharecoord.runtime.kernel.context import Context
+from sharecoord.runtime.member.channel import MemberChannel
+from sharecoord.runtime.member.session import (
+    Away,
+    Comparison,
+    Credit,
+    Hindrance,
+    JoinCommand,
+    Presence,
+    Session,
+    session_of_row,
+)
+from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.claimed import ActorState
+from sharecoord.runtime.partition.collector import Collector
+from sharecoord.runtime.partition.event_tap import work_us_each
+
+log = structlog.get_logger(__name__)
+
+POLL_LOOK_S_MIN = 0.01
+"""Least time between two looks whether a member still polls."""
+
+
+class GroupActor(Group):
+    """See the module. Methods run on the loop; those that wait say so."""
+
+    def __init__(self, context: Context, row: GroupRow, peers: Peers = NOBODY) -> None:
+        super().__init__(context, row.group_id, peers)
+        self._joining = 0
+        """Joins that are being written."""
+        self.owed_topics: frozenset[str] = frozenset()
+        """With dead letters that wait: served without members, too."""
+        self.group_epoch = self.seen_epoch = row.group_epoch
+        self.shared_order = SharedOrder(self)
+        self.opener = Opener(self)
+        self.dispatcher = Dispatcher(self)
+        self.budget.on_outbox_room = self.dispatcher.wake_all
+        self.closed = False
+        """The group was deleted: nobody comes in any more, the next use makes a new actor."""
+        self.apply_config(row)
+
+    def apply_config(self, row: GroupRow) -> None:
+        """New overrides act at once."""
+        self.group_epoch = row.group_epoch
+        self.pauses = Pauses(row.pauses)
+        self._follow_pauses()
+        before = self.config
+        defaults, unused = self.context.group_defaults, self.unused_settings
+        self.config, self.unused_settings = config_of(row, defaults, unused)
+        self.settings = settings_of(self.config, row.blocked_keys)
+        for actor in list(self.partitions.values()):
+            actor.apply_settings(self.settings)
+            is_other = before.isolation_level != self.config.isolation_level
+            if is_other and actor.state is ActorState.ACTIVE:
+                self.dropped(actor, SharecoordError("the isolation level changed: read anew"))
+        self.shared_order.settings_changed()
+        if self.config.ordering is not before.ordering:
+            self.opener.tell_assignments(self.sessions.values())
+        self.schedule_pump()
+
+    def _follow_pauses(self) -> None:
+        """Other things are paused than before; the dispatcher looks at everything next.
+
+        A lane is paused with what its letters come from.
+        """
+        for actor in self.partitions.values():
+            actor.paused = self.pauses.of_place(*actor.key.home) is not None
+        for session in self.sessions.values():
+            is_paused = self.pauses.of_member(session.member_id) is not None
+            session.hinder(Hindrance.PAUSED, holds=is_paused)
+
+    # -- members --------------------------------------------------------------------------------
+
+    async def join(
+        self, command: JoinCommand, channel: MemberChannel | None
+    ) -> tuple[Session, list[LostRange]]:
+        """Adds or takes back a member; an older stream of it is fenced.
+
+        Raises:
+            GroupMaxSizeReachedError: The group is full.
+            MemberFencedError: The member has joined elsewhere since.
+            StoreUnavailableError: The member could not be written.
+            StoreFencedError: The group was deleted meanwhile: join again, a new one.
+        """
+        self._check_open()
+        check_subscription(self.config, command.topics)
+        members = len(self.sessions) + self._joining
+        if command.member_id not in self.sessions and members >= self.config.group_max_size:
+            raise GroupMaxSizeReachedError(
+                f"group {self.group_id!r} has {members} members already; "
+                "raise share.group.max.size to admit more",
+                retry_after_ms=5000,
+            )
+        self._joining += 1
+        try:
+            epoch = await self.context.calls.joins.ask(
+                MemberRow(
+                    self.group_id,
+                    command.member_id,
+                    0,
+                    command.client_id,
+                    command.host,
+                    self.context.coordinator_id,
+                    command.topics,
+                    join_number=command.join_number,
+                )
+            )
+        finally:
+            self._joining -= 1
+        if epoch is None:
+            raise MemberFencedError("a newer stream of this member id joined")
+        return await self.admit(command, channel, epoch)
+
+    async def admit(
+        self,
+        command: JoinCommand,
+        channel: MemberChannel | None,
+        epoch: int,
+        *,
+        gateway: str = "",
+    ) -> tuple[Session, list[LostRange]]:
+        """Takes in a member whose epoch is written: here, or by the gateway of its stream.
+
+        Args:
+            command: Who joins.
+            channel: The way to it.
+            epoch: Of this join.
+            gateway: The coordinator that has its stream; "" = this one.
+
+        Raises:
+            MemberFencedError: A newer stream of it is here.
+            StoreFencedError: The group was deleted meanwhile.
+        """
+        # Written before the deletion, the row went with the group.
+        self._check_open()
+        former = self.sessions.get(command.member_id)
+        if former is not None and former.member_epoch > epoch:
+            raise MemberFencedError("a newer stream of this member id joined")
+        session = self._new_session(command, channel, epoch, gateway)
+        try:
+            lost = await lock_books.compare_joined(self, session, command.lock_book)
+            lost = await lock_books.stored(self, session, lost)
+            if self.context.in_fleet and not gateway:
+                lost += await self.peers.introduce(self, session)
+                lock_books.check_current(self, session)
+                late = lock_books.compare_places(self, session)
+                lost += await lock_books.stored(self, session, late)
+            if session.away is not None:
+                session.away.lost(lost)
+            session.comparison.pending = False
+            self.dispatcher.offer(session)
+        except BaseException:
+            # The stream broke meanwhile, or a newer one joined: nobody else would end the session.
+            self.disconnected(session)
+            raise
+        return session, lost
+
+    def _new_session(
+        self, command: JoinCommand, channel: MemberChannel | None, epoch: int, gateway: str
+    ) -> Session:
+        """The member's session, with this stream as its only one; see `admit`."""
+        former = self.sessions.get(command.member_id)
+        session = Session(
+            group_id=self.group_id,
+            member_id=command.member_id,
+            member_epoch=epoch,
+            client_id=command.client_id,
+            host=command.host,
+            topics=frozenset(command.topics),
+            mode=command.mode,
+            max_poll_records=command.max_poll_records,
+            channel=channel,
+            credit=Credit(
+                command.credit_records,
+                command.credit_bytes,
+                unsent_max_bytes=self.context.limits.memory.stream_unsent_max_bytes,
+            ),
+            presence=Presence(command.max_poll_interval_ms, self.context.clock.now_ms()),
+            comparison=Comparison(pending=True, epochs=command.book_epochs),
+            gateway=gateway,
+            away=Away.after(former) if self.context.in_fleet and not gateway else None,
+        )
+        if former is None:
+            tell(self.context, self.group_id, GroupEvent.JOINED, session=session)
+        else:
+            self._replace(former, session)
+        self.dispatcher.joined(session)
+        if not gateway:
+            self._watch_polls(session)
+        idle.wake(self)
+        return session
+
+    def _replace(self, former: Session, session: Session) -> None:
+        """A member's new stream takes the place of its former one."""
+        former.presence.cancel_timers()
+        session.pace = former.pace
+        session.totals = former.totals
+        if former.channel is not None and former.channel is not session.channel:
+            stale, former.channel = former.channel, None
+            stale.end(MemberFencedError("a newer stream of this member id joined"))
+            if not former.is_lent:
+                self.peers.gone(former)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise StoreFencedError(
+                f"group {self.group_id!r} was deleted meanwhile; join again", retry_after_ms=100
+            )
+
+    def is_open(self, topic: str) -> bool:
+        """Whether all share-partitions of a topic are known."""
+        return self.opener.is_open(topic)
+
+    def opening(self, topics: set[str]) -> list[asyncio.Task[None]]:
+        """The tasks that open these topics."""
+        return self.opener.tasks(topics)
+
+    def session(self, member_id: str, member_epoch: int | None = None) -> Session:
+        """A member's session.
+
+        Raises:
+            UnknownMemberError: It has none: join first.
+            MemberFencedError: A later join exists.
+        """
+        session = self.sessions.get(member_id)
+        if session is None:
+            raise UnknownMemberError(
+                f"member {member_id!r} of group {self.group_id!r} is not known; join first"
+            )
+        if member_epoch is not None and member_epoch != session.member_epoch:
+            raise MemberFencedError(
+                f"member epoch {member_epoch} is not current ({session.member_epoch}); join again"
+            )
+        return session
+
+    def disconnected(self, session: Session) -> None:
+        """The stream broke: locks stay; the session ends after its timeout."""
+        if self.sessions.get(session.member_id) is not session:
+            return
+        session.channel = None
+        self.expire_later(session)
+        if not session.is_lent:
+            self.peers.gone(session)
+
+    def fenced(self, session: Session, error: SharecoordError) -> None:
+        """The member has a newer stream elsewhere, or its group is gone."""
+        channel = session.channel
+        self.disconnected(session)
+        if channel is not None:
+            channel.end(error)
+
+    def expire_later(self, session: Session, delay_s: float = 0.0) -> None:
+        """(Re)starts the session timeout of a member without a stream; 0 = the whole of it."""
+        if session.presence.expiry is not None:
+            session.presence.expiry.cancel()
+        delay_s = delay_s or self.config.session_timeout_ms / 1000
+        loop = asyncio.get_running_loop()
+        session.presence.expiry = loop.call_later(delay_s, self._session_ended, session)
+
+    def _session_ended(self, session: Session) -> None:
+        if not self.context.lease.store_ok:
+            # Nobody can join without the store: session timeouts stand still (design 5, Time).
+            self.expire_later(session)
+        elif left_s := self.peers.introduces_for_s(session.gateway):
+            # Its gateway stood still, or did not reach this owner, and has just come back.
+            self.expire_later(session, left_s)
+        elif self.sessions.get(session.member_id) is session:
+            log.info("session timed out", group=self.group_id, member=session.member_id)
+            self.leave(session, why="session timeout")
+
+    def remember(self, member: MemberRow) -> None:
+        """A member that is known from the store alone: its session ends after its timeout."""
+        here = member.gateway == self.context.coordinator_id or not self.context.in_fleet
+        session = session_of_row(member, self.context.clock.now_ms(), is_here=here)
+        self.dispatcher.joined(session)
+        self.expire_later(session)
+
+    def _watch_polls(self, session: Session) -> None:
+        """Looks again when `max.poll.interval.ms` since the member's last poll is over."""
+        idle_ms = self.context.clock.now_ms() - session.presence.last_poll_ms
+        delay_s = max((session.presence.max_poll_interval_ms - idle_ms) / 1000, POLL_LOOK_S_MIN)
+        loop = asyncio.get_running_loop()
+        session.presence.poll_timer = loop.call_later(delay_s, self._look_at_polls, session)
+
+    def _look_at_polls(self, session: Session) -> None:
+        """Takes a member out of the group that has not polled for so long."""
+        if self.sessions.get(session.member_id) is not session:
+            return
+        idle_ms = self.context.clock.now_ms() - session.presence.last_poll_ms
+        if idle_ms < session.presence.max_poll_interval_ms:
+            self._watch_polls(session)
+            return
+        log.warning("max.poll.interval.ms exceeded", group=self.group_id, member=session.member_id)
+        channel = session.channel
+        self.leave(session, why="max.poll.interval.ms")
+        if channel is not None:
+            channel.end(
+                UnknownMemberError(
+                    f"no poll for {idle_ms} ms (max.poll.interval.ms="
+                    f"{session.presence.max_poll_interval_ms}): the member was removed and its "
+                    "records released; poll more often or raise max.poll.interval.ms"
+                )
+            )
+
+    def offer(self, session: Session) -> None:
+        """A member may be able to take more, or less, than before."""
+        self.dispatcher.offer(session)
+
+    def polled(self, session: Session, *, polls: bool = True) -> None:
+        """The application took part: a lock that ran out before holds nothing up any more."""
+        session.presence.last_poll_ms = self.context.clock.now_ms()
+        self.dispatcher.took_part(session, polls=polls)
+
+    def leave(
+        self,
+        session: Session,
+        book: LockBook | None = None,
+        *,
+        why: str = "",
+    ) -> None:
+        """Removes a member; what it holds is released and counts (KIP-932, T11).
+
+        Args:
+            session: The member's.
+            book: What its application has; the rest never reached it, and goes back unseen
+                (design 5.3). None = nobody knows, all of it counts.
+            why: What ended its session; "" = it left.
+        """
+        if self.sessions.get(session.member_id) is not session:
+            return
+        session.presence.cancel_timers()
+        session.channel = None
+        if not session.is_lent:
+            self.peers.left(session, book)
+        self.dispatcher.left(session)
+        event = GroupEvent.SESSION_ENDED if why else GroupEvent.LEFT
+        tell(self.context, self.group_id, event, session=session, reason=why or None)
+        for actor in self.partitions.values():
+            if book is not None and actor.state is ActorState.ACTIVE:
+                actor.compare_lock_book(session.member_id, held_of(book, actor.key))
+            actor.release_member(session.member_id)
+        if self.peers.keeps(self.group_id, session.member_id, session.gateway):
+            committer = self.context.committer
+            committer.remove_member(self.group_id, session.member_id, session.member_epoch)
+
+    def hand_back(
+        self, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
+    ) -> None:
+        """Takes back unseen what was delivered to a front and never reached the member."""
+        actor = self.partitions.get(key.place)
+        if actor is not None:
+            actor.hand_back(session.member_id, ranges)
+        else:
+            self.peers.hand_back(self, session, key, ranges)
+
+    def subscribe(self, session: Session, topics: Sequence[str]) -> None:
+        """Replaces a member's topics; a stream that was replaced itself has no say any more."""
+        if self.sessions.get(session.member_id) is not session:
+            return
+        self.dispatcher.subscribed(session, topics)
+        idle.wake(self)
+        self.changed(session)
+
+    def pause(self, session: Session, places: frozenset[Place]) -> None:
+        """Replaces the share-partitions of which a member gets nothing."""
+        session.paused = places
+        self.changed(session)
+
+    def changed(self, session: Session) -> None:
+        """A member wants something else than before."""
+        if not session.is_lent:
+            self.peers.changed(self, session)
+        self.dispatcher.offer(session)
+
+    def assignment(self, session: Session) -> Assignment:
+        """What a member may receive from."""
+        return self.opener.assignment(session)
+
+    # -- acknowledgements -----------------------------------------------------------------------
+
+    def acknowledge(
+        self,
+        session: Session,
+        acknowledgements: Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]],
+        collector: Collector,
+        *,
+        busy_us: int = 0,
+        may_wait: bool = False,
+        is_sign: bool = True,
+    ) -> None:
+        """Settles ranges, partition by partition; the collector answers after the commit.
+
+        Args:
+            session: Who says it.
+            acknowledgements: (topic, topic id, partition, ranges).
+            collector: Sealed by this call.
+            busy_us: How long the application had records since it last said so; 0 = unknown.
+            may_wait: Whether the commit may wait for others (`CommitLimits.linger_ms`).
+            is_sign: Whether the application says it, not its SDK while it does not poll.
+        """
+        now_ms = self.context.clock.now_ms()
+        if is_sign:
+            self.polled(session, polls=False)
+        settled = on_way = 0
+        work_us = work_us_each(self.context, busy_us, acknowledgements)
+        for topic, topic_id, partition, ranges in acknowledgements:
+            actor = self.partitions.get((topic, partition))
+            owner = self.elsewhere.get((topic, partition))
+            if actor is None and owner is not None:
+                key = key_of(self.group_id, topic, topic_id, partition)
+                on_way += self.peers.settle(
+                    owner, session, key, ranges, collector, may_wait=may_wait
+                )
+                continue
+            error = why_not_served(self, actor, topic, topic_id, partition)
+            if error is not None or actor is None:
+                collector.expect()
+                key = key_of(self.group_id, topic, topic_id, partition)
+                collector.add(PartitionResult(key, error=error))
+                continue
+            settled += actor.acknowledge(
+                session, ranges, collector, may_wait=may_wait, work_us=work_us
+            )
+        if settled + on_way:
+            session.totals.acknowledged += settled + on_way
+            self.dispatcher.settled(session, settled, now_ms, busy_us, on_way=on_way)
+        collector.seal()
+
+    # -- dispatch -------------------------------------------------------------------------------
+
+    def wake(self, actor: PartitionActor, refunded: str | None = None) -> None:
+        """A share-partition may have something, or members hold less of it than before."""
+        self.dispatcher.wake(actor, refunded)
+
+    def schedule_pump(self) -> None:
+        """Looks for something to dispatch everywhere."""
+        self.dispatcher.wake_all()
+
+    def stop_dispatch(self) -> None:
+        """Nothing is acquired any more; the coordinator goes down."""
+        self.dispatcher.stop()
+
+    def stop_timers(self) -> None:
+        """Nothing happens by itself any more; what is not committed is forgotten."""
+        for session in self.sessions.values():
+            session.presence.cancel_timers()
+        for actor in self.partitions.values():
+            actor.deactivate(ActorState.CLOSED, "the coordinator ended")
+
+    def window_grows(self, record_locks_max: int) -> None:
+        """Lets a window that is not set by hand follow the members' pace (design 5.4)."""
+        present = self.settings.record_locks_max
+        if window_follows(present, record_locks_max):
+            self.settings = self.settings._replace(record_locks_max=record_locks_max)
+            for actor in self.partitions.values():
+                actor.apply_settings(self.settings)
+                self.dispatcher.wake(actor)
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    @property
+    def log_topics(self) -> set[str]:
+        """Topics that are read for their own sake: those of lanes are not among them."""
+        return {topic for topic in self.topic_ids if LANE_MARK not in topic}
+
+    @property
+    def topics(self) -> set[str]:
+        """Topics that members want."""
+        return set(self.dispatcher.topics)
+
+    def topic_found(self, topic: str, info: TopicInfo) -> None:
+        """Opens what is new of a topic, unless the group was deleted."""
+        if self.closed:
+            return
+        if self.topic_ids.get(topic, info.topic_id) != info.topic_id:
+            self.opener.stop(topic)
+        self.topic_ids[topic] = info.topic_id
+        self.partition_ids[topic] = info.partitions
+        self.peers.found_topic(self, topic)
+        self.opener.open(topic)
+
+    def names_served(self, topics: Iterable[str]) -> set[str]:
+        """What members of these topics are served from: the topics, and lanes."""
+        wanted = set(topics)
+        return wanted | {name for name in self.topic_ids if served_by(name) in wanted}
+
+    async def topic_gone(self, topic: str) -> None:
+        """The cluster does not have the topic any more; should it come back, it starts anew."""
+        self.opener.stop(topic)
+        del self.topic_ids[topic]
+        del self.partition_ids[topic]
+        self.peers.forget_topic(self, topic)
+        await log_changes.retire_topic(self.context, self, self.group_id, topic)
+        self.opener.tell_assignments(s for s in self.sessions.values() if topic in s.topics)
+
+    def forget(self, topics: Iterable[str], why: str) -> None:
+        """Takes topics out of the group; nothing of their state is written any more.
+
+        Whatever opens or loads them ends here too: nobody would stop what it brings to life.
+        """
+        for topic in set(topics):
+            self.opener.stop(topic)
+            self.topic_ids.pop(topic, None)
+            self.partition_ids.pop(topic, None)
+            for place in [place for place in self.partitions if place[0] == topic]:
+                self.forget_place(place, why)
+
+    def forget_place(self, place: Place, why: str) -> None:
+        """Takes a share-partition out of the group."""
+        actor = self.partitions.pop(place)
+        actor.deactivate(ActorState.CLOSED, why)
+        self.dispatcher.forget(actor)
+        self.peers.forget(actor.key)
+        self.shared_order.look_at(actor.key.home)
+        for session in self.sessions.values():
+            session.comparison.done.discard(place)
+
+    def close(self) -> None:
+        """The group is being deleted: all its work ends, and nobody comes in any more."""
+        self.closed = True
+        self.dispatcher.stop()
+        served = {topic for topic, _ in self.partitions}
+        known = served | self.topic_ids.keys() | set(self.opener.topics)
+        self.forget(known, "the group was deleted")
+        self.peers.closed(self)
+        for session in self.sessions.values():
+            session.presence.cancel_timers()
+            self.peers.gone(session)
+            channel, session.channel = session.channel, None
+            if channel is not None:
+                channel.end(StoreFencedError("the group was deleted meanwhile; join again"))
+        self.sessions.clear()
+
+    def new_actor(self, key: PartitionKey, partition_id: int) -> PartitionActor:
+        """A share-partition that is to be served here; `loading` brings it to life."""
+        actor = PartitionActor(
+            key,
+            partition_id,
+            self.context,
+            self.budget,
+            counts=(self.totals, self.chained),
+            sessions=self.sessions,
+            on_change=self.dispatcher.wake,
+            on_dropped=self.dropped,
+            on_timed_out=self.dispatcher.timed_out,
+            on_other_topic=self.topic_found,
+        )
+        actor.paused = self.pauses.of_place(*key.home) is not None
+        self.partitions[key.place] = actor
+        return actor
+
+    def activated(self, actor: PartitionActor) -> None:
+        """A share-partition is served from now on."""
+        place = actor.key.place
+        tell(self.context, self.group_id, GroupEvent.OWNED, place=place)
+        lock_books.compare_all(self, actor)
+        self.peers.claimed(self, actor)
+        # Who left while this was not served left its locks behind.
+        for member_id in actor.members() - self.sessions.keys():
+            actor.release_member(member_id)
+        if self.context.in_fleet:
+            # Its former owner may have heard of them until now: afresh at each claim (design 9).
+            for member_id in actor.members():
+                if self.sessions[member_id].channel is None:
+                    self.expire_later(self.sessions[member_id])
+        self.shared_order.joined(actor.key)
+        actor.log.start(committed=actor.reads_committed)
+        self.schedule_pump()
+
+    def dropped(self, actor: PartitionActor, error: SharecoordError) -> None:
+        """The incarnation of a share-partition failed: claim and load it anew."""
+        if self.partitions.get(actor.key.place) is not actor:
+            return
+        log.warning("share-partition dropped", partition=actor.key, why=str(error))
+        actor.deactivate(ActorState.LOADING)
+        self.shared_order.look_at(actor.key.home)
+        lock_books.compare_anew(self, actor)
+        loading.start_loading(self.context, self, actor, error)

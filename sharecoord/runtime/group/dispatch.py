@@ -1,0 +1,367 @@
+"""Fair dispatch: who gets the next records of a group (design 5).
+
+When less is available than wanted, no member gets more than its share of what is there, and none
+waits while another holds more than its share of the window.
+
+What has nothing to do costs nothing: members wait in a queue per topic from the moment at which
+they can take something until they are served, and partitions are looked at only while they have
+something. So a turn costs what it hands out, with ten members as with ten thousand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from itertools import repeat
+from typing import NamedTuple
+
+from sharecoord.core.dispatch.fair_share import fair_parts, jain_index
+from sharecoord.runtime.group.group import Group
+from sharecoord.runtime.group.settings import why_unserved, window_records
+from sharecoord.runtime.member.session import Hindrance, Session
+from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.claimed import ActorState
+
+ALONE_LOOK_MAX = 100
+"""In a group with more members, gone ones included, none counts as alone: a look stays cheap."""
+
+Waiting = OrderedDict[Session, None]
+
+
+class Wanted(NamedTuple):
+    """What a member could have taken in an interval, and what it was handed; in records."""
+
+    session: Session
+    demand: int
+    got: int
+
+
+class Dispatcher:
+    """The queues of one group; see the module."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._waiting: dict[str, Waiting] = {}
+        """By topic: who can take something, who waits longest first."""
+        self._ready: dict[PartitionActor, None] = {}
+        """What may have something to hand out."""
+        self._woken: dict[PartitionActor, None] = {}
+        """Of which members may hold less than in the last turn."""
+        self._freed: dict[str, None] = {}
+        """Who got credit back since the last turn."""
+        self._scheduled = False
+        self._all = False
+        self._stopped = False
+        self.fairness: float | None = None
+        """Jain's index of the last interval; None = nothing was wanted, or nothing handed out."""
+        self.topics: Counter[str] = Counter()
+        """How many members want each topic; only topics that somebody wants."""
+        self._holds: dict[Session, int] = {}
+        self.holds_total = 0
+        """How many records the members together may hold."""
+
+    # -- what happened --------------------------------------------------------------------------
+
+    def joined(self, session: Session) -> None:
+        """A member came, or came back with another stream."""
+        former = self._group.sessions.get(session.member_id)
+        if former is not None:
+            self._waits_no_more(former)
+            self.topics -= Counter(former.topics)
+            self.holds_total -= self._holds.pop(former)
+        self._group.sessions[session.member_id] = session
+        is_paused = self._group.pauses.of_member(session.member_id) is not None
+        session.hinder(Hindrance.PAUSED, holds=is_paused)
+        self.topics.update(session.topics)
+        self._count(session)
+
+    def left(self, session: Session) -> None:
+        """A member went."""
+        del self._group.sessions[session.member_id]
+        self._waits_no_more(session)
+        self.topics -= Counter(session.topics)
+        self._forget_unwanted()
+        self.holds_total -= self._holds.pop(session)
+
+    def subscribed(self, session: Session, topics: Iterable[str]) -> None:
+        """A member wants other topics from now on."""
+        self._waits_no_more(session)
+        self.topics -= Counter(session.topics)
+        session.topics = frozenset(topics)
+        self.topics.update(session.topics)
+        self._forget_unwanted()
+
+    def _forget_unwanted(self) -> None:
+        """Nobody waits for a topic that no member wants."""
+        self._waiting = {t: queue for t, queue in self._waiting.items() if t in self.topics}
+
+    def settled(
+        self, session: Session, here: int, now_ms: int, busy_us: int, *, on_way: int
+    ) -> None:
+        """A member has worked off records: its pace, and the window that follows it.
+
+        Args:
+            session: The member's.
+            here: Records of own share-partitions, which it holds no longer.
+            now_ms: By the clock of locks.
+            busy_us: How long the application had them; 0 = unknown.
+            on_way: Records of which other owners are told now: it still holds them in our book.
+        """
+        records, drained = here + on_way, self._held(session) <= on_way
+        if busy_us:
+            lock_ms = self._group.config.lock_duration_ms
+            session.pace.worked(records, busy_us / 1000, drained=drained, lock_ms=lock_ms)
+        else:
+            session.pace.finished(records, now_ms, drained=drained)
+        self._count(session)
+        self._group.window_grows(
+            window_records(self._group.config, self.holds_total, len(self._group.sessions))
+        )
+
+    def offer(self, session: Session) -> None:
+        """A member may be able to take more, or less, than before."""
+        session.is_alone = self._is_alone(session)
+        if session.away is not None:
+            has_backlog = any(_has_something(actor) for actor in self._ready)
+            self._group.peers.balance(self._group, session, has_backlog=has_backlog)
+        wanted = session.wants(self._held(session))
+        session.share.wants(wanted)
+        if wanted <= 0:
+            self._waits_no_more(session)
+            if session.is_lent or self._all:
+                # Its gateway may not know yet that there is something to lend for; nor does this
+                # one before it has looked at what came while nobody was there.
+                self._schedule()
+            return
+        for topic in session.topics:
+            self._waiting.setdefault(topic, OrderedDict()).setdefault(session, None)
+        self._schedule()
+
+    def timed_out(self, member_ids: Iterable[str]) -> None:
+        """Locks of members ended by themselves: they get nothing until they `took_part`."""
+        for member_id in member_ids:
+            session = self._group.sessions.get(member_id)
+            if session is not None:
+                session.timed_out()
+                self._group.peers.timed_out(session)
+
+    def stopped_polling(self, session: Session) -> None:
+        """A member's SDK handed back what its application did not take: it gets nothing more."""
+        was_new = session.pace.is_new
+        self.timed_out([session.member_id])
+        # Nothing ran out: a program that takes long to start is as new as before.
+        session.pace.forgotten = not was_new
+        session.hindrances.add(Hindrance.NOT_POLLING)
+
+    def took_part(self, session: Session, *, polls: bool) -> None:
+        """A member's application gave a sign; `polls` = it asks for records."""
+        over = {Hindrance.TIMED_OUT, Hindrance.NOT_POLLING} if polls else {Hindrance.TIMED_OUT}
+        if session.hindrances & over:
+            session.hindrances -= over
+            self.offer(session)
+
+    def wake(self, actor: PartitionActor, refunded: str | None = None) -> None:
+        """A partition may have something, or members hold less of it than before.
+
+        Args:
+            actor: The partition.
+            refunded: Who was given credit back.
+        """
+        self._ready[actor] = self._woken[actor] = None
+        if refunded is not None:
+            self._freed[refunded] = None
+        self._schedule()
+
+    def forget(self, actor: PartitionActor) -> None:
+        """A partition left the group: nobody will wait for it, so no turn would drop it."""
+        self._ready.pop(actor, None)
+        self._woken.pop(actor, None)
+
+    def wake_all(self) -> None:
+        """Looks at everything anew, once in this turn of the loop: after what is rare."""
+        self._all = True
+        self._schedule()
+
+    def waiting(self, topic: str) -> int:
+        """How many members could take something of a topic at once."""
+        return len(self._waiting.get(topic, ()))
+
+    def stop(self) -> None:
+        """Nothing is acquired any more."""
+        self._stopped = True
+
+    def _held(self, session: Session) -> int:
+        return self._group.held(session)
+
+    def _is_alone(self, session: Session) -> bool:
+        """Whether a member of unknown pace is the only one that is there for its topics."""
+        sessions = self._group.sessions
+        if not session.pace.is_new or len(sessions) > ALONE_LOOK_MAX:
+            return False
+        return all(
+            other is session or other.channel is None or other.topics.isdisjoint(session.topics)
+            for other in sessions.values()
+        )
+
+    def _count(self, session: Session) -> None:
+        """Keeps the sum of what members may hold right."""
+        self.holds_total += session.holds_max - self._holds.get(session, 0)
+        self._holds[session] = session.holds_max
+
+    def _waits_no_more(self, session: Session) -> None:
+        """Who could not be served may have been the last to wait: gateways are told so."""
+        if self._withdraw(session):
+            self._schedule()
+
+    def _withdraw(self, session: Session) -> bool:
+        found = [waiting for waiting in self._waiting.values() if session in waiting]
+        for waiting in found:
+            del waiting[session]
+        return bool(found)
+
+    # -- handing out ----------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Dispatches in this turn of the loop, once."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _may_hand_out(self) -> bool:
+        group, context = self._group, self._group.context
+        if group.pauses.group or self._stopped or not group.sessions:
+            return False
+        if group.unused_settings and why_unserved(group.unused_settings):
+            # A guarantee hangs on a setting that this release can not read.
+            return False
+        if group.peers.is_blind:
+            # Woken by the next look: a pause must not be overlooked for as long as it takes.
+            return False
+        if context.lease.has_lapsed:
+            # Woken by the next renewal: another coordinator may serve the group by now.
+            return False
+        if context.committer.behind:
+            context.committer.when_unblocked(self._schedule)
+            return False
+        return True
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        group = self._group
+        if not group.sessions:
+            group.peers.unmet(group.group_id, {})
+        if not self._may_hand_out():
+            return
+        if self._all:
+            self._all = False
+            for session in group.sessions.values():
+                self.offer(session)
+            self._ready.update(dict.fromkeys(group.partitions.values()))
+        self._offer_freed()
+        if any(self._waiting.values()):
+            for actor in list(self._ready):
+                if waiting := self._waiting.get(actor.key.served):
+                    self._hand_out_of(actor, waiting)
+        if group.context.in_fleet:
+            self._tell_unmet()
+
+    def _tell_unmet(self) -> None:
+        """Tells gateways for which topics there is more than their members were lent credit for."""
+        unmet = dict.fromkeys(self.topics, 0)
+        for actor in self._ready:
+            topic = actor.key.served
+            if topic in unmet and not self._waiting.get(topic) and _has_something(actor):
+                unmet[topic] += actor.available()
+        self._group.peers.unmet(self._group.group_id, unmet)
+
+    def _hand_out_of(self, actor: PartitionActor, waiting: Waiting) -> None:
+        """Hands out what a partition has; one that has more goes behind those not yet asked."""
+        self._ready.pop(actor, None)
+        if _has_something(actor):
+            self._hand_out(actor, waiting)
+            if _has_something(actor):
+                self._ready[actor] = None
+
+    def _offer_freed(self) -> None:
+        """Whoever holds less than before may take more: once a turn, whatever has come together."""
+        freed, self._freed = self._freed, {}
+        woken, self._woken = self._woken, {}
+        for actor in woken:
+            if actor.partition is not None:
+                freed.update(dict.fromkeys(actor.partition.window.take_freed()))
+        for member_id in freed:
+            session = self._group.sessions.get(member_id)
+            if session is not None:
+                self.offer(session)
+
+    def _hand_out(self, actor: PartitionActor, waiting: Waiting) -> None:
+        """Rounds of equal parts, until nothing is there or nobody wants it."""
+        place, topic = actor.key.place, actor.key.served
+        while waiting and (available := actor.available()) > 0:
+            fair = max(1, available // len(waiting))
+            sent = 0
+            later: list[Session] = []
+            for _ in range(len(waiting)):
+                session, _ = waiting.popitem(last=False)
+                if not _belongs(session, self._group.sessions, topic):
+                    continue
+                session.is_alone = session.is_alone and self._is_alone(session)
+                holding, got = self._held(session), 0
+                if place in session.comparison.done and not session.pauses(actor.key):
+                    got = _serve(actor, session, fair, holding)
+                    sent += got
+                if session.wants(holding + got) > 0:
+                    later.append(session)
+                else:
+                    self._withdraw(session)
+                if sent >= available:
+                    break
+            waiting.update(dict.fromkeys(later))
+            if not sent:
+                break
+
+    # -- how fair it was ------------------------------------------------------------------------
+
+    def measure(self) -> list[Wanted]:
+        """Ends an interval (design 5, "Measured"): `fairness`, and each member's `share.ratio`.
+
+        Returns:
+            The members that wanted something.
+        """
+        sessions = self._group.sessions.values()
+        for session in sessions:
+            session.share.ratio = None
+        wanted = [Wanted(s, s.share.demand, s.share.got) for s in sessions if s.share.demand > 0]
+        parts = fair_parts([each.demand for each in wanted], [each.got for each in wanted])
+        self.fairness = jain_index(parts) if parts else None
+        for each, part in zip(wanted, parts or repeat(None, len(wanted)), strict=True):
+            each.session.share.ratio = part
+            each.session.share.next_interval()
+        return wanted
+
+
+def _has_something(actor: PartitionActor) -> bool:
+    return actor.state is ActorState.ACTIVE and actor.available() > 0
+
+
+def _belongs(session: Session, sessions: Mapping[str, Session], topic: str) -> bool:
+    """Whether a member that waited is still one, and still wants this topic."""
+    return sessions.get(session.member_id) is session and topic in session.topics
+
+
+def _serve(actor: PartitionActor, session: Session, fair: int, holding: int) -> int:
+    """Up to `fair` records for one member, in batches."""
+    got_total = 0
+    while got_total < fair:
+        wanted = min(
+            session.wants(holding + got_total), fair - got_total, session.batch_records_max
+        )
+        if wanted <= 0:
+            break
+        got = actor.acquire(session, wanted)
+        if not got:
+            break
+        got_total += got
+    session.share.gets(got_total)
+    return got_total

@@ -1,0 +1,235 @@
+"""What all parts of a group share, and what a group asks of the other coordinators of a fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from sharecoord.config.group import GroupConfig, UnusedSetting
+from sharecoord.core.changes import MemberRow, PartitionKey, key_of
+from sharecoord.core.delivery import LostRange
+from sharecoord.core.dispatch.pauses import Pauses
+from sharecoord.core.fleet.held_book import LockBook
+from sharecoord.core.fleet.lending import HERE
+from sharecoord.core.partition.decisions import AcknowledgedRange, AcquiredRange
+from sharecoord.core.settings import PartitionSettings
+from sharecoord.errors import SharecoordError
+from sharecoord.ports import TopicInfo
+from sharecoord.runtime.kernel.budget import GroupBudget
+from sharecoord.runtime.kernel.context import Context
+from sharecoord.runtime.member.session import Session
+from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.collector import Collector
+
+Place = tuple[str, int]
+"""A topic, or a lane, and a partition."""
+
+
+class Peers:
+    """The other coordinators, as a group sees them. This class: there are none."""
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the others may have changed, or paused, something long ago."""
+        return False
+
+    # -- who serves what ------------------------------------------------------------------------
+
+    def owner_of(self, key: PartitionKey) -> str:
+        """Who should own a share-partition: `HERE`, or another's id."""
+        return HERE
+
+    def found_topic(self, group: Group, topic: str) -> None:
+        """A group has come to know a topic, or partitions of it."""
+
+    def forget_topic(self, group: Group, topic: str) -> None:
+        """The cluster does not have the topic any more: nobody owns anything of it."""
+
+    def claimed(self, group: Group, actor: PartitionActor) -> None:
+        """A share-partition is served here from now on: its members' gateways are asked."""
+
+    def forget(self, key: PartitionKey) -> None:
+        """A share-partition is not served here any more."""
+
+    def closed(self, group: Group) -> None:
+        """The group was deleted."""
+
+    def look_at_store(self) -> None:
+        """The store has news for everybody, this coordinator included."""
+
+    def tell_news(self) -> None:
+        """Tells the others that the store has news."""
+
+    # -- members --------------------------------------------------------------------------------
+
+    def keeps(self, group_id: str, member_id: str, gateway: str) -> bool:
+        """Whether this coordinator takes a member out of its group when its session ends."""
+        return True
+
+    def introduces_for_s(self, gateway: str) -> float:
+        """For how long a gateway, whose link is new, may still have members to introduce."""
+        return 0.0
+
+    async def introduce(self, group: Group, session: Session) -> list[LostRange]:
+        """Tells the others of a member that joined here; returns what it lost of its lock book."""
+        return []
+
+    def changed(self, group: Group, session: Session) -> None:
+        """A member with its stream here wants other topics, or paused other partitions."""
+
+    def gone(self, session: Session) -> None:
+        """The stream of a member has ended here."""
+
+    def left(self, session: Session, book: LockBook | None) -> None:
+        """A member leaves; `book` is what its application has, as far as it is known."""
+
+    def timed_out(self, session: Session) -> None:
+        """A lock of a member ended by itself: whoever serves it, it gets nothing more."""
+
+    # -- credit and records ---------------------------------------------------------------------
+
+    def balance(self, group: Group, session: Session, *, has_backlog: bool) -> None:
+        """Lends what a member can take now to the owners of what it wants.
+
+        Args:
+            group: The member's.
+            session: The member.
+            has_backlog: Whether own share-partitions have more than they could hand out.
+        """
+
+    def unmet(self, group_id: str, records: Mapping[str, int]) -> None:
+        """Tells of records of a group that no credit was lent for.
+
+        Args:
+            group_id: The group.
+            records: By topic that its members want; of all others there are none.
+        """
+
+    def settle(
+        self,
+        owner_id: str,
+        session: Session,
+        key: PartitionKey,
+        ranges: Sequence[AcknowledgedRange],
+        collector: Collector,
+        *,
+        may_wait: bool,
+    ) -> int:
+        """Passes acknowledgements on to their owner; returns how many records they settle."""
+        raise AssertionError(f"{owner_id} owns {key}, and there is no other coordinator")
+
+    def hand_back(
+        self, group: Group, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
+    ) -> None:
+        """What came from another coordinator and never reached its member goes back unseen."""
+
+
+NOBODY = Peers()
+
+
+class Group(ABC):
+    """One share group: what its parts know of it, and what they ask of the whole."""
+
+    def __init__(self, context: Context, group_id: str, peers: Peers) -> None:
+        self.context = context
+        self.group_id = group_id
+        self.peers = peers
+        self.config, self.unused_settings = GroupConfig(), tuple[UnusedSetting, ...]()
+        self.settings = PartitionSettings()
+        self.pauses = Pauses(())
+        self.budget = GroupBudget(context.budget)
+        self.sessions: dict[str, Session] = {}
+        self.partitions: dict[Place, PartitionActor] = {}
+        """What is served here, or about to be."""
+        self.totals: dict[str, int] = {}
+        """Records that members hold in all partitions; kept by their windows."""
+        self.chained: dict[str, int] = {}
+        """Those of them that wait for earlier records of their keys."""
+        self.topic_ids: dict[str, str] = {}
+        """Of topics and lanes that the cluster has."""
+        self.partition_ids: dict[str, tuple[int, ...]] = {}
+        self.owners: dict[str, frozenset[str]] = {}
+        """In a fleet, by topic: the owners of what its members are served, `HERE` included."""
+        self.owners_by_name: dict[str, frozenset[str]] = {}
+        """The same of the topic alone, and of each lane (`PartitionKey.name`)."""
+        self.elsewhere: dict[Place, str] = {}
+        """In a fleet: the owners of what is not to be served here."""
+
+    # -- what is known --------------------------------------------------------------------------
+
+    def held(self, session: Session) -> int:
+        """Records that a member holds, of all owners, as far as they take up its room.
+
+        What waits behind earlier records of its key does not, up to a bound: what comes after it
+        may be for handlers that have nothing to do.
+        """
+        here = self.totals.get(session.member_id, 0)
+        if chained := self.chained.get(session.member_id, 0):
+            here -= min(chained, session.pace.chained_max)
+        return here + session.away.held(self.elsewhere) if session.away else here
+
+    def keys_of(self, topic: str) -> list[PartitionKey]:
+        """The share-partitions of a topic, whoever owns them."""
+        topic_id = self.topic_ids.get(topic)
+        if topic_id is None:
+            return []
+        partitions = self.partition_ids[topic]
+        return [key_of(self.group_id, topic, topic_id, each) for each in partitions]
+
+    def knows(self, place: Place) -> bool:
+        """Whether a topic, or a lane, is known to have a partition."""
+        return place in self.elsewhere or place[1] in self.partition_ids.get(place[0], ())
+
+    @property
+    @abstractmethod
+    def topics(self) -> set[str]:
+        """Topics that members want."""
+
+    @abstractmethod
+    def is_open(self, topic: str) -> bool:
+        """Whether all share-partitions of a topic are known."""
+
+    @abstractmethod
+    def opening(self, topics: set[str]) -> list[asyncio.Task[None]]:
+        """The tasks that open these topics."""
+
+    # -- members --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def offer(self, session: Session) -> None:
+        """A member may be able to take more, or less, than before."""
+
+    @abstractmethod
+    def fenced(self, session: Session, error: SharecoordError) -> None:
+        """The member has a newer stream elsewhere, or its group is gone."""
+
+    @abstractmethod
+    def remember(self, member: MemberRow) -> None:
+        """Takes in a member that is known from the store alone."""
+
+    # -- share-partitions -----------------------------------------------------------------------
+
+    @abstractmethod
+    def wake(self, actor: PartitionActor, refunded: str | None = None) -> None:
+        """A share-partition may have something, or members hold less of it than before."""
+
+    @abstractmethod
+    def window_grows(self, record_locks_max: int) -> None:
+        """Lets a window that is not set by hand follow the members' pace."""
+
+    @abstractmethod
+    def topic_found(self, topic: str, info: TopicInfo) -> None:
+        """Opens what is new of a topic: another id is another life of it."""
+
+    @abstractmethod
+    def new_actor(self, key: PartitionKey, partition_id: int) -> PartitionActor:
+        """A share-partition that is to be served here; `loading` brings it to life."""
+
+    @abstractmethod
+    def activated(self, actor: PartitionActor) -> None:
+        """A share-partition is served from now on."""
+
+    @abstractmethod
+    def forget_place(self, place: Place, why: str) -> None:
+        """Takes a share-partition out of the group."""

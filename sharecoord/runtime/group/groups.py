@@ -1,0 +1,204 @@
+"""The groups of a coordinator: made at their first use, joined, and taken out when deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from weakref import WeakValueDictionary
+
+import structlog
+
+from sharecoord.core.changes import GroupRow
+from sharecoord.core.delivery import LostRange
+from sharecoord.errors import (
+    DrainingError,
+    GroupNotFoundError,
+    KafkaUnavailableError,
+    LimitExceededError,
+    StoreFencedError,
+)
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.group.group import Peers
+from sharecoord.runtime.kernel.context import Context
+from sharecoord.runtime.member.channel import MemberChannel
+from sharecoord.runtime.member.session import JoinCommand, Session
+
+log = structlog.get_logger(__name__)
+
+JOIN_LIVES_MAX = 3
+"""A join that meets a deletion of its group goes on in the next life of it; so often, then its
+caller is told to try again: an operator who deletes in a loop must not hold streams for ever."""
+
+
+class Groups(Mapping[str, GroupActor]):
+    """See the module; by name, those that are known here."""
+
+    def __init__(self, context: Context, peers: Peers) -> None:
+        self._context = context
+        self.peers = peers
+        self._actors: dict[str, GroupActor] = {}
+        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.draining = False
+        """The coordinator goes down: nobody joins any more."""
+        self.topics_wanted = asyncio.Event()
+        """Members want topics that may not be open."""
+
+    def __getitem__(self, group_id: str) -> GroupActor:
+        return self._actors[group_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._actors)
+
+    def __len__(self) -> int:
+        return len(self._actors)
+
+    async def load(self) -> None:
+        """Takes in all groups that the store has, when the coordinator starts."""
+        rows = await self._context.caller.call(self._context.store.load_groups)
+        for row in rows:
+            self._actors[row.group_id] = GroupActor(self._context, row, self.peers)
+
+    def remove(self, group: GroupActor) -> None:
+        """A group was deleted: its work ends, and the next use of its name makes a new one."""
+        if self._actors.get(group.group_id) is group:
+            del self._actors[group.group_id]
+        group.close()
+
+    async def open(self, group_id: str) -> GroupActor:
+        """The group's actor; made on first use.
+
+        Raises:
+            LimitExceededError: It is new, and there are as many as there may be.
+        """
+        found = self._actors.get(group_id)
+        if found is not None:
+            return found
+        async with self.making(group_id):
+            found = self._actors.get(group_id)
+            if found is None:
+                self.check_room(group_id)
+                row: GroupRow = await self._context.caller.call(
+                    self._context.store.ensure_group, group_id
+                )
+                found = self._actors[group_id] = GroupActor(self._context, row, self.peers)
+        return found
+
+    async def stored(self, group_id: str) -> GroupActor | None:
+        """The actor of a group that the store has; unlike `open` it makes none there.
+
+        Raises:
+            LimitExceededError: As `open`.
+        """
+        async with self.making(group_id):
+            rows = await self._context.caller.call(self._context.store.load_groups)
+            row = next((row for row in rows if row.group_id == group_id), None)
+            if row is not None and group_id not in self._actors:
+                self.check_room(group_id)
+                self._actors[group_id] = GroupActor(self._context, row, self.peers)
+        return self._actors.get(group_id)
+
+    def check_room(self, group_id: str) -> None:
+        """Whether a group is there, or may be made.
+
+        Raises:
+            LimitExceededError: There are as many as there may be.
+        """
+        if group_id not in self._actors and len(self._actors) >= self._context.limits.groups_max:
+            raise LimitExceededError(
+                f"group {group_id!r} is new and there are {len(self._actors)} groups already; "
+                "delete those that nobody uses, or raise limits.groups.max",
+                retry_after_ms=5_000,
+            )
+
+    def making(self, group_id: str) -> asyncio.Lock:
+        """Who holds this makes or deletes the group: nobody else does meanwhile."""
+        return self._making.setdefault(group_id, asyncio.Lock())
+
+    async def existing(self, group_id: str) -> GroupActor:
+        """The actor of a group that is there.
+
+        Raises:
+            GroupNotFoundError: There is none of that name.
+        """
+        found = self._actors.get(group_id)
+        if found is None:
+            raise GroupNotFoundError(
+                f"there is no share group {group_id!r}; it is made when its first member joins"
+            )
+        return found
+
+    async def join(
+        self, group_id: str, command: JoinCommand, channel: MemberChannel | None
+    ) -> tuple[GroupActor, Session, list[LostRange]]:
+        """Brings a member into its group and opens the topics it wants.
+
+        A group that is deleted meanwhile is made again, as if the join had come after.
+
+        Raises:
+            DrainingError: This coordinator is going down.
+            LimitExceededError: Too many files are open for one more.
+            SharecoordError: As `GroupActor.join`.
+        """
+        if self.draining:
+            raise DrainingError("this coordinator is shutting down", retry_after_ms=1000)
+        self._check_files(group_id, command.member_id)
+        for lives_left in reversed(range(JOIN_LIVES_MAX)):
+            group = await self.open(group_id)
+            await self._open_topics(group, command.topics)
+            try:
+                session, lost = await group.join(command, channel)
+            except StoreFencedError:
+                if not group.closed or not lives_left:
+                    raise
+                log.info("joining a group that was deleted meanwhile: a new one", group=group_id)
+            else:
+                self.topics_wanted.set()
+                return group, session, lost
+        raise AssertionError("the last attempt returns or raises")
+
+    def _check_files(self, group_id: str, member_id: str) -> None:
+        """Whether a member that is not known yet may take what it needs of open files."""
+        group = self._actors.get(group_id)
+        sessions = () if group is None else group.sessions
+        if self._context.files is not None and member_id not in sessions:
+            self._context.files.check_member(needs_reader=not sessions)
+
+    async def admit(
+        self,
+        group_id: str,
+        command: JoinCommand,
+        channel: MemberChannel,
+        *,
+        epoch: int,
+        gateway: str,
+    ) -> tuple[GroupActor, Session, list[LostRange]]:
+        """Takes in a member whose gateway is another coordinator, and opens the topics it wants.
+
+        Raises:
+            DrainingError: This coordinator is going down.
+            SharecoordError: As `GroupActor.admit`.
+        """
+        if self.draining:
+            raise DrainingError("this coordinator is shutting down", retry_after_ms=1000)
+        group = await self.open(group_id)
+        await self._open_topics(group, command.topics)
+        session, lost = await group.admit(command, channel, epoch, gateway=gateway)
+        self.topics_wanted.set()
+        return group, session, lost
+
+    async def _open_topics(self, group: GroupActor, topics: Sequence[str]) -> None:
+        """Starts to open topics that the group does not serve yet; waits for Kafka's answer."""
+        missing = [topic for topic in topics if topic not in group.topic_ids]
+        if not missing:
+            return
+        try:
+            found = await self._context.catalog.describe(missing)
+        except KafkaUnavailableError as error:
+            log.warning("topics not known yet", topics=missing, why=error.message)
+            return
+        for topic, info in found.items():
+            group.topic_found(topic, info)
+
+    def subscription_changed(self, group: GroupActor, session: Session) -> None:
+        """A member wants other topics: open what is new of them."""
+        self._context.spawn(self._open_topics(group, sorted(session.topics)), "subscribe")

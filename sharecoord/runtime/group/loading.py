@@ -1,0 +1,247 @@
+"""Claims share-partitions and brings them to life: rows, start offsets, lock grace, reading.
+
+A reload after a failed commit is the same, as a claim that shows the former incarnation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from sharecoord.config.group import IsolationLevel
+from sharecoord.core.changes import (
+    LoadedPartition,
+    PartitionClaim,
+    PartitionHead,
+    PartitionKey,
+    PartitionRelease,
+    PartitionStart,
+)
+from sharecoord.core.fleet.lending import HERE
+from sharecoord.core.partition.share_partition import SharePartition
+from sharecoord.core.partition.start_offset import resolve_start
+from sharecoord.core.states import Ordering
+from sharecoord.errors import (
+    MemberFencedError,
+    NotOwnerError,
+    SharecoordError,
+    StoreFatalError,
+)
+from sharecoord.ports import EARLIEST, LATEST, OffsetQuery
+from sharecoord.runtime.group import log_changes
+from sharecoord.runtime.group.group import Group
+from sharecoord.runtime.kernel.context import Context
+from sharecoord.runtime.partition import parking
+from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.claimed import ActorState
+from sharecoord.runtime.partition.recovery import ranges_of
+
+log = structlog.get_logger(__name__)
+
+RETRY_DELAY_S = 0.1
+"""First wait after a failed attempt; doubles."""
+
+RETRY_DELAY_MAX_S = 2.0
+
+
+def start_loading(
+    context: Context,
+    group: Group,
+    actor: PartitionActor,
+    dropped: SharecoordError | None = None,
+) -> None:
+    """Loads in a task of its own, which ends with the actor; a claim shows what it was before.
+
+    Args:
+        context: Ports.
+        group: The group of the share-partition.
+        actor: What is loaded.
+        dropped: What ended its last incarnation. When the store refused its changes, it waits.
+    """
+    wait_s = 0.0
+    if dropped is not None:
+        wait_s = actor.load.refusals.wait_s(dropped, asyncio.get_running_loop().time())
+    if wait_s and dropped is not None:
+        actor.stopped_reason = f"the store refuses its changes; again in {wait_s:g} s: {dropped}"
+    previous = actor.incarnation or None
+    work = load(context, group, actor, previous_incarnation=previous, wait_s=wait_s)
+    actor.load.task = context.spawn(work, f"load-{actor.key.name}-{actor.key.partition}")
+
+
+async def load(
+    context: Context,
+    group: Group,
+    actor: PartitionActor,
+    *,
+    previous_incarnation: int | None = None,
+    wait_s: float = 0.0,
+) -> None:
+    """Loads until it succeeds, or until another coordinator turns out to own the partition."""
+    delay_s = RETRY_DELAY_S
+    if wait_s:
+        await asyncio.sleep(wait_s)
+        actor.stopped_reason = ""
+    # One number for all attempts: a claim whose outcome is not known is made again, not fenced.
+    incarnation = context.new_incarnation()
+    while True:
+        try:
+            await _load_once(
+                context,
+                group,
+                actor,
+                incarnation=incarnation,
+                previous_incarnation=previous_incarnation,
+            )
+        except NotOwnerError as error:
+            if group.peers.owner_of(actor.key) != HERE:
+                log.warning("stood down", partition=actor.key, why=error.message)
+                actor.deactivate(ActorState.CLOSED, error.message)
+                group.forget_place(actor.key.place, error.message)
+                return
+            # Its former owner serves it until it has given it free, or its lease has ended. Alone,
+            # it was a late word of this coordinator's own former process.
+            incarnation, previous_incarnation = context.new_incarnation(), None
+        except StoreFatalError:
+            raise
+        except SharecoordError as error:
+            log.warning("loading failed", partition=actor.key, why=error.message)
+        except Exception:
+            log.exception("loading failed", partition=actor.key)
+        else:
+            return
+        actor.load.freed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await actor.load.freed.wait()
+        delay_s = min(delay_s * 2, RETRY_DELAY_MAX_S)
+
+
+async def _load_once(
+    context: Context,
+    group: Group,
+    actor: PartitionActor,
+    *,
+    incarnation: int,
+    previous_incarnation: int | None,
+) -> None:
+    claim = PartitionClaim(
+        actor.partition_id,
+        incarnation,
+        previous_incarnation,
+        parking.delayed_max(context, group.settings),
+    )
+    asked_ms = context.clock.now_ms()
+    loaded = await context.calls.claims.ask(claim)
+    if loaded is None:
+        raise NotOwnerError("another coordinator claimed the share-partition")
+    context.clock.measured(loaded.store_now_ms, asked_ms=asked_ms)
+    if context.lanes is not None and group.settings.ordering is Ordering.KEY:
+        # Whoever had a lane before this claim may have keys out.
+        await context.lanes.ask(None)
+    if loaded.row.stopped_reason:
+        actor.deactivate(ActorState.STOPPED, loaded.row.stopped_reason)
+        if context.in_fleet:
+            # Nobody serves it: whoever should when it goes on must not wait for this coordinator.
+            release = PartitionRelease(actor.partition_id, loaded.row.owner_epoch)
+            await context.caller.call(context.store.release_partitions, [release])
+        return
+    log_start, log_end = await _log_bounds(context, group, actor.key)
+    truncated_at = await log_changes.judge_log_end(
+        context, actor, loaded.row, log_end, committed=_reads_committed(group)
+    )
+    head = loaded.row.head
+    if head is None:
+        start = log_start
+        if not loaded.row.starts_at_zero:
+            at_time = await _offset_for_time(context, group, actor.key)
+            start = resolve_start(group.config.auto_offset_reset, log_start, log_end, at_time)
+        head = PartitionHead(start, start, -1, 0, 0)
+        begin = PartitionStart(actor.partition_id, loaded.row.owner_epoch, head)
+        if not await context.calls.starts.ask(begin):
+            raise NotOwnerError("another coordinator initialised the share-partition")
+    if context.in_fleet:
+        await _meet_holders(context, group, loaded)
+    _activate(context, group, actor, loaded, head, incarnation)
+    actor.log.end_offset = actor.log.bound.cap(log_end)
+    if truncated_at is not None:
+        actor.log.truncated(truncated_at)
+    actor.log.start_moved(log_start)
+    actor.log.ends_at(log_end)
+    assert actor.partition is not None, "activated above"
+    # What the log has lost meanwhile is nobody's work.
+    actor.books.letters.done_at_load = actor.partition.window.done
+    group.activated(actor)
+
+
+async def _meet_holders(context: Context, group: Group, loaded: LoadedPartition) -> None:
+    """Who holds something and is not known here joined at another coordinator (design 9).
+
+    Whose stream here is not its newest either: nobody must go by the lock book of the old one.
+    """
+    holders = loaded.in_flight.members
+    for member in await context.calls.members.ask(None) if holders else ():
+        if member.member_id not in holders or member.group_id != loaded.row.key.group_id:
+            continue
+        known = group.sessions.get(member.member_id)
+        if known is not None and known.member_epoch < member.member_epoch:
+            group.fenced(known, MemberFencedError("a newer stream of this member id joined"))
+            known.presence.cancel_timers()
+            group.remember(member)
+        elif known is None:
+            group.remember(member)
+
+
+def _activate(
+    context: Context,
+    group: Group,
+    actor: PartitionActor,
+    loaded: LoadedPartition,
+    head: PartitionHead,
+    incarnation: int,
+) -> None:
+    parking.check_parked(loaded, group.settings)
+    partition = SharePartition(head, owner_epoch=loaded.row.owner_epoch, settings=group.settings)
+    partition.load(
+        *ranges_of(loaded.in_flight, context.clock, lock_grace_ms=context.limits.lock_grace_ms),
+        loaded.parked.offsets,
+        parking.parked_from_ms(context, loaded),
+    )
+    actor.reads_committed = _reads_committed(group)
+    actor.activate(partition, loaded, incarnation=incarnation)
+    log.info(
+        "share-partition loaded",
+        group=actor.key.group_id,
+        topic=actor.key.name,
+        partition=actor.key.partition,
+        start=partition.window.start_offset,
+        end=partition.window.end_offset,
+        acquired=partition.window.acquired,
+        due=partition.window.due,
+        owner_epoch=partition.owner_epoch,
+    )
+
+
+def _reads_committed(group: Group) -> bool:
+    return group.config.isolation_level is IsolationLevel.READ_COMMITTED
+
+
+async def _log_bounds(context: Context, group: Group, key: PartitionKey) -> tuple[int, int]:
+    """Log start and log end (last stable offset under read_committed)."""
+    committed = _reads_committed(group)
+    first, last = await asyncio.gather(
+        context.calls.offset(OffsetQuery(key.topic, key.partition, EARLIEST), committed=committed),
+        context.calls.offset(OffsetQuery(key.topic, key.partition, LATEST), committed=committed),
+    )
+    return first, last
+
+
+async def _offset_for_time(context: Context, group: Group, key: PartitionKey) -> int | None:
+    """For `by_duration` the first offset of that time; else None."""
+    reset = group.config.auto_offset_reset
+    if reset.duration_ms is None:
+        return None
+    now_ms = context.clock.to_store(context.clock.now_ms())
+    query = OffsetQuery(key.topic, key.partition, max(0, now_ms - reset.duration_ms))
+    return await context.calls.offset(query)

@@ -1,0 +1,178 @@
+"""What members hold, compared with what they are known to hold (design 5, Identity).
+
+Until that is done for a share-partition, a member receives nothing from it: locks that are missing
+from its book are handed back unseen, those in it go on under the same token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from sharecoord.core.changes import LANE_MARK, LogId, key_of
+from sharecoord.core.delivery import LostRange
+from sharecoord.core.fleet.held_book import LockBook, held_of, log_ids_of
+from sharecoord.core.partition.decisions import HeldRange
+from sharecoord.errors import MemberFencedError
+from sharecoord.runtime.group.group import Group, Place
+from sharecoord.runtime.member.session import Session
+from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.recovery import lock_left_max_ms
+
+LOAD_WAIT_S = 5.0
+"""A join waits so long for the partitions of its lock book to be loaded."""
+
+
+async def compare_joined(
+    group: Group,
+    session: Session,
+    lock_book: LockBook,
+) -> list[LostRange]:
+    """Compares the lock book of a join, partition by partition; returns what the member lost.
+
+    A partition that is not served yet is compared as soon as it is (`GroupActor.activated`).
+
+    Args:
+        group: The member's.
+        session: Its new session.
+        lock_book: What it shows.
+
+    Raises:
+        MemberFencedError: A newer stream of the member joined meanwhile.
+    """
+    book = {log_id: list(ranges) for log_id, ranges in lock_book.items()}
+    lost = _of_ended_logs(group, book)
+    session.comparison.book = book
+    if session.away is not None:
+        ends_ms = group.context.clock.now_ms() + lock_left_max_ms(group.settings)
+        for log_id, ranges in book.items():
+            for held in ranges:
+                session.away.book(log_id).put(held.first, held.last, held.lock_token, ends_ms)
+    # What is to be served elsewhere may still be here.
+    places = {log_id: (log_id[0], log_id[2]) for log_id in book}
+    for log_id, place in places.items():
+        if place in group.elsewhere and place not in group.partitions:
+            del book[log_id]
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LOAD_WAIT_S):
+            await _until_loaded(group, [places[log_id] for log_id in book])
+    check_current(group, session)
+    for log_id in list(book):
+        topic, topic_id, _ = log_id
+        is_open = group.is_open(topic) and topic_id in ("", group.topic_ids[topic])
+        if is_open and places[log_id] not in group.partitions:
+            lost += _lost(group, log_id, book.pop(log_id))
+    return lost + compare_places(group, session)
+
+
+def _of_ended_logs(group: Group, book: dict[LogId, list[HeldRange]]) -> list[LostRange]:
+    """Takes out of a lock book what belongs to logs that are no more.
+
+    A coordinator of a fleet cannot tell them from those that only others have heard of: what it
+    does not know stays in the book, and is passed on. Nor can one that could not ask the store for
+    its lanes yet tell which of them have ended.
+    """
+    lost: list[LostRange] = []
+    if group.context.in_fleet:
+        return lost
+    for log_id in list(book):
+        topic, topic_id, _ = log_id
+        known = group.topic_ids.get(topic)
+        if known is None:
+            is_over = LANE_MARK in topic and group.context.lanes_known
+        else:
+            is_over = topic_id not in ("", known)
+        if is_over:
+            lost += _lost(group, log_id, book.pop(log_id))
+    return lost
+
+
+def _lost(group: Group, log_id: LogId, ranges: Sequence[HeldRange]) -> list[LostRange]:
+    topic, topic_id, partition = log_id
+    key = key_of(group.group_id, topic, topic_id or group.topic_ids.get(topic, ""), partition)
+    return [LostRange(key, held) for held in ranges]
+
+
+async def _until_loaded(group: Group, places: Sequence[Place]) -> None:
+    """Waits until it is known what becomes of share-partitions."""
+    if opening := group.opening({topic for topic, _ in places}):
+        await asyncio.wait(opening)
+    actors = [group.partitions[place] for place in places if place in group.partitions]
+    if loaders := [actor.load.task for actor in actors if actor.load.task]:
+        await asyncio.wait(loaders)
+
+
+def compare_places(group: Group, session: Session) -> list[LostRange]:
+    """Compares a member's book with what is served by now and was not compared."""
+    found = [compare_place(session, place, actor) for place, actor in group.partitions.items()]
+    return [lost for each in found for lost in each]
+
+
+async def stored(group: Group, session: Session, lost: Sequence[LostRange]) -> list[LostRange]:
+    """Of what was found lost here, what the store has so by now.
+
+    A member forgets what it hears. Where the store had it still, because the commit failed, the
+    member's next book would hand it back as never received.
+
+    Raises:
+        MemberFencedError: A newer stream of the member joined meanwhile.
+    """
+    found = {entry.key.place for entry in lost}
+    actors = [actor for place, actor in group.partitions.items() if place in found]
+    errors = await asyncio.gather(*map(group.context.committed, actors))
+    check_current(group, session)
+    unstored = {actor.key for actor, error in zip(actors, errors, strict=True) if error is not None}
+    return [entry for entry in lost if entry.key not in unstored]
+
+
+def check_current(group: Group, session: Session) -> None:
+    """Whether the stream that joins is still the member's newest.
+
+    Raises:
+        MemberFencedError: It is not.
+    """
+    if group.sessions.get(session.member_id) is not session:
+        raise MemberFencedError("a newer stream of this member id joined")
+
+
+def compare_place(session: Session, place: Place, actor: PartitionActor) -> list[LostRange]:
+    """Compares a member's book for one partition, once per join; returns what it lost."""
+    comparison = session.comparison
+    if comparison.book is None or place in comparison.done or actor.partition is None:
+        return []
+    epochs = comparison.epochs
+    if epochs is not None and epochs.get(actor.key.log_id) != actor.partition.owner_epoch:
+        return []
+    comparison.done.add(place)
+    held = held_of(comparison.book, actor.key)
+    for log_id in log_ids_of(actor.key):
+        comparison.book.pop(log_id, None)
+    if session.away is not None:
+        # The gateway's own book goes on: the place may have been another owner's at the join.
+        held = session.away.held_of(actor.key)
+    gone = actor.compare_lock_book(session.member_id, held)
+    return [LostRange(actor.key, held) for held in gone]
+
+
+def compare_all(group: Group, actor: PartitionActor) -> None:
+    """A share-partition is served from now on: what do its members hold?"""
+    place = actor.key.place
+    for session in group.sessions.values():
+        if session.comparison.pending or session.is_lent:
+            continue
+        if group.context.in_fleet and session.channel is None:
+            # It may have joined elsewhere meanwhile; if it comes back, it shows its book.
+            continue
+        lost = compare_place(session, place, actor)
+        actor.notices.tell_lost(session.member_id, [entry.held for entry in lost])
+
+
+def compare_anew(group: Group, actor: PartitionActor) -> None:
+    """A commit failed, or another owner came first: what gateways handed back may not be stored.
+
+    Their books show it as soon as the share-partition is loaded again; this coordinator's own, too.
+    """
+    for session in group.sessions.values():
+        if session.is_lent or session.away is not None:
+            session.comparison.done.discard(actor.key.place)

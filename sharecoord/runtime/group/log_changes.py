@@ -1,0 +1,147 @@
+"""The log under a share-partition changed (design 5.12).
+
+Topics are re-created or deleted, log ends go back, log starts move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from sharecoord.core.changes import PartitionRow
+from sharecoord.errors import KafkaUnavailableError, SharecoordError
+from sharecoord.ports import EARLIEST, LATEST, OffsetQuery
+from sharecoord.runtime.group.group import Group
+from sharecoord.runtime.kernel.context import Context
+from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.claimed import ActorState
+from sharecoord.runtime.partition.shorter_log import ShorterLog, is_refused
+
+log = structlog.get_logger(__name__)
+
+LOG_REGRESSED = "LOG_REGRESSED"
+
+
+async def retire_former(
+    context: Context, group: Group, rows: Sequence[PartitionRow], topic: str, topic_id: str
+) -> None:
+    """Closes the share-partitions of a topic's former life; its history stays in the store."""
+    for (name, partition), actor in list(group.partitions.items()):
+        if name == topic and actor.key.topic_id != topic_id:
+            actor.notices.deleted()
+            group.forget_place((name, partition), "the topic was deleted and made again")
+    for row in rows:
+        if row.key.name == topic and row.key.topic_id != topic_id and not row.closed:
+            await _close(context, row)
+            log.warning("topic re-created", topic=topic, partition=row.key.partition)
+
+
+async def retire_topic(context: Context, group: Group, group_id: str, topic: str) -> None:
+    """Closes the share-partitions of a topic that is no longer there."""
+    for (name, partition), actor in list(group.partitions.items()):
+        if name == topic:
+            actor.notices.deleted()
+            group.forget_place((name, partition), "the topic was deleted")
+    rows = await context.caller.call(context.store.list_partitions, group_id)
+    for row in rows:
+        if row.key.name == topic and not row.closed:
+            await _close(context, row)
+            log.warning("topic deleted", topic=topic, partition=row.key.partition)
+
+
+async def _close(context: Context, row: PartitionRow) -> None:
+    await context.caller.call(
+        context.store.close_partition, row.partition_id, owner_epoch=row.owner_epoch
+    )
+
+
+async def judge_log_end(
+    context: Context, actor: PartitionActor, row: PartitionRow, log_end: int, *, committed: bool
+) -> int | None:
+    """What to do about a log that ends before what the group has read.
+
+    Args:
+        context: The coordinator's.
+        actor: The share-partition; it remembers the lowest end that was seen.
+        row: As it was claimed.
+        log_end: What a look has just shown: the last stable offset where `committed`.
+        committed: Whether the group reads committed records only.
+
+    Returns:
+        The offset from which state is void, or None when the log was not cut.
+
+    Raises:
+        KafkaUnavailableError: It is shorter, and nothing tells yet that it was cut.
+        SharecoordError: Nothing tells whether this is the same log: the partition was stopped.
+    """
+    seen = actor.log.shorter_log
+    if seen is not None and seen.state_epoch != row.state_epoch:
+        seen = None
+    if row.head is None:
+        return None
+    read_end = row.head.end_offset
+    if committed and log_end < read_end:
+        # An open transaction holds the stable end back, of records that were read uncommitted.
+        log_end = await context.calls.offset(OffsetQuery(row.key.topic, row.key.partition, LATEST))
+    if log_end >= read_end and not (seen is not None and seen.is_cut):
+        actor.log.shorter_log = None
+        return None
+    seen = (seen or ShorterLog(row.state_epoch, log_end, is_cut=False)).and_now(log_end)
+    actor.log.shorter_log = seen
+    where = f"{row.key.topic}[{row.key.partition}]"
+    if not seen.is_cut:
+        if not await is_refused(context.reader, row.key, read_end, committed=committed):
+            raise KafkaUnavailableError(
+                f"{where} ends at {log_end}, but {read_end} was read, and Kafka does not refuse to "
+                "read there; looking again"
+            )
+        actor.log.shorter_log = seen = seen._replace(is_cut=True)
+    if row.key.topic_id:
+        info = await context.catalog.look(row.key.topic)
+        if info is None or info.topic_id != row.key.topic_id:
+            raise KafkaUnavailableError(f"{where} is gone, or of a topic made again")
+        return seen.lowest_end
+    await context.caller.call(
+        context.store.stop_partition,
+        row.partition_id,
+        owner_epoch=row.owner_epoch,
+        reason=LOG_REGRESSED,
+    )
+    raise SharecoordError(
+        f"{where} ended at {seen.lowest_end}, but {read_end} was read, and the cluster has no "
+        "topic ids: it may be another log of the same name. Reset the group's offsets for this "
+        "topic (sharecoord groups --reset-offsets) to go on"
+    )
+
+
+async def follow_log_starts(context: Context, groups: Sequence[Group]) -> None:
+    """Archives and counts what retention took away under the groups; finds logs that were cut."""
+    # The ends are compared with what was read before they were asked for.
+    read_ends = {
+        actor: actor.log.proven_end
+        for group in groups
+        for actor in group.partitions.values()
+        if actor.state is ActorState.ACTIVE
+    }
+    found = await context.catalog.offsets(
+        sorted(
+            {
+                OffsetQuery(actor.key.topic, actor.key.partition, place)
+                for actor in read_ends
+                for place in (EARLIEST, LATEST)
+            }
+        )
+    )
+    for actor, read_end in read_ends.items():
+        start = found.get(OffsetQuery(actor.key.topic, actor.key.partition, EARLIEST))
+        end = found.get(OffsetQuery(actor.key.topic, actor.key.partition, LATEST))
+        if start is not None and actor.state is ActorState.ACTIVE:
+            actor.log.start_moved(start)
+        if end is None or actor.state is not ActorState.ACTIVE:
+            continue
+        # Whoever does not read hears of the log's end in no other way; the lag needs it.
+        if actor.log.resting:
+            actor.log.end_offset = actor.log.bound.cap(end)
+        if end < read_end:
+            actor.drop(SharecoordError(f"the log ends at {end}, but {read_end} was read"))

@@ -1,0 +1,246 @@
+"""Offsets for the lag of other tools: `share.offsets.export.group` (design 9).
+
+Kafka's own tools and exporters show log end - committed offset of a consumer group. For each
+share-partition that this coordinator serves, the offset that gives the right lag so is committed
+under the name that the setting gives; nobody ever resumes from it. Its metadata reads
+`sharecoord spso=OFFSET group="SHARE_GROUP"`: this is also how our offsets are told from others'.
+The coordinators of a fleet write the same mark, each for what it serves.
+
+Only what is durable in the store goes out. What Kafka has under the name is read before the first
+write and then each minute: as long as there are members, or offsets of somebody else, nothing is
+written; what differs from what we wrote (deleted by hand, or a late write of a former owner) is
+written anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from sharecoord.config.setting import invalid_config
+from sharecoord.core.lag import consumer_offset
+from sharecoord.errors import InternalError, SharecoordError
+from sharecoord.ports import CommittedOffset, OffsetsExport
+from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.claimed import ActorState
+
+if TYPE_CHECKING:
+    from sharecoord.runtime.group.actor import GroupActor
+    from sharecoord.runtime.kernel.context import Context
+
+log = structlog.get_logger(__name__)
+
+EXPORT_INTERVAL_S = 5.0
+"""As often as Kafka's own consumers commit (`auto.commit.interval.ms`): tools expect no more."""
+
+LOOK_INTERVAL_S = 60.0
+"""How often a name is looked at, refused or not; the longest wait after a failure, too."""
+
+EXPORT_AGAIN_S = 86_400.0
+"""Kafka forgets the offsets of groups without members some time after they were committed
+(`offsets.retention.minutes`, a week by default): unchanged ones are committed again each day."""
+
+WRITE_PARTITIONS_MAX = 400
+"""Partitions of one request. Kafka stores it as one batch of at most 1 MiB by default, and an entry
+holds two names of groups, in key and metadata, and one of a topic: 249 characters each, of up to 4
+bytes in a group's."""
+
+METADATA = re.compile(r'sharecoord spso=\d+ group=("(?:[^"\\]|\\.)*")')
+"""The name in quotation marks, as JSON has it: confluent-kafka reads metadata up to some NUL behind
+its end, so the text itself must say where it ends."""
+
+Place = tuple[str, int]
+
+
+class ExportFigures(NamedTuple):
+    """How the export of one share group went the last time."""
+
+    group: str
+    export_group: str
+    reason: str
+    """Of the error that keeps it from being written; "" = it is written."""
+
+
+class _Due(NamedTuple):
+    """What is to be written for a share-partition, if this incarnation's changes get stored."""
+
+    actor: PartitionActor
+    generation: int
+    offset: CommittedOffset
+
+
+@dataclass
+class _Export:
+    """One share group under one name."""
+
+    name: str
+    known: dict[Place, CommittedOffset] = field(default_factory=dict)
+    """What Kafka has, by the last look and what was written since."""
+    written_s: dict[Place, float] = field(default_factory=dict)
+    looked_s: float = -math.inf
+    next_s: float = -math.inf
+    delay_s: float = 0.0
+    """The last wait after a failure."""
+    reason: str | None = None
+    """See `ExportFigures`; None = not tried yet."""
+    logged: str = ""
+    """The cause of the last failure, which is said once."""
+
+
+class OffsetsExporter:
+    """Exports the offsets of a coordinator's share groups.
+
+    Args:
+        context: Of the coordinator.
+        groups: Its groups, live.
+    """
+
+    def __init__(self, context: Context, groups: Mapping[str, GroupActor]) -> None:
+        self._context = context
+        self._groups = groups
+        self._exports: dict[str, _Export] = {}
+
+    def figures(self) -> tuple[ExportFigures, ...]:
+        """How it goes, by share group."""
+        return tuple(
+            ExportFigures(group_id, export.name, export.reason)
+            for group_id, export in self._exports.items()
+            if export.reason is not None
+        )
+
+    async def run(self) -> None:
+        """Exports again and again, until cancelled; one group after the other."""
+        port = self._context.offsets_export
+        assert port is not None, "somebody looks on"
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(EXPORT_INTERVAL_S)
+            self._follow_settings()
+            for group_id, export in self._exports.items():
+                group = self._groups.get(group_id)
+                if group is not None and loop.time() >= export.next_s:
+                    await self._try(port, group, export)
+
+    def _follow_settings(self) -> None:
+        """A name that was changed is looked at like a new one; what is gone is left as it is."""
+        former, self._exports = self._exports, {}
+        for group_id, group in self._groups.items():
+            name = group.config.offsets_export_group
+            if name:
+                kept = former.get(group_id)
+                self._exports[group_id] = kept if kept and kept.name == name else _Export(name)
+
+    async def _try(self, port: OffsetsExport, group: GroupActor, export: _Export) -> None:
+        try:
+            await self._export(port, group, export)
+        except SharecoordError as error:
+            self._failed(group.group_id, export, error)
+        except Exception as error:
+            log.exception("offsets not exported", group=group.group_id)
+            self._failed(group.group_id, export, InternalError(repr(error)))
+
+    async def _export(self, port: OffsetsExport, group: GroupActor, export: _Export) -> None:
+        if not any(actor.state is ActorState.ACTIVE for actor in group.partitions.values()):
+            return
+        now_s = asyncio.get_running_loop().time()
+        if now_s - export.looked_s >= LOOK_INTERVAL_S:
+            await self._look(port, group.group_id, export)
+            export.looked_s = now_s
+        due = _due(group, export, now_s)
+        if due:
+            error = await self._context.committed()
+            if error is not None:
+                raise error
+            await _write(port, group, export, due)
+        if export.reason != "":
+            log.info("offsets are exported", group=group.group_id, export_group=export.name)
+        export.reason, export.delay_s, export.logged = "", 0.0, ""
+
+    async def _look(self, port: OffsetsExport, group_id: str, export: _Export) -> None:
+        """Reads what Kafka has under the name.
+
+        Raises:
+            InvalidConfigError: Some of it was not written for this share group.
+            SharecoordError: As `OffsetsExport.read`.
+        """
+        found = await port.read(export.name)
+        for place in sorted(found):
+            mark = METADATA.match(found[place].metadata)
+            if mark is None or mark[1] != _quoted(group_id):
+                whose = f"share group {mark[1]}" if mark else "somebody else"
+                raise invalid_config(
+                    "share.offsets.export.group",
+                    export.name,
+                    f"this consumer group has offsets of {whose}, {place[0]}[{place[1]}] first",
+                    fix="Choose another name, or delete that consumer group if nobody needs it",
+                )
+            found[place] = CommittedOffset(found[place].offset, mark[0])
+        export.known = found
+        export.written_s = {p: at_s for p, at_s in export.written_s.items() if p in found}
+
+    def _failed(self, group_id: str, export: _Export, error: SharecoordError) -> None:
+        """Waits longer each time; what needs a person is looked at again each minute."""
+        first_s = EXPORT_INTERVAL_S if error.retriable else LOOK_INTERVAL_S
+        export.delay_s = min(max(first_s, export.delay_s * 2), LOOK_INTERVAL_S)
+        export.next_s = asyncio.get_running_loop().time() + export.delay_s
+        export.looked_s = -math.inf
+        export.reason = error.reason
+        # What Kafka says while it is away may differ from one time to the next.
+        cause = error.reason if error.retriable else error.message
+        if cause != export.logged:
+            export.logged = cause
+            log.warning(
+                "offsets not exported",
+                group=group_id,
+                export_group=export.name,
+                reason=error.reason,
+                why=error.message,
+            )
+
+
+def _quoted(group_id: str) -> str:
+    return json.dumps(group_id, ensure_ascii=False)
+
+
+def _due(group: GroupActor, export: _Export, now_s: float) -> dict[Place, _Due]:
+    """What Kafka does not have so, or has had for a day."""
+    due: dict[Place, _Due] = {}
+    for place, actor in group.partitions.items():
+        if actor.state is not ActorState.ACTIVE or actor.partition is None:
+            continue
+        if actor.log.bound.stops_at is not None:
+            # What it reads is a part of the log: no offset of a consumer says so.
+            continue
+        window = actor.partition.window
+        start = window.start_offset
+        offset = CommittedOffset(
+            consumer_offset(start, window.finished),
+            f"sharecoord spso={start} group={_quoted(group.group_id)}",
+        )
+        age_s = now_s - export.written_s.get(place, -math.inf)
+        if export.known.get(place) != offset or age_s >= EXPORT_AGAIN_S:
+            due[place] = _Due(actor, actor.generation, offset)
+    return due
+
+
+async def _write(
+    port: OffsetsExport, group: GroupActor, export: _Export, due: Mapping[Place, _Due]
+) -> None:
+    """Writes what got stored, in requests of bounded size, as long as the setting still says so."""
+    places = [place for place, d in due.items() if d.actor.generation == d.generation]
+    for start in range(0, len(places), WRITE_PARTITIONS_MAX):
+        if group.config.offsets_export_group != export.name:
+            return
+        part = {p: due[p].offset for p in places[start : start + WRITE_PARTITIONS_MAX]}
+        written = await port.write(export.name, part)
+        now_s = asyncio.get_running_loop().time()
+        for place in written:
+            export.known[place] = part[place]
+            export.written_s[place] = now_s

@@ -1,0 +1,1 @@
+"""Dead letters: sent to their topic, found there again, redriven, and counted against a flood."""

@@ -1,0 +1,405 @@
+"""The memory limit (design 12): what happens near it, and to whom.
+
+Memory (`runtime.memory.use` says what counts) is looked at every `LOOK_INTERVAL_S`, and at once
+when caches and deliveries alone have used up what was left below the next mark (`MemoryBudget`).
+
+What a group may have is divided (docs/decisions/0013): while memory is short each group with
+something in memory has a part, by max-min fairness (`core.dispatch.fair_share.fair_part`); who
+needs less leaves the rest to the others, so a group alone has all of it. Only groups above their
+part are stopped, the others go on. Near the limit, in this order:
+
+1. Payloads that are kept for redelivery go: everything can be read again.
+2. At `memory.read.stop.ratio` the largest share-partitions of a group stop reading, as many as are
+   needed to cover what it has too much. Half way to the next mark all of them stop.
+3. At `memory.acquire.stop.ratio` what was read ahead goes, the largest first. When that is not
+   enough, acquiring stops until acknowledgements, lock ends and slow streams have made room. Only
+   where nothing is under a lock a few due records still go out (`LIFELINE_RECORDS`), else no
+   acknowledgement could ever come and ranges would stay for ever.
+4. What is left above that mark is for groups below their part. At the limit itself they read on
+   up to `RESERVE_BYTES`.
+
+So the sum exceeds the limit by no more than these reserves and what comes between two looks: one
+read of each share-partition, one payload that is read again, the ranges that acknowledgements
+split, and deliveries of what groups below their part have in their caches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from sharecoord.core.dispatch.fair_share import fair_part
+from sharecoord.runtime.kernel.context import Context
+from sharecoord.runtime.memory.stalled_streams import StalledStreams
+from sharecoord.runtime.memory.use import (
+    GroupUse,
+    MemoryFigures,
+    MemoryLevel,
+    partition_bytes,
+    use_of,
+)
+from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.claimed import ActorState
+from sharecoord.runtime.partition.read_ahead import FRESH_BYTES_HIGH
+
+if TYPE_CHECKING:
+    from sharecoord.runtime.group.actor import GroupActor
+
+log = structlog.get_logger(__name__)
+
+LOOK_INTERVAL_S = 0.25
+"""Caches and deliveries tell by themselves when they grow; this is for all that grows slowly."""
+
+LOOKS_PER_LIMIT = 32
+"""Growth by this part of the limit is looked at once, so fast growth is not looked at all the time
+(16 MiB of the default: a few dozen times a second at the fastest)."""
+
+RELEASE_RATIO = 0.05
+"""What came into force at a mark ends this part of the limit below it. Without it each batch that
+is read and each acknowledgement would turn it on and off, and each turn costs a fetch."""
+
+RESUME_RATIO = 0.5
+"""A held-back share-partition that is no longer one of the largest reads on only when it has worked
+off so much of what it had: pausing and resuming throws away what the Kafka client has fetched."""
+
+RESERVE_BYTES = 1 << 20
+"""With less in memory a group reads on, whatever the others have: the largest record that brokers
+take by default (`message.max.bytes`) fits in."""
+
+RESERVES_RATIO = 1 / 8
+"""The reserves of all groups together are no more than this part of the limit."""
+
+
+class _Held(NamedTuple):
+    """A share-partition that is held back."""
+
+    group: GroupActor
+    began_with: int
+    """Its size when that began."""
+
+
+class MemoryWatch:
+    """Looks at the memory of a coordinator's groups and keeps it below the limit.
+
+    Args:
+        context: Ports and limits of the coordinator.
+        groups: Its groups, live.
+    """
+
+    def __init__(self, context: Context, groups: Mapping[str, GroupActor]) -> None:
+        limits = context.limits.memory
+        self._context = context
+        self._budget = context.budget
+        self._groups = groups
+        self._limit = limits.limit_bytes
+        self._read_mark = int(limits.limit_bytes * limits.read_stop_ratio)
+        self._acquire_mark = int(limits.limit_bytes * limits.acquire_stop_ratio)
+        self._all_reads_mark = (self._read_mark + self._acquire_mark) // 2
+        self._read_release = self._released_at(limits.read_stop_ratio)
+        self._acquire_release = self._released_at(limits.acquire_stop_ratio)
+        self._held: dict[PartitionActor, _Held] = {}
+        self._starved: set[GroupActor] = set()
+        """Groups with something that is to begin reading anew: they need more than they have."""
+        self._looking = False
+        self._stalled = StalledStreams()
+        self.figures = MemoryFigures(MemoryLevel.OPEN, self._limit)
+        context.budget.on_alarm = self._look_soon
+
+    def _released_at(self, ratio: float) -> int:
+        return int(self._limit * max(ratio - RELEASE_RATIO, ratio / 2))
+
+    async def run(self) -> None:
+        """Looks again and again, until cancelled."""
+        while True:
+            self._look_safely()
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    def _look_soon(self) -> None:
+        """In the next turn of the loop: whoever grows is in the middle of something."""
+        if not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_soon(self._alarmed)
+
+    def _alarmed(self) -> None:
+        self._looking = False
+        self._look_safely(release=False)
+
+    def _look_safely(self, *, release: bool = True) -> None:
+        """A look that fails is told of; without the next one the limit would not hold."""
+        try:
+            self.look(release=release)
+        except Exception:
+            log.exception("a look at memory failed; the next one comes")
+
+    def look(self, *, release: bool = True) -> None:
+        """Measures, gives up what can be read again, stops and resumes.
+
+        Args:
+            release: Whether what is in force may end. Not after an alarm: what was given up would
+                be read and given up again in a circle that lets no time pass.
+        """
+        before = self.figures.level
+        uses = self._measure()
+        if self._total(uses) >= self._read_mark or before is not MemoryLevel.OPEN:
+            self._evict(uses)
+        kept: dict[PartitionActor, GroupActor] = {}
+        if self._is_short(before, self._total(uses)):
+            kept = self._give_up_read_ahead(uses)
+        total = self._total(uses)
+        level = self._level(before, total)
+        if not release:
+            level = max(before, level, key=[*MemoryLevel].index)
+            kept = {actor: held.group for actor, held in self._held.items()} | kept
+        self._hold_back(level, uses, total, kept)
+        self._note(level, uses)
+        if level is not before:
+            self._say(before)
+        self._set_marks(level, uses, total)
+
+    # -- measuring ------------------------------------------------------------------------------
+
+    def _measure(self) -> list[GroupUse]:
+        """Groups that have or need something; streams that nobody reads are ended."""
+        by_group = {group: use_of(group) for group in self._groups.values()}
+        for group, left_bytes in self._stalled.left_over():
+            if group in by_group:
+                by_group[group].send_buffers += left_bytes
+                by_group[group].recount()
+        for use in by_group.values():
+            if use.unread:
+                self._stalled.look(use)
+        return [use for use in by_group.values() if use.used_bytes or use.group in self._starved]
+
+    def _total(self, uses: Iterable[GroupUse]) -> int:
+        return self._context.committer.committing_bytes + sum(use.used_bytes for use in uses)
+
+    def _part(self, uses: Sequence[GroupUse], mark: int) -> float:
+        """Up to how much each group may have so that all together come to a mark."""
+        left = max(mark - self._context.committer.committing_bytes, 0)
+        starved = self._starved
+        needs = [math.inf if use.group in starved else use.used_bytes for use in uses]
+        return fair_part(needs, left)
+
+    def _read_part(self, uses: Sequence[GroupUse], total: int, mark: int) -> float:
+        """The same for reading; no more than the reserve where the limit is reached."""
+        part = self._part(uses, mark)
+        if total < self._limit:
+            return part
+        return min(part, RESERVE_BYTES, self._limit * RESERVES_RATIO / max(len(uses), 1))
+
+    # -- making room ----------------------------------------------------------------------------
+
+    def _evict(self, uses: Sequence[GroupUse]) -> None:
+        """Gives up payloads kept for redelivery, of the largest of each group above its part."""
+        part = self._part(uses, self._read_release)
+        for use in uses:
+            if use.used_bytes <= part:
+                continue
+            for _, actor in use.sizes():
+                excess = int(use.used_bytes - part)
+                if actor.partition is not None and excess > 0:
+                    actor.cache.evict(actor.partition.window.end_offset, excess)
+                    use.recount()
+
+    def _give_up_read_ahead(self, uses: Sequence[GroupUse]) -> dict[PartitionActor, GroupActor]:
+        """Gives up payloads of groups above their part, the largest first, until it is enough.
+
+        Returns:
+            What does not read before the next look in any case.
+        """
+        part = self._part(uses, self._acquire_release)
+        excess = self._total(uses) - self._acquire_release
+        above = [use for use in uses if use.used_bytes > part]
+        for use in sorted(above, key=lambda use: -use.used_bytes):
+            for _, actor in use.sizes():
+                if excess > 0 and use.used_bytes > part:
+                    excess -= actor.log.give_up()
+                    use.recount()
+        return {
+            actor: use.group
+            for use in above
+            for actor in use.group.partitions.values()
+            if actor.log.given_up
+        }
+
+    def _is_short(self, before: MemoryLevel, total: int) -> bool:
+        """Whether acquiring must stop for some."""
+        stopped = before is MemoryLevel.ACQUIRING_STOPPED
+        return total >= self._acquire_mark or (stopped and total > self._acquire_release)
+
+    def _level(self, before: MemoryLevel, total: int) -> MemoryLevel:
+        if self._is_short(before, total):
+            return MemoryLevel.ACQUIRING_STOPPED
+        if total >= self._read_mark or (
+            before is not MemoryLevel.OPEN and total > self._read_release
+        ):
+            return MemoryLevel.READS_STOPPED
+        return MemoryLevel.OPEN
+
+    def _hold_back(
+        self,
+        level: MemoryLevel,
+        uses: Sequence[GroupUse],
+        total: int,
+        kept: Mapping[PartitionActor, GroupActor],
+    ) -> None:
+        """Stops the largest of each group above its part; the others read (on).
+
+        Args:
+            level: What is in force.
+            uses: All groups with something in memory.
+            total: Bytes in use.
+            kept: What does not read before the next look in any case.
+        """
+        former, self._held = self._held, {}
+        for actor, group in kept.items():
+            began_with = former[actor].began_with if actor in former else 0
+            self._held[actor] = _Held(group, max(began_with, partition_bytes(actor)))
+        if level is not MemoryLevel.OPEN:
+            part = self._read_part(uses, total, self._read_release)
+            for use in uses:
+                if use.used_bytes > part:
+                    self._hold_back_of(use, use.used_bytes - part, total, former)
+        self._release(uses, total, former)
+        for actor in self._held:
+            if not actor.log.held_back:
+                actor.log.hold_back(held=True)
+
+    def _hold_back_of(
+        self,
+        use: GroupUse,
+        excess: float,
+        total: int,
+        former: Mapping[PartitionActor, _Held],
+    ) -> None:
+        """Stops the largest of one group until what they hold covers its excess."""
+        everything = total >= self._all_reads_mark
+        covered = 0
+        for size, actor in use.sizes():
+            began_with = former[actor].began_with if actor in former else 0
+            undrained = size > began_with * RESUME_RATIO > 0
+            if covered < excess or everything or undrained:
+                self._held[actor] = _Held(use.group, max(began_with, size))
+            if actor in self._held:
+                covered += size
+
+    def _release(
+        self, uses: Sequence[GroupUse], total: int, former: Mapping[PartitionActor, _Held]
+    ) -> None:
+        """Lets go on reading what is not held back any more.
+
+        What must begin anew does so as far as there is room, one at the least: if all did at once,
+        what they read would have to be given up before anybody gets it. Those of the smallest
+        groups come first, then whoever waits longest.
+        """
+        released = [actor for actor in former if actor not in self._held]
+        if released:
+            used = {use.group: use.used_bytes for use in uses}
+            released.sort(key=lambda actor: used.get(former[actor].group, 0))
+        waiting: dict[PartitionActor, _Held] = {}
+        room = max(self._read_mark - total, FRESH_BYTES_HIGH)
+        for actor in released:
+            if actor.log.given_up and not actor.log.resting:
+                if room < FRESH_BYTES_HIGH:
+                    waiting[actor] = former[actor]
+                    continue
+                actor.log.given_up = False
+                if actor.state is ActorState.ACTIVE:
+                    room -= FRESH_BYTES_HIGH
+                    actor.log.start(committed=actor.reads_committed)
+            actor.log.hold_back(held=False)
+        self._held = waiting | self._held
+        self._starved = {held.group for actor, held in self._held.items() if actor.log.given_up}
+
+    def _set_marks(self, level: MemoryLevel, uses: Sequence[GroupUse], total: int) -> None:
+        """Tells the budgets how much more may come before the next look, and be acquired at all."""
+        budget = self._budget
+        is_short = level is MemoryLevel.ACQUIRING_STOPPED
+        budget.sent_bytes = 0
+        marks = (self._read_mark, self._all_reads_mark, self._acquire_mark)
+        above = min((mark for mark in marks if mark > total), default=total)
+        room = max(above - total, self._limit // LOOKS_PER_LIMIT)
+        budget.acquire_bytes = -1
+        if not is_short:
+            room = min(room, self._acquire_mark - total)
+            budget.acquire_bytes = budget.used_bytes + self._acquire_mark - total
+        budget.read_bytes = budget.used_bytes + self._all_reads_mark - total
+        if self._starved:
+            # Whoever reads quickest would take what was given up for all.
+            budget.read_bytes = -1
+        budget.alarm_bytes = budget.used_bytes + room
+        self._divide(uses, total, is_short=is_short)
+
+    def _divide(self, uses: Sequence[GroupUse], total: int, *, is_short: bool) -> None:
+        """Tells each group its part, and those to go on that were refused and are below it."""
+        budget = self._budget
+        read_part = self._read_part(uses, total, self._all_reads_mark)
+        acquire_part = self._part(uses, self._acquire_release)
+        caches = [group.budget.used_bytes for group in self._groups.values()]
+        cache_part = int(fair_part(caches, budget.limit_bytes))
+        used = {use.group: use.used_bytes for use in uses}
+        for group in self._groups.values():
+            own = group.budget
+            own.cache_bytes = cache_part
+            own.looked(used.get(group, 0), read_part, acquire_part, is_short=is_short)
+            if own.refused and not own.acquiring_stopped:
+                own.refused = False
+                group.schedule_pump()
+            if own.read_refused:
+                own.read_refused = False
+                for actor in group.partitions.values():
+                    actor.log.adjust_appetite()
+
+    # -- telling --------------------------------------------------------------------------------
+
+    def _note(self, level: MemoryLevel, uses: Sequence[GroupUse]) -> None:
+        """What this look has found."""
+        most = max(uses, key=lambda use: use.used_bytes, default=None)
+        largest = max(uses, key=lambda use: use.largest_bytes, default=None)
+        actor = None if largest is None else largest.largest
+        self.figures = MemoryFigures(
+            level,
+            self._limit,
+            caches=self._budget.used_bytes,
+            ranges=sum(use.ranges for use in uses),
+            key_tables=sum(use.key_tables for use in uses),
+            pending=self._context.committer.committing_bytes,
+            send_buffers=sum(use.send_buffers for use in uses),
+            largest=None if actor is None else actor.key,
+            largest_bytes=0 if largest is None else largest.largest_bytes,
+            largest_group="" if most is None else most.group.group_id,
+            largest_group_bytes=0 if most is None else most.used_bytes,
+            held_back=len(self._held),
+        )
+
+    def _say(self, before: MemoryLevel) -> None:
+        """One line for each change."""
+        now = self.figures
+        facts = {
+            "was": before.value,
+            "used_bytes": now.used_bytes,
+            "limit_bytes": now.limit_bytes,
+            "caches": now.caches,
+            "ranges": now.ranges,
+            "key_tables": now.key_tables,
+            "pending": now.pending,
+            "send_buffers": now.send_buffers,
+            "largest": now.largest,
+            "largest_bytes": now.largest_bytes,
+            "largest_group": now.largest_group,
+            "largest_group_bytes": now.largest_group_bytes,
+            "held_back": now.held_back,
+        }
+        if now.level is MemoryLevel.OPEN:
+            log.info("memory is below its limit again", **facts)
+        elif now.level is MemoryLevel.READS_STOPPED:
+            log.warning("memory limit: groups above their part read less", fix=FIX, **facts)
+        else:
+            log.warning("memory limit: groups above their part acquire nothing", fix=FIX, **facts)
+
+
+FIX = "raise memory.limit, or let the members of the largest group work off what they hold"

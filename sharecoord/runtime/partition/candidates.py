@@ -1,0 +1,211 @@
+"""What a share-partition could hand out next: due ranges with their payload at hand, new records.
+
+All of one call goes out as one column batch: its offsets are told by their distance from the
+first one in 32 bits, and it has one type of timestamps. So a call ends where either would not fit.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sharecoord.core.limits import ACQUIRE_RECORDS_MAX
+from sharecoord.core.partition.acquire import Run
+from sharecoord.core.partition.share_partition import SharePartition
+from sharecoord.core.records import RecordChunk
+from sharecoord.core.spans import offsets_of, split, uncovered
+from sharecoord.core.states import Ordering
+from sharecoord.core.window.window import Keys, RangeState
+from sharecoord.runtime.kernel.clock import RuntimeClock
+from sharecoord.runtime.partition.record_cache import RecordCache
+
+BATCH_SPAN_MAX = 2**32
+"""Offsets from the first to the last of a batch; only a compacted topic comes near."""
+
+DUE_LOOKAHEAD_RECORDS = 2_000
+"""So many due records are looked at for payloads that must be read again."""
+
+LIFELINE_RECORDS = 100
+"""So many due records still go out while the memory limit stops acquiring, and only where nothing
+is under a lock: their acknowledgements are the only way in which their ranges can go."""
+
+TOKENS_RESERVE = 100_000
+"""With fewer lock tokens left than any acquire can use, the share-partition is claimed anew."""
+
+DueRange = tuple[int, int, RangeState]
+
+
+class _Batch:
+    """Keeps a call to what one batch can hold."""
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+        self._timestamp_type = 0
+
+    def takes(self, chunk: RecordChunk, first: int, last: int) -> bool:
+        """Whether these records of a chunk can go with what was taken before."""
+        if self._first is None:
+            self._first, self._timestamp_type = first, chunk.timestamp_type
+        same = chunk.timestamp_type == self._timestamp_type
+        return same and last - self._first < BATCH_SPAN_MAX
+
+
+class Candidates(NamedTuple):
+    """What may be acquired, and what was found out meanwhile."""
+
+    due: list[DueRange]
+    fresh: list[Run]
+    gaps: list[tuple[int, int]]
+    """Due offsets that are no longer in the log."""
+    missing: tuple[int, int] | None
+    """Due offsets whose payload must be read again."""
+    stored: list[int]
+    """Due offsets whose payload the store has, and the cache has not; some of them, in order."""
+
+
+def candidates(
+    partition: SharePartition,
+    cache: RecordCache,
+    clock: RuntimeClock,
+    *,
+    member_id: str,
+    max_records: int,
+    lookahead: int,
+    with_fresh: bool,
+) -> Candidates:
+    """Looks for records for a member.
+
+    Args:
+        partition: The state.
+        cache: The payloads.
+        clock: For records that are to wait.
+        member_id: Who will get them.
+        max_records: How many are wanted; the last range may exceed it.
+        lookahead: With how many due records one re-read may deal.
+        with_fresh: Whether new records are wanted as well.
+    """
+    batch, found = _Batch(), _Due([], [], [], [])
+    if partition.window.due:
+        found = _look_at_due(partition, cache, batch, member_id, max_records)
+        if (found.missing or found.stored) and max_records < lookahead:
+            # What has its payload does not wait for what has it not.
+            batch = _Batch()
+            found = _look_at_due(partition, cache, batch, member_id, lookahead)
+    fresh = _fresh_runs(partition, cache, clock, batch, max_records) if with_fresh else []
+    missing = _span(found.missing, cache.reread_end, lookahead) if found.missing else None
+    return Candidates(found.readable, fresh, found.gaps, missing, found.stored)
+
+
+class _Due(NamedTuple):
+    """What became of due ranges: in order of offset each."""
+
+    readable: list[DueRange]
+    """With their payload at hand."""
+    gaps: list[tuple[int, int]]
+    missing: list[tuple[int, int]]
+    """Only the log has them."""
+    stored: list[int]
+    """The store has them."""
+
+
+def _look_at_due(
+    partition: SharePartition, cache: RecordCache, batch: _Batch, member_id: str, records: int
+) -> _Due:
+    """Looks at so many due records, those with the lowest offsets."""
+    found = _Due([], [], [], [])
+    for first, last, value in partition.due_ranges(records, member_id):
+        position = first
+        while position <= last:
+            chunk = cache.find(position)
+            if chunk is None:
+                stop = min(last, (cache.next_start(position) or last + 1) - 1)
+                stored = list(partition.kept.spans(position, stop))
+                found.stored.extend(offsets_of(stored))
+                found.missing.extend(uncovered(stored, position, stop))
+                position = stop + 1
+                continue
+            stop = min(last, chunk.last)
+            for start, end, there in split(chunk.runs(position, stop), position, stop):
+                if not there:
+                    found.gaps.append((start, end))
+                elif batch.takes(chunk, start, end):
+                    found.readable.append((start, end, value))
+                else:
+                    return found
+            position = stop + 1
+    return found
+
+
+def _span(missing: Sequence[tuple[int, int]], from_offset: int, records: int) -> tuple[int, int]:
+    """One span for all that is near the first one at or behind an offset, or the very first.
+
+    Those with the lowest offsets would keep the others waiting as long as there are new ones.
+    """
+    start = next((first for first, _ in missing if first >= from_offset), missing[0][0])
+    end = start
+    for first, last in missing:
+        if start <= first < start + records:
+            end = min(last, start + records - 1)
+    return start, end
+
+
+def _fresh_runs(
+    partition: SharePartition,
+    cache: RecordCache,
+    clock: RuntimeClock,
+    batch: _Batch,
+    max_records: int,
+) -> list[Run]:
+    """Runs of new records from the window's end on; those that wait are not among `max_records`."""
+    end_offset = partition.window.end_offset
+    by_key = partition.settings.ordering == Ordering.KEY
+    blocked = partition.settings.blocked_keys
+    runs: list[Run] = []
+    records = waiting = 0
+    for chunk in cache.after(end_offset):
+        for first, last, at_ms in _by_time(chunk, chunk.runs(end_offset), clock):
+            if not batch.takes(chunk, first, last):
+                return runs
+            keys = _keys_of(chunk, first, last) if by_key else None
+            runs.append(Run(first, last, keys, at_ms))
+            count = last - first + 1
+            wait = count if at_ms else _blocked_in(keys, count, blocked)
+            waiting += wait
+            records += count - wait
+            if records >= max_records or waiting >= ACQUIRE_RECORDS_MAX:
+                return runs
+    return runs
+
+
+def _by_time(
+    chunk: RecordChunk, runs: list[tuple[int, int]], clock: RuntimeClock
+) -> Iterable[tuple[int, int, int]]:
+    """Runs cut where the time changes before which records are not to be handed out (0: none)."""
+    if not chunk.due_times:
+        return ((first, last, 0) for first, last in runs)
+    now_ms = clock.to_store(clock.now_ms())
+    pieces: list[tuple[int, int, int]] = []
+    for first, last in runs:
+        start = chunk.span(first, first)[0] - first
+        for offset in range(first, last + 1):
+            due_ms = chunk.due_times.get(start + offset, 0)
+            at_ms = clock.from_store(due_ms) if due_ms > now_ms else 0
+            if pieces and offset > first and pieces[-1][2] == at_ms:
+                pieces[-1] = (pieces[-1][0], offset, at_ms)
+            else:
+                pieces.append((offset, offset, at_ms))
+    return pieces
+
+
+def _blocked_in(keys: Keys | None, count: int, blocked: frozenset[int]) -> int:
+    """How many records of a run have a blocked key."""
+    if keys is None or not blocked:
+        return 0
+    return sum(key in blocked for key in struct.unpack(f">{count}Q", keys.hashes))
+
+
+def _keys_of(chunk: RecordChunk, first: int, last: int) -> Keys:
+    """The key hashes of a run."""
+    start, stop = chunk.span(first, last)
+    return Keys(first, chunk.key_hashes()[start * 8 : stop * 8])

@@ -1,0 +1,45 @@
+"""The answer to one request that reaches several share-partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sharecoord.core.changes import PartitionKey
+from sharecoord.core.delivery import PartitionResult
+from sharecoord.errors import SharecoordError
+
+
+class Collector:
+    """Gathers the answers of all partitions of one request; then answers once."""
+
+    __slots__ = ("_on_done", "_open", "_results", "_sealed")
+
+    def __init__(self, on_done: Callable[[list[PartitionResult]], None]) -> None:
+        self._on_done = on_done
+        self._open = 0
+        self._sealed = False
+        self._results: list[PartitionResult] = []
+
+    def expect(self) -> None:
+        """One more partition will answer."""
+        self._open += 1
+
+    def add(self, result: PartitionResult) -> None:
+        """A partition answered."""
+        self._open -= 1
+        self._results.append(result)
+        self._finish()
+
+    def refuse(self, key: PartitionKey, error: SharecoordError) -> None:
+        """A partition answers that nothing of what was asked was done."""
+        self.expect()
+        self.add(PartitionResult(key, error=error))
+
+    def seal(self) -> None:
+        """No more partitions are asked."""
+        self._sealed = True
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._sealed and not self._open:
+            self._on_done(self._results)

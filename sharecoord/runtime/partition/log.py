@@ -1,0 +1,272 @@
+"""Follows the log of a share-partition from the end of its window on.
+
+What arrives passes the guard of the topic's life (`topic_life`), then the bound of lanes and
+replays (`bounds`), then what an operator has settled before it was read; the rest is at hand for
+members. Reading stops while enough is read ahead, while memory is short, and while no member wants
+the share-partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from sharecoord.core.changes import LoadedPartition
+from sharecoord.core.partition import passed_over
+from sharecoord.core.records import RecordChunk
+from sharecoord.errors import SharecoordError
+from sharecoord.ports import LogReading, LogSink, TopicInfo
+from sharecoord.runtime.partition.books import Books
+from sharecoord.runtime.partition.bounds import UNBOUNDED, Bound, BoundedSink
+from sharecoord.runtime.partition.claimed import ActorState, ClaimedPartition
+from sharecoord.runtime.partition.read_ahead import ReadAhead
+from sharecoord.runtime.partition.shorter_log import ShorterLog
+from sharecoord.runtime.partition.topic_life import GuardedReading, TopicLife
+
+log = structlog.get_logger(__name__)
+
+
+class LogFollower:
+    """The log of one share-partition, in one incarnation after the other: a `ports.LogSink`."""
+
+    def __init__(
+        self,
+        part: ClaimedPartition,
+        books: Books,
+        on_other_topic: Callable[[str, TopicInfo], None],
+        on_arrival: Callable[[int], None] | None,
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            part: The share-partition.
+            books: Its books.
+            on_other_topic: Hears that the topic was made again.
+            on_arrival: Hears up to which offset records could be handed out; for the event log.
+        """
+        self._part = part
+        self.books = books
+        self._on_other_topic = on_other_topic
+        self._on_arrival = on_arrival
+        self.reading: LogReading | None = None
+        self.life: TopicLife | None = None
+        """Lets records pass as long as the topic is still the same."""
+        self.bound = UNBOUNDED
+        self.fresh = ReadAhead(part.cache)
+        self.end_offset: int | None = None
+        """The log's end as far as it is known."""
+        self.proven_end = 0
+        """Below this offset every record is in the window or at hand: the rest are gaps."""
+        self.held_back = False
+        """Nothing new is read because of the memory limit."""
+        self.given_up = False
+        """Reading was closed for the sake of memory: it starts anew at the window's end."""
+        self.resting = False
+        """No member wants the share-partition: nothing is read."""
+        self.shorter_log: ShorterLog | None = None
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def begin(self, loaded: LoadedPartition, end_offset: int) -> None:
+        """An incarnation begins, with a window that ends at `end_offset`."""
+        row = loaded.row
+        self.fresh.clear()
+        self.proven_end = end_offset
+        self.given_up = self.resting = False
+        self.life = TopicLife(self._part, self._on_other_topic)
+        # A lane has what was selected and reads nothing, even if its row was emptied or made anew.
+        stops_at = end_offset if row.key.lane else row.stops_at
+        if stops_at is not None or row.rate_limit:
+            self.bound = Bound(stops_at, row.rate_limit, now_ms=self._part.clock.now_ms())
+
+    def close(self) -> None:
+        """The incarnation has ended."""
+        if self.reading is not None:
+            self.reading.close()
+            self.reading = None
+        self._part.cache.clear()
+        self.fresh.clear()
+
+    def start(self, *, committed: bool) -> None:
+        """Reads from the window's end on, unless nothing is to be read there."""
+        partition, life, stops_at = self._part.partition, self.life, self.bound.stops_at
+        assert partition is not None, "active"
+        assert life is not None, "begun"
+        if stops_at is not None and partition.window.end_offset >= stops_at:
+            return
+        sink: LogSink = _PassingOver(self) if self.books.passed_over.ranges else self
+        bounded = None if stops_at is None else BoundedSink(sink, stops_at)
+        guarded = GuardedReading(life, bounded or sink)
+        key = self._part.key
+        reading = self._part.context.reader.read(
+            key.topic,
+            key.partition,
+            partition.window.end_offset,
+            committed=committed,
+            sink=guarded,
+        )
+        self.reading = guarded.over(reading)
+        if bounded is not None:
+            bounded.over(self.reading)
+
+    # -- ports.LogSink --------------------------------------------------------------------------
+
+    def on_chunk(self, chunk: RecordChunk) -> None:
+        """Records arrived."""
+        part, partition = self._part, self._part.partition
+        if partition is None:
+            return
+        end = partition.window.end_offset
+        if chunk.covers_from > max(self.proven_end, end):
+            # What lies between would pass for a gap.
+            part.drop(SharecoordError(f"the read left out {self.proven_end} ff."))
+            return
+        part.cache.add(chunk)
+        if chunk.first < end:
+            # The log's start moved while it was read: not all of it is still to be handed out.
+            assert end <= partition.log_start_offset, "the window passed what was not read"
+            self.recount()
+        else:
+            self.fresh.add(chunk)
+        if self._on_arrival is not None:
+            self._on_arrival(chunk.last)
+        self.proven_end = max(self.proven_end, chunk.last + 1)
+        if self.end_offset is None or self.end_offset < self.proven_end:
+            self.end_offset = self.proven_end
+        self.adjust_appetite()
+        part.cache.evict(end, part.budget.excess_bytes)
+        part.wake()
+
+    def on_end(self, end_offset: int) -> None:
+        """The end of the log was reached; trailing gaps are proven up to it."""
+        self.end_offset = end_offset
+        self.nothing_before(end_offset)
+
+    def on_out_of_range(self) -> None:
+        """The position is not in the log (any more): resolved by loading anew."""
+        self.reading = None
+        if self._part.state is ActorState.ACTIVE:
+            self._part.drop(SharecoordError("position out of range"))
+
+    def on_gone(self) -> None:
+        """The partition was deleted."""
+        self.reading = None
+        key = self._part.key
+        log.warning("partition is gone", topic=key.topic, partition=key.partition)
+
+    def nothing_before(self, offset: int) -> None:
+        """What was not passed on before `offset` is not to be handed out."""
+        if self._part.partition is not None:
+            self.proven_end = max(self.proven_end, offset)
+            self.skip_gap()
+
+    def skip_gap(self) -> None:
+        """Moves the window over a proven gap when no record is left before its end."""
+        partition = self._part.partition
+        if partition and not self.fresh.records and partition.window.end_offset < self.proven_end:
+            self._part.commit(partition.decide_gap_ahead(self.proven_end))
+
+    # -- how much is read -----------------------------------------------------------------------
+
+    def adjust_appetite(self) -> None:
+        """Reads on or pauses, by what was read ahead and by what memory allows."""
+        if self.reading is None:
+            return
+        if self.held_back or not self._part.budget.may_read() or self.fresh.is_full:
+            self.reading.want_more(wanted=False)
+        elif self.fresh.is_low:
+            self.reading.want_more(wanted=True)
+
+    def took(self, end_before: int, end: int) -> None:
+        """An acquisition moved the window's end over what was read ahead."""
+        self.fresh.take(end_before, end)
+        self.adjust_appetite()
+
+    def recount(self) -> None:
+        """Counts what was read ahead anew, after the window's end moved by itself."""
+        assert self._part.partition is not None, "active"
+        self.fresh.recount(self._part.partition.window.end_offset)
+        self.adjust_appetite()
+
+    def hold_back(self, *, held: bool) -> None:
+        """Stops reading for the sake of memory, or lets it go on; also what is read anew later."""
+        if held or self.held_back:
+            self.held_back = held
+            self.adjust_appetite()
+
+    def give_up(self) -> int:
+        """Forgets all payloads and stops reading; returns how many bytes that makes free.
+
+        Whoever lets reading go on starts it anew at the window's end (`given_up`).
+        """
+        partition = self._part.partition
+        if partition is None or self.reading is None:
+            return 0
+        freed = self._part.cache.size_bytes
+        self.close()
+        self.given_up = True
+        self.proven_end = partition.window.end_offset
+        return freed
+
+    def rest(self) -> None:
+        """Reads nothing and holds no payloads until a member wants them."""
+        self.resting = True
+        self.give_up()
+
+    # -- changes of the log ---------------------------------------------------------------------
+
+    def start_moved(self, log_start_offset: int) -> None:
+        """Records below the log start are gone."""
+        partition = self._part.partition
+        if partition is None:
+            return
+        log_start_offset = self.bound.cap(log_start_offset)
+        self.books.kept.before_log_start(partition, log_start_offset)
+        self._part.commit(partition.decide_log_start(log_start_offset))
+        self.books.parking.log_start_moved(partition)
+        self.recount()
+
+    def ends_at(self, log_end: int) -> None:
+        """The log was found to end here.
+
+        Where that is before what is to be passed over, it was truncated: that existed when it was
+        settled, and other records come there.
+        """
+        if self.books.passed_over.cut(log_end):
+            self._part.context.committer.add(self._part)
+
+    def truncated(self, offset: int) -> None:
+        """The log lost its end: state from `offset` on is void, and so are its locks."""
+        part = self._part
+        assert part.partition is not None, "active"
+        log.warning("log truncated", partition=part.key, offset=offset)
+        part.begin_state_epoch()
+        self.proven_end = offset
+        self.books.passed_over.cut(offset)
+        self.bound.ends_at(offset)
+        part.commit(part.partition.decide_truncate(offset))
+        self.recount()
+
+
+class _PassingOver:
+    """A sink that keeps what an operator has settled before it was read from being handed out."""
+
+    def __init__(self, follower: LogFollower) -> None:
+        self._follower = follower
+        self.on_out_of_range = follower.on_out_of_range
+        self.on_gone = follower.on_gone
+
+    def on_chunk(self, chunk: RecordChunk) -> None:
+        """Records arrived."""
+        follower = self._follower
+        left = passed_over.without(chunk, follower.books.passed_over.ranges)
+        if left is not None:
+            follower.on_chunk(left)
+        if left is not chunk:
+            follower.nothing_before(chunk.last + 1)
+
+    def on_end(self, end_offset: int) -> None:
+        """The end of the log was reached."""
+        self._follower.ends_at(end_offset)
+        self._follower.on_end(end_offset)

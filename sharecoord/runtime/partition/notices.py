@@ -1,0 +1,111 @@
+"""What members are told of locks of a share-partition that ended without their word (design 7).
+
+The commit that ends a lock releases its notice, ahead of all that follows from it. What a commit
+whose outcome is unknown left untold, and what members held when the share-partition had to be
+loaded again, is compared with what the store has: they are told of what is not theirs any more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from sharecoord.core.partition.decisions import HeldRange, TakenBack
+from sharecoord.core.partition.share_partition import SharePartition
+from sharecoord.core.states import TakenBackReason
+from sharecoord.errors import SharecoordError
+from sharecoord.runtime.member.channel import MemberChannel
+from sharecoord.runtime.member.session import Session
+from sharecoord.runtime.partition.claimed import ClaimedPartition
+
+
+class Notices:
+    """The notices of one share-partition.
+
+    Args:
+        part: The share-partition.
+        sessions: The members of its group.
+    """
+
+    def __init__(self, part: ClaimedPartition, sessions: Mapping[str, Session]) -> None:
+        self._part = part
+        self._sessions = sessions
+        self._believed: list[TakenBack] = []
+        """What members may believe in while the share-partition is not served."""
+
+    def tell(self, ranges: Sequence[TakenBack]) -> None:
+        """Has members told, by the commit of what was decided so far."""
+        for member_id, taken in _by_member(ranges).items():
+            session = self._sessions.get(member_id)
+            if session is not None and session.channel is not None:
+                effect = TakenBackEffect(self, session, taken)
+                self._part.context.committer.add(self._part, effect)
+
+    def tell_lost(self, member_id: str, lost: Sequence[HeldRange]) -> None:
+        """Has a member told which entries of its lock book are not its own."""
+        why = TakenBackReason.STATE_CHANGED
+        self.tell([TakenBack(member_id, *held, why) for held in lost])
+
+    def untold(self, ranges: Sequence[TakenBack]) -> None:
+        """A commit failed: whether these locks ended is known when the state is loaded again."""
+        self._believed += ranges
+
+    def ends(self, partition: SharePartition, *, for_ever: bool) -> None:
+        """The share-partition is not served any more, `for_ever` or until it is loaded again."""
+        self._believed = [] if for_ever else [*self._believed, *_held_in(partition)]
+
+    def begins(self, partition: SharePartition) -> None:
+        """It was loaded: what is not as its members believe?"""
+        believed, self._believed = self._believed, []
+        self.tell(partition.lost_of(believed))
+
+    def deleted(self) -> None:
+        """The share-partition is gone for good, and all locks with it."""
+        held = [] if self._part.partition is None else _held_in(self._part.partition)
+        for member_id, taken in _by_member([*self._believed, *held]).items():
+            session = self._sessions.get(member_id)
+            if session is not None:
+                why = TakenBackReason.DELETED
+                session.hears(self._part.key, [each._replace(reason=why) for each in taken])
+
+    def say(self, session: Session, ranges: Sequence[TakenBack]) -> None:
+        """Tells a member now."""
+        session.hears(self._part.key, ranges)
+
+
+class TakenBackEffect:
+    """Waits for the commit that takes ranges back."""
+
+    __slots__ = ("_channel", "_notices", "_ranges", "_session")
+
+    def __init__(self, notices: Notices, session: Session, ranges: Sequence[TakenBack]) -> None:
+        self._notices = notices
+        self._session = session
+        self._channel: MemberChannel | None = session.channel
+        self._ranges = ranges
+
+    def release(self) -> None:
+        """Durable. A newer stream has heard it in the answer to its lock book."""
+        if self._channel is self._session.channel:
+            self._notices.say(self._session, self._ranges)
+
+    def abort(self, error: SharecoordError) -> None:
+        """Perhaps it did not happen."""
+        self._notices.untold(self._ranges)
+
+
+def _by_member(ranges: Sequence[TakenBack]) -> dict[str, list[TakenBack]]:
+    found: dict[str, list[TakenBack]] = defaultdict(list)
+    for taken in ranges:
+        found[taken.member_id].append(taken)
+    return found
+
+
+def _held_in(partition: SharePartition) -> list[TakenBack]:
+    """All locks, as what may turn out to be taken back."""
+    why = TakenBackReason.STATE_CHANGED
+    return [
+        TakenBack(member_id, first, last, value.lock_token, why)
+        for member_id in partition.window.held
+        for first, last, value in partition.window.held_by(member_id)
+    ]

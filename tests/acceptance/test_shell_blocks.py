@@ -1,0 +1,258 @@
+"""What the pages tell to type is typed here, page by page, in front of one coordinator.
+
+A block that is not run says why in the page (`<!-- not run: … -->`), and
+`tests/architecture/test_pages.py` checks the reason. Names of topics and groups get an ending of
+their own, and addresses and folders are those of the test; else a block is run as it stands.
+`pip`, `make` and Kafka's own scripts are left out: what they name is checked there, too.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+from sharecoord_sdk import AcknowledgeType, AdminClient, ShareConsumer
+
+from sharecoord.devenv.coordinator import CoordinatorProcess, clean_environment
+from sharecoord.devenv.topics import Record, Topics
+from tests.acceptance.test_guides import DEFAULTS, left_by_a_consumer_group
+from tests.pages import ROOT, Block, blocks_of, name_of, pages, words_of
+from tests.support import KafkaUnderTest, eventually, unique_name
+
+BLOCK_TIMEOUT_S: Final = 120
+LEFT_OUT: Final = ("pip", "make", "kafka-")
+PRELUDE: Final = f"""
+set -euo pipefail
+sharecoord() {{ {sys.executable} -m tests.acceptance.typed "$@"; }}
+"""
+RECORDS: Final = 5_000
+"""More than the offsets that pages name."""
+
+
+def runs(block: Block) -> bool:
+    """Whether something of the block is to be run."""
+    if not block.is_shell or block.reason:
+        return False
+    return any(not words[0].startswith(LEFT_OUT) for words in block.commands)
+
+
+PAGES: Final = [page for page in pages() if any(map(runs, blocks_of(page)))]
+
+
+@dataclass
+class Desk:
+    """Where a page's blocks are typed.
+
+    Attributes:
+        names: What is written in another way here: topics, groups, places.
+        before: By what a block begins with: what has to happen before it.
+    """
+
+    coordinator: CoordinatorProcess
+    servers: str
+    topics: Topics
+    folder: Path
+    stack: ExitStack
+    names: dict[str, str] = field(default_factory=dict)
+    before: dict[str, Callable[[], None]] = field(default_factory=dict)
+
+    def own(self, *names: str) -> list[str]:
+        """Names with an ending of their own."""
+        self.names |= {name: unique_name(name) for name in names}
+        return [self.names[name] for name in names]
+
+    def topic(self, name: str, *, records: int = 0, partitions: int = 1) -> str:
+        """A topic of a page, with records in its first partition."""
+        (made,) = self.own(name)
+        self.topics.create(made, partitions=partitions)
+        self.stack.callback(lambda: self.topics.delete(*{made} & set(self.topics.names())))
+        if records:
+            self.topics.produce(
+                made, [Record(b"k", b"%d" % n) for n in range(records)], partition=0
+            )
+        return made
+
+    def configure(self, group: str, **settings: str) -> None:
+        """Sets a group's settings; keyword `a_b` is `a.b`."""
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        with AdminClient({"bootstrap.servers": self.coordinator.address}) as admin:
+            admin.alter_group_configs(group, named)
+
+    def member(self, group: str, topic: str) -> ShareConsumer:
+        """A consumer that has joined and got its first record."""
+        self.configure(group, share_auto_offset_reset="earliest")
+        config = {"bootstrap.servers": self.coordinator.address, "group.id": group}
+        consumer = ShareConsumer(config | {"share.acknowledgement.mode": "explicit"})
+        self.stack.callback(consumer.close)
+        consumer.subscribe([topic])
+        for message in eventually(lambda: list(consumer.poll(1.0)), 60, what="the first record"):
+            consumer.acknowledge(message, AcknowledgeType.ACCEPT)
+        consumer.commit_sync()
+        return consumer
+
+    def type(self, block: Block) -> subprocess.CompletedProcess[str]:
+        """Runs a block as a script; what is left out is left out line by line."""
+        lines = block.text.replace("\\\n", " ").splitlines()
+        kept = [x for x in lines if not (words_of(x) or [""])[0].startswith(LEFT_OUT)]
+        script = "\n".join(kept)
+        for old in sorted(self.names, key=len, reverse=True):
+            script = re.sub(rf"(?<![\w-]){re.escape(old)}(?![\w-])", self.names[old], script)
+        home = str(self.folder)
+        environment = clean_environment() | {
+            "PYTHONPATH": str(ROOT),
+            "HOME": home,
+            "XDG_STATE_HOME": home,
+            "SHARECOORD_BOOTSTRAP_SERVER": self.coordinator.address,
+            "SHARECOORD_KAFKA__BOOTSTRAP_SERVERS": self.servers,
+        }
+        return subprocess.run(
+            ["bash", "-c", PRELUDE + script],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=BLOCK_TIMEOUT_S,
+        )
+
+
+def dead_letters(desk: Desk) -> None:
+    """Of the group of the page, so many that there is one at place 0:41."""
+    payments, (billing,) = desk.topic("payments", records=50), desk.own("billing")
+    letters = desk.topic("billing-dead")
+    desk.configure(billing, share_auto_offset_reset="earliest")
+    desk.configure(billing, errors_deadletterqueue_topic_name=letters)
+    config = {"bootstrap.servers": desk.coordinator.address, "group.id": billing}
+    rejected = 0
+    with ShareConsumer(config | {"share.acknowledgement.mode": "explicit"}) as consumer:
+        consumer.subscribe([payments])
+        end_s = time.monotonic() + 60
+        while rejected < 50 and time.monotonic() < end_s:
+            for message in consumer.poll(1.0):
+                consumer.acknowledge(message, AcknowledgeType.REJECT, reason="not an amount")
+                rejected += 1
+            consumer.commit_sync()
+    with AdminClient({"bootstrap.servers": desk.coordinator.address}) as admin:
+
+        def all_sent() -> bool:
+            (group,) = admin.describe_groups([billing])
+            return group.offsets[0].dead_letters_waiting == 0
+
+        eventually(all_sent, 60, what="the letters")
+
+
+def pause(desk: Desk) -> None:
+    """A group with a member, which is gone before offsets are reset; made anew once deleted."""
+    payments, (billing,) = (
+        desk.topic("payments", records=RECORDS, partitions=4),
+        desk.own("billing"),
+    )
+    consumer = desk.member(billing, payments)
+    with AdminClient({"bootstrap.servers": desk.coordinator.address}) as admin:
+        (found,) = admin.describe_groups([billing])
+    desk.names["5f0c…"] = found.members[0].member_id
+    desk.before["sharecoord groups --reset-offsets"] = consumer.close
+    desk.before["sharecoord records finish"] = lambda: desk.member(billing, payments).close()
+
+
+def migrate(desk: Desk) -> None:
+    """A consumer group that got as far as 2."""
+    charges, _ = desk.topic("charges"), desk.own("accounting")
+    desk.names["accounting-old"] = left_by_a_consumer_group(desk.servers, desk.topics, charges, 6)
+
+
+def operations(desk: Desk) -> None:
+    """Its folders, its store, and Helm."""
+    desk.own("orders")
+    helm = subprocess.run([ROOT / "tools/ensure_helm.sh"], capture_output=True, check=True)
+    desk.names["helm template"] = f"{helm.stdout.decode().strip()} template"
+    (desk.folder / "helm").symlink_to(ROOT / "helm")
+    backup = desk.folder / "backup"
+    backup.mkdir()
+    desk.names["/backup/store-$(date +%F).gz"] = str(backup / "store.gz")
+    desk.names["/var/lib/sharecoord/store.db"] = str(desk.coordinator.store_path.resolve())
+    desk.names["FILE"] = str(backup / "store.gz")
+    desk.names["URL"] = f"sqlite:///{desk.folder}/restored.db"
+
+
+def replay(desk: Desk) -> None:
+    """An hour with records, of a group that is there."""
+    invoices, (invoicing, _) = (
+        desk.topic("invoices", records=10),
+        desk.own("invoicing", "invoicing-again"),
+    )
+    desk.member(invoicing, invoices).close()
+    now = datetime.now(UTC)
+    for said, hours in (("2026-01-31T12:00:00", -1), ("2026-01-31T13:00:00", 1)):
+        desk.names[said] = (now + timedelta(hours=hours)).isoformat(timespec="seconds")[:19]
+
+
+def events(desk: Desk) -> None:
+    """The folder that the page's coordinator writes to."""
+    desk.names["/var/lib/sharecoord/events"] = desk.names["DIR"] = str(desk.folder / "events")
+
+
+PREPARED: Final[dict[str, Callable[[Desk], object]]] = {
+    "README.md": lambda desk: desk.own("orders-workers"),
+    "helm/sharecoord/README.md": operations,
+    "docs/dead-letters.md": dead_letters,
+    "docs/delay.md": lambda desk: desk.own("reminder-workers"),
+    "docs/events.md": events,
+    "docs/migrate.md": migrate,
+    "docs/operations.md": operations,
+    "docs/ordering.md": lambda desk: desk.own("shop"),
+    "docs/pause.md": pause,
+    "docs/replay.md": replay,
+}
+
+
+@pytest.fixture(scope="module")
+def coordinator(
+    kafka_broker: KafkaUnderTest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CoordinatorProcess]:
+    """With the product's defaults."""
+    folder = tmp_path_factory.mktemp("coordinator")
+    with CoordinatorProcess(kafka_broker.bootstrap_servers, folder, settings=DEFAULTS) as process:
+        yield process
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_page_tells_to_type_works(
+    page: Path,
+    coordinator: CoordinatorProcess,
+    kafka_broker: KafkaUnderTest,
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
+    servers = kafka_broker.bootstrap_servers
+    with ExitStack() as stack:
+        desk = Desk(coordinator, servers, topics, tmp_path, stack)
+        desk.names["localhost:9092"] = servers
+        PREPARED.get(name_of(page), lambda _: None)(desk)
+        for block in filter(runs, blocks_of(page)):
+            for beginning, happens in desk.before.items():
+                if block.text.startswith(beginning):
+                    happens()
+            done = desk.type(block)
+            assert done.returncode == 0, f"{block}\n{block.text}\n{done.stdout}{done.stderr}"
+
+
+def test_a_block_that_fails_is_seen(
+    coordinator: CoordinatorProcess, topics: Topics, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        desk = Desk(coordinator, "", topics, tmp_path, stack)
+        for text in (
+            "sharecoord groups --descripe\ntrue",
+            "sharecoord keys list --group g | false",
+        ):
+            assert desk.type(Block("page", 1, "sh", text, "")).returncode != 0
