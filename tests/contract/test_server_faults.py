@@ -245,6 +245,52 @@ def test_a_commit_that_stands_still_holds_nothing_for_ever(
     assert ranges(other, loaded.row.partition_id) == []
 
 
+def test_a_statement_over_many_rows_that_stands_still_holds_none_for_ever(
+    server_world: ServerWorld,
+) -> None:
+    """A process that is frozen between two rows of an `executemany`, by which claims are made."""
+    store = server_world.open()
+    loaded = [claimed(store, key_of(number)) for number in range(3)]
+    dialect = server_world.dialects[id(server_world.make(standstill_ms=3_000))]
+    thawed = threading.Event()
+
+    def rows() -> Iterator[tuple[int]]:
+        yield (loaded[0].row.partition_id,)
+        yield (loaded[1].row.partition_id,)
+        thawed.wait()
+        yield (loaded[2].row.partition_id,)
+
+    def freeze() -> None:
+        fairy = dialect.make_engine().raw_connection()
+        still: Any = fairy.driver_connection
+        fairy.detach()
+        try:
+            with still.cursor() as cursor:
+                cursor.executemany(
+                    "UPDATE share_partition SET closed = closed WHERE id = %s", rows()
+                )
+                still.commit()
+        finally:
+            still.close()
+
+    change = change_of(loaded[0], upserted=[row_of(0, 4)])
+
+    def is_refused() -> bool:
+        with suppress(StoreUnavailableError):
+            commit(store, change)
+            return False
+        return True
+
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(freeze)
+        try:
+            eventually(is_refused, 20.0, "the row is locked")
+            eventually(lambda: not is_refused(), 20.0, "it comes free")
+        finally:
+            thawed.set()
+        assert isinstance(late.exception(), dialect.driver_errors)
+
+
 def test_a_deadlock_is_made_again(server_world: ServerWorld) -> None:
     store = server_world.make(lock_timeout_ms=20_000)
     store.open(coordinator_id="one", cluster_id="", address="one:1", version="0.1.0")

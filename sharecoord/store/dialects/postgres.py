@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -80,6 +80,25 @@ class BoundedConnection(psycopg.Connection[Any]):
                 wanted = gen.send(ready)
         except StopIteration as done:
             return done.value
+
+
+class SynchronisedCursor(psycopg.Cursor[Any]):
+    """A cursor whose statement over many rows tells the server after each of them that it waits.
+
+    psycopg's `executemany` makes a pipeline with one Sync at its end. A process that is frozen
+    before that end keeps its locked rows until it goes on: between two Syncs a session is `active`
+    and no timeout of PostgreSQL up to 16 ends it.
+    """
+
+    def executemany(
+        self, query: Any, params_seq: Iterable[Any], *, returning: bool = False
+    ) -> None:
+        """As the base class, with a Sync after each row; `rowcount` is of the last row."""
+        assert not returning, "SQLAlchemy asks for no rows of an executemany"
+        with self.connection.pipeline() as pipeline:
+            for params in params_seq:
+                self.execute(query, params)
+                pipeline.sync()
 
 
 class PostgresDialect(ServerDialect):
@@ -212,6 +231,7 @@ class PostgresDialect(ServerDialect):
     ) -> BoundedConnection:
         connection = BoundedConnection.connect(*args, **params)
         connection.answer_timeout_s = self._answer_timeout_ms / 1000
+        connection.cursor_factory = SynchronisedCursor
         register_text(connection)
         return connection
 
