@@ -19,7 +19,7 @@ from sharecoord.core.fleet.held_book import lock_book_of
 from sharecoord.core.fleet.peering import Relayed
 from sharecoord.core.partition.decisions import AcknowledgedRange, HeldRange, TakenBack
 from sharecoord.core.states import AcknowledgeType, AcquireMode
-from sharecoord.errors import SharecoordError
+from sharecoord.errors import SharecoordError, UnknownMemberError
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.member.session import JoinCommand, Session
 from sharecoord.runtime.partition.collector import Collector
@@ -293,6 +293,8 @@ class SimMember:
         """The coordinator ended the stream, or it broke."""
         if stream is self.stream:
             self._trace(f"{self.name}: stream to {stream.node.name} ended: {error!r}")
+            if isinstance(error, UnknownMemberError):
+                self.judge.session_ended(self.name)
             self.break_off(stream)
 
     # -- what it does ---------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from sharecoord.core.delivery import Delivery, Slice
 from sharecoord.core.fleet.peering import Relayed, Settled
 from sharecoord.core.partition.decisions import AcquiredRange, HeldRange
 from sharecoord.core.records import RecordChunk
-from sharecoord.errors import SharecoordError
+from sharecoord.errors import SharecoordError, UnknownMemberError
 from sharecoord.wire import codec, peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
 from tests.simulation.environment import GROUP
@@ -365,6 +365,8 @@ class Program:
         """The coordinator ended the stream."""
         if stream is self.stream:
             self._trace(f"{self.name}: {failure}")
+            if failure.reason == UnknownMemberError.reason:
+                self._judge.session_ended(self.name)
             self._lost_stream(failure)
 
     def ended(self, stream: object, error: SharecoordError | None) -> None:

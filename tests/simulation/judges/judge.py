@@ -144,6 +144,10 @@ class Judge(DatabaseJudge):
         self._silent.setdefault(member_id, self._now_ms())
         self._stream_of.pop(member_id, None)
 
+    def session_ended(self, member_id: str) -> None:
+        """A member was told that its session is over: it believes in no lock of it."""
+        self._gave_up(member_id)
+
     def trouble(self) -> None:
         """A coordinator died, ended or stood still: what it was about to send may be lost."""
         self._troubles += 1
