@@ -15,12 +15,11 @@ from sharecoord.core.fleet.peering import Alive, GatewayItem, Settle
 from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
 from sharecoord.errors import SharecoordError, UnsupportedVersionError
 from sharecoord.ports import PeerListener
-from sharecoord.security.pem import read_pem
 from sharecoord.wire import PROTOCOL_VERSION, peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import peer_service_pb2_grpc as peer_grpc
-from sharecoord.wire.keepalive import keepalive
 from sharecoord.wire.send_queue import SendQueue
+from sharecoord.wire.transport import keepalive, read_pem
 
 log = structlog.get_logger(__name__)
 

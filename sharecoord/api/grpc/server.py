@@ -21,9 +21,8 @@ from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
 from sharecoord.config.process_settings import TlsConfig
 from sharecoord.errors import InvalidConfigError
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.security.pem import read_pem
 from sharecoord.wire import share_service_pb2 as service
-from sharecoord.wire.keepalive import keepalive
+from sharecoord.wire.transport import keepalive, read_pem
 
 SERVICES = ("sharecoord.v1.ShareService", "sharecoord.v1.AdminService")
 
