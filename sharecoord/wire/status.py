@@ -52,8 +52,8 @@ def code_of(error: SharecoordError) -> grpc.StatusCode:
 
 
 TEXT_BEGINNING, TEXT_END = 350, 150
-"""What is kept of a longer text: it travels in headers, percent-encoded, and clients take 8 KiB of
-them. What is wrong stands at the beginning of our errors, the fix at the end."""
+"""Characters that a longer text keeps: it travels in headers, percent-encoded, of which clients
+take 8 KiB. Our errors have the problem at the beginning and the fix at the end."""
 
 
 def text_of(error: SharecoordError) -> str:
