@@ -11,34 +11,37 @@ from sharecoord.cli.failures import failure_of, is_debug, set_debug
 
 
 class Lazy(NamedTuple):
-    """Where a command lives, and its line in the list of commands."""
+    """A command that is imported when it is called: `dead-letters` is `dead_letters` there."""
 
     module: str
-    attribute: str
+    """Below `sharecoord.cli`."""
     help: str
+    """Its line in the list of commands."""
 
 
 COMMANDS: Final[dict[str, Lazy]] = {
-    "serve": Lazy("serve", "serve", "Run a coordinator next to a Kafka cluster."),
-    "demo": Lazy("demo", "demo", "Show what it does, on a fake or a real Kafka."),
-    "groups": Lazy("groups", "groups", "List, describe, reset and delete share groups."),
-    "configs": Lazy("configs", "configs", "Show and change the settings of share groups."),
-    "keys": Lazy("keys", "keys", "Block, unblock and list keys of groups that keep order."),
-    "consume": Lazy("consume", "consume", "Print the records of a topic as a share consumer."),
-    "records": Lazy("records", "records", "List records in flight; tell the life of one."),
-    "replay": Lazy("replay", "replay", "Deliver a part of a topic to a side group."),
-    "dead-letters": Lazy("dead_letters", "dead_letters", "Find, redrive and discard dead letters."),
-    "config": Lazy("config_show", "config", "Show the configuration of a coordinator."),
-    "store": Lazy("store", "store", "Check, migrate, back up and restore a store."),
-    "events": Lazy("events", "events", "List, join, delete and check the files of the event log."),
-    "analyze": Lazy("analyze", "analyze", "Find out from events how a group did (Spark)."),
-    "bench": Lazy("bench", "bench", "Measure throughput, latency and fairness."),
-    "version": Lazy("version", "version", "Print the version."),
+    "serve": Lazy("coordinator.serve", "Run a coordinator next to a Kafka cluster."),
+    "demo": Lazy("demo", "Show what it does, on a fake or a real Kafka."),
+    "groups": Lazy("groups.command", "List, describe, reset and delete share groups."),
+    "configs": Lazy("groups.configs", "Show and change the settings of share groups."),
+    "keys": Lazy("groups.keys", "Block, unblock and list keys of groups that keep order."),
+    "consume": Lazy("records.consume", "Print the records of a topic as a share consumer."),
+    "records": Lazy("records.command", "List records in flight; tell the life of one."),
+    "replay": Lazy("records.replay", "Deliver a part of a topic to a side group."),
+    "dead-letters": Lazy("records.dead_letters", "Find, redrive and discard dead letters."),
+    "config": Lazy("coordinator.config", "Show the configuration of a coordinator."),
+    "store": Lazy("coordinator.store", "Check, migrate, back up and restore a store."),
+    "events": Lazy(
+        "coordinator.events", "List, join, delete and check the files of the event log."
+    ),
+    "analyze": Lazy("analyze.command", "Find out from events how a group did (Spark)."),
+    "bench": Lazy("bench", "Measure throughput, latency and fairness."),
+    "version": Lazy("version", "Print the version."),
 }
 
 
 class LazyGroup(click.Group):
-    """Commands by table; turns errors into one line and an exit code."""
+    """A group of commands, given as a table; turns errors into one line and an exit code."""
 
     def __init__(self, *args: Any, table: dict[str, Lazy], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -54,7 +57,7 @@ class LazyGroup(click.Group):
         if found is None:
             return None
         module = importlib.import_module(f"sharecoord.cli.{found.module}")
-        command: click.Command = getattr(module, found.attribute)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         _add_debug(command)
         return command
 
@@ -76,7 +79,7 @@ class LazyGroup(click.Group):
 
 
 def _add_debug(command: click.Command) -> None:
-    """Lets --debug stand behind a command, too."""
+    """Adds --debug to a command and its subcommands, so that it may stand behind them."""
     if isinstance(command, click.Group):
         for each in command.commands.values():
             _add_debug(each)

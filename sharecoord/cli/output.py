@@ -12,8 +12,10 @@ from typing import Any, Final
 import click
 
 FORMATS: Final = ("table", "json", "yaml")
+HEX: Final = "hex:"
+"""Begins a key, value or header that is no text and is written in hexadecimal digits."""
 MISSING: Final = "-"
-"""What Kafka's tools print for a value that is not there."""
+"""Kafka's tools print this for a value that is not there."""
 
 Row = Mapping[str, Any]
 
@@ -22,7 +24,7 @@ COLUMN_WIDTH_MAX: Final = 60
 own line to the right, and leaves all other lines as they are."""
 
 _STEERS: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""What JSON leaves as it is, and terminals do not."""
+"""Characters that steer a terminal and that JSON does not escape."""
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -31,18 +33,15 @@ def _escaped(found: re.Match[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
-
-    Attributes:
-        title: In tables.
-        key: In JSON and YAML.
-        value: Gives the value of an item; "" = the item's attribute, or entry, by the name of
-            `key`, else by this name.
-    """
+    """A column of a listing."""
 
     title: str
+    """Its name in tables."""
     key: str
+    """Its name in JSON and YAML."""
     value: str | Callable[[Any], Any] = ""
+    """Gives the value of an item: a function, or the name of the item's attribute or entry; "" =
+    `key` is that name."""
 
     def of(self, item: Any) -> Any:
         """The value of an item."""
@@ -121,3 +120,28 @@ def iso_time(at_ms: int) -> str:
 def note(text: str) -> None:
     """Tells people something, on stderr, so that stdout stays data."""
     click.echo(text, err=True)
+
+
+def shown(content: bytes | None) -> str | None:
+    """A key, value or header as text; in hexadecimal if it is no text or steers the terminal."""
+    if content is None:
+        return None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return HEX + content.hex()
+    if text.startswith(HEX) or not all(c.isprintable() or c in "\t\n\r" for c in text):
+        return HEX + content.hex()
+    return text
+
+
+def parse_content(option: str, text: str) -> bytes:
+    """Reads the text of `shown`; refuses `hex:` without pairs of hexadecimal digits."""
+    if not text.startswith(HEX):
+        return text.encode()
+    try:
+        return bytes.fromhex(text.removeprefix(HEX))
+    except ValueError:
+        raise click.UsageError(
+            f"{option} {text}: behind {HEX} stand pairs of hexadecimal digits, such as {HEX}00ff."
+        ) from None

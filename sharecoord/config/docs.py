@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -81,10 +81,10 @@ def render() -> str:
         parts.append(f"### {section}\n\n{meaning}\n")
         parts.append(_table(settings_of(section_class).values(), with_variable=True))
     parts += [_GROUP_INTRODUCTION, _table(GROUP_SETTINGS, with_variable=False)]
-    parts += [_KAFKA_INTRODUCTION, _lines(("Key", "Reason"), sorted(OWNED_KEYS.items()))]
+    parts += [_KAFKA_INTRODUCTION, table("Key | Reason", _coded(sorted(OWNED_KEYS.items())))]
     free = [*FREE_VARIABLES.items(), *((f"{p}…", meaning) for p, meaning in FREE_PREFIXES.items())]
     free.append(("SHARECOORD_…_SERVICE_HOST, …_PORT", "set by Kubernetes for services"))
-    parts += [_FREE_INTRODUCTION, _lines(("Variable", "Meaning"), free)]
+    parts += [_FREE_INTRODUCTION, table("Variable | Meaning", _coded(free))]
     return "\n".join(parts)
 
 
@@ -94,8 +94,8 @@ def _table(settings: Iterable[Setting], *, with_variable: bool) -> str:
         meaning = setting.meaning
         if with_variable:
             meaning += f" `{variable_of(setting.name)}`"
-        rows.append((setting.name, _default(setting), _allowed(setting), meaning))
-    return _lines(("Setting", "Default", "Allowed", "Meaning"), rows)
+        rows.append((f"`{setting.name}`", _default(setting), _allowed(setting), meaning))
+    return table("Setting | Default | Allowed | Meaning", rows)
 
 
 def _default(setting: Setting) -> str:
@@ -115,38 +115,49 @@ def _allowed(setting: Setting) -> str:
     return f"{kind}, {bounds}" if bounds else kind
 
 
-def _lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    def cells() -> Iterator[str]:
-        yield "| " + " | ".join(header) + " |"
-        yield "|" + " --- |" * len(header)
-        for first, *rest in rows:
-            escaped = [cell.replace("|", "\\|") for cell in rest]
-            yield f"| `{first}` | " + " | ".join(escaped) + " |"
+def _coded(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    return ((f"`{name}`", text) for name, text in pairs)
 
-    return "\n".join(cells()) + "\n"
+
+def table(header: str, rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown; `header` has its titles, with ` | ` between them."""
+    lines = [f"| {header} |", "|" + " --- |" * len(header.split(" | "))]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def write_or_check(
+    module: str, output: Path, render_from: Callable[[str], str], arguments: Sequence[str] | None
+) -> int:
+    """Writes a generated page, or checks it: the command line of `python -m MODULE`.
+
+    Args:
+        module: Name of the module that makes the page.
+        output: The page, unless --output names another one.
+        render_from: Makes the whole page from its present text ("" when there is none).
+        arguments: Of the command line; None: those of the process.
+
+    Returns:
+        Exit code: 0, or 1 when --check finds the page out of date.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    parser.add_argument("--check", action="store_true", help="only say whether it is current")
+    parser.add_argument("--output", type=Path, default=output, help="the file")
+    options = parser.parse_args(arguments)
+    page: Path = options.output
+    current = page.read_text(encoding="utf-8") if page.exists() else ""
+    wanted = render_from(current)
+    if not options.check:
+        page.write_text(wanted, encoding="utf-8")
+    elif current != wanted:
+        sys.stderr.write(f"{page} is out of date: run python -m {module}\n")
+        return 1
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes or checks the file.
-
-    Returns:
-        Exit code: 0, or 1 when `--check` finds the file out of date.
-    """
-    parser = argparse.ArgumentParser(prog="python -m sharecoord.config.docs", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only say whether it is current")
-    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="the file")
-    options = parser.parse_args(arguments)
-    wanted = render()
-    if options.check:
-        current = options.output.read_text(encoding="utf-8") if options.output.exists() else ""
-        if current != wanted:
-            sys.stderr.write(
-                f"{options.output} is out of date: run python -m sharecoord.config.docs\n"
-            )
-            return 1
-        return 0
-    options.output.write_text(wanted, encoding="utf-8")
-    return 0
+    """Writes or checks docs/settings.md; see `write_or_check`."""
+    return write_or_check("sharecoord.config.docs", DEFAULT_OUTPUT, lambda _: render(), arguments)
 
 
 if __name__ == "__main__":

@@ -74,11 +74,7 @@ ListenAddress = TcpAddress | UnixAddress
 
 
 def parse_listen_address(text: str) -> ListenAddress:
-    """Reads `HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`.
-
-    Raises:
-        ValueError: Anything else; its text ends the sentence "it must be …".
-    """
+    """Reads `HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`."""
     word = text.strip()
     if word.startswith("unix:"):
         return _parse_unix(word.removeprefix("unix:"))
@@ -125,15 +121,10 @@ def _parse_host(host: str) -> str:
 
 
 def check_listen_security(address: ListenAddress, *, tls: bool, insecure: bool) -> None:
-    """Refuses to serve other machines in clear text, unless it was asked for.
-
-    Args:
-        address: Where the process is about to listen.
-        tls: Whether the listener has a certificate.
-        insecure: Whether clear text was asked for by name.
+    """Refuses to serve other machines in clear text, unless `insecure` asks for it by name.
 
     Raises:
-        InvalidConfigError: The address is not a loopback one, and neither is true.
+        InvalidConfigError: The address is not a loopback one, without TLS.
     """
     if tls or insecure or address.is_loopback:
         return
@@ -156,18 +147,13 @@ class StoreKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """A parsed store URL.
-
-    Attributes:
-        kind: Which store.
-        url: What SQLAlchemy takes, with the driver (`postgresql+psycopg://…`); `memory:` for the
-            in-memory store.
-        path: The absolute database file of SQLite, else None.
-    """
+    """A parsed store URL."""
 
     kind: StoreKind
     url: str
+    """The URL for SQLAlchemy, with the driver (`postgresql+psycopg://…`), or `memory:`."""
     path: Path | None = None
+    """The absolute database file of SQLite, else None."""
 
     def __str__(self) -> str:
         """The URL with its password, as the parser reads it back."""
@@ -202,12 +188,7 @@ _SERVER_SCHEMES: Final = {
 
 
 def parse_store_url(text: str) -> StoreUrl:
-    """Reads the address of the store.
-
-    Raises:
-        ValueError: Not one of the known forms; its text ends the sentence "it must be …" and never
-            quotes a password.
-    """
+    """Reads the address of the store; an error never quotes a password."""
     word = text.strip()
     if word in ("memory:", "memory://"):
         return StoreUrl(StoreKind.MEMORY, "memory:")
@@ -245,11 +226,7 @@ def _sqlite_url(rest: str) -> StoreUrl:
 
 
 def sqlite_store_url(path: Path) -> StoreUrl:
-    """The URL of a SQLite file; `~` and relative paths are made absolute.
-
-    Raises:
-        ValueError: `~` stands for no directory.
-    """
+    """The URL of a SQLite file; `~` and relative paths are made absolute."""
     absolute = Path(os.path.abspath(_expanded(path)))  # noqa: PTH100 (resolve() follows links)
     return StoreUrl(StoreKind.SQLITE, f"sqlite:///{absolute}", absolute)
 
@@ -257,8 +234,7 @@ def sqlite_store_url(path: Path) -> StoreUrl:
 def _expanded(path: Path) -> Path:
     """The path with the home directory in the place of `~`.
 
-    Raises:
-        ValueError: There is none, as for a user id that is in no list of users, without HOME.
+    A user id that is in no list of users has none without HOME.
     """
     try:
         return path.expanduser()
@@ -309,15 +285,11 @@ class EventsSinkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventsSink:
-    """A parsed events sink.
-
-    Attributes:
-        kind: Where events are written.
-        target: Directory of PARQUET, topic of KAFKA, empty for OFF.
-    """
+    """A parsed events sink."""
 
     kind: EventsSinkKind = EventsSinkKind.OFF
     target: str = ""
+    """Directory of PARQUET, topic of KAFKA, empty for OFF."""
 
     def __str__(self) -> str:
         """The text that the parser reads back."""
@@ -325,11 +297,7 @@ class EventsSink:
 
 
 def parse_events_sink(text: str) -> EventsSink:
-    """Reads `off`, `parquet:DIR` or `kafka:TOPIC`.
-
-    Raises:
-        ValueError: Anything else; its text ends the sentence "it must be …".
-    """
+    """Reads `off`, `parquet:DIR` or `kafka:TOPIC`."""
     kind, _, target = text.strip().partition(":")
     if kind in ("", "off") and not target:
         return EventsSink()

@@ -44,7 +44,7 @@ _DEFAULT_HEARTBEAT_MS: Final = 5_000
 
 
 class GroupSource(StrEnum):
-    """Where the value in force comes from."""
+    """Where the value in force of a group's setting comes from."""
 
     GROUP = "group"
     COORDINATOR = "coordinator"
@@ -76,15 +76,11 @@ class ResetStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AutoOffsetReset:
-    """The parsed `share.auto.offset.reset`.
-
-    Attributes:
-        strategy: Where to begin.
-        duration_ms: For BY_DURATION how far back from now, else None.
-    """
+    """The parsed `share.auto.offset.reset`."""
 
     strategy: ResetStrategy = ResetStrategy.LATEST
     duration_ms: int | None = None
+    """For BY_DURATION how far back from now, else None."""
 
     def __str__(self) -> str:
         """The text that `parse_auto_offset_reset` reads back."""
@@ -94,11 +90,7 @@ class AutoOffsetReset:
 
 
 def parse_auto_offset_reset(text: str) -> AutoOffsetReset:
-    """Reads `latest`, `earliest` or `by_duration:<ISO-8601 duration>`.
-
-    Raises:
-        ValueError: Anything else; its text ends the sentence "it must be …".
-    """
+    """Reads `latest`, `earliest` or `by_duration:<ISO-8601 duration>`."""
     word = text.strip()
     if word.lower() in (ResetStrategy.LATEST, ResetStrategy.EARLIEST):
         return AutoOffsetReset(ResetStrategy(word.lower()))
@@ -112,11 +104,7 @@ def parse_auto_offset_reset(text: str) -> AutoOffsetReset:
 
 
 def check_topic_name(text: str) -> str:
-    """Returns a legal name of a user's topic, or the empty text.
-
-    Raises:
-        ValueError: Kafka would refuse the name, or it is reserved for internal topics.
-    """
+    """Returns the text if it is empty or a topic name that Kafka takes and does not reserve."""
     if text and (not _TOPIC_NAME.fullmatch(text) or text in (".", "..")):
         raise ValueError(
             'a topic name (1 to 249 of a-z, A-Z, 0-9, ".", "_", "-"), or empty for off'
@@ -129,11 +117,7 @@ def check_topic_name(text: str) -> str:
 
 
 def check_export_group(text: str) -> str:
-    """Returns a usable name of a consumer group, or the empty text.
-
-    Raises:
-        ValueError: It is too long, or contains what nobody sees.
-    """
+    """Returns the text if it is empty or a usable name of a consumer group."""
     if len(text) > _GROUP_NAME_CHARACTERS_MAX or not text.isprintable():
         raise ValueError(
             f"the name of a consumer group (at most {_GROUP_NAME_CHARACTERS_MAX} characters, none "
@@ -380,14 +364,14 @@ class GroupConfig:
 
 
 class GroupConfigEntry(NamedTuple):
-    """One line of a group's described configuration."""
+    """A setting of a group as `configs --describe` shows it."""
 
     name: str
     value: str
     source: GroupSource
     documentation: str
     problem: str = ""
-    """Why a stored value of it is not in force; "" = there is none such."""
+    """Why a stored value of the setting is not in force; "" = every stored value is."""
 
 
 GROUP_SETTINGS: Final = SettingsTable(settings_of(GroupConfig).values())
@@ -396,14 +380,11 @@ GROUP_SETTINGS: Final = SettingsTable(settings_of(GroupConfig).values())
 def resolve(
     overrides: Mapping[str, str], coordinator_defaults: Mapping[str, str] | None = None
 ) -> GroupConfig:
-    """Builds the effective settings of a group.
+    """Builds the effective settings of a group, typed, with their sources.
 
     Args:
-        overrides: The group's own values by setting name.
-        coordinator_defaults: The operator's values for all groups.
-
-    Returns:
-        Typed values and their sources.
+        overrides: The group's own values as text, by setting name.
+        coordinator_defaults: The operator's values for all groups, likewise.
 
     Raises:
         InvalidConfigError: An unknown name, a bad value, or two values that contradict each other.
@@ -434,21 +415,21 @@ def resolve(
 
 
 class UnusedSetting(NamedTuple):
-    """A stored value that is not in force, because it can not be."""
+    """A stored value of a group's setting that can not be used, so that it is not in force."""
 
     name: str
     value: str
     source: GroupSource
-    """Whose value it is: the group's own, or that for all groups."""
+    """GROUP for the group's own value, COORDINATOR for the value for all groups."""
     why: str
-    """What is wrong and how it is mended, as one sentence or two."""
+    """The problem and its fix, as one sentence or two."""
 
 
 GUARANTEES: Final = frozenset(
     {"share.ordering", "share.isolation.level", "errors.deadletterqueue.topic.name"}
 )
-"""Without the value that its group asks for, records would come in another order, too early, or be
-lost: a group of which this release can not read one of these is not served."""
+"""Settings without which records would come in another order, too early, or be lost: a group of
+which this release can not read one of these is not served."""
 
 
 def resolve_stored(
@@ -456,15 +437,15 @@ def resolve_stored(
 ) -> tuple[GroupConfig, tuple[UnusedSetting, ...]]:
     """The effective settings of a group whose stored ones may not fit (any more).
 
-    They were checked when they were stored; since then a default was changed, or another release
-    knows other names and bounds. What can not be used is left out, one value at a time: of two that
-    contradict each other the one that is meant for all groups, so that the group goes on as before.
+    Stored values were checked once; since then a default was changed, or another release knows
+    other names and bounds. A value that can not be used is left out, one at a time: of two that
+    contradict each other the one for all groups, so that the group goes on as before.
 
     Returns:
-        As `resolve`; and what is left out.
+        As `resolve`, and the values that are left out.
 
     Raises:
-        InvalidConfigError: Not the group's: the defaults for all groups are bad by themselves.
+        InvalidConfigError: The defaults for all groups are bad by themselves.
     """
     own, shared = dict(overrides), dict(coordinator_defaults or {})
     unused: list[UnusedSetting] = []
@@ -482,7 +463,7 @@ def resolve_stored(
 def _left_out(
     error: InvalidConfigError, own: Mapping[str, str], shared: Mapping[str, str]
 ) -> UnusedSetting | None:
-    """The value that an error is about and that is not to be used; None = there is none."""
+    """The stored value that an error is about; None = the error is about no stored value."""
     names = [error.metadata[key] for key in ("key", "against") if key in error.metadata]
     for name in names:
         if name in shared and name not in own:
@@ -499,7 +480,7 @@ def validate_group_overrides(
     """Checks a group's own values, alone and together with the operator's, before they are stored.
 
     Returns:
-        The same settings in canonical text (`30s` becomes `30000`): this is what to store.
+        The same settings in canonical text to be stored (`30s` becomes `30000`).
 
     Raises:
         InvalidConfigError: As `resolve`.
@@ -512,11 +493,7 @@ def validate_group_overrides(
 
 
 def _check_together(config: GroupConfig) -> None:
-    """Refuses values that are legal alone and contradict each other.
-
-    Raises:
-        InvalidConfigError: Names both settings.
-    """
+    """Refuses values that are legal alone and contradict each other."""
     if config.session_timeout_ms <= config.heartbeat_interval_ms:
         raise invalid_config(
             "share.session.timeout.ms",

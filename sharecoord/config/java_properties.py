@@ -14,19 +14,16 @@ _UNICODE_DIGITS: Final = 4
 
 
 class PropertiesSyntaxError(ValueError):
-    """A text is not what its format allows.
-
-    Attributes:
-        line: Number of the line, from 1.
-    """
+    """A text that breaks the rules of its format."""
 
     def __init__(self, line: int, problem: str) -> None:
+        """Takes the number of the line, from 1, and what is wrong with it."""
         super().__init__(problem)
         self.line = line
 
 
 class Property(NamedTuple):
-    """One entry of a properties file; `line` counts from 1."""
+    """An entry of a properties file; `line` counts from 1."""
 
     key: str
     value: str
@@ -36,11 +33,8 @@ class Property(NamedTuple):
 def parse_java_properties(text: str) -> list[Property]:
     r"""Reads Java's format: `key=value`, `key: value`, `key value`, `\` escapes, continuations.
 
-    Args:
-        text: The whole file.
-
     Returns:
-        Entries in order, duplicates included.
+        Entries of the whole file in order, duplicates included.
 
     Raises:
         PropertiesSyntaxError: A malformed `\uXXXX`.
@@ -154,14 +148,10 @@ _JAAS_FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional
 
 @dataclass(frozen=True, slots=True)
 class JaasEntry:
-    """The one login module of a `sasl.jaas.config`.
-
-    Attributes:
-        login_module: Class name without its package.
-        options: Options by name.
-    """
+    """The login module of a `sasl.jaas.config`, which has exactly one."""
 
     login_module: str
+    """Class name without its package."""
     options: dict[str, str]
 
 

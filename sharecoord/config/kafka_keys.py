@@ -1,6 +1,6 @@
-"""What is known about the keys under `kafka.`: which are ours, which are secret, which are meant.
+"""The keys under `kafka.`: those that the coordinator owns, secret ones, the names of all.
 
-librdkafka itself decides whether a key exists (a callback from `sharecoord.kafka` asks it); the
+librdkafka itself decides whether a key exists, when a client is made (`sharecoord.kafka`); the
 names here only serve to name the nearest one and to read environment variables, so a newer
 librdkafka's new keys work without a change here.
 """
@@ -123,11 +123,8 @@ def check_kafka_key(key: str, *, where: str = "") -> None:
     """Refuses a key that the coordinator must own or that cannot be written as text.
 
     Args:
-        key: A librdkafka key, without `kafka.`.
+        key: A key of librdkafka, without `kafka.`.
         where: Place of the key, put in front of an error.
-
-    Raises:
-        InvalidConfigError: Names the key and the reason.
     """
     reason = OWNED_KEYS.get(key) or (_CALLBACK if key.endswith("_cb") else None)
     if reason is not None:
@@ -138,14 +135,11 @@ def check_kafka_key(key: str, *, where: str = "") -> None:
         )
 
 
-def unknown_kafka_key(key: str, *, where: str = "") -> InvalidConfigError:
+def unknown_kafka_key(key: str) -> InvalidConfigError:
     """The error for a key that librdkafka does not have, with the nearest one that it has."""
-    place = f"{where}: " if where else ""
     near = nearest(key, LIBRDKAFKA_KEYS - OWNED_KEYS.keys())
     fix = f'Did you mean "{near}"?' if near else "See librdkafka's CONFIGURATION.md."
-    return InvalidConfigError(
-        f'{place}unknown Kafka key "{key}". {fix}', metadata={"key": f"kafka.{key}"}
-    )
+    return InvalidConfigError(f'unknown Kafka key "{key}". {fix}', metadata={"key": f"kafka.{key}"})
 
 
 def is_secret_kafka_key(key: str) -> bool:

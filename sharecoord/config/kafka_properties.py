@@ -13,8 +13,8 @@ here too:
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,9 +28,6 @@ from sharecoord.config.java_properties import (
 )
 from sharecoord.config.kafka_keys import check_kafka_key, is_secret_kafka_key
 from sharecoord.errors import InvalidConfigError
-
-KafkaKeysValidator = Callable[[Mapping[str, str]], None]
-"""Asks librdkafka about the keys and raises InvalidConfigError (see `unknown_kafka_key`)."""
 
 # Only these make sense in a program that runs in a Java virtual machine, or steer a part of the
 # Java client that has no counterpart; leaving them out changes nothing about which cluster is
@@ -70,31 +67,22 @@ _SCRAM_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @dataclass(frozen=True, slots=True)
 class KafkaProperties:
-    """What a file says about the connection to Kafka.
-
-    Attributes:
-        properties: librdkafka's keys and values.
-        lines: Line of the file that each key came from, from 1.
-        warnings: One sentence for each key that was left out.
-    """
+    """A file's keys for the connection to Kafka."""
 
     properties: Mapping[str, str]
-    lines: Mapping[str, int] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    """librdkafka's keys and values."""
+    lines: Mapping[str, int]
+    """Line of the file that each key came from, from 1."""
+    warnings: tuple[str, ...]
+    """A sentence for each key that was left out."""
 
 
-def read_kafka_config(path: Path, *, validate: KafkaKeysValidator | None = None) -> KafkaProperties:
+def read_kafka_config(path: Path) -> KafkaProperties:
     """Reads a file of Kafka client keys.
 
     A file named `*.properties`, or one with keys of the Java client, is read by Java's rules
-    (escapes, continued lines), any other by librdkafka's (none).
-
-    Args:
-        path: The file, UTF-8 (or Latin-1, as Java wrote it for long).
-        validate: Asks librdkafka whether the keys exist.
-
-    Returns:
-        Translated keys, and warnings about those left out.
+    (escapes, continued lines), any other by librdkafka's (none). The file is UTF-8, or Latin-1, as
+    Java wrote it for long.
 
     Raises:
         InvalidConfigError: Unreadable, malformed, a duplicate or a key that must not be set; names
@@ -106,10 +94,7 @@ def read_kafka_config(path: Path, *, validate: KafkaKeysValidator | None = None)
     except PropertiesSyntaxError as error:
         raise InvalidConfigError(f"{path}:{error.line}: {error}.") from None
     _refuse_duplicates(path, entries)
-    translated = _Translation(path, entries).run()
-    if validate is not None:
-        validate(translated.properties)
-    return translated
+    return _Translation(path, entries).run()
 
 
 def _read_text(path: Path) -> str:
@@ -127,15 +112,10 @@ def _read_text(path: Path) -> str:
 
 
 def _parse(path: Path, text: str) -> list[Property]:
-    java = parse_java_properties if path.suffix.lower() == ".properties" else None
-    if java is None:
-        plain_keys = [
-            line.strip().partition("=")[0].strip() for line in text.splitlines() if line.strip()
-        ]
-        if any(_is_java_mark(key) for key in plain_keys):
-            java = parse_java_properties
-    if java is not None:
-        return [entry._replace(value=entry.value.strip()) for entry in java(text)]
+    plain_keys = (line.partition("=")[0].strip() for line in text.splitlines())
+    if path.suffix.lower() == ".properties" or any(map(_is_java_mark, plain_keys)):
+        entries = parse_java_properties(text)
+        return [entry._replace(value=entry.value.strip()) for entry in entries]
     entries = parse_plain_properties(text)
     for entry in entries:
         # Read wrongly, an escape would become a wrong password that nobody can see.
@@ -175,11 +155,7 @@ class _Translation:
         self._warnings: list[str] = []
 
     def run(self) -> KafkaProperties:
-        """Translates everything.
-
-        Raises:
-            InvalidConfigError: Something cannot be translated; names file and line.
-        """
+        """Translates everything; refuses what cannot be translated, with file and line."""
         for key in self._left:
             check_kafka_key(key, where=self._where(key))
             if key in _JAVA_CLASSES:
@@ -190,11 +166,7 @@ class _Translation:
         self._translate_keystore()
         # Java says "do not check the host name" with an empty text, librdkafka with "none".
         if self._left.get("ssl.endpoint.identification.algorithm") == "":
-            self._move(
-                "ssl.endpoint.identification.algorithm",
-                "ssl.endpoint.identification.algorithm",
-                "none",
-            )
+            self._left["ssl.endpoint.identification.algorithm"] = "none"
         for key in list(self._left):
             if key in _JAVA_ONLY:
                 self._drop(key, "it has no effect outside Java clients")
@@ -246,7 +218,7 @@ class _Translation:
             raise self._error(key, "has tokenauth=true: librdkafka has no delegation tokens")
 
     def _refuse_java_stores(self) -> None:
-        """One error for all stores that librdkafka cannot read, with all commands."""
+        """Refuses the stores that librdkafka cannot read: one error, with all commands."""
         commands: list[str] = []
         remedies: list[str] = []
         culprit = ""
@@ -256,7 +228,9 @@ class _Translation:
             remedies.append("ssl.ca.location=ca.pem")
         if "ssl.keystore.location" in self._left and self._type("keystore") == "JKS":
             culprit = culprit or "ssl.keystore.location"
-            commands.append(_keystore_command(self._left["ssl.keystore.location"]))
+            store = shlex.quote(self._left["ssl.keystore.location"])
+            into = "-destkeystore client.p12 -deststoretype PKCS12"
+            commands.append(f"keytool -importkeystore -srckeystore {store} {into}")
             remedies.append("ssl.keystore.location=client.p12 with ssl.keystore.type=PKCS12")
         if commands:
             raise self._error(
@@ -301,11 +275,10 @@ class _Translation:
             self._drop("ssl.keystore.password", "ssl.key.password protects a PEM key")
         self._drop("ssl.keystore.type", None)
 
-    def _move(self, key: str, target: str, value: str | None = None) -> None:
+    def _move(self, key: str, target: str) -> None:
         if target in self._out or (target != key and target in self._left):
             raise self._error(key, f"and {target} are both set. Keep one of them")
-        original = self._left.pop(key)
-        self._out[target] = original if value is None else value
+        self._out[target] = self._left.pop(key)
         self._out_lines[target] = self._lines[key]
 
     def _drop(self, key: str, reason: str | None) -> None:
@@ -328,14 +301,6 @@ def _truststore_command(location: str, store_type: str) -> str:
     if store_type == "PKCS12":
         return f"openssl pkcs12 -in {path} -nokeys -out ca.pem"
     return f"keytool -list -rfc -keystore {path} > ca.pem"
-
-
-def _keystore_command(location: str) -> str:
-    """The command that turns a JKS keystore into PKCS#12, which librdkafka reads."""
-    return (
-        f"keytool -importkeystore -srckeystore {shlex.quote(location)} "
-        "-destkeystore client.p12 -deststoretype PKCS12"
-    )
 
 
 def masked_kafka_value(key: str, value: str) -> str:

@@ -12,7 +12,6 @@ from sharecoord.config.endpoints import StoreKind, UnixAddress, default_store_ur
 from sharecoord.config.group import GROUP_SETTINGS, resolve, validate_group_overrides
 from sharecoord.config.kafka_keys import LIBRDKAFKA_KEYS, check_kafka_key
 from sharecoord.config.kafka_properties import (
-    KafkaKeysValidator,
     masked_kafka_value,
     read_kafka_config,
 )
@@ -43,19 +42,14 @@ DEFAULT_BOOTSTRAP_SERVERS: Final = "localhost:9092"
 
 
 class EffectiveRow(NamedTuple):
-    """One line of `config show`.
-
-    Attributes:
-        key: Name of the setting.
-        value: Value in force as text; secrets are masked.
-        source: Where it comes from.
-        place: `file.yaml:3`, the variable's name, or empty.
-    """
+    """A line of `config show`."""
 
     key: str
     value: str
+    """The value in force as text; secrets are masked."""
     source: Source
     place: str
+    """`file.yaml:3`, the variable's name, or empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +120,6 @@ def load(
     flags: Mapping[str, object],
     *,
     kafka_config: Path | None = None,
-    validate_kafka: KafkaKeysValidator | None = None,
 ) -> ProcessConfig:
     """Merges all sources: flags win over environment over Kafka's file over file over defaults.
 
@@ -136,10 +129,6 @@ def load(
         flags: Values by full setting name (`listen.address`, `kafka.bootstrap.servers`,
             `group.share.ordering`); None = the flag was not given.
         kafka_config: File of Kafka client keys, or None.
-        validate_kafka: Asks librdkafka whether all keys exist.
-
-    Returns:
-        The checked configuration.
 
     Raises:
         InvalidConfigError: Anything unknown, malformed, out of bounds or contradictory; names the
@@ -159,8 +148,6 @@ def load(
     }
     _refuse_unknown(merged)
     kafka = _kafka_section(merged)
-    if validate_kafka is not None:
-        validate_kafka(kafka)
     sections = {name: _section(section, merged) for name, section in SECTIONS.items()}
     if "store.url" not in merged:
         url = default_store_url(environ)
@@ -177,7 +164,9 @@ def load(
         origins=merged,
         warnings=warnings,
     )
-    _check_together(config)
+    # Values that are legal alone may contradict each other.
+    for check in (_check_tls, _check_fleet, _check_memory):
+        check(config)
     return config
 
 
@@ -223,7 +212,7 @@ def _kafka_section(merged: Mapping[str, Raw]) -> Mapping[str, str]:
             key = name.removeprefix(_KAFKA)
             check_kafka_key(key, where=raw.where)
             kafka[key] = _plain_text(name, raw)
-    # librdkafka's older name for the same thing; two lists of brokers would be a riddle.
+    # librdkafka's older name for the same list of brokers.
     if "metadata.broker.list" in kafka and _KAFKA + _BOOTSTRAP not in merged:
         del kafka[_BOOTSTRAP]
     elif not kafka[_BOOTSTRAP].strip():
@@ -247,17 +236,6 @@ def _group_section(merged: Mapping[str, Raw]) -> Mapping[str, str]:
             texts[setting.name] = setting.render(value)
     # Checked once more together: two good values may contradict each other.
     return validate_group_overrides(texts)
-
-
-def _check_together(config: ProcessConfig) -> None:
-    """Refuses values that are legal alone and contradict each other.
-
-    Raises:
-        InvalidConfigError: Names the settings and the fix.
-    """
-    _check_tls(config)
-    _check_fleet(config)
-    _check_memory(config)
 
 
 def _check_tls(config: ProcessConfig) -> None:

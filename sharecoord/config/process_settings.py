@@ -51,7 +51,7 @@ DEFAULT_LISTEN: Final[ListenAddress] = TcpAddress("localhost", 7070)
 DEFAULT_STORE: Final = StoreUrl(
     StoreKind.SQLITE, "sqlite:///$XDG_STATE_HOME/sharecoord/sharecoord.db"
 )
-"""Stands for the default file until `load` knows the environment."""
+"""Placeholder of the default file until `load` knows the environment."""
 
 
 class Mode(StrEnum):
@@ -173,7 +173,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorConfig:
-    """Who this process is, and what it shares with others."""
+    """Identity of this process, and what it shares with others."""
 
     id: str = str_setting(
         "coordinator.id",

@@ -12,7 +12,7 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from sharecoord.config import values
 from sharecoord.errors import InvalidConfigError
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class Kind(StrEnum):
-    """What a setting's text means; the value is the word used in the documentation."""
+    """How a setting's text is read; the value is the word used in the documentation."""
 
     INT = "integer"
     FLOAT = "number"
@@ -33,7 +33,6 @@ class Kind(StrEnum):
     CHOICE = "choice"
     DURATION = "duration"
     SIZE = "size"
-    LIST = "list"
     CUSTOM = "special"
 
 
@@ -61,7 +60,7 @@ class Bounds:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting.
+    """A setting of a process or of a group.
 
     Attributes:
         name: Full dotted name, as written in files and by the admin commands.
@@ -74,7 +73,6 @@ class Setting:
         parser: Reads a `CHOICE`, a `CUSTOM` or an item check of a `STR`; raises ValueError whose
             text ends the sentence "it must be …".
         renderer: Writes the value back as text; None = by kind.
-        secret: The value is never shown, not even in errors.
         masker: Shows the text of a value that has a secret part (a URL with a password).
     """
 
@@ -87,19 +85,13 @@ class Setting:
     choices: tuple[str, ...] = ()
     parser: Callable[[str], Any] | None = None
     renderer: Callable[[Any], str] | None = None
-    secret: bool = False
     masker: Callable[[str], str] | None = None
 
     def parse(self, text: str, *, where: str = "") -> Any:
-        """Reads the setting's text.
-
-        Args:
-            text: As written by the user.
-            where: Place of the text (`file.yaml:3`), put in front of an error.
+        """Reads the setting's text; `where` is its place (`file.yaml:3`), named in errors.
 
         Returns:
-            The typed value: int (also ms and bytes), float, bool, str, an enum member, a tuple of
-            str, or what `parser` makes.
+            The typed value: int (also ms and bytes), float, bool, str, or what `parser` makes.
 
         Raises:
             InvalidConfigError: Malformed or out of bounds; names key, value, bounds and fix.
@@ -118,10 +110,6 @@ class Setting:
         Raises:
             InvalidConfigError: As `parse`, or a type that the setting cannot have.
         """
-        if isinstance(raw, (list, tuple)):
-            if self.kind is not Kind.LIST or not all(isinstance(item, str) for item in raw):
-                raise self.invalid(str(raw), f"it must be {self.expected()}", where=where)
-            return tuple(raw)
         if isinstance(raw, bool):
             return self.parse("true" if raw else "false", where=where)
         if isinstance(raw, (str, int, float)):
@@ -132,14 +120,10 @@ class Setting:
         """The value as a text that `parse` reads back to the same value."""
         if self.renderer is not None:
             return self.renderer(value)
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        return ",".join(value) if isinstance(value, tuple) else str(value)
+        return str(value).lower() if isinstance(value, bool) else str(value)
 
     def show(self, text: str) -> str:
         """The text as it may be shown: secrets are masked."""
-        if self.secret:
-            return MASK if text else text
         return self.masker(text) if self.masker else text
 
     def bounds_text(self) -> str:
@@ -151,7 +135,7 @@ class Setting:
         return self.bounds.text(self.unit)
 
     def expected(self) -> str:
-        """What the setting takes, in words, as the end of "it must be …"."""
+        """The values that the setting takes, in words, as the end of "it must be …"."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         bounds = self.bounds_text()
@@ -162,7 +146,7 @@ class Setting:
 
         A problem found in a text of which nothing may be shown does not quote it either.
         """
-        shown = MASK if self.secret or (self.masker and self.masker(text) != text) else text
+        shown = MASK if self.masker and self.masker(text) != text else text
         return invalid_config(
             self.name, shown, problem, fix=f"The default is {self.default_text()}", where=where
         )
@@ -176,8 +160,6 @@ class Setting:
         return self.render(self.default) or '""'
 
     def _read(self, text: str) -> Any:
-        if self.kind is Kind.LIST:
-            return tuple(item.strip() for item in text.split(",") if item.strip())
         if self.parser is not None:
             return self.parser(text.strip())
         return _PARSERS[self.kind](text)
@@ -197,14 +179,14 @@ _PARSERS: Final[dict[Kind, Callable[[str], Any]]] = {
 def invalid_config(
     key: str, shown: str, problem: str, *, fix: str, where: str = "", against: str = ""
 ) -> InvalidConfigError:
-    """Builds the one sentence of every bad value: place, key, value, problem, fix.
+    """The error for a bad value: one sentence with place, key, value, problem and fix.
 
     Args:
         key: The setting.
-        shown: Its value.
-        problem: What is wrong.
-        fix: What to do.
-        where: Which of several configurations.
+        shown: Its value, as it may be shown.
+        problem: What is wrong, as "it must be …".
+        fix: What to do, without a full stop.
+        where: Place of the value; "" = it has none.
         against: The other setting that this one contradicts.
     """
     place = f"{where}: " if where else ""
@@ -241,11 +223,6 @@ class SettingsTable:
     """Settings by name, in the order of their description."""
 
     def __init__(self, settings: Iterable[Setting]) -> None:
-        """Builds the table.
-
-        Raises:
-            ValueError: Two settings have one name.
-        """
         self._settings: dict[str, Setting] = {}
         for setting in settings:
             if setting.name in self._settings:
@@ -287,44 +264,27 @@ def settings_of(config_class: type) -> dict[str, Setting]:
     }
 
 
-def _setting_field(setting: Setting) -> Any:
-    return dataclasses.field(default=setting.default, metadata={_METADATA_KEY: setting})
+def _field(name: str, meaning: str, kind: Kind, default: _T, **more: Any) -> _T:
+    """A dataclass field with its setting; typed as the value that the field holds."""
+    setting = Setting(name=name, meaning=meaning, kind=kind, default=default, **more)
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: setting})
 
 
 def int_setting(
     name: str, meaning: str, *, default: int, bounds: tuple[int | None, int | None], unit: str = ""
 ) -> int:
     """A field that holds an integer."""
-    setting = Setting(
-        name=name,
-        meaning=meaning,
-        kind=Kind.INT,
-        default=default,
-        bounds=Bounds(*bounds),
-        unit=unit,
-    )
-    return cast("int", _setting_field(setting))
+    return _field(name, meaning, Kind.INT, default, bounds=Bounds(*bounds), unit=unit)
 
 
-def float_setting(
-    name: str, meaning: str, *, default: float, bounds: tuple[float, float], unit: str = ""
-) -> float:
+def float_setting(name: str, meaning: str, *, default: float, bounds: tuple[float, float]) -> float:
     """A field that holds a number."""
-    setting = Setting(
-        name=name,
-        meaning=meaning,
-        kind=Kind.FLOAT,
-        default=default,
-        bounds=Bounds(*bounds),
-        unit=unit,
-    )
-    return cast("float", _setting_field(setting))
+    return _field(name, meaning, Kind.FLOAT, default, bounds=Bounds(*bounds))
 
 
 def bool_setting(name: str, meaning: str, *, default: bool) -> bool:
     """A field that holds a boolean."""
-    setting = Setting(name=name, meaning=meaning, kind=Kind.BOOL, default=default)
-    return cast("bool", _setting_field(setting))
+    return _field(name, meaning, Kind.BOOL, default)
 
 
 def str_setting(
@@ -333,21 +293,12 @@ def str_setting(
     *,
     default: str = "",
     check: Callable[[str], str] | None = None,
-    secret: bool = False,
 ) -> str:
     """A field that holds a text; empty = not set.
 
-    Args:
-        name: Name of the setting.
-        meaning: Meaning for a user.
-        default: Value when not set.
-        check: Returns the text or raises ValueError with the end of "it must be …".
-        secret: Never show the value.
+    `check` returns the text, or raises ValueError with the end of "it must be …".
     """
-    setting = Setting(
-        name=name, meaning=meaning, kind=Kind.STR, default=default, parser=check, secret=secret
-    )
-    return cast("str", _setting_field(setting))
+    return _field(name, meaning, Kind.STR, default, parser=check)
 
 
 def choice_setting(name: str, meaning: str, *, default: _EnumT) -> _EnumT:
@@ -360,52 +311,23 @@ def choice_setting(name: str, meaning: str, *, default: _EnumT) -> _EnumT:
             raise ValueError("one of " + ", ".join(words))
         return member
 
-    setting = Setting(
-        name=name,
-        meaning=meaning,
-        kind=Kind.CHOICE,
-        default=default,
-        choices=tuple(words),
-        parser=read,
-        renderer=lambda member: str(member.value),
-    )
-    return cast("_EnumT", _setting_field(setting))
+    more = {"choices": tuple(words), "parser": read, "renderer": lambda member: str(member.value)}
+    return _field(name, meaning, Kind.CHOICE, default, **more)
 
 
 def duration_setting(
     name: str, meaning: str, *, default_ms: int, bounds_ms: tuple[int, int]
 ) -> int:
     """A field that holds milliseconds and accepts `30s` as well as `30000`."""
-    setting = Setting(
-        name=name,
-        meaning=meaning,
-        kind=Kind.DURATION,
-        default=default_ms,
-        bounds=Bounds(*bounds_ms),
-        unit="ms",
-    )
-    return cast("int", _setting_field(setting))
+    return _field(name, meaning, Kind.DURATION, default_ms, bounds=Bounds(*bounds_ms), unit="ms")
 
 
 def size_setting(
     name: str, meaning: str, *, default_bytes: int, bounds_bytes: tuple[int, int]
 ) -> int:
     """A field that holds bytes and accepts `512MiB` as well as `536870912`."""
-    setting = Setting(
-        name=name,
-        meaning=meaning,
-        kind=Kind.SIZE,
-        default=default_bytes,
-        bounds=Bounds(*bounds_bytes),
-        unit="bytes",
-    )
-    return cast("int", _setting_field(setting))
-
-
-def list_setting(name: str, meaning: str, *, default: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """A field that holds texts; written as a YAML list or separated by commas."""
-    setting = Setting(name=name, meaning=meaning, kind=Kind.LIST, default=default)
-    return cast("tuple[str, ...]", _setting_field(setting))
+    bounds = Bounds(*bounds_bytes)
+    return _field(name, meaning, Kind.SIZE, default_bytes, bounds=bounds, unit="bytes")
 
 
 def custom_setting(
@@ -417,23 +339,6 @@ def custom_setting(
     renderer: Callable[[_T], str],
     masker: Callable[[str], str] | None = None,
 ) -> _T:
-    """A field with a type of its own.
-
-    Args:
-        name: Name of the setting.
-        meaning: Meaning for a user.
-        default: Value when not set.
-        parser: Text to value; raises ValueError with the end of "it must be …".
-        renderer: Value to the text that `parser` reads.
-        masker: Text as it may be shown.
-    """
-    setting = Setting(
-        name=name,
-        meaning=meaning,
-        kind=Kind.CUSTOM,
-        default=default,
-        parser=parser,
-        renderer=cast("Callable[[Any], str]", renderer),
-        masker=masker,
-    )
-    return cast("_T", _setting_field(setting))
+    """A field with a type of its own; see `Setting` for parser, renderer and masker."""
+    more = {"parser": parser, "renderer": renderer, "masker": masker}
+    return _field(name, meaning, Kind.CUSTOM, default, **more)

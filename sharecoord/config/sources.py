@@ -21,9 +21,7 @@ FREE_VARIABLES: Final = {
     "SHARECOORD_CACHE": "directory for downloaded brokers of tests, benchmarks and the demo",
 }
 """Variables that other parts of the product read, with their meaning."""
-FREE_PREFIXES: Final = {
-    "SHARECOORD_TEST_": "addresses of brokers and databases for the tests",
-}
+FREE_PREFIXES: Final = {"SHARECOORD_TEST_": "addresses of brokers and databases for the tests"}
 """Prefixes of variables that other parts of the product read."""
 
 # Kubernetes sets these in every pod of a namespace that has a service named sharecoord or
@@ -49,17 +47,13 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A value as it was written.
-
-    Attributes:
-        value: Text, or a list of texts; from flags also int, float and bool.
-        source: Where it comes from.
-        place: `file.yaml:3`, the variable's name, or empty.
-    """
+    """A value as it was written."""
 
     value: object
+    """Text, or a list of texts; from flags also int, float and bool."""
     source: Source
     place: str = ""
+    """`file.yaml:3`, the variable's name, or empty."""
 
     @property
     def where(self) -> str:
@@ -118,10 +112,8 @@ def _flatten(path: Path, node: yaml.Node, prefix: tuple[str, ...], found: dict[s
     if not prefix:
         raise InvalidConfigError(f"{place}: the file must hold settings as `name: value`.")
     if name in found:
-        raise InvalidConfigError(
-            f'{place}: "{name}" is already set at {found[name].place}. Keep one of them.',
-            metadata={"key": name},
-        )
+        problem = f"is already set at {found[name].place}. Keep one of them"
+        raise _bad_value(place, name, problem)
     value: str | list[str]
     if isinstance(node, yaml.SequenceNode):
         value = [_scalar_text(path, name, item) for item in node.value]
@@ -141,16 +133,15 @@ def _scalar_text(path: Path, name: str, node: yaml.Node) -> str:
     """The text as it was written: the settings table decides what it means."""
     place = f"{path}:{node.start_mark.line + 1}"
     if not isinstance(node, yaml.ScalarNode):
-        raise InvalidConfigError(
-            f'{place}: "{name}" must be a single value or a list of single values.',
-            metadata={"key": name},
-        )
+        raise _bad_value(place, name, "must be a single value or a list of single values")
     if node.tag == "tag:yaml.org,2002:null":
-        raise InvalidConfigError(
-            f'{place}: "{name}" has no value. Give it one, or remove the line for the default.',
-            metadata={"key": name},
-        )
+        problem = "has no value. Give it one, or remove the line for the default"
+        raise _bad_value(place, name, problem)
     return str(node.value)
+
+
+def _bad_value(place: str, name: str, problem: str) -> InvalidConfigError:
+    return InvalidConfigError(f'{place}: "{name}" {problem}.', metadata={"key": name})
 
 
 def variable_of(name: str) -> str:
@@ -188,8 +179,5 @@ def read_environment(environ: Mapping[str, str], names: Iterable[str]) -> dict[s
 def _belongs_elsewhere(variable: str, text: str) -> bool:
     if variable in FREE_VARIABLES or variable.startswith(tuple(FREE_PREFIXES)):
         return True
-    if "__" in variable:
-        return False
-    if _SERVICE_LINK.fullmatch(variable):
-        return True
-    return variable.endswith("_PORT") and bool(_SERVICE_LINK_PORT.match(text))
+    is_port = variable.endswith("_PORT") and _SERVICE_LINK_PORT.match(text) is not None
+    return "__" not in variable and (is_port or _SERVICE_LINK.fullmatch(variable) is not None)

@@ -40,11 +40,7 @@ _MAX_DIGITS: Final = 30
 
 
 def parse_bool(text: str) -> bool:
-    """Reads `true` or `false` in any case, as Kafka does.
-
-    Raises:
-        ValueError: Anything else, `yes` and `1` included.
-    """
+    """Reads `true` or `false` in any case, as Kafka does; `yes` and `1` are refused."""
     word = text.strip().lower()
     if word not in ("true", "false"):
         raise ValueError("true or false")
@@ -52,11 +48,7 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_int(text: str) -> int:
-    """Reads a decimal integer without separators.
-
-    Raises:
-        ValueError: Anything else.
-    """
+    """Reads a decimal integer without separators."""
     word = text.strip()
     if not _INTEGER.fullmatch(word) or len(word) > _MAX_DIGITS:
         raise ValueError("an integer")
@@ -64,11 +56,7 @@ def parse_int(text: str) -> int:
 
 
 def parse_float(text: str) -> float:
-    """Reads a finite decimal number.
-
-    Raises:
-        ValueError: Anything else, `nan` and `inf` included.
-    """
+    """Reads a finite decimal number; `nan` and `inf` are refused."""
     word = text.strip()
     value = float(word) if _NUMBER.fullmatch(word) else math.inf
     if not math.isfinite(value):
@@ -79,8 +67,7 @@ def parse_float(text: str) -> float:
 def parse_duration_ms(text: str) -> int:
     """Reads `30s`, `1.5s`, `5m`, `1h30m`, `7d`, `250ms`, or an integer of milliseconds.
 
-    Raises:
-        ValueError: Anything else, negative durations and fractions of a millisecond included.
+    A duration with a unit is not negative and has no fraction of a millisecond.
     """
     expected = ValueError("a duration such as 500ms, 30s, 5m, 1h30m or 7d, or whole milliseconds")
     word = text.strip()
@@ -112,8 +99,7 @@ def format_duration(duration_ms: int) -> str:
 def parse_size_bytes(text: str) -> int:
     """Reads `512MiB`, `1.5GiB`, `64kB`, `512Mi`, `100B`, or an integer of bytes.
 
-    Raises:
-        ValueError: Anything else; `512M` is refused because it can mean two things.
+    `512M` is refused because it can mean two things.
     """
     word = text.strip()
     if _INTEGER.fullmatch(word) and len(word) <= _MAX_DIGITS:
@@ -138,10 +124,9 @@ def format_size(size_bytes: int) -> str:
 
 
 def parse_iso_duration_ms(text: str) -> int:
-    """Reads `PnDTnHnMn.nS` as Java's `Duration.parse` does; less than a millisecond is cut off.
+    """Reads `PnDTnHnMn.nS` as Java's `Duration.parse` does, if it is not negative.
 
-    Raises:
-        ValueError: Not such a text, or a negative duration.
+    Less than a millisecond is cut off.
     """
     expected = ValueError("an ISO-8601 duration PnDTnHnMn.nS that is not negative, such as PT1H")
     match = _ISO_DURATION.fullmatch(text.strip())

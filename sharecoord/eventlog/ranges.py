@@ -1,4 +1,4 @@
-"""From decisions to what the event log says of them. Pure, as the decisions are."""
+"""Turns decisions into events of ranges. Pure, as the decisions are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sharecoord.eventlog.schema import RangeEvent
 ACQUIRED, AVAILABLE = RecordState.ACQUIRED, RecordState.AVAILABLE
 
 STATE_NAMES = {state: state.name.lower() for state in RecordState}
-"""As in column `state`."""
+"""Values of column `state`."""
 
 _OF_CAUSE = {
     ArchiveReason.REJECTED: RangeEvent.REJECTED,
@@ -27,25 +27,25 @@ _OF_CAUSE = {
 
 
 class RangeChange(NamedTuple):
-    """One row of kind `range`, as far as the state machine knows it."""
+    """A row of kind `range`, as far as the state machine knows it."""
 
     first: int
     last: int
     event: RangeEvent
     old: RangeState | None
-    """None = it was not in the window."""
+    """None = the range was not in the window."""
     new: RangeState | None
     """None = finished (ACKNOWLEDGED or a gap), or no longer known (TRUNCATED)."""
 
 
 def changes_of(window: Window, decision: Decision, ended_by: RangeEvent) -> list[RangeChange]:
-    """What a decision changes, in order of offset; never empty for one that changes anything.
+    """The changes of a decision, in order of offset; never empty for one that changes anything.
 
     Args:
-        window: As it is before the decision is applied.
-        decision: Made on its present state.
-        ended_by: What ends locks by this decision, where the states alone do not tell: RELEASED,
-            EXPIRED, DEPARTED, RELEASED_BY_ADMIN or FINISHED_BY_ADMIN.
+        window: The window before the decision is applied.
+        decision: Made on the window's present state.
+        ended_by: The event of locks that this decision ends, where the states alone do not tell:
+            RELEASED, EXPIRED, DEPARTED, RELEASED_BY_ADMIN or FINISHED_BY_ADMIN.
     """
     if decision.truncate_to is not None:
         lost = decision.truncate_to, window.end_offset - 1
@@ -60,12 +60,12 @@ def changes_of(window: Window, decision: Decision, ended_by: RangeEvent) -> list
         gaps = _gaps(decision.edits, window.end_offset, decision.end_offset)
         if gaps:
             found += gaps
-            found.sort(key=_first_of)
+            found.sort(key=lambda change: change.first)
     return found
 
 
 def event_of(old: RangeState | None, new: RangeState | None, ended_by: RangeEvent) -> RangeEvent:
-    """What happened to a range that was `old` and became `new`; see `changes_of`."""
+    """The event of a range that was `old` and became `new`; see `changes_of`."""
     if new is None:
         if ended_by is RangeEvent.FINISHED_BY_ADMIN:
             return ended_by
@@ -91,11 +91,7 @@ def _archived(old: RangeState | None, new: RangeState, ended_by: RangeEvent) -> 
 
 
 def _gaps(edits: Sequence[Edit], start: int, end: int) -> list[RangeChange]:
-    """What lies in [start, end) and in no edit: the window moved over it."""
+    """Gaps: offsets in [start, end) without an edit, which the window moved over."""
     edited = ((first, last) for first, last, _ in edits)
     gaps = uncovered(edited, start, end - 1)
     return [RangeChange(*gap, RangeEvent.GAP, None, None) for gap in gaps]
-
-
-def _first_of(change: RangeChange) -> int:
-    return change.first

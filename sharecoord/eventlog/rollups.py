@@ -1,8 +1,8 @@
-"""Rollups of the event log: what jobs ask first of all events, added up for each large file of it.
+"""Rollups of the event log: sums over each large file, for the questions that jobs ask first.
 
-A file of more than `ROWS_MIN` rows has a second one beside it, some hundredth as large, with the
-tables below. They hold sums that can be added up further: a job that reads them instead of the rows
-finds exactly the same, because both are made by the rules that stand here.
+A file of more than `ROWS_MIN` rows has a file of rollups beside it, a hundredth as large, with the
+tables below. Their sums can be added up further: a job that reads them instead of the rows has the
+same result, because both follow the rules of this module.
 
 `VERSION` grows whenever a table, a column or a rule changes; a reader looks for its own alone, and
 takes the rows of files for which there is none.
@@ -17,14 +17,14 @@ from sharecoord.eventlog.schema import GroupEvent, RangeEvent
 
 VERSION: Final = 2
 DIRECTORY: Final = f"_rollups-{VERSION}"
-"""Beside the folders of dates, with the same folders in it. Readers of the log skip its name."""
+"""Folder beside those of dates, with the same folders in it. Readers of the log skip its name."""
 EVERY_VERSION: Final = "_rollups-*"
-"""Those that other releases made, too."""
+"""Pattern of the folders of all releases."""
 TABLE: Final = "table"
-"""The column that says which table a row is of."""
+"""The column with the name of the table that a row is of."""
 
 ROWS_MIN: Final = 131_072
-"""Rows of a file that has rollups (one row group): fewer are read as fast as these are found."""
+"""Least rows of a file with rollups (one row group): fewer are read as fast as their rollups."""
 
 WINDOW_MS: Final = 10_000
 """Length of a window in the tables that have one; jobs with windows that are no multiple of it take
@@ -39,23 +39,23 @@ FAILED: Final = (
     RangeEvent.EXPIRED.value,
     RangeEvent.DEPARTED.value,
 )
-"""What ends an attempt without success. What is handed back unseen was no attempt."""
+"""Events that end an attempt without success. A record handed back unseen was no attempt."""
 BESIDE: Final = (
     RangeEvent.WORN_OUT.value,
     RangeEvent.LOG_START.value,
     RangeEvent.ARCHIVED_BY_ADMIN.value,
     RangeEvent.DEAD_LETTERED.value,
 )
-"""What ends a record that nobody holds."""
+"""Events that end a record that no member holds."""
 GRANTED: Final = (RangeEvent.ACQUIRED.value, RangeEvent.RENEWED.value)
 SETTLED: Final = (ACCEPTED, *FAILED, RangeEvent.RETURNED.value)
-"""What ends the time for which a member held records."""
+"""Events that end the time for which a member held records."""
 NEAR_MISS: Final = 0.1
-"""Of the lock: an acknowledgement with less left is a near miss."""
+"""Share of the lock's duration: an acknowledgement with less left is a near miss."""
 
 PAUSES: Final = (GroupEvent.PAUSED.value, GroupEvent.RESUMED.value)
 OF_PARTITION: Final = (GroupEvent.OWNED.value, RangeEvent.RESET.value)
-"""What may make a share-partition lag, counted in events of it."""
+"""Events of a share-partition that may make it lag."""
 OF_GROUP: Final = (
     GroupEvent.JOINED.value,
     GroupEvent.LEFT.value,
@@ -63,21 +63,21 @@ OF_GROUP: Final = (
     *PAUSES,
     GroupEvent.CONFIGURED.value,
 )
-"""What may make share-partitions lag, counted in events of the group."""
+"""Events of a group that may make its share-partitions lag."""
 
 HELD_DIGITS: Final = 3
 """Significant digits of how long records waited and were held."""
 LEFT_DIGITS: Final = 2
 """Significant digits of how long a lock would have lasted."""
 LONG_DIGITS: Final = 18
-"""Every whole number with so many fits into 64 bits."""
+"""Digits of a whole number that always fits into 64 bits."""
 
 
 def steps(digits: int) -> list[int]:
-    """By the length of a whole number: which step leaves it so many significant digits.
+    """Rounding steps by the length of a whole number, which leave it `digits` significant digits.
 
-    What is cut off is less than 10^(1 - digits) of the value; the middle of what is joined stands
-    for it. Numbers with more than `LONG_DIGITS` digits stay as they are.
+    A value is replaced by the middle of its step, so it changes by less than 10^(1 - digits) of
+    itself. Numbers with more than `LONG_DIGITS` digits stay as they are.
     """
     return [1] * digits + [10**power for power in range(1, LONG_DIGITS + 1 - digits)] + [1]
 
@@ -86,31 +86,24 @@ def steps(digits: int) -> list[int]:
 
 
 class Rollup(NamedTuple):
-    """A table. Rows with the same keys may be several, and are added up by a reader.
-
-    Those of one without sums stand by themselves.
-
-    Attributes:
-        table: Its name.
-        keys: What its rows are of.
-        sums: Columns that are added up; null is nothing.
-        least: Of which the least counts.
-        most: Of which the greatest counts.
-        first: As of the least `first_us`.
-        last: As of the greatest `last_us`.
-    """
+    """A table of rollups. A reader adds up rows with the same keys, if the table has sums."""
 
     table: str
     keys: tuple[str, ...]
     sums: tuple[str, ...] = ()
+    """Columns that are added up; null counts nothing."""
     least: tuple[str, ...] = ()
+    """Columns of which the least value counts."""
     most: tuple[str, ...] = ()
+    """Columns of which the greatest value counts."""
     first: tuple[str, ...] = ()
+    """Columns whose value is that of the least `first_us`."""
     last: tuple[str, ...] = ()
+    """Columns whose value is that of the greatest `last_us`."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All of them, keys first."""
+        """All columns, keys first."""
         return tuple(name for names in self[1:] for name in names)
 
 
@@ -122,11 +115,11 @@ PLACES: Final = Rollup(
     least=("first",),
     most=("last", "schema_version"),
 )
-"""How many rows there are of each share-partition, and between which numbers its changes are."""
+"""Number of rows of each share-partition, and its first and last change."""
 
 RUNS: Final = Rollup("runs", (*_PLACE, "run_first", "run_last"))
-"""Changes of share-partitions without a gap between them, by the first and the last: how complete a
-log is. The same change may be in several."""
+"""Runs of changes of share-partitions without a gap, which show how complete a log is. A change may
+be in several runs."""
 
 HAPPENED: Final = Rollup(
     "happened",
@@ -144,7 +137,7 @@ ATTEMPTS: Final = Rollup(
     ),
     sums=("ranges", "records", "work_us", "worked", "samples", "holding"),
 )
-"""What became of deliveries; see `sharecoord.analytics.attempts`."""
+"""Outcomes of deliveries; see `sharecoord.analytics.attempts`."""
 
 WAITS: Final = Rollup(
     "waits",
@@ -197,4 +190,4 @@ COLUMNS: Final[Mapping[str, str]] = {
         for name in dict.fromkeys(name for rollup in ROLLUPS for name in rollup.columns)
     },
 }
-"""Of a file of rollups, with their types in Spark's DDL; those of other tables are null."""
+"""Columns of a file of rollups with their types in Spark's DDL; null outside of their tables."""

@@ -16,14 +16,14 @@ SCHEMA_VERSION = 1
 
 
 class EventKind(StrEnum):
-    """What a row tells."""
+    """Kinds of rows."""
 
     RANGE = "range"
     """A change of the records [first_offset, last_offset] of a share-partition."""
     PARTITION = "partition"
     """A share-partition's figures, once per interval."""
     MEMBER = "member"
-    """What a member wanted and got in an interval; only of members that wanted something."""
+    """A member's demand and what it got in an interval; only of members that wanted something."""
     GROUP = "group"
     """Something that concerns a whole group: who joined or left, a pause, other settings."""
     LOST = "lost"
@@ -31,7 +31,7 @@ class EventKind(StrEnum):
 
 
 class RangeEvent(StrEnum):
-    """What happened to a range; `state` is what it became by it."""
+    """Events of a range; column `state` has its state afterwards."""
 
     ENTERED = "entered"
     """New records that order holds back entered the window."""
@@ -65,7 +65,7 @@ class RangeEvent(StrEnum):
 
 
 class GroupEvent(StrEnum):
-    """What happened in a group."""
+    """Events of a group."""
 
     JOINED = "joined"
     LEFT = "left"
@@ -100,7 +100,7 @@ class Column(NamedTuple):
     name: str
     type: ColumnType
     kinds: tuple[EventKind, ...]
-    """The rows that have it."""
+    """The kinds of rows that have the column."""
     meaning: str
 
 
@@ -220,12 +220,12 @@ COLUMNS: tuple[Column, ...] = (
         "interval_ms", _I64, _PARTITION + _MEMBER, "Length of the interval that ended at `time`."
     ),
 )
-"""In the order of the files."""
+"""All columns, in the order of the files."""
 
 COLUMN_NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
 
 KEY_BYTES_MAX = 256
-"""Of `key`; longer ones are cut."""
+"""Longest `key`; longer ones are cut."""
 
 
 EventValue = str | int | bytes | None

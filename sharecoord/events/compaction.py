@@ -1,4 +1,4 @@
-"""Few large files in the place of many small ones.
+"""Compaction: few large files replace many small ones.
 
 The files of a date and group are joined so:
 
@@ -7,9 +7,9 @@ The files of a date and group are joined so:
 3. Those files are deleted, 4. the new one gets its name, 5. the journal is deleted.
 
 A process that is killed before 2 leaves everything as it was; after 2 the next run goes on at 3. So
-no row is ever lost. Nor is one ever there twice: a reader that lists the folder between 3 and 4, in
-the moment of the change or after a kill until the next run, misses the rows of these files, which
-shows in `change_sequence`. Twice would show nowhere.
+no row is ever lost or there twice: a reader that lists the folder between 3 and 4 (in the moment of
+the change, or after a kill until the next run) misses the rows of these files, which shows in
+`change_sequence`; rows that are there twice would show nowhere.
 """
 
 from __future__ import annotations
@@ -27,13 +27,7 @@ import structlog
 
 from sharecoord.eventlog.rollups import DIRECTORY, ROWS_MIN
 from sharecoord.eventlog.schema import SCHEMA_VERSION
-from sharecoord.events.folder import (
-    JOURNAL,
-    BadFileError,
-    EventFolder,
-    FileFacts,
-    facts_of,
-)
+from sharecoord.events.folder import JOURNAL, BadFileError, EventFolder, FileFacts, facts_of
 from sharecoord.events.parquet_files import BATCH_ROWS, ParquetFile, finish_left
 from sharecoord.events.places import (
     PART_SUFFIX,
@@ -44,17 +38,17 @@ from sharecoord.events.places import (
     sync,
 )
 from sharecoord.events.rollup import roll_up
-from sharecoord.events.schema import SCHEMA, schema_of
+from sharecoord.events.schema import SCHEMA, columns_as, schema_of
 from sharecoord.events.spool import segment_name, spool_files
 
 log = structlog.get_logger(__name__)
 
 _NAME: Final = "compacted"
-"""Stands for the coordinator in the name of a file that is made of several."""
+"""Takes the place of the coordinator's id in the name of a file that is made of several."""
 
 
 class Joined(NamedTuple):
-    """Files that became one, or would."""
+    """Files that became one, or would become one."""
 
     date: date
     group_id: str
@@ -70,20 +64,19 @@ def compact(
 ) -> Iterator[Joined]:
     """Joins the small files of each date and group.
 
-    First it ends what a killed run has left, and makes Parquet files of the spool of writers that
-    have died. Left alone are files that can not be read, those of a newer release, and those of a
-    segment that a writer may write again.
+    First it ends a run that was killed, and makes Parquet files of the spool of writers that have
+    died. Files that can not be read, files of a newer release, and files of a segment that a writer
+    may write again stay as they are.
 
     Args:
-        folder: Where.
+        folder: The event log.
         before: Only dates before this one.
-        file_max_bytes: About the size of the files that come out, and the smallest that is left
-            alone.
-        dry_run: Only say what would be joined.
+        file_max_bytes: About the size of the new files; files of this size stay as they are.
+        dry_run: Only yield the files that would be joined.
 
     Raises:
         EventsFolderInUseError: Another command changes the folder.
-        OSError: No room; what was not joined is as before.
+        OSError: No room; files that were not joined are as before.
     """
     if dry_run:
         for files in _plan(folder, before, file_max_bytes):
@@ -103,11 +96,9 @@ def compact(
 
 
 def roll_up_all(folder: EventFolder, before: date) -> None:
-    """Makes the rollups of large files that have none; deletes those of files that are gone.
+    """Makes the rollups of large files that have none; deletes rollups of files that are gone.
 
-    Args:
-        folder: Where; of its files each that can be read, whoever wrote it.
-        before: Only dates before this one.
+    Only for dates before `before`. Files that can not be read are logged and passed over.
 
     Raises:
         OSError: No room.
@@ -138,7 +129,7 @@ def _joined(files: list[FileFacts], bytes_after: int | None) -> Joined:
 
 
 def _plan(folder: EventFolder, before: date, file_max_bytes: int) -> Iterator[list[FileFacts]]:
-    """Files to be joined into one each, in order of time."""
+    """Groups of files to be joined into one file each, in order of time."""
     for day, directory in folder.group_directories():
         if day >= before:
             continue
@@ -162,14 +153,14 @@ def _candidates(
             continue
         if facts.bytes < file_max_bytes and facts.schema_version <= SCHEMA_VERSION:
             found.append(facts)
-    # Looked up afterwards: the segment of a file that was there by then is gone, or is one that a
-    # writer makes the same files of once more when it was killed.
+    # Looked up after the files: a segment is gone by then, or belongs to a writer that was killed
+    # and makes the same files again.
     under_way = {segment_name(path) for path in spool_files(folder.root)}
     return [facts for facts in found if segment_of(facts.path.name) not in under_way]
 
 
 def _runs(files: list[FileFacts], bytes_max: int) -> Iterator[list[FileFacts]]:
-    """Neighbours that are together not larger than the limit, two at least."""
+    """Groups of two neighbours or more that are together not larger than the limit."""
     run: list[FileFacts] = []
     size = 0
     for file in files:
@@ -187,7 +178,7 @@ def join(files: list[FileFacts]) -> int:
     """Puts one file into the place of several of one directory; returns its size in bytes.
 
     Raises:
-        BadFileError: One of them is corrupt; all are as before.
+        BadFileError: A file is corrupt; all are as before.
         OSError: No room, or no access.
     """
     directory, group_id = files[0].path.parent, files[0].group_id
@@ -214,22 +205,10 @@ def _batches(path: Path, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as old:
             for batch in old.iter_batches(batch_size=rows):
-                yield _today(batch)
+                # Times in nanoseconds are Spark's; an older release has fewer columns.
+                yield pa.record_batch(columns_as(SCHEMA, batch), schema=SCHEMA)
     except (OSError, pa.ArrowException) as error:
         raise BadFileError(f"{path} can not be read: {error}") from error
-
-
-def _today(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with all columns of this release."""
-    known = set(batch.schema.names)
-    columns = [
-        # Spark writes times in nanoseconds.
-        batch.column(field.name).cast(field.type)
-        if field.name in known
-        else pa.nulls(len(batch), field.type)
-        for field in SCHEMA
-    ]
-    return pa.record_batch(columns, schema=SCHEMA)
 
 
 def _write_journal(directory: Path, journal: dict[str, object]) -> None:
@@ -241,7 +220,7 @@ def _write_journal(directory: Path, journal: dict[str, object]) -> None:
 
 
 def recover(directory: Path) -> None:
-    """Ends a change that the journal of a directory names, and tidies up after one without."""
+    """Ends the change that a directory's journal names; deletes files of changes without one."""
     path = directory / JOURNAL
     if path.exists():
         journal = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What a writer makes of the rows that it is given, counted."""
+"""Counts of a writer's rows, and the port of its sinks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final, Protocol
 
 import structlog
 
-from sharecoord.events.frames import Block, lost_block
+from sharecoord.events.frames import Block, lost_block, rows_of
 
 log = structlog.get_logger(__name__)
 
 LOG_AGAIN_S: Final = 10.0
-"""What goes wrong for every row is logged once in so long."""
+"""Least time between two log lines about lost rows."""
 
 
 @dataclass(slots=True)
@@ -21,11 +21,11 @@ class Counts:
     """Rows since the writer began.
 
     Attributes:
-        written: Safely taken over.
-        lost: Could not be written.
-        settled: Of those that came through the pipe, how many are not under way any more.
-        unsaid: Rows that are missing, and no row of kind `lost` says so yet.
-        newest_us: Time of the newest row.
+        written: Rows that are safe.
+        lost: Rows that could not be written.
+        settled: Rows of the pipe that are not under way any more.
+        unsaid: Lost rows of which no row of kind `lost` tells yet.
+        newest_us: Time of the newest row, microseconds since the epoch.
     """
 
     written: int = 0
@@ -36,7 +36,7 @@ class Counts:
     _logged_s: float | None = None
 
     def missing(self, rows: int, unsaid: int, where: str, reason: object) -> None:
-        """Counts rows that are lost, and logs it now and then."""
+        """Counts lost rows, and logs that at most every `LOG_AGAIN_S`."""
         self.lost += rows
         self.unsaid += unsaid
         now_s = time.monotonic()
@@ -46,14 +46,20 @@ class Counts:
                 "event log: rows are lost", where=where, reason=str(reason), lost_so_far=self.lost
             )
 
+    def bad(self, payload: bytes, where: str, reason: object) -> None:
+        """Counts all rows of a frame that can not be read as lost."""
+        rows = rows_of(payload)
+        self.settled += rows
+        self.missing(rows, rows, where, reason)
+
     def lost_row(self) -> list[Block]:
-        """The row that says what is missing, as a list of blocks."""
+        """The row that tells of lost rows, as a list of blocks."""
         common, names, rows = lost_block(self.newest_us, self.unsaid)
         return [(dict(common), names, list(rows))]
 
 
 class WriterSink(Protocol):
-    """What a writer writes to; its calls may take their time, the pipe waits meanwhile."""
+    """The sink of a writer; the pipe waits while a call runs."""
 
     counts: Counts
 
@@ -61,10 +67,10 @@ class WriterSink(Protocol):
         """Takes the blocks of a frame."""
 
     def work(self) -> None:
-        """Does what is due; to be called after some frames, and when `wait_s` is over."""
+        """Does the work that is due; to be called after some frames, and when `wait_s` is over."""
 
     def wait_s(self) -> float | None:
-        """How long from now `work` has nothing to do, if nothing comes; None = for ever."""
+        """Seconds until `work` is due if no frame comes; None = for ever."""
 
     def close(self) -> None:
         """Finishes everything."""

@@ -6,7 +6,6 @@ is current.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import sys
@@ -15,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from sharecoord.config.docs import table, write_or_check
 from sharecoord.eventlog import schema as events
 from sharecoord.eventlog.schema import COLUMNS, SCHEMA_VERSION, EventKind, GroupEvent, RangeEvent
 
@@ -28,14 +28,14 @@ _ALL: Final = tuple(EventKind)
 def render() -> str:
     """The tables, without the marks."""
     parts = [f"Schema version {SCHEMA_VERSION}.\n"]
-    parts.append(_table("Column | Type | Rows | Meaning", map(_column_row, COLUMNS)))
+    parts.append(table("Column | Type | Rows | Meaning", map(_column_row, COLUMNS)))
     for title, kind in (
         ("`kind`", EventKind),
         ("`event` of a range", RangeEvent),
         ("`event` of a group", GroupEvent),
     ):
         parts.append(f"{title}:\n")
-        parts.append(_table("Value | Meaning", (list(pair) for pair in _meanings(kind))))
+        parts.append(table("Value | Meaning", (list(pair) for pair in _meanings(kind))))
     return "\n".join(parts)
 
 
@@ -56,12 +56,6 @@ def _meanings(kind: type[StrEnum]) -> Iterator[tuple[str, str]]:
             yield f"`{ast.literal_eval(node.value)}`", " ".join(text.split())
 
 
-def _table(header: str, rows: Iterator[list[str]]) -> str:
-    lines = [f"| {header} |", "|" + " --- |" * len(header.split(" | "))]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
 def filled(text: str) -> str:
     """The document with current tables.
 
@@ -76,23 +70,8 @@ def filled(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes or checks the file.
-
-    Returns:
-        Exit code: 0, or 1 when `--check` finds the file out of date.
-    """
-    parser = argparse.ArgumentParser(prog="python -m sharecoord.events.docs", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only say whether it is current")
-    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="the file")
-    options = parser.parse_args(arguments)
-    current = options.output.read_text(encoding="utf-8")
-    wanted = filled(current)
-    if not options.check:
-        options.output.write_text(wanted, encoding="utf-8")
-    elif current != wanted:
-        sys.stderr.write(f"{options.output} is out of date: run python -m sharecoord.events.docs\n")
-        return 1
-    return 0
+    """Writes or checks the tables of docs/events.md; see `write_or_check`."""
+    return write_or_check("sharecoord.events.docs", DEFAULT_OUTPUT, filled, arguments)
 
 
 if __name__ == "__main__":

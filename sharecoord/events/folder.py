@@ -1,4 +1,4 @@
-"""A folder of the event log, for people: what is in it, is it sound, what may go.
+"""A folder of the event log, for people: its listing, its check, the deletion of old dates.
 
 Coordinators may write to it meanwhile.
 """
@@ -40,7 +40,7 @@ class BadFileError(Exception):
 
 
 class FileFacts(NamedTuple):
-    """What the end of a Parquet file says of it."""
+    """Facts about a Parquet file, read from its end."""
 
     path: Path
     date: date
@@ -59,9 +59,9 @@ class Listed(NamedTuple):
     group_id: str
     files: int
     rows: int
-    """In files."""
+    """Rows in files."""
     bytes: int
-    """Of the files."""
+    """Size of the files."""
     spooled: int
     """Rows that are in no file yet."""
     first: datetime
@@ -79,7 +79,7 @@ class _Spooled(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something that is wrong, and what helps."""
+    """A problem of a file, and its fix."""
 
     path: str
     finding: str
@@ -87,7 +87,7 @@ class Finding(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """A date that went, or would go."""
+    """A date that was deleted, or would be."""
 
     date: date
     files: int
@@ -95,11 +95,7 @@ class Deleted(NamedTuple):
 
 
 class EventFolder:
-    """The folder.
-
-    Raises:
-        InvalidRequestError: It is not one.
-    """
+    """A folder of the event log; a directory that is none raises InvalidRequestError."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -110,7 +106,7 @@ class EventFolder:
             )
 
     def listed(self) -> tuple[list[Listed], int]:
-        """Files by date and group with what is in no file yet, and how many can not be read."""
+        """Rows by date and group, in files and in the spool; and how many files can not be read."""
         spooled = self._spooled()
         found: dict[tuple[date, str], list[FileFacts]] = {key: [] for key in spooled}
         bad = 0
@@ -161,10 +157,10 @@ class EventFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """For one command at a time that changes files that readers see.
+        """Keeps other commands from changing files that readers see.
 
         Raises:
-            EventsFolderInUseError: Another one is at it.
+            EventsFolderInUseError: Another command has the lock.
         """
         (self.root / SPOOL).mkdir(exist_ok=True)
         descriptor = os.open(self.root / SPOOL / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -182,7 +178,7 @@ class EventFolder:
     def retain(self, keep: timedelta, *, now: datetime, dry_run: bool = False) -> list[Deleted]:
         """Deletes the dates that ended before `keep` ago.
 
-        A date vanishes at once for readers. What a killed call has left is deleted, too.
+        A date vanishes at once for readers. Dates that a killed call left half deleted go, too.
         """
         first_kept = (now.astimezone(UTC) - keep).date()
         with contextlib.nullcontext() if dry_run else self.locked():
@@ -205,7 +201,7 @@ class EventFolder:
         return gone
 
     def check(self) -> list[Finding]:
-        """Everything that is wrong; reads every row."""
+        """All problems of the folder; reads every row."""
         return [
             *self._check_spool(),
             *self._check_names(),
@@ -227,7 +223,7 @@ class EventFolder:
             )
 
     def _check_names(self) -> Iterator[Finding]:
-        """What a killed command has left, and what Spark would take for events."""
+        """Remains of a killed command, and files that Spark would take for events."""
         for path in sorted(self.root.iterdir()):
             if path.name.startswith(_DELETED):
                 yield self._finding(path, "half deleted", "run sharecoord events retain again")
@@ -309,11 +305,11 @@ def _time(time_us: int) -> datetime:
 
 
 def facts_of(path: Path, day: date) -> FileFacts:
-    """What a file says of itself; only its end is read.
+    """Facts about a file; only its end is read.
 
     Raises:
-        BadFileError: It is not whole, or not of the event log.
-        FileNotFoundError: It is gone.
+        BadFileError: The file is not whole, or not of the event log.
+        FileNotFoundError: The file is gone.
     """
     try:
         with pq.ParquetFile(path) as file:
@@ -356,7 +352,7 @@ def read_all(facts: FileFacts) -> None:
     """Reads every row of a file, with the checksums of its pages.
 
     Raises:
-        BadFileError: Something in it is not as it was written, or not for this release.
+        BadFileError: The file is corrupt, or of a newer release.
     """
     if facts.schema_version > SCHEMA_VERSION:
         raise BadFileError(

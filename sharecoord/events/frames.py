@@ -1,4 +1,4 @@
-"""What coordinator and writer say to each other: rows one way, counts the other.
+"""Messages between coordinator and writer: rows one way, counts the other.
 
 To the writer, on its standard input: frames, each a length and a value in Python's marshal format
 (the writer is the same Python executable). The first one holds the `WriterSettings`, so passwords
@@ -17,11 +17,11 @@ from typing import Any, Final
 from sharecoord.eventlog.schema import EventBlock, EventKind
 
 LENGTH: Final = struct.Struct("<I")
-"""Bytes that follow; little-endian."""
+"""Number of bytes that follow; little-endian."""
 
 MARSHAL_VERSION: Final = 4
-"""Texts that repeat are written once from version 3 on; newer Pythons read older versions, and so
-what a writer of another Python left in the spool."""
+"""From version 3 on, texts that repeat are written once; newer Pythons read older versions, and so
+the spool of a writer of another Python."""
 
 Value = str | int | bytes | None
 Block = tuple[dict[str, Any], tuple[str, ...], list[tuple[Value, ...]]]
@@ -30,25 +30,19 @@ Block = tuple[dict[str, Any], tuple[str, ...], list[tuple[Value, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterSettings:
-    """What a writer needs to know; texts and numbers only.
-
-    Attributes:
-        kind: `parquet` or `kafka`.
-        target: Directory or topic.
-        coordinator_id: Whose events these are.
-        file_max_bytes: At which size a Parquet file is closed.
-        file_max_age_ms: After so long rows are in a Parquet file that readers see.
-        kafka: librdkafka's keys.
-        log_level: The least severe message that is logged.
-        log_json: Whether log lines are JSON.
-    """
+    """Settings of a writer; texts and numbers only, so that they can be marshalled."""
 
     kind: str
+    """`parquet` or `kafka`."""
     target: str
+    """Directory or topic."""
     coordinator_id: str
     file_max_bytes: int
+    """Size at which a Parquet file is closed."""
     file_max_age_ms: int
+    """Longest time until rows are in a Parquet file that readers see."""
     kafka: dict[str, str]
+    """librdkafka's keys."""
     log_level: str = "info"
     log_json: bool = True
 
@@ -94,7 +88,7 @@ def _plain(value: Any) -> Any:
 
 
 def lost_block(time_us: int, records: int) -> EventBlock:
-    """The row that says that rows before it are missing."""
+    """The row that tells how many rows before it are missing."""
     common: dict[str, str | int | None] = {
         "kind": EventKind.LOST.value,
         "group_id": "",
@@ -104,7 +98,7 @@ def lost_block(time_us: int, records: int) -> EventBlock:
 
 
 def unsaid_of(blocks: list[Block]) -> int:
-    """How many rows are missing when these are: their own, and those that they say are."""
+    """How many rows are missing if these are lost: these, and those that they tell of."""
     total = 0
     for common, columns, rows in blocks:
         total += len(rows)
@@ -119,13 +113,13 @@ def rows_of(payload: bytes) -> int:
 
 
 class FrameReader:
-    """Cuts what comes through a pipe into frames."""
+    """Cuts the bytes of a pipe into frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Takes bytes; returns the payloads of the frames that are whole now."""
+        """Takes bytes; returns the payloads of the frames that they complete."""
         buffer, begin, found = self._buffer, 0, []
         buffer += data
         while len(buffer) - begin >= LENGTH.size:

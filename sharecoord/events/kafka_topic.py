@@ -10,21 +10,20 @@ import pyarrow as pa
 
 from sharecoord.eventlog.schema import SCHEMA_VERSION
 from sharecoord.events.counts import Counts
-from sharecoord.events.frames import Block, rows_of
-from sharecoord.events.schema import BAD_ROWS, SCHEMA, Rows
+from sharecoord.events.schema import BAD_ROWS, SCHEMA, batch_of
 from sharecoord.events.spool import BAD_ROWS as BAD_PAYLOAD
 from sharecoord.events.spool import Record, records_of
 from sharecoord.kafka.client import KafkaException
 from sharecoord.kafka.event_producer import EventProducer
 
 MESSAGE_BYTES_MAX: Final = 512 << 10
-"""Of a message's value before compression: half of what brokers and consumers take by default."""
+"""Largest value before compression: half of what brokers and consumers take by default."""
 
 MESSAGE_ROWS_MAX: Final = 1_000
-"""So many rows become a message at once: they nearly always fit."""
+"""Rows that become a message without waiting for more; they nearly always fit."""
 
 LINGER_S: Final = 0.5
-"""So long rows of a group wait for more of them: a message costs 10 kB beside its rows."""
+"""Time that rows of a group wait for more of them: a message costs 10 kB beside its rows."""
 
 POLL_S: Final = 0.1
 """How often deliveries are asked for while some are under way."""
@@ -70,14 +69,7 @@ class KafkaSink:
         coordinator_id: str,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes an open topic.
-
-        Args:
-            topic: Where messages go.
-            name: Its name, for the log.
-            coordinator_id: Whose rows.
-            now_s: A monotonic clock.
-        """
+        """Takes an open topic, its name for the log, and the id of the rows' coordinator."""
         self.counts = Counts()
         self._topic = topic
         self._name = name
@@ -91,7 +83,7 @@ class KafkaSink:
         try:
             records = records_of(payload)
         except BAD_PAYLOAD as error:
-            self._bad(payload, error)
+            self.counts.bad(payload, self._name, error)
             return
         for record in records:
             group_id = record.key[1]
@@ -103,7 +95,7 @@ class KafkaSink:
                 self._send_group(group_id)
 
     def work(self) -> None:
-        """Sends what has waited long enough; hears of deliveries."""
+        """Sends the rows that have waited long enough; hears of deliveries."""
         due_s = self._now_s() - LINGER_S
         for group_id in [g for g, waiting in self._groups.items() if waiting.since_s <= due_s]:
             self._send_group(group_id)
@@ -111,7 +103,7 @@ class KafkaSink:
         self._say_lost()
 
     def wait_s(self) -> float | None:
-        """Until the first group is due, or deliveries are to be asked for."""
+        """Seconds until the first group is due, or until deliveries are asked for."""
         if self._topic.waiting:
             return POLL_S
         if not self._groups:
@@ -120,21 +112,22 @@ class KafkaSink:
         return max(0.0, first_s + LINGER_S - self._now_s())
 
     def _say_lost(self) -> None:
-        """Says what is missing, once Kafka takes messages again."""
+        """Sends the row that tells of lost rows, once Kafka takes messages again."""
         if self.counts.unsaid and not self._is_failing:
             unsaid, lost_row = self.counts.unsaid, self.counts.lost_row()
             self.counts.unsaid = 0
-            self._send("", self._batch([lost_row]), 0, unsaid)
+            self._send("", batch_of(lost_row, self._coordinator_id), 0, unsaid)
 
     def _send_group(self, group_id: str) -> None:
-        records = self._groups.pop(group_id).records
-        self._send_records(group_id, records)
+        self._send_records(group_id, self._groups.pop(group_id).records)
 
     def _send_records(self, group_id: str, records: list[Record]) -> None:
-        """Rows as messages; when some do not fit the schema, record by record."""
+        """Sends rows as messages; when some do not fit the schema, record by record."""
         rows = sum(record.rows for record in records)
         try:
-            batch = self._batch([record.blocks() for record in records])
+            batch = batch_of(
+                (block for record in records for block in record.blocks()), self._coordinator_id
+            )
         except BAD_ROWS as error:
             if len(records) > 1:
                 for record in records:
@@ -145,20 +138,14 @@ class KafkaSink:
             return
         self._send(group_id, batch, rows, sum(record.unsaid for record in records))
 
-    def _batch(self, records: list[list[Block]]) -> pa.RecordBatch:
-        rows = Rows(self._coordinator_id)
-        for blocks in records:
-            rows.add(blocks)
-        return rows.take()
-
     def _send(self, group_id: str, batch: pa.RecordBatch, rows: int, unsaid: int) -> None:
-        """A batch as one message, or as many as its size takes.
+        """Sends a batch as one message, or as several when it is too large for one.
 
         Args:
             group_id: The key.
             batch: The rows.
-            rows: Those of them that came through the pipe.
-            unsaid: Rows that are missing when these are.
+            rows: How many of the rows came through the pipe.
+            unsaid: Rows that are missing if the message is lost.
         """
         value = stream_of(batch)
         if len(value) > MESSAGE_BYTES_MAX and batch.num_rows > 1:
@@ -191,13 +178,8 @@ class KafkaSink:
         else:
             self.counts.written += rows
 
-    def _bad(self, payload: bytes, error: Exception) -> None:
-        rows = rows_of(payload)
-        self.counts.settled += rows
-        self.counts.missing(rows, rows, self._name, error)
-
     def close(self) -> None:
-        """Sends what waits, and waits for Kafka."""
+        """Sends the rows that wait, and waits for Kafka."""
         for group_id in list(self._groups):
             self._send_group(group_id)
         self._topic.flush(CLOSE_S)

@@ -1,4 +1,4 @@
-"""Parquet files: how one is written whole, and how a spool file becomes many."""
+"""Parquet files: a file that is written whole, and the conversion of spool files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,7 +26,7 @@ from sharecoord.events.places import (
     segment_of,
     sync,
 )
-from sharecoord.events.schema import BAD_ROWS, TEXT_COLUMNS, Rows, schema_of
+from sharecoord.events.schema import BAD_ROWS, TEXT_COLUMNS, batch_of, schema_of
 from sharecoord.events.spool import Key, Segment, time_of
 
 if TYPE_CHECKING:
@@ -35,30 +35,27 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 BATCH_ROWS: Final = 8_192
-"""So many rows are Python objects at a time: some 10 MB."""
+"""Rows that are Python objects at a time: some 10 MB."""
 
 ROW_GROUP_ROWS: Final = ROWS_MIN
-"""Spark reads a file by row groups, so they are not to be small; each is in memory while it is
-written, with a few hundred bytes a row."""
+"""Rows of a row group: Spark reads a file by row groups, so they are not to be small. While a row
+group is written it is in memory, with a few hundred bytes a row."""
 
 
 class ParquetFile:
-    """A new Parquet file that is there, whole and durable, after `finish`; else nothing is.
+    """A new Parquet file: whole and durable after `finish`, else not there at all.
 
-    Row groups of `ROW_GROUP_ROWS` rows, texts by dictionary, zstd, checksums of pages. From a whole
-    row group on it has rollups, which are there before it.
+    Row groups of `ROW_GROUP_ROWS` rows, texts by dictionary, zstd, checksums of pages. A file with
+    a whole row group has rollups, which are there before it.
     """
 
     def __init__(self, part: Path, schema: pa.Schema, root: Path) -> None:
-        """Opens it.
+        """Opens the file.
 
         Args:
             part: Its name while it is written, in a directory on the same file system.
             schema: With metadata.
             root: The folder of the event log.
-
-        Raises:
-            OSError: The file can not be made.
         """
         self.rows = 0
         self._is_whole = False
@@ -99,7 +96,7 @@ class ParquetFile:
 
     @property
     def bytes(self) -> int:
-        """How long it is so far."""
+        """Size of the file so far."""
         return int(self._file.tell())
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -123,13 +120,13 @@ class ParquetFile:
         self._waiting, self._waiting_rows = [], 0
 
     def finish(self, path: Path) -> None:
-        """Closes it and gives it its name; a file of that name is replaced."""
+        """Closes the file and gives it its name; a file of that name is replaced."""
         self._close(path)
         self._part.replace(path)
         sync(path.parent)
 
     def keep(self, path: Path) -> None:
-        """Closes it, durably, under the name that it has; its rollups are those of `path`."""
+        """Closes the file, durably, under its present name; its rollups are those of `path`."""
         self._close(path)
         self._is_whole = True
 
@@ -146,16 +143,12 @@ class ParquetFile:
 def convert(segment: Segment, root: Path, file_max_bytes: int) -> int:
     """Makes the Parquet files of a segment; the segment stays.
 
-    Can be done again after it was broken off: files get the same names, and those that another run
-    has left are replaced or deleted. Keys that are done leave the segment's index.
-
-    Args:
-        segment: The rows.
-        root: The folder of the event log.
-        file_max_bytes: A file is closed with the row group with which it reaches this size.
+    A conversion that was broken off can be done again: files get the same names, and files that
+    another run has left are replaced or deleted. Keys that are done leave the segment's index. A
+    file is closed with the row group with which it reaches `file_max_bytes`.
 
     Returns:
-        How many rows do not fit the schema, and are nowhere.
+        How many rows do not fit the schema, so that no file has them.
 
     Raises:
         OSError: No room, or no access; nothing is lost.
@@ -169,7 +162,7 @@ def convert(segment: Segment, root: Path, file_max_bytes: int) -> int:
 
 
 class _Conversion:
-    """The rows of one key: their files, one after the other."""
+    """The conversion of the rows of one key into files, one after the other."""
 
     def __init__(self, segment: Segment, root: Path, key: Key, file_max_bytes: int) -> None:
         day, self._group_id = key
@@ -183,7 +176,7 @@ class _Conversion:
         self._names: set[str] = set()
 
     def run(self) -> int:
-        """Writes them all; returns how many rows do not fit."""
+        """Writes all files; returns how many rows do not fit the schema."""
         make_directories(self._directory, self._root)
         batches = self._batches()
         for first_us, batch in batches:
@@ -205,14 +198,14 @@ class _Conversion:
         return name
 
     def _remove_others(self) -> None:
-        """Another release may have cut the same rows into other files before it was killed."""
+        """Deletes files of the same rows that another release made before it was killed."""
         for path in self._directory.iterdir():
             if segment_of(path.name) == self._segment.name and path.name not in self._names:
                 path.unlink()
                 rollup_path(path).unlink(missing_ok=True)
 
     def _batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Batches, and the time of the first row of each."""
+        """Batches of the rows, each with the time of its first row."""
         waiting: list[list[Block]] = []
         count = 0
         for offset in self._offsets:
@@ -224,11 +217,13 @@ class _Conversion:
         yield from self._good(waiting)
 
     def _good(self, records: list[list[Block]]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The records as one batch; when some do not fit, each that does as one."""
+        """The records as one batch; when some do not fit the schema, each of the others as one."""
         if not records:
             return
+        segment, blocks = self._segment, (block for record in records for block in record)
         try:
-            yield time_of(records[0][0]), self._batch(records)
+            batch = batch_of(blocks, segment.coordinator_id, segment.schema_version)
+            yield time_of(records[0][0]), batch
         except BAD_ROWS as error:
             if len(records) > 1:
                 for record in records:
@@ -238,18 +233,12 @@ class _Conversion:
             self._bad_rows += lost
             log.error("event log: rows do not fit the schema", rows=lost, error=str(error))
 
-    def _batch(self, records: list[list[Block]]) -> Any:
-        rows = Rows(self._segment.coordinator_id, self._segment.schema_version)
-        for blocks in records:
-            rows.add(blocks)
-        return rows.take()
-
 
 def finish(segment: Segment, root: Path, file_max_bytes: int) -> int:
     """Turns a segment into Parquet files, and deletes it.
 
     Returns:
-        How many rows of it are in none of them.
+        How many rows are in no Parquet file.
 
     Raises:
         OSError: As `convert`; the segment stays.
@@ -270,7 +259,7 @@ def finish(segment: Segment, root: Path, file_max_bytes: int) -> int:
 
 
 def finish_left(path: Path, root: Path, file_max_bytes: int) -> int:
-    """As `finish`, for a spool file that a process left that died; does nothing if it lives."""
+    """As `finish`, for the spool file of a process that has died; does nothing while it lives."""
     segment = Segment.adopt(path)
     if segment is None:
         return 0

@@ -19,7 +19,7 @@ import structlog
 from sharecoord.config.setting import invalid_config
 from sharecoord.errors import InvalidConfigError
 from sharecoord.events.counts import Counts
-from sharecoord.events.frames import MARSHAL_VERSION, rows_of
+from sharecoord.events.frames import MARSHAL_VERSION
 from sharecoord.events.parquet_files import finish, finish_left
 from sharecoord.events.places import SPOOL
 from sharecoord.events.spool import BAD_ROWS, Record, Segment, records_of, spool_files
@@ -27,21 +27,21 @@ from sharecoord.events.spool import BAD_ROWS, Record, Segment, records_of, spool
 log = structlog.get_logger(__name__)
 
 SEGMENT_BYTES_MAX: Final = 512 << 20
-"""Largest spool file: bounds room on the disk (`PENDING_MAX` + 1 of them) and the time that one
-conversion takes."""
+"""Largest spool file: bounds the room on the disk (`PENDING_MAX` + 1 files) and the time of a
+conversion."""
 
 FILES_PER_SEGMENT: Final = 4
 """A spool file is this many times as large as the files that are wanted: its rows take several
 times the room that they take in a Parquet file."""
 
 PENDING_MAX: Final = 2
-"""So many full spool files may wait for their conversion; then the pipe waits, and overflows."""
+"""Full spool files that may wait for their conversion; beyond it the pipe waits, and overflows."""
 
 RETRY_S: Final = 10.0
-"""After a conversion failed, or rows could not be written, the disk is tried again so late."""
+"""Time until the disk is tried again after a failed conversion or write."""
 
 LOOK_S: Final = 300.0
-"""How often a writer looks for what others have left that died: their coordinators may never come
+"""How often a writer looks for spool files of writers that died: their coordinators may never come
 back."""
 
 
@@ -57,14 +57,7 @@ class ParquetSink:
         file_max_age_ms: int,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Makes the folder.
-
-        Args:
-            root: The folder.
-            coordinator_id: Whose rows.
-            file_max_bytes: At which size a Parquet file is closed.
-            file_max_age_ms: After so long rows are turned into Parquet files.
-            now_s: A monotonic clock.
+        """Makes the folder; see `WriterSettings` for the arguments.
 
         Raises:
             InvalidConfigError: The folder can not be made or written, or not locked.
@@ -95,14 +88,12 @@ class ParquetSink:
         try:
             records = records_of(payload)
         except BAD_ROWS as error:
-            rows = rows_of(payload)
-            self.counts.settled += rows
-            self.counts.missing(rows, rows, str(self._root), error)
+            self.counts.bad(payload, str(self._root), error)
         else:
             self._taken += records
 
     def work(self) -> None:
-        """Writes what was taken to the spool; begins and ends conversions."""
+        """Writes the rows that were taken to the spool; begins and ends conversions."""
         self._append()
         self._collect()
         now_s = self._now_s()
@@ -118,7 +109,7 @@ class ParquetSink:
             self._append(is_retry=True)
 
     def wait_s(self) -> float | None:
-        """Until something is due; a short time while the converter is busy."""
+        """Seconds until the next work is due; few while the converter is busy."""
         if self._job is not None:
             return 0.05
         now_s = self._now_s()
@@ -152,7 +143,7 @@ class ParquetSink:
             counts.unsaid -= said
 
     def _open_segment(self) -> Segment:
-        """Where rows go; waits for the converter when it is far behind.
+        """The segment for new rows; waits for the converter when it is far behind.
 
         Raises:
             OSError: No room.
@@ -177,7 +168,7 @@ class ParquetSink:
     # -- files out ------------------------------------------------------------------------------
 
     def _convert_next(self) -> None:
-        """Gives the converter its next segment; what others have left comes last."""
+        """Gives the converter its next segment; spool files of dead writers come last."""
         size = self._file_max_bytes
         now_s = self._now_s()
         if not self._pending and now_s >= self._look_s:
@@ -191,7 +182,7 @@ class ParquetSink:
             self._job = self._converter.submit(finish_left, self._left[0], self._root, size)
 
     def _collect(self) -> None:
-        """Hears how the last conversion ended."""
+        """Takes the result of the last conversion, if it has ended."""
         if self._job is None or not self._job.done():
             return
         job, self._job = self._job, None
@@ -213,10 +204,10 @@ class ParquetSink:
             self._left.popleft()
 
     def close(self) -> None:
-        """Makes Parquet files of everything; what can not be written stays in the spool."""
+        """Makes Parquet files of all rows; rows that can not be written stay in the spool."""
         self._finish_all()
         if self.counts.unsaid:
-            self._finish_all()  # to say which rows did not fit the schema
+            self._finish_all()  # writes the row that tells of rows that did not fit
         self._converter.shutdown()
         for segment in self._pending:
             segment.close()
@@ -237,21 +228,14 @@ class ParquetSink:
 
 
 def _prepare(root: Path, coordinator_id: str) -> None:
-    """Makes the folder and tries it."""
+    """Makes the folder and tries to write to it."""
     try:
         (root / SPOOL).mkdir(parents=True, exist_ok=True)
         Segment.create(root, coordinator_id).remove()
     except OSError as error:
-        raise invalid_config(
-            "events.sink",
-            f"parquet:{root}",
-            f"the directory can not be made or written: {error.strerror}",
-            fix=f"Give a directory that user {os.getuid()} can write to",
-        ) from error
+        problem = f"the directory can not be made or written: {error.strerror}"
+        fix = f"Give a directory that user {os.getuid()} can write to"
+        raise invalid_config("events.sink", f"parquet:{root}", problem, fix=fix) from error
     except InvalidConfigError as error:
-        raise invalid_config(
-            "events.sink",
-            f"parquet:{root}",
-            error.message,
-            fix="Choose a directory on another file system",
-        ) from error
+        fix = "Choose a directory on another file system"
+        raise invalid_config("events.sink", f"parquet:{root}", error.message, fix=fix) from error

@@ -37,28 +37,28 @@ from sharecoord.ports import EventFigures
 log = structlog.get_logger(__name__)
 
 FLUSH_S: Final = 0.1
-"""So long rows wait to be marshalled together: texts that repeat are written once."""
+"""Time that rows wait to be marshalled together: texts that repeat are written once."""
 
 FLUSH_ROWS: Final = 512
-"""So many rows do not wait: the loop is to be held for less than a millisecond."""
+"""Rows that are marshalled at once: the loop is to be held for less than a millisecond."""
 
 FRAMES_PER_WRITE: Final = 256
-"""Fewer than `writev` takes (1,024)."""
+"""Frames of one call of `writev`, which takes 1,024."""
 
 PIPE_BYTES: Final = 1 << 20
 """Wanted size of the pipe, all that Linux allows: fewer turns of the loop while much is written."""
 
 START_TIMEOUT_S: Final = 60.0
-"""For Python, pyarrow from a cold disk, and the answers of a slow broker."""
+"""Longest start of a writer: Python, pyarrow from a cold disk, the answers of a slow broker."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""How long a writer may take to finish its files; what is in its spool then waits for the next."""
+"""Time for a writer to finish its files; rows in its spool then wait for the next writer."""
 
 RESTART_S: Final = 1.0
 """Pause before a writer that died is started again; doubles."""
 
 RESTART_MAX_S: Final = 30.0
-"""Longest such pause. A writer that has lived for so long begins with the shortest again."""
+"""Longest such pause. After a writer that lived as long, pauses begin with the shortest again."""
 
 _ERRORS: Final[dict[str, type[SharecoordError]]] = {
     each.reason: each for each in (InvalidConfigError, KafkaUnavailableError, UnauthorizedError)
@@ -67,7 +67,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def settings_of(config: ProcessConfig, coordinator_id: str, *, log_json: bool) -> WriterSettings:
-    """What the writer needs of a process's configuration."""
+    """The writer's settings out of a process's configuration."""
     events = config.events
     is_kafka = events.sink.kind is EventsSinkKind.KAFKA
     return WriterSettings(
@@ -83,11 +83,11 @@ def settings_of(config: ProcessConfig, coordinator_id: str, *, log_json: bool) -
 
 
 class _Writer:
-    """One life of the child process."""
+    """A child process that writes, from its start to its end."""
 
     def __init__(self, sink: PipeSink) -> None:
         self._loop = asyncio.get_running_loop()
-        # Until it ignores them: it ends when the pipe does.
+        # Blocked until the child ignores them: it ends when the pipe does.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             self.process = subprocess.Popen(
@@ -109,9 +109,9 @@ class _Writer:
         self._began_s = self._loop.time()
         self.lived_s = 0.0
         self.answer: asyncio.Future[None] = self._loop.create_future()
-        """Whether it can write."""
+        """Done when the writer can write, or fails with the reason why it can not."""
         self.problem = ""
-        """Why it can not, in its own words."""
+        """Why the writer can not write, in its own words."""
         self.gone = asyncio.Event()
         self.settled = self.written = self.lost = 0
         self.sent = 0
@@ -148,7 +148,7 @@ class _Writer:
             self.answer.exception()  # not everybody waits for it
 
     def _end(self) -> None:
-        """It has closed its output: it is gone, or about to."""
+        """Handles the end of the writer's output: the process is gone, or about to end."""
         self._loop.remove_reader(self._stdout.fileno())
         self.close_pipe()
         self.lived_s = self._loop.time() - self._began_s
@@ -160,35 +160,35 @@ class _Writer:
 
     @property
     def is_open(self) -> bool:
-        """Whether the pipe to it is; its descriptor may be anybody's afterwards."""
+        """Whether the pipe to the writer is open; later its descriptor may be of another file."""
         return not self._stdin.closed
 
     def close_pipe(self) -> None:
-        """Lets it finish its work and end."""
+        """Lets the writer finish its work and end."""
         if self.is_open:
             self._loop.remove_writer(self.source)
             self._stdin.close()
 
     async def reap(self) -> int:
-        """Makes sure that it is gone; returns its exit code (negative: a signal)."""
+        """Kills the writer if it lives; returns its exit code (negative: a signal)."""
         self.process.kill()
-        await self.gone.wait()  # what it has said at last is in the pipe
+        await self.gone.wait()  # its last answers may still be in the pipe
         code = await asyncio.to_thread(self.process.wait)
         self._stdout.close()
         return code
 
 
 class PipeSink:
-    """The `EventSink` of a coordinator. All calls on its loop."""
+    """The `EventSink` of a coordinator; called on its loop."""
 
     def __init__(
         self, settings: WriterSettings, *, pipe_max_bytes: int, now_us: Callable[[], int]
     ) -> None:
-        """Nothing is started yet.
+        """Starts nothing.
 
         Args:
             settings: For the writer.
-            pipe_max_bytes: What may wait for the pipe.
+            pipe_max_bytes: Most bytes that may wait for the pipe.
             now_us: The store's clock, microseconds since the epoch.
         """
         self._settings = settings
@@ -198,21 +198,21 @@ class PipeSink:
         self._rows = 0
         self._timer: asyncio.TimerHandle | None = None
         self._frames: deque[tuple[bytes, int]] = deque()
-        """Frames that the pipe has not taken, with their rows; the first perhaps in part."""
+        """Frames that the pipe has not taken, or only in part, each with its number of rows."""
         self._taken_bytes = 0
-        """Of the first frame."""
+        """Bytes of the first frame that the pipe has taken."""
         self._waiting_bytes = 0
         self._unsaid = 0
-        """Rows that are missing, and no row of kind `lost` says so yet."""
+        """Lost rows of which no row of kind `lost` tells yet."""
         self._said: deque[tuple[int, int]] = deque()
-        """Under way to the writer: rows sent up to a row of kind `lost`, and how many it says."""
+        """Rows of kind `lost` under way: rows sent up to each, and how many rows it tells of."""
         self._written = 0
         self._lost = 0
-        """Both without the writer that lives now."""
+        """Rows written and lost by former writers."""
         self._writer: _Writer | None = None
-        """The one that lives."""
+        """The writer that lives."""
         self._newest: _Writer | None = None
-        """It, or the one that lived last."""
+        """The writer that lives, or else the one that lived last."""
         self._is_ready = False
         self._is_closing = False
         self._supervisor: asyncio.Task[None] | None = None
@@ -247,7 +247,7 @@ class PipeSink:
 
     @property
     def figures(self) -> EventFigures:
-        """What became of rows so far."""
+        """Rows written, rows lost, and bytes that wait."""
         writer = self._writer
         written, lost = (writer.written, writer.lost) if writer is not None else (0, 0)
         return EventFigures(self._written + written, self._lost + lost, self._waiting_bytes)
@@ -272,7 +272,7 @@ class PipeSink:
         self._unsaid += rows
 
     def _flush(self) -> None:
-        """Marshals what has come, of whatever group: the writer has the time to sort it."""
+        """Marshals the rows of all groups; the writer has the time to sort them."""
         self._cancel_timer()
         if self._unsaid and self._waiting_bytes <= self._pipe_max_bytes // 2:
             self._say_lost()
@@ -302,7 +302,7 @@ class PipeSink:
         self._waiting_bytes += len(data)
 
     def _say_lost(self) -> None:
-        """Half of the room is free again: says what did not find any."""
+        """Queues a row that tells how many rows were dropped; half of the room is free again."""
         unsaid, self._unsaid = self._unsaid, 0
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._log_from_s:
@@ -316,7 +316,7 @@ class PipeSink:
     # -- the pipe -------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        """Gives the pipe what it takes at once."""
+        """Writes as many frames as the pipe takes at once."""
         writer = self._writer
         if writer is None or not self._is_ready or not writer.is_open:
             return
@@ -342,7 +342,7 @@ class PipeSink:
             writer.close_pipe()
 
     def _took(self, writer: _Writer, count: int) -> None:
-        """The pipe took so many bytes."""
+        """Notes that the pipe took `count` bytes."""
         self._waiting_bytes -= count
         count += self._taken_bytes
         while self._frames and count >= len(self._frames[0][0]):
@@ -354,25 +354,25 @@ class PipeSink:
     # -- the writer -----------------------------------------------------------------------------
 
     def _spawn(self) -> _Writer:
-        """Starts a writer; OSError when that is not possible."""
+        """Starts a writer; raises OSError when that is not possible."""
         writer = self._writer = self._newest = _Writer(self)
         with contextlib.suppress(BrokenPipeError):  # it has ended; `_read` hears of it
             os.write(writer.source, self._settings.frame())  # fits into the empty pipe
         return writer
 
     def ready(self) -> None:
-        """The writer can write."""
+        """Called when the writer can write."""
         self._is_ready = True
         self._write()
 
     def counted(self) -> None:
-        """The writer has told what it has done."""
+        """Called when the writer has sent its counts."""
         writer = self._writer
         while writer is not None and self._said and self._said[0][0] <= writer.settled:
             self._said.popleft()
 
     def ended(self) -> None:
-        """The writer is gone: what it has not confirmed counts as lost."""
+        """Called when the writer is gone: rows that it has not confirmed count as lost."""
         writer = self._writer
         assert writer is not None, "it ends once"
         self._writer, self._is_ready = None, False
@@ -410,11 +410,11 @@ class PipeSink:
             try:
                 self._spawn()
             except Exception:
-                # Whatever it is: without the next attempt no row would ever be written again.
+                # Without the next attempt no row would ever be written again.
                 log.exception("event log: the writer can not be started")
 
     async def close(self) -> None:
-        """Writes what waits, then ends the writer; gives up after `CLOSE_TIMEOUT_S`."""
+        """Writes the rows that wait, then ends the writer; gives up after `CLOSE_TIMEOUT_S`."""
         if self._is_closing:
             return
         self._flush()

@@ -18,10 +18,10 @@ from typing import Final
 from sharecoord.eventlog.rollups import DIRECTORY
 
 SPOOL: Final = "_spool"
-"""Directory for what is not a Parquet file yet."""
+"""Directory for rows that are in no Parquet file yet."""
 
 PART_SUFFIX: Final = ".part"
-"""Of files that are not whole yet."""
+"""Ending of files that are not whole yet."""
 
 DAY_US: Final = 86_400_000_000
 LAST_DAY: Final = (date.max - date(1970, 1, 1)).days
@@ -46,7 +46,7 @@ def escape(value: str) -> str:
 
 
 def unescape(name: str) -> str:
-    """The value of a part of a directory's name; not of one that was cut."""
+    """The value of a part of a directory's name, unless the name was cut."""
     if name == _EMPTY:
         return ""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
@@ -63,11 +63,7 @@ def group_directory(group_id: str) -> str:
 
 
 def day_of(time_us: object) -> int:
-    """Days since the epoch, UTC.
-
-    Raises:
-        ValueError: Not a time, or one that has no date of four digits.
-    """
+    """Days since the epoch, UTC; refuses a time that is no number or has a year of five digits."""
     if not isinstance(time_us, int) or not 0 <= time_us // DAY_US <= LAST_DAY:
         raise ValueError(f"time={time_us!r} is not microseconds since 1970")
     return time_us // DAY_US
@@ -90,9 +86,9 @@ def events_file(coordinator_id: str, first_us: int, segment: str, part: int) -> 
     """The name of a Parquet file.
 
     Args:
-        coordinator_id: Whose events.
-        first_us: Time of its first row.
-        segment: 12 hex digits, by chance: of the spool file that it was made of.
+        coordinator_id: The coordinator that the events come from.
+        first_us: Time of its first row, microseconds since the epoch.
+        segment: 12 random hex digits of the spool file that it is made of.
         part: Number of the file among those of the same segment, date and group.
     """
     first = datetime.fromtimestamp(first_us // 1_000_000, UTC)
@@ -129,10 +125,10 @@ def rollup_path(events_path: Path) -> Path:
 
 
 def events_path(rollups: Path) -> Path:
-    """Of which file of the event log these rollups are."""
+    """The file of the event log that a file of rollups is made of."""
     return rollups.parents[3].joinpath(*rollups.parts[-3:])
 
 
 def rollup_part(events_part: Path) -> Path:
-    """Their name while they are written, beside the events that they are of."""
+    """The name of rollups while they are written, beside the unfinished file of events."""
     return events_part.with_suffix(f".rollups{PART_SUFFIX}")

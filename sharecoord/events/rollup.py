@@ -1,4 +1,4 @@
-"""Writes the rollups of a file of the event log: `eventlog.rollups` says what they are."""
+"""Writes the rollups of a file of the event log; `eventlog.rollups` describes them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ from sharecoord.eventlog.rollups import (
 )
 from sharecoord.eventlog.schema import EventKind, RangeEvent
 from sharecoord.events.places import PART_SUFFIX, make_directories, rollup_path, sync
+from sharecoord.events.schema import columns_as
 
 ROWS_KEY: Final = b"sharecoord.rollup.rows"
-"""Metadata of a file of rollups: of how many rows of the event log they are."""
+"""Metadata of a file of rollups: the number of rows of the event log that it is made of."""
 
 ROWS_AT_A_TIME: Final = 32_768
-"""So many rows are looked at together: some 1 KB each meanwhile."""
+"""Rows that are looked at together; each takes about 1 KB meanwhile."""
 
 WAITING_MAX: Final = 50_000
-"""So many rows of a table are in memory before they are added up."""
+"""Rows of a table that are in memory before they are added up."""
 
 _TYPES: Final = {
     "string": pa.string(),
@@ -66,14 +67,7 @@ class RollupFile:
     """The rollups of a file that is being written; it is there, whole, after `finish`."""
 
     def __init__(self, part: Path) -> None:
-        """Opens it.
-
-        Args:
-            part: Its name while it is written, on the file system of the event log.
-
-        Raises:
-            OSError: The file can not be made.
-        """
+        """Opens the file under the name that it has while it is written."""
         self._part = part
         self._rows = 0
         self._waiting = {rollup.table: _Waiting(rollup) for rollup in ROLLUPS}
@@ -96,24 +90,13 @@ class RollupFile:
     def _write(self, waiting: _Waiting) -> None:
         made = waiting.take()
         if made.num_rows:
-            count = made.num_rows
-            columns = [
-                made.column(field.name).cast(field.type)
-                if field.name in made.column_names
-                else pa.nulls(count, field.type)
-                for field in _SCHEMA
-            ]
+            count, columns = made.num_rows, columns_as(_SCHEMA, made)
             columns[0] = pa.repeat(waiting.rollup.table, count)
             # A row group is of one table, so that a reader skips the others.
             self._writer.write_table(pa.table(columns, schema=_SCHEMA), row_group_size=count)
 
     def finish(self, path: Path, root: Path) -> None:
-        """Closes it and gives it its name, durably.
-
-        Args:
-            path: Its name; a file of that name is replaced.
-            root: The folder of the event log.
-        """
+        """Closes the file and names it `path`, durably; a file of that name is replaced."""
         for waiting in self._waiting.values():
             self._write(waiting)
         self._writer.add_key_value_metadata({ROWS_KEY: str(self._rows).encode()})
@@ -124,7 +107,7 @@ class RollupFile:
         sync(path.parent)
 
     def discard(self) -> None:
-        """Deletes what there is, if it has not been finished."""
+        """Deletes the file unless it was finished."""
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()
         self._part.unlink(missing_ok=True)
@@ -144,7 +127,7 @@ class _Waiting:
         self._rows += made.num_rows
 
     def is_full(self) -> bool:
-        """Whether it is time to write them: too many are left when they are added up."""
+        """Whether the rows are to be written: adding them up leaves too many."""
         if self._rows < WAITING_MAX:
             return False
         if self._adds_up:
@@ -153,14 +136,14 @@ class _Waiting:
         return self._rows >= WAITING_MAX // 2
 
     def take(self) -> pa.Table:
-        """All of them, added up; none are left."""
+        """Returns all rows, added up, and forgets them."""
         parts, self._parts, self._rows = self._parts, [], 0
         made = pa.concat_tables(parts) if parts else pa.table({})
         return _summed(made, self.rollup) if self._adds_up and len(parts) > 1 else made
 
 
 def _summed(rows: pa.Table, rollup: Rollup) -> pa.Table:
-    """One row for the same keys."""
+    """The rows with equal keys added up to one row each."""
     wanted = [
         *((name, "sum") for name in rollup.sums),
         *((name, "min") for name in rollup.least),
@@ -199,7 +182,7 @@ def _beside(left: pa.Table, right: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def _is(column: Any, *values: str) -> Any:
-    """Whether it is one of these; null is none."""
+    """Whether a value is one of these; null is none of them."""
     return pc.is_in(column, value_set=pa.array(values, pa.string()))
 
 
@@ -292,10 +275,6 @@ def _happened(rows: pa.Table) -> pa.Table:
             "age_ms": _when(_is(event, RangeEvent.ACQUIRED.value), rows["age_ms"]),
         },
     )
-
-
-def _columns_of(table: pa.Table) -> Columns:
-    return {name: table[name] for name in table.column_names}
 
 
 def _attempts(rows: pa.Table) -> pa.Table:
@@ -414,15 +393,15 @@ _MAKERS: Final[dict[str, Callable[[pa.Table], pa.Table]]] = {
 
 
 def roll_up(path: Path, root: Path, batches: Iterable[pa.RecordBatch]) -> None:
-    """Makes the rollups of a file that is there.
+    """Makes the rollups of an existing file of the event log.
 
     Args:
-        path: The file of the event log.
+        path: The file.
         root: The folder of the event log.
-        batches: Its rows, with all columns of this release.
+        batches: The file's rows, with all columns of this release.
 
     Raises:
-        OSError: No room, or no access; it has none.
+        OSError: No room, or no access; the file has no rollups.
     """
     place = rollup_path(path)
     make_directories(place.parent, root)
@@ -436,7 +415,7 @@ def roll_up(path: Path, root: Path, batches: Iterable[pa.RecordBatch]) -> None:
 
 
 def rows_of(path: Path) -> int | None:
-    """Of how many rows of the event log a file of rollups is; None: it is no sound one."""
+    """The number of rows of the event log that a file of rollups is made of; None: not sound."""
     try:
         with pq.ParquetFile(path) as file:
             return int((file.metadata.metadata or {})[ROWS_KEY])

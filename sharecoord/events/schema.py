@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain, repeat
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ SCHEMA: Final = pa.schema(
 TEXT_COLUMNS: Final = [c.name for c in COLUMNS if c.type is ColumnType.STRING]
 
 BAD_ROWS: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
-"""What `Rows` raises for values that do not fit their columns."""
+"""Errors of `batch_of` for values that do not fit their columns."""
 
 
 def schema_of(group_id: str) -> pa.Schema:
@@ -41,70 +41,64 @@ def schema_of(group_id: str) -> pa.Schema:
     return SCHEMA.with_metadata({**SCHEMA.metadata, GROUP_KEY: group_id.encode()})
 
 
-class _Alike:
-    """Blocks with the same columns, and where their rows stand among all."""
+def batch_of(
+    blocks: Iterable[Block], coordinator_id: str, schema_version: int = SCHEMA_VERSION
+) -> pa.RecordBatch:
+    """Rows as one batch with every column of the schema; columns that a block leaves out are null.
 
-    __slots__ = ("blocks", "places")
+    Raises:
+        BAD_ROWS: A value does not fit its column, or a row has not as many values as names.
+    """
+    always: dict[str, str | int] = {
+        "coordinator_id": coordinator_id,
+        "schema_version": schema_version,
+    }
+    alike: dict[tuple[tuple[str, ...], ...], tuple[list[Block], list[int]]] = {}
+    count = 0
+    for block in blocks:
+        common, names, rows = block
+        # Blocks with the same columns, and the places of their rows among all rows.
+        same, places = alike.setdefault((tuple(common), names), ([], []))
+        same.append(block)
+        places += range(count, count + len(rows))
+        count += len(rows)
+    table = pa.Table.from_batches([_batch(same, always) for same, _ in alike.values()], SCHEMA)
+    if len(alike) > 1:
+        order = [0] * count
+        for number, place in enumerate(chain.from_iterable(each for _, each in alike.values())):
+            order[place] = number
+        table = table.take(order)
+    found = table.combine_chunks().to_batches()
+    return found[0] if found else pa.RecordBatch.from_pylist([], SCHEMA)
 
-    def __init__(self) -> None:
-        self.blocks: list[Block] = []
-        self.places: list[int] = []
+
+def _batch(blocks: list[Block], always: Mapping[str, str | int]) -> pa.RecordBatch:
+    """The rows of blocks with the same columns."""
+    counts = [len(rows) for _, _, rows in blocks]
+    count = sum(counts)
+    columns: dict[str, Iterable[Value]] = {
+        name: list(chain.from_iterable(map(repeat, [b[0][name] for b in blocks], counts)))
+        for name in blocks[0][0]
+    }
+    if count:
+        rows = chain.from_iterable(rows for _, _, rows in blocks)
+        columns.update(zip(blocks[0][1], zip(*rows, strict=True), strict=True))
+    columns.update({name: [value] * count for name, value in always.items()})
+    arrays = [
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.nulls(count, field.type)
+        for field in SCHEMA
+    ]
+    return pa.record_batch(arrays, schema=SCHEMA)
 
 
-class Rows:
-    """Rows that become a record batch. What a block leaves out is null."""
-
-    def __init__(self, coordinator_id: str, schema_version: int = SCHEMA_VERSION) -> None:
-        self.count = 0
-        self._always: dict[str, str | int] = {
-            "coordinator_id": coordinator_id,
-            "schema_version": schema_version,
-        }
-        self._by_columns: dict[tuple[tuple[str, ...], ...], _Alike] = {}
-
-    def add(self, blocks: list[Block]) -> None:
-        """Takes rows; those before them stay first."""
-        for block in blocks:
-            common, names, rows = block
-            alike = self._by_columns.setdefault((tuple(common), names), _Alike())
-            alike.blocks.append(block)
-            end = self.count + len(rows)
-            alike.places += range(self.count, end)
-            self.count = end
-
-    def take(self) -> pa.RecordBatch:
-        """All rows as one batch with every column of the schema; none are left.
-
-        Raises:
-            BAD_ROWS: A value does not fit its column, a row has not as many values as there are
-                names; the rows are gone.
-        """
-        parts, self._by_columns, self.count = list(self._by_columns.values()), {}, 0
-        table = pa.Table.from_batches([self._batch(part.blocks) for part in parts], SCHEMA)
-        if len(parts) > 1:
-            order = [0] * table.num_rows
-            for number, place in enumerate(chain.from_iterable(part.places for part in parts)):
-                order[place] = number
-            table = table.take(order)
-        found = table.combine_chunks().to_batches()
-        return found[0] if found else pa.RecordBatch.from_pylist([], SCHEMA)
-
-    def _batch(self, blocks: list[Block]) -> pa.RecordBatch:
-        """Blocks with the same columns."""
-        counts = [len(rows) for _, _, rows in blocks]
-        count = sum(counts)
-        columns: dict[str, Iterable[Value]] = {
-            name: list(chain.from_iterable(map(repeat, [b[0][name] for b in blocks], counts)))
-            for name in blocks[0][0]
-        }
-        if count:
-            rows = chain.from_iterable(rows for _, _, rows in blocks)
-            columns.update(zip(blocks[0][1], zip(*rows, strict=True), strict=True))
-        columns.update({name: [value] * count for name, value in self._always.items()})
-        arrays = [
-            pa.array(columns[field.name], field.type)
-            if field.name in columns
-            else pa.nulls(count, field.type)
-            for field in SCHEMA
-        ]
-        return pa.record_batch(arrays, schema=SCHEMA)
+def columns_as(schema: pa.Schema, rows: pa.RecordBatch | pa.Table) -> list[Any]:
+    """The columns of a schema, cast to its types; null where `rows` has no such column."""
+    known = set(rows.schema.names)
+    return [
+        rows.column(field.name).cast(field.type)
+        if field.name in known
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]

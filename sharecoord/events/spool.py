@@ -44,16 +44,16 @@ from sharecoord.events.places import (
 _HEAD: Final = struct.Struct("<II")
 _SUFFIX: Final = ".spool"
 ASIDE_SUFFIX: Final = ".bad"
-"""Of a spool file that no Parquet files can be made of."""
+"""Ending of a spool file that no Parquet files can be made of."""
 _MODE: Final = 0o600
 
 BAD_ROWS: Final = (ValueError, TypeError, LookupError, AttributeError, EOFError)
-"""What reading of a payload raises that a coordinator did not write."""
+"""Errors of reading a payload that no coordinator wrote."""
 
 log = structlog.get_logger(__name__)
 
 Key = tuple[int, str]
-"""Days since the epoch, and group id: what decides on the Parquet file of a row."""
+"""Days since the epoch, and group id: they decide which Parquet file a row goes to."""
 
 
 class Record(NamedTuple):
@@ -63,18 +63,18 @@ class Record(NamedTuple):
     payload: bytes
     rows: int
     unsaid: int
-    """Rows that are missing when these are."""
+    """Rows that are missing if these are lost; see `unsaid_of`."""
     time_us: int
-    """Of its first row."""
+    """Time of the first row, microseconds since the epoch."""
 
     def blocks(self) -> list[Block]:
-        """Its rows."""
+        """The rows of the record."""
         blocks: list[Block] = marshal.loads(self.payload)
         return blocks
 
 
 def records_of(payload: bytes) -> list[Record]:
-    """The blocks of a frame by key; nearly always there is one.
+    """The blocks of a frame by key; nearly always there is one key.
 
     Raises:
         BAD_ROWS: A row has no time or no group, or has too few values.
@@ -143,14 +143,11 @@ def _group(group_id: object) -> str:
 
 
 class Segment:
-    """One spool file, locked by this process. Made by `create` and `adopt`; not by `peek`.
+    """A spool file; locked by this process, unless `peek` made the object.
 
     Attributes:
-        name: Its 12 hex digits, part of the names of its Parquet files.
-        coordinator_id: Whose rows.
-        schema_version: Of its rows.
-        size: Bytes.
-        rows: How many there are.
+        name: 12 hex digits, part of the names of its Parquet files.
+        size: Bytes of the file.
         index: Where the records of each key begin, in the order in which they came.
     """
 
@@ -166,15 +163,11 @@ class Segment:
 
     @staticmethod
     def create(root: Path, coordinator_id: str) -> Segment:
-        """A new, empty one.
-
-        Raises:
-            OSError: The directory can not be written.
-        """
+        """Makes a new segment without rows."""
         while True:
             path = root / SPOOL / f"{coordinator_id}-{secrets.token_hex(6)}{_SUFFIX}"
             descriptor = _locked(path, os.O_CREAT | os.O_EXCL)
-            if descriptor is None:  # whoever cleans up was quicker
+            if descriptor is None:  # another process took it for one that was left
                 continue
             segment = Segment(path, descriptor, coordinator_id)
             try:
@@ -186,7 +179,7 @@ class Segment:
 
     @staticmethod
     def peek(path: Path) -> Segment | None:
-        """One to be read alone, whoever writes it; None when it is gone, or can not be read."""
+        """Opens a segment of any process for reading; None = it is gone, or can not be read."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -201,11 +194,7 @@ class Segment:
 
     @staticmethod
     def adopt(path: Path) -> Segment | None:
-        """One that another process has left; None when it lives, or another one is at it.
-
-        Raises:
-            OSError: It can not be read.
-        """
+        """Takes over the segment of a dead process; None = a process has its lock."""
         descriptor = _locked(path, 0)
         if descriptor is None:
             return None
@@ -219,7 +208,7 @@ class Segment:
         return segment
 
     def append(self, records: Sequence[Record]) -> None:
-        """Writes records; they survive the end of this process.
+        """Writes records, which then survive the end of this process.
 
         Raises:
             OSError: They could not be written; the file is as before.
@@ -276,21 +265,21 @@ class Segment:
             self.size += _HEAD.size + len(payload)
 
     def sync(self) -> None:
-        """Waits until it survives a loss of power."""
+        """Waits until the file survives a loss of power."""
         os.fsync(self._descriptor)
 
     def put_aside(self) -> None:
-        """Keeps it for people to look at, under a name that no writer takes."""
+        """Keeps the file for people to look at, under a name that no writer takes."""
         self.path.rename(self.path.with_suffix(ASIDE_SUFFIX))
         self.close()
 
     def remove(self) -> None:
-        """Deletes it and gives up the lock."""
+        """Deletes the file and gives up the lock."""
         self.path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Leaves it to whoever comes next."""
+        """Gives up the lock; the file stays for the next process."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -302,18 +291,18 @@ def segment_name(path: Path) -> str:
 
 
 def spool_files(root: Path) -> list[Path]:
-    """All spool files below a folder, of whatever coordinator."""
+    """The spool files of all coordinators below a folder."""
     return sorted((root / SPOOL).glob(f"*{_SUFFIX}"))
 
 
 def waiting_rows(root: Path, group_id: str | None = None) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Rows that are in no Parquet file yet, whoever writes them, in no order; with all columns.
+    """Rows of all writers that are in no Parquet file yet, in no order; with all columns.
 
     A reader that looks at Parquet files as well looks here first, so that it misses none.
 
     Args:
         root: Folder of the event log.
-        group_id: Whose rows; None: all.
+        group_id: Only rows of this group; None: of all groups.
     """
     for path in spool_files(root):
         segment = Segment.peek(path)
@@ -350,14 +339,14 @@ def is_left(path: Path) -> bool:
 
 
 def _locked(path: Path, flags: int) -> int | None:
-    """A descriptor of a file that is locked for us; None when others have it, or it is gone."""
+    """A descriptor of a file, locked; None = another process has the lock, or the file is gone."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, _MODE)
     except (FileNotFoundError, FileExistsError):
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # It may have been finished and deleted between the two calls.
+        # Another process may have deleted the file between the two calls.
         if os.fstat(descriptor).st_nlink:
             return descriptor
     except BlockingIOError:

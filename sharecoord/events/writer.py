@@ -23,7 +23,7 @@ from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import guard_standard_error
 
 READ_BYTES: Final = 1 << 20
-"""What is taken from the pipe at a time: all that fits into it."""
+"""Bytes that are read from the pipe at a time: as many as fit into it."""
 
 _IGNORED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -32,10 +32,10 @@ def main() -> int:
     """Serves until the pipe is closed; returns the exit code."""
     for signum in _IGNORED:
         signal.signal(signum, signal.SIG_IGN)
-    # The coordinator blocks them until we are here.
+    # The coordinator has blocked these signals until now.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
     answers = os.dup(sys.stdout.fileno())
-    # Whatever else is printed is no answer.
+    # All other output goes to standard error: it is no answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     frames = FrameReader()
     first = _first_frame(frames)
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def open_sink(settings: WriterSettings) -> WriterSink:
-    """Where rows go.
+    """The sink that the settings name.
 
     Raises:
         InvalidConfigError: pyarrow is missing, or the place can not be used.
@@ -90,13 +90,13 @@ def open_sink(settings: WriterSettings) -> WriterSink:
 def serve(
     sink: WriterSink, frames: FrameReader, payloads: list[bytes], say: Callable[[object], None]
 ) -> None:
-    """Writes what comes until the pipe ends.
+    """Writes the rows that come until the pipe ends.
 
     Args:
-        sink: Where rows go.
-        frames: What was read of the pipe so far.
+        sink: Takes the rows.
+        frames: Has the bytes that were read of the pipe so far.
         payloads: Frames that have come with the first one.
-        say: Tells the coordinator.
+        say: Tells the coordinator the counts.
     """
     said: tuple[int, int, int] | None = None
     source, is_open = sys.stdin.fileno(), True
@@ -121,7 +121,7 @@ def serve(
 
 
 def _first_frame(frames: FrameReader) -> tuple[bytes, list[bytes]] | None:
-    """The first frame, and those that have come with it; None when the pipe ends before."""
+    """The first frame, and the frames that came with it; None when the pipe ends before."""
     while True:
         data = os.read(sys.stdin.fileno(), READ_BYTES)
         if not data:
@@ -132,7 +132,7 @@ def _first_frame(frames: FrameReader) -> tuple[bytes, list[bytes]] | None:
 
 
 def _say(descriptor: int, answer: object) -> None:
-    """Tells the coordinator; if it has died, nobody needs to know."""
+    """Writes an answer for the coordinator; if it has died, nothing."""
     try:
         os.write(descriptor, json.dumps(answer).encode() + b"\n")
     except BrokenPipeError:

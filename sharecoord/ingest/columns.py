@@ -8,18 +8,23 @@ from itertools import groupby
 
 from sharecoord.core.dispatch.schedule import due_times
 from sharecoord.core.records import Headers, RecordChunk
+from sharecoord.errors import (
+    KafkaUnavailableError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from sharecoord.ingest.record_notes import RecordNotes
-from sharecoord.kafka.client import Message
+from sharecoord.kafka.client import END_OF_PARTITION, GONE, OUT_OF_RANGE, Message
 from sharecoord.kafka.headers import read_headers
 
 RECORD_OVERHEAD_BYTES = 160
-"""What a record costs in memory beside its payload: two bytes objects and list slots."""
+"""Memory of a record beside its payload: two bytes objects and list slots."""
 
 UNUSABLE_SCHEDULES = RecordNotes("schedule not used, delivered at once")
-"""Why records are delivered at once that wanted to wait."""
+"""Log lines about records whose own delivery time can not be used."""
 
 LOST_HEADERS = RecordNotes("headers left out")
-"""Which records go on without their headers."""
+"""Log lines about records that go on without their headers."""
 
 
 def build_chunks(messages: Sequence[Message], covers_from: int) -> list[RecordChunk]:
@@ -81,3 +86,20 @@ def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
         leader_epoch=-1 if epoch is None else epoch,
         due_times=due,
     )
+
+
+def is_end(message: Message, where: str, position: int) -> bool:
+    """Whether an event says that the log of `where` ends at or after `position`.
+
+    Raises:
+        SharecoordError: The event is an error: nothing can be read at `position`.
+    """
+    error = message.error()
+    assert error is not None, "only events come here"
+    if error.code() == END_OF_PARTITION:
+        return (message.offset() or 0) >= position
+    if error.code() in OUT_OF_RANGE:
+        raise OffsetOutOfRangeError(f"offset {position} of {where} is not in the log any more")
+    if error.code() in GONE:
+        raise UnknownTopicOrPartitionError(f"{where} does not exist any more")
+    raise KafkaUnavailableError(f"reading {where} failed: {error.str()}", retry_after_ms=500)

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from operator import methodcaller
@@ -33,6 +33,7 @@ from sharecoord.kafka.client import (
     Consumer,
     KafkaException,
     Message,
+    Settings,
     TopicPartition,
     make_consumer,
 )
@@ -51,12 +52,12 @@ WAIT_S = 0.2
 """Longest wait of the thread: how late a change of assignment can be noticed by it."""
 
 SPIN_S = 0.004
-"""So long after the last record the loop looks itself, every `LOOK_S`; then a thread waits."""
+"""Time after the last record in which the loop looks, every `LOOK_S`; then a thread waits."""
 
 LOOK_S = 0.001
 
 GATHER_S = 0.002
-"""Once `GATHER_RECORDS` come at a time, it looks so often only: a turn with a few records costs the
+"""Time between two looks once `GATHER_RECORDS` come at a time: a turn with a few records costs the
 coordinator almost as much as one with hundreds."""
 
 GATHER_RECORDS = 4
@@ -67,13 +68,13 @@ what librdkafka fetched of it ahead, to be fetched again: a hundred partitions o
 twice the time."""
 
 SETTLED_S = 1.0
-"""So long after a partition was given up, each message is looked at for whose it is."""
+"""Time after a partition was given up in which the partition of each message is looked at."""
 
 OPEN_AGAIN_S = 1.0
 """How often partitions are tried again that wait for open files."""
 
 READ = "read"
-"""What a topic was asked for; see `Refusals`."""
+"""The kind of question about a topic, for `Refusals`."""
 
 RESTART_DELAY_S = 0.2
 """Wait before a partition is read again after an error."""
@@ -83,17 +84,15 @@ QUEUE_SETTINGS = {
     "queued.min.messages": 2_000,
     "fetch.message.max.bytes": 256 << 10,
 }
-"""What librdkafka fetches ahead, per consumer, with the least that is worth a fetch. The n-th
+"""Least values of librdkafka's settings for fetching ahead, per consumer. The n-th
 consumer of the pool gets an n-th of it: a hundred groups on one partition fetch ten times as much
 ahead as one, not a hundred times."""
 
 _error, _topic, _partition = map(methodcaller, ("error", "topic", "partition"))
 
-Settings = Mapping[str, str | int | float | bool]
-
 
 class Reading:
-    """One partition being read; see `ports.LogReading`."""
+    """A partition being read; see `ports.LogReading`."""
 
     def __init__(
         self, slot: _Slot | _Waiting, topic: str, partition: int, offset: int, sink: LogSink
@@ -104,13 +103,13 @@ class Reading:
         self.hungry = True
         self.full_since_s = 0.0
         self.slow = False
-        """It was full for longer than `FULL_S`: the next time it is paused at once."""
+        """Whether it was full for longer than `FULL_S`: the next time it is paused at once."""
         self.paused = False
         self.broken = False
-        """After an error nothing is known of what comes next: it is passed over until read anew."""
+        """Whether an error came: messages are passed over until the partition is read anew."""
         self.closed = False
         self._refusals: Refusals | None = None
-        """Where the topic is noted as refused, while it is."""
+        """The refusals that name the topic, while Kafka refuses it."""
         self._slot = slot
 
     @property
@@ -130,12 +129,12 @@ class Reading:
             self._slot.appetite_changed()
 
     def refused(self, why: UnauthorizedError, refusals: Refusals) -> None:
-        """Kafka refuses the topic; librdkafka goes on asking."""
+        """Notes that Kafka refuses the topic; librdkafka goes on asking."""
         self._refusals = refusals
         refusals.add(self.place[0], READ, why)
 
     def allowed(self) -> None:
-        """Kafka has answered."""
+        """Notes that Kafka has answered."""
         if self._refusals is not None:
             refusals, self._refusals = self._refusals, None
             refusals.answered(self.place[0], READ)
@@ -148,12 +147,12 @@ class Reading:
             self._slot.remove(self)
 
     def begin(self, slot: _Slot) -> None:
-        """Is read by a consumer now."""
+        """Lets a consumer read the partition from now on."""
         self._slot = slot
         slot.add(self)
 
     def feed(self, messages: list[Message]) -> None:
-        """Messages of this partition, none of them an error."""
+        """Passes on messages of this partition, none of them an error."""
         self.allowed()
         for chunk in build_chunks(messages, self.position):
             if not self.closed:
@@ -169,25 +168,25 @@ class Reading:
 
 
 class _Waiting:
-    """Readings without a consumer: one more would take files that are kept for others."""
+    """Readings without a consumer: one more consumer would take files that are kept for others."""
 
     drained_s = -math.inf
 
     def __init__(self, refusals: Refusals) -> None:
         self.refusals = refusals
         self.readings: dict[Reading, bool] = {}
-        """And whether it reads committed records alone."""
+        """Each reading, and whether it reads committed records alone."""
 
     def remove(self, reading: Reading) -> None:
-        """It is not wanted any more."""
+        """Forgets a reading that was closed."""
         del self.readings[reading]
 
     def appetite_changed(self) -> None:
-        """Nothing is read anyway."""
+        """Does nothing: no partition is read here."""
 
 
 class _Slot:
-    """One consumer with at most one position per partition."""
+    """A consumer of the pool: at most one position per partition."""
 
     def __init__(
         self,
@@ -205,13 +204,13 @@ class _Slot:
         self.drained_s = asyncio.get_running_loop().time()
         """Loop time at which librdkafka's queue was seen empty last."""
         self._unassigned: list[Reading] = []
-        """What is read from the next turn of the loop on."""
+        """Readings that are assigned with the next turn of the loop."""
         self._assign_at_s = 0.0
         """After an assignment was refused: loop time of the next attempt."""
         self._in_hand = False
-        """Messages were, or are being, taken from the queue and are not passed on yet."""
+        """Whether messages of the queue are being taken, or are taken and not passed on yet."""
         self._mixed: set[tuple[str, int]] = set()
-        """Whose messages in hand may be of an assignment that has ended."""
+        """Partitions whose messages in hand may be of an assignment that has ended."""
         self._changed_s = -math.inf
         """When an assignment ended last."""
         self._wake = asyncio.Event()
@@ -225,7 +224,7 @@ class _Slot:
         self._assign_soon(reading)
 
     def _assign_soon(self, reading: Reading) -> None:
-        """With all others that start in this turn of the loop.
+        """Assigns a reading together with all others that start in this turn of the loop.
 
         An assignment takes librdkafka 3 ms, whether of one partition or of a hundred.
         """
@@ -270,18 +269,18 @@ class _Slot:
             self._mixed.add(reading.place)
 
     def appetite_changed(self) -> None:
-        """What may be read is looked at anew."""
+        """Wakes the loop: another partition may be read, or one less."""
         self._wake.set()
 
     def _may_read_in(self, now_s: float) -> float:
-        """In how many seconds reading may go on, if nothing changes; infinite: nobody wants it."""
+        """Seconds until reading may go on, if nothing changes; infinite: no reading wants more."""
         if not any(reading.hungry for reading in self.readings.values()):
             return math.inf
         full = [r for r in self.readings.values() if not (r.hungry or r.paused or r.slow)]
         return max((r.full_since_s + FULL_S - now_s for r in full), default=0.0)
 
     async def _until_wanted(self) -> None:
-        """Waits until something may be read; then what is full is paused, and nothing else."""
+        """Waits until a partition may be read; then pauses the full ones and resumes the others."""
         loop = asyncio.get_running_loop()
         while not self._stopped and (wait_s := self._may_read_in(loop.time())) > 0.0:
             self._wake.clear()
@@ -296,7 +295,7 @@ class _Slot:
                 reading.paused = not reading.hungry
 
     async def _run(self) -> None:
-        """Reads until closed; what can not be read for a mistake of ours is read again."""
+        """Reads until closed; after an unexpected error all partitions are read again."""
         has_failed = False
         while not self._stopped:
             try:
@@ -325,7 +324,7 @@ class _Slot:
                 await asyncio.sleep(GATHER_S if read >= GATHER_RECORDS else LOOK_S)
 
     async def _got_by_waiting(self) -> int:
-        """Has the thread wait for messages and passes them on; returns how many there were."""
+        """Lets the thread wait for messages, and passes them on; returns their number."""
         loop = asyncio.get_running_loop()
         self._in_hand = True
         try:
@@ -334,7 +333,7 @@ class _Slot:
             self._in_hand = False
             mixed, self._mixed = self._mixed, set()
         for place in mixed if read else ():
-            # What was passed over may have been of the new assignment.
+            # Messages that were passed over may have been of the new assignment.
             if place in self.readings:
                 self._restart(self.readings[place])
         return read
@@ -342,12 +341,12 @@ class _Slot:
     def _got(
         self, drained_before_s: float | None, messages: list[Message], drained_s: float | None
     ) -> int:
-        """Passes messages on; returns how many there were.
+        """Passes messages on; returns their number.
 
         Args:
-            drained_before_s: When the queue was empty before the first of them came, if it was.
-            messages: What was in it.
-            drained_s: When it was empty again, if it was.
+            drained_before_s: When the queue was empty before the first message, if it was.
+            messages: The messages of the queue.
+            drained_s: When the queue was empty after them, if it was.
         """
         if drained_before_s is not None:
             self.drained_s = drained_before_s
@@ -358,15 +357,15 @@ class _Slot:
         return len(messages)
 
     def _take(self) -> tuple[list[Message], float | None]:
-        """What is in the queue; and when that emptied it, if it did."""
+        """The messages of the queue, and the time at which they emptied it, if they did."""
         began_s = time.monotonic()
         messages = self._consumer.consume(CONSUME_RECORDS_MAX, 0)
         return messages, began_s if len(messages) < CONSUME_RECORDS_MAX else None
 
     def _wait(self) -> tuple[float | None, list[Message], float | None]:
-        """In a thread: waits for a message, takes what came with it; as `_got` takes it.
+        """In a thread: waits for a message and takes all others; returns arguments of `_got`.
 
-        When nothing was in the queue; then nothing was in it until the end of the wait.
+        The queue was empty before, so it counts as empty until the end of the wait.
         """
         messages = self._consumer.consume(1, WAIT_S)
         drained_before_s = time.monotonic()
@@ -407,14 +406,14 @@ class _Slot:
         return asyncio.get_running_loop().time() - self._changed_s > SETTLED_S
 
     def _target(self, place: tuple[str, int]) -> Reading | None:
-        """Whose a message is, if it surely belongs to what is being read now."""
+        """The reading that a message surely belongs to; None = a message of an old assignment."""
         reading = self.readings.get(place)
         if reading is None or reading.broken or reading in self._unassigned or place in self._mixed:
             return None
         return reading
 
     def _feed(self, reading: Reading, messages: list[Message]) -> None:
-        """Drops what an earlier assignment left behind, then feeds."""
+        """Feeds a reading, without messages that an earlier assignment left behind."""
         first = messages[0].offset()
         if first is not None and first < reading.position:
             messages = [m for m in messages if (m.offset() or 0) >= reading.position]
@@ -441,7 +440,7 @@ class _Slot:
             asyncio.get_running_loop().call_later(RESTART_DELAY_S, self._restart, reading)
 
     def _restart(self, reading: Reading) -> None:
-        """After an error: a new uninterrupted run from the last proven position."""
+        """Assigns a partition anew after an error, at the last proven position."""
         if not (reading.closed or self._stopped or reading in self._unassigned):
             self._unassign(reading)
             reading.broken = False
@@ -475,7 +474,7 @@ class KafkaLogReader:
         Args:
             settings: Of a Kafka client.
             refusals: Shared with the catalog of the same cluster.
-            may_open: Whether one more consumer may be opened; else its readings wait.
+            may_open: Whether another consumer may be opened; else its readings wait.
         """
         self._settings = dict(settings)
         self._refusals = Refusals() if refusals is None else refusals
@@ -507,7 +506,7 @@ class KafkaLogReader:
         return len(self._waiting.readings)
 
     def _open_again(self) -> None:
-        """Places what waits, as far as it may; what can not be placed waits on."""
+        """Gives consumers to the readings that wait, as far as consumers may be opened."""
         for reading, committed in list(self._waiting.readings.items()):
             slot = self._slot_for(reading.place, committed=committed)
             if slot is not None:
@@ -521,7 +520,7 @@ class KafkaLogReader:
         for slot in self._slots:
             if slot.committed == committed and place not in slot.readings:
                 return slot
-        # The first one is not asked for: without it nothing is read at all.
+        # The first consumer needs no permission: without it nothing is read at all.
         if self._slots and not self._may_open():
             return None
         return self._new_slot(committed=committed)

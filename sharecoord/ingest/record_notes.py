@@ -1,4 +1,4 @@
-"""Log lines about records: any producer can cause as many as it likes, so they come seldom."""
+"""Log lines about records, limited in rate: any producer can cause as many as it likes."""
 
 from __future__ import annotations
 
@@ -13,24 +13,18 @@ from sharecoord.kafka.client import Message
 log = structlog.get_logger(__name__)
 
 SAY_AGAIN_S: Final = 10.0
-"""A topic's records get one line of a kind in so long, with the number of records since."""
+"""Least time between two lines of a kind about one topic; a line counts the records since."""
 
 
 class RecordNotes:
-    """One kind of line; remembers a time and a count for each topic that is read."""
+    """A kind of log line, with the time of the last line and a count for each topic."""
 
     def __init__(self, event: str) -> None:
         self._event = event
         self._topics: dict[str | None, tuple[float, int]] = {}
 
     def note(self, first: Message, records: int, problem: str) -> None:
-        """Says what is wrong with records, or counts them for the next line.
-
-        Args:
-            first: The first of them.
-            records: How many.
-            problem: What is wrong with the first.
-        """
+        """Logs a problem with `records` records, `first` being the first, or counts them."""
         topic, now_s = first.topic(), time.monotonic()
         said_s, unsaid = self._topics.get(topic, (-math.inf, 0))
         if now_s - said_s < SAY_AGAIN_S:

@@ -1,6 +1,6 @@
 """Reads ranges again for redelivery: many partitions at a time, on one consumer and one thread.
 
-A partition that does not answer holds up nobody but those who want the same partition.
+A partition that does not answer holds up requests for the same partition only.
 """
 
 from __future__ import annotations
@@ -10,27 +10,19 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import structlog
 
 from sharecoord.core.records import RecordChunk
-from sharecoord.errors import (
-    KafkaUnavailableError,
-    OffsetOutOfRangeError,
-    SharecoordError,
-    UnknownTopicOrPartitionError,
-)
-from sharecoord.ingest.columns import build_chunks
+from sharecoord.errors import KafkaUnavailableError, SharecoordError
+from sharecoord.ingest.columns import build_chunks, is_end
 from sharecoord.kafka.client import (
-    END_OF_PARTITION,
-    GONE,
-    OUT_OF_RANGE,
     Consumer,
     KafkaException,
     Message,
+    Settings,
     TopicPartition,
     make_consumer,
 )
@@ -38,14 +30,14 @@ from sharecoord.kafka.client import (
 log = structlog.get_logger(__name__)
 
 REREAD_TIMEOUT_S: Final = 10.0
-"""A range of which nothing came for so long has failed; the caller tries again later."""
+"""A range of which nothing came for this time has failed; the caller tries again later."""
 
 PLACES_MAX: Final = 100
-"""Partitions that are read at a time: each may fetch 1 MiB ahead into the one queue. As many must
-be without a leader before anybody waits for them."""
+"""Partitions that are read at a time: each may fetch 1 MiB ahead into the one queue. Other requests
+wait only when as many partitions are without a leader."""
 
 WAIT_S: Final = 0.05
-"""So long the thread waits for messages before it looks for new requests."""
+"""Time that the thread waits for messages before it looks for new requests."""
 
 CONSUME_RECORDS_MAX: Final = 500
 
@@ -61,14 +53,14 @@ Place = tuple[str, int]
 
 
 class _Request:
-    """One range; used by the thread alone, but for its end."""
+    """A range to be read again; used by the thread alone, except for `answer`."""
 
     def __init__(self, place: Place, first: int, last: int) -> None:
         self.place = place
         self.first = self.position = first
         self.last = last
         self.heard_s = 0.0
-        """When something came of it last."""
+        """When a message of it came last."""
         self._messages: list[Message] = []
         self._loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[list[RecordChunk]] = self._loop.create_future()
@@ -85,7 +77,7 @@ class _Request:
         """
         offset = message.offset() or 0
         if message.error() is not None:
-            if self._ends(message):
+            if is_end(message, self.where, self.position):
                 return self._chunks(max(self.last, offset - 1))
         elif self.position <= offset <= self.last:
             self._messages.append(message)
@@ -94,22 +86,6 @@ class _Request:
             self.position = offset
         return self._chunks(self.last) if self.position > self.last else None
 
-    def _ends(self, message: Message) -> bool:
-        """True at the end of the partition."""
-        error = message.error()
-        assert error is not None, "only events come here"
-        if error.code() == END_OF_PARTITION:
-            return (message.offset() or 0) >= self.position
-        if error.code() in OUT_OF_RANGE:
-            raise OffsetOutOfRangeError(
-                f"offset {self.position} of {self.where} is not in the log any more"
-            )
-        if error.code() in GONE:
-            raise UnknownTopicOrPartitionError(f"{self.where} does not exist any more")
-        raise KafkaUnavailableError(
-            f"reading {self.where} failed: {error.str()}", retry_after_ms=500
-        )
-
     def _chunks(self, last: int) -> list[RecordChunk]:
         """Chunks that cover the range; none when there is no record left in it."""
         chunks = build_chunks(self._messages, self.first)
@@ -117,7 +93,7 @@ class _Request:
         return chunks
 
     def late(self) -> SharecoordError:
-        """Nothing came for too long."""
+        """The error for a range of which nothing came for too long."""
         return KafkaUnavailableError(
             f"could not read {self.where} at {self.position} again within {REREAD_TIMEOUT_S:.0f} s",
             retry_after_ms=1000,
@@ -138,19 +114,17 @@ class _Request:
 
 
 class Rereader:
-    """One consumer that is positioned anew for each range."""
+    """A consumer that is positioned anew for each range."""
 
-    def __init__(
-        self, settings: Mapping[str, str | int | float | bool], *, committed: bool
-    ) -> None:
+    def __init__(self, settings: Settings, *, committed: bool) -> None:
         self._consumer: Consumer = make_consumer({**settings, **REREAD_FETCH}, committed=committed)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sharecoord-reread")
         self._lock = threading.Lock()
-        """Of the two below."""
+        """Guards `_waiting` and `_serving`."""
         self._waiting: deque[_Request] = deque()
         self._serving = False
         self._reading: dict[Place, _Request] = {}
-        """Of the thread alone: what is assigned."""
+        """Assigned requests; used by the thread alone."""
         self._closed = False
 
     async def read(self, topic: str, partition: int, first: int, last: int) -> list[RecordChunk]:
@@ -164,19 +138,19 @@ class Rereader:
         return await request.answer
 
     def _serve(self) -> None:
-        """In the thread: reads until nobody wants anything."""
+        """In the thread: reads until no request is left."""
         while self._begin():
             try:
                 for message in self._consume():
                     self._take(message)
                 self._end_late()
             except Exception as error:
-                # Whatever it is: who waits hears of it, and asks again.
+                # Every waiting request hears of the error, and is asked again.
                 log.exception("re-reads failed")
                 self._fail_all(error)
 
     def _begin(self) -> bool:
-        """Assigns what can be read now, one range of a partition at a time; whether it reads."""
+        """Assigns the next requests, one range of a partition at a time; whether there are any."""
         begun: list[_Request] = []
         with self._lock:
             left: deque[_Request] = deque()
@@ -234,7 +208,7 @@ class Rereader:
             request.end(result)
 
     def _fail_all(self, error: Exception) -> None:
-        """Begins with nothing anew."""
+        """Fails every assigned request, so that nothing is assigned."""
         failed, self._reading = list(self._reading.values()), {}
         for request in failed:
             said = f"reading {request.where} failed: {error}"

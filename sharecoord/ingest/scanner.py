@@ -1,45 +1,32 @@
 """Reads stretches of logs once, for people: each scan has a consumer and a thread of its own.
 
-So a scan takes nothing from whoever reads for share-partitions: no position, no cache. What it
-fetches ahead is bounded, and the thread only waits: columns are made on the loop, few at a time.
+So a scan takes neither position nor cache from the readers of share-partitions. It fetches a little
+ahead, and its thread only waits: columns are made on the loop, a few at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from sharecoord.core.records import RecordChunk
-from sharecoord.errors import (
-    KafkaUnavailableError,
-    LimitExceededError,
-    OffsetOutOfRangeError,
-    UnknownTopicOrPartitionError,
-)
-from sharecoord.ingest.columns import build_chunks
-from sharecoord.kafka.client import (
-    END_OF_PARTITION,
-    GONE,
-    OUT_OF_RANGE,
-    Consumer,
-    Message,
-    TopicPartition,
-    make_consumer,
-)
+from sharecoord.errors import KafkaUnavailableError, LimitExceededError
+from sharecoord.ingest.columns import build_chunks, is_end
+from sharecoord.kafka.client import Consumer, Message, Settings, TopicPartition, make_consumer
 from sharecoord.kafka.refusals import refusal
 from sharecoord.ports import Stretch
 
 SCANS_MAX: Final = 4
-"""At once: each has a connection, and fetches `SCAN_FETCH` ahead."""
+"""Most scans at a time: each has a connection, and fetches `SCAN_FETCH` ahead."""
 
 CHUNK_RECORDS_MAX: Final = 200
-"""About a millisecond of work for whoever looks at each record."""
+"""Records of a chunk: about a millisecond of work for a caller that looks at each of them."""
 
 WAIT_S: Final = 0.2
 SILENCE_S: Final = 10.0
-"""Nothing came for so long: Kafka is not there."""
+"""Silence after which Kafka counts as not available."""
 
 SCAN_FETCH: Final = {
     "queued.min.messages": 5_000,
@@ -47,8 +34,6 @@ SCAN_FETCH: Final = {
     "fetch.message.max.bytes": 1 << 20,
     "fetch.wait.max.ms": 10,
 }
-
-Settings = Mapping[str, str | int | float | bool]
 
 
 class Scanner:
@@ -89,7 +74,7 @@ class Scanner:
 
 
 class _Scan:
-    """One consumer, at one partition after the other."""
+    """A scan: its consumer reads one partition after the other."""
 
     def __init__(self, consumer: Consumer, topic: str) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="sharecoord-scan")
@@ -100,7 +85,7 @@ class _Scan:
         self._closed = False
 
     async def take(self, stretch: Stretch, position: int) -> tuple[list[Message], int]:
-        """The next records of a stretch, perhaps none; and where to go on."""
+        """The next records of a stretch, perhaps none, and the offset to go on at."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.thread, self._take, stretch, position)
 
@@ -132,8 +117,11 @@ class _Scan:
                 # Left over from the partition before.
                 continue
             offset = message.offset() or 0
-            if message.error() is not None:
-                if self._ends(message, stretch, position):
+            error = message.error()
+            if error is not None:
+                if (refused := refusal(self._topic, error)) is not None:
+                    raise refused
+                if is_end(message, f"{self._topic}[{stretch.partition}]", position):
                     return found, stretch.end
             elif position <= offset < stretch.end:
                 found.append(message)
@@ -142,22 +130,8 @@ class _Scan:
                 return found, stretch.end
         return found, position
 
-    def _ends(self, message: Message, stretch: Stretch, position: int) -> bool:
-        """Whether the log has ended; raises for what can not be read."""
-        error = message.error()
-        assert error is not None, "only events come here"
-        where = f"{self._topic}[{stretch.partition}]"
-        if error.code() == END_OF_PARTITION:
-            return (message.offset() or 0) >= position
-        if error.code() in OUT_OF_RANGE:
-            raise OffsetOutOfRangeError(f"offset {position} of {where} is not in the log any more")
-        if error.code() in GONE:
-            raise UnknownTopicOrPartitionError(f"{where} does not exist any more")
-        failed = KafkaUnavailableError(f"reading {where} failed: {error.str()}", retry_after_ms=500)
-        raise refusal(self._topic, error) or failed
-
     def close(self) -> None:
-        """Ends the consumer, behind what its thread still does; a second call does nothing."""
+        """Ends the consumer once its thread is done; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self.thread.submit(self._consumer.close)

@@ -18,7 +18,14 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, Top
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from sharecoord.errors import KafkaUnavailableError, SharecoordError, UnauthorizedError
-from sharecoord.kafka.client import GONE, REQUEST_TIMEOUT_S, KafkaError, all_done, make_admin
+from sharecoord.kafka.client import (
+    GONE,
+    REQUEST_TIMEOUT_S,
+    KafkaError,
+    Settings,
+    all_done,
+    make_admin,
+)
 from sharecoord.kafka.looks import SharedLooks
 from sharecoord.kafka.refusals import Refusals, refusal
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
@@ -30,9 +37,12 @@ MOCK_CLUSTER = "mockCluster"
 that asks waits in vain), and is what the demo and tests run on without Java."""
 
 DESCRIBE, OFFSETS = "describe", "offsets"
-"""What a topic was asked for; see `Refusals`."""
+"""Kinds of questions about a topic, for `Refusals`."""
 
 NO_TOPIC_ID = bytes(16).hex()
+
+Described = TopicInfo | UnauthorizedError
+"""A topic that exists, or Kafka's refusal to describe it."""
 
 _LIBRDKAFKA_FRAME = re.compile(r"^\S+/\w+: | \(after \d+ms in state \w+\)")
 
@@ -40,20 +50,11 @@ _LIBRDKAFKA_FRAME = re.compile(r"^\S+/\w+: | \(after \d+ms in state \w+\)")
 class KafkaCatalog:
     """The `TopicCatalog` of a real cluster."""
 
-    def __init__(
-        self,
-        settings: Mapping[str, str | int | float | bool],
-        refusals: Refusals | None = None,
-    ) -> None:
-        """Connects at the first call.
-
-        Args:
-            settings: librdkafka's.
-            refusals: Shared with the reader of the same cluster.
-        """
+    def __init__(self, settings: Settings, refusals: Refusals | None = None) -> None:
+        """Connects at the first call; `refusals` are shared with the reader of the same cluster."""
         self._settings = dict(settings)
         self.brokers = 1
-        """How many the cluster has, as of the last `cluster_id`."""
+        """Number of brokers, as of the last `cluster_id`."""
         self.refusals = Refusals() if refusals is None else refusals
         self._unknown_ends: dict[tuple[str, int], str] = {}
         """Partitions whose offsets are not known, and why: each is logged once."""
@@ -80,11 +81,9 @@ class KafkaCatalog:
         self.brokers = len(metadata.brokers)
         return str(metadata.cluster_id or "")
 
-    def _metadata(self, topic: str | None = None) -> Any:
+    def _metadata(self) -> Any:
         try:
-            if topic is None:
-                return self._client().list_topics(timeout=REQUEST_TIMEOUT_S)
-            return self._client().list_topics(topic, timeout=REQUEST_TIMEOUT_S)
+            return self._client().list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
             raise self._unavailable(error.args[0].str()) from error
 
@@ -106,9 +105,7 @@ class KafkaCatalog:
         answers = await self._describe_each(topics)
         return {topic: answer for topic, answer in answers.items() if isinstance(answer, TopicInfo)}
 
-    async def _describe_each(
-        self, topics: Sequence[str]
-    ) -> Mapping[str, TopicInfo | UnauthorizedError]:
+    async def _describe_each(self, topics: Sequence[str]) -> Mapping[str, Described]:
         """The topics that exist, and those that Kafka refuses."""
         if not topics:
             return {}
@@ -127,10 +124,8 @@ class KafkaCatalog:
         """A topic as it is now, by a request shared with others."""
         return await self._looks.look(topic)
 
-    def _described(
-        self, futures: Mapping[str, Future[Any]]
-    ) -> dict[str, TopicInfo | UnauthorizedError]:
-        found: dict[str, TopicInfo | UnauthorizedError] = {}
+    def _described(self, futures: Mapping[str, Future[Any]]) -> dict[str, Described]:
+        found: dict[str, Described] = {}
         for topic, future in futures.items():
             answer, error = _outcome(future)
             refused = None if error is None else refusal(topic, error)
@@ -147,10 +142,8 @@ class KafkaCatalog:
                 found[topic] = TopicInfo(topic_id_text(answer.topic_id), partitions)
         return found
 
-    def _describe_from_metadata(
-        self, topics: list[str]
-    ) -> Mapping[str, TopicInfo | UnauthorizedError]:
-        """From plain metadata, which has no topic ids."""
+    def _describe_from_metadata(self, topics: list[str]) -> Mapping[str, Described]:
+        """Describes topics by plain metadata, which has no topic ids."""
         known = self._metadata().topics
         return {
             topic: TopicInfo("", tuple(sorted(known[topic].partitions)))
@@ -202,12 +195,12 @@ class KafkaCatalog:
             elif error.code() not in GONE:
                 problem = self._not_known(place, error)
         if problem is not None and not answers:
-            # Not one has answered: that is said to who asked.
+            # No partition has answered: the caller hears why.
             raise problem
         return answers
 
     def _not_known(self, place: TopicPartition, error: KafkaError) -> SharecoordError:
-        """A partition whose offsets are not known: said once."""
+        """The error for a partition whose offsets are not known, which is logged once."""
         refused = refusal(place.topic, error)
         if refused is not None:
             self.refusals.add(place.topic, OFFSETS, refused)

@@ -1,7 +1,8 @@
-"""The facade over confluent-kafka: how consumers and admin clients are made, and error classes.
+"""The facade over confluent-kafka: makers of clients, and classes of errors.
 
-What librdkafka may decide by itself is switched off here and can not be overridden: offsets are
-never committed, a position out of range is always an error (design 5.8).
+Every maker raises InvalidConfigError when librdkafka does not have a key, or not with this value.
+Settings that would let librdkafka decide by itself are fixed: offsets are never committed, and a
+position out of range is always an error (design 5.8).
 """
 
 from __future__ import annotations
@@ -15,14 +16,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import structlog
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sharecoord.config.kafka_keys import unknown_kafka_key
@@ -38,6 +32,7 @@ __all__ = [
     "KafkaError",
     "KafkaException",
     "Message",
+    "Settings",
     "TopicPartition",
     "all_done",
     "make_admin",
@@ -50,12 +45,15 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+Settings = Mapping[str, str | int | float | bool]
+"""librdkafka's keys and values."""
+
 REQUEST_TIMEOUT_S = 10.0
 """Longest wait for one admin answer: two request timeouts of a slow broker."""
 
 _QUOTED = re.compile(r'"([^"]*)"')
 
-READER_DEFAULTS: dict[str, str | int | float | bool] = {
+READER_DEFAULTS: Settings = {
     # Large fetches: reading costs 1 us a record in batches of 2,000. But no larger, and no deeper
     # queue than the next fetch needs: what has left the processor's cache until it is passed on
     # costs everybody a quarter more (docs/decisions/0010). A queued message takes 250 bytes beside
@@ -75,7 +73,7 @@ READER_DEFAULTS: dict[str, str | int | float | bool] = {
     "allow.auto.create.topics": False,
 }
 
-READER_FIXED: dict[str, str | int | float | bool] = {
+READER_FIXED: Settings = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
@@ -86,16 +84,12 @@ READER_FIXED: dict[str, str | int | float | bool] = {
 
 OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 GONE = frozenset(
-    {
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-    }
+    {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
 )
 END_OF_PARTITION = KafkaError._PARTITION_EOF
 
 
-QUIET: dict[str, str | int | float | bool] = {
+QUIET: Settings = {
     # librdkafka prints one line per attempt to connect, 20 a second while a broker is down; the
     # same errors come to `error_cb`, and the caller says them once. Can be overridden.
     "log_level": 2,
@@ -103,7 +97,7 @@ QUIET: dict[str, str | int | float | bool] = {
 
 
 LOG_AGAIN_S = 10.0
-"""librdkafka says 20 times a second that a broker is down; the log gets it once in so long."""
+"""librdkafka reports a broker that is down 20 times a second, the log once in this time."""
 
 _logged_s: dict[str, float] = {}
 
@@ -115,53 +109,41 @@ def _log_error(error: KafkaError) -> None:
         log.warning("kafka client error", code=code, text=error.str())
 
 
-def make_consumer(settings: Mapping[str, str | int | float | bool], *, committed: bool) -> Consumer:
+def make_consumer(settings: Settings, *, committed: bool) -> Consumer:
     """A consumer for manual assignment; connects in the background."""
     isolation = "read_committed" if committed else "read_uncommitted"
     config: dict[str, Any] = {**QUIET, **READER_DEFAULTS, **settings, **READER_FIXED}
     return _made(Consumer, {**config, "isolation.level": isolation, "error_cb": _log_error})
 
 
-def make_group_reader(settings: Mapping[str, str | int | float | bool], group_id: str) -> Consumer:
+def make_group_reader(settings: Settings, group_id: str) -> Consumer:
     """A consumer that never joins its group; connects in the background. Close it.
 
     For `Consumer.committed`: the admin client's way to committed offsets ends the process when the
     group's coordinator has just moved (docs/decisions/0015).
-
-    Raises:
-        InvalidConfigError: librdkafka does not have a key, or not with this value.
     """
     config: dict[str, Any] = {**QUIET, **settings, **READER_FIXED, "group.id": group_id}
     return _made(Consumer, {**config, "error_cb": _log_error})
 
 
 def make_admin(
-    settings: Mapping[str, str | int | float | bool],
+    settings: Settings,
     on_error: Callable[[KafkaError], None] = _log_error,
 ) -> AdminClient:
     """An admin client; connects in the background. Keep it until its futures are done.
 
-    Args:
-        settings: librdkafka's keys.
-        on_error: Hears of broken connections, inside of the client's `poll`.
-
-    Raises:
-        InvalidConfigError: librdkafka does not have a key, or not with this value.
+    `on_error` is told of broken connections, inside of the client's `poll`.
     """
     return _made(AdminClient, {**QUIET, **settings, "error_cb": on_error})
 
 
-def make_producer(settings: Mapping[str, str | int | float | bool]) -> Producer:
-    """A producer; connects in the background.
-
-    Raises:
-        InvalidConfigError: librdkafka does not have a key, or not with this value.
-    """
+def make_producer(settings: Settings) -> Producer:
+    """A producer; connects in the background."""
     return _made(Producer, {**QUIET, **settings, "error_cb": _log_error})
 
 
 def _made(client: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
-    """A client, with librdkafka's refusal of a key as our error, which names `kafka.KEY`."""
+    """A client; librdkafka's refusal of a key or value becomes an InvalidConfigError."""
     try:
         return client(config)
     except KafkaException as error:
@@ -178,10 +160,7 @@ def _made(client: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
 
 
 async def all_done(futures: Collection[Future[Any]]) -> None:
-    """Waits until all are done, however they end. They are never cancelled: librdkafka ends them.
-
-    librdkafka's own time limit ends a request, and then its futures.
-    """
+    """Waits until all are done; none is cancelled: librdkafka's own time limit ends them."""
     loop = asyncio.get_running_loop()
     left, done = len(futures), loop.create_future()
 

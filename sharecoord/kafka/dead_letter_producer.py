@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -20,8 +21,10 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.kafka.client import (
+    GONE,
     REQUEST_TIMEOUT_S,
     KafkaError,
+    Settings,
     all_done,
     make_admin,
     make_producer,
@@ -48,18 +51,11 @@ _FIXED: Final[dict[str, Any]] = {
 }
 
 POLL_S: Final = 0.1
-"""A producer that is closed is noticed after so long."""
+"""Longest time until the thread notices that its producer was closed."""
 
 CLOSE_S: Final = 2.0
-"""What is under way has so long to arrive; what does not is sent again by whoever comes next."""
+"""Time for letters under way to arrive; the next owner sends the others again."""
 
-_UNKNOWN: Final = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-    }
-)
 _REFUSED: Final = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 )
@@ -85,18 +81,7 @@ Done = Callable[[SharecoordError | None], None]
 class KafkaDeadLetters:
     """The `DeadLetterSink` of a real cluster; connects at the first call."""
 
-    def __init__(
-        self,
-        settings: Mapping[str, str | int | float | bool],
-        *,
-        transactional_producers_max: int = 32,
-    ) -> None:
-        """Starts nothing.
-
-        Args:
-            settings: librdkafka's.
-            transactional_producers_max: `limits.transactional.producers.max`.
-        """
+    def __init__(self, settings: Settings, *, transactional_producers_max: int = 32) -> None:
         self._settings = dict(settings)
         unlimited = {"message.timeout.ms"}  # a transaction has a time limit
         fixed = {name: value for name, value in _FIXED.items() if name not in unlimited}
@@ -114,8 +99,7 @@ class KafkaDeadLetters:
 
     def send(self, topic: str, message: OutgoingMessage, done: Done) -> None:
         """Hands a message over."""
-        loop = asyncio.get_running_loop()
-        tell = partial(self._tell, loop, done)
+        tell = partial(_tell, asyncio.get_running_loop(), done)
 
         def delivered(error: KafkaError | None, _: object) -> None:
             if error is not None and error.fatal():
@@ -129,16 +113,8 @@ class KafkaDeadLetters:
         except KafkaException as error:
             tell(_problem(topic, error.args[0]))
 
-    @staticmethod
-    def _tell(loop: asyncio.AbstractEventLoop, done: Done, error: SharecoordError | None) -> None:
-        try:
-            loop.call_soon_threadsafe(done, error)
-        except RuntimeError:
-            # The loop is closed: whoever comes next sends it again.
-            pass
-
     def _started(self) -> Producer:
-        """The producer; one with a fatal error has been given up."""
+        """The producer; started anew after a fatal error."""
         if self._producer is None:
             self._producer = make_producer({**_DEFAULTS, **self._settings, **_FIXED})
             self._thread = threading.Thread(
@@ -160,7 +136,7 @@ class KafkaDeadLetters:
         producer.poll(0)
 
     async def ensure(self, topic: str, *, create: bool) -> None:
-        """Sees to it that a topic is there."""
+        """Makes sure that a topic exists."""
         if self._admin is None:
             self._admin = make_admin(self._settings)
         known = await asyncio.to_thread(self._find, self._admin, topic)
@@ -189,7 +165,7 @@ class KafkaDeadLetters:
     @staticmethod
     def _find(admin: AdminClient, topic: str) -> bool:
         try:
-            # Of all topics: a question about this one would make it, as the broker likes.
+            # All topics are listed: a question about this one could make the broker create it.
             return topic in admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
         except KafkaException as error:
             raise _problem(topic, error.args[0]) from error
@@ -203,10 +179,16 @@ class KafkaDeadLetters:
         self._producer = self._admin = None
 
 
+def _tell(loop: asyncio.AbstractEventLoop, done: Done, error: SharecoordError | None) -> None:
+    # On a closed loop nobody waits: the next owner sends the letter again.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(done, error)
+
+
 def _problem(topic: str, error: KafkaError) -> SharecoordError:
     """Kafka's error as one that names the fix."""
     code, what = error.code(), f"{error.name()} {error.str()}".rstrip()
-    if code in _UNKNOWN:
+    if code in GONE:
         return UnknownTopicOrPartitionError(f"dead-letter topic {topic!r} does not exist ({what})")
     if code in _REFUSED:
         return UnauthorizedError(

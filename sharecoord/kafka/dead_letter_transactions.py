@@ -33,23 +33,20 @@ OPEN_TIMEOUT_S: Final = 15.0
 """For each answer until an outbox is open: a former owner's transaction may still be ending."""
 
 COMMIT_TIMEOUT_S: Final = 30.0
-"""What is not decided by then is looked at again."""
+"""Longest wait for a commit; a transaction that is undecided by then is looked at again."""
 
 _DEFAULTS: Final[dict[str, Any]] = {
     # Three to four seconds. Then the transaction ends with Kafka's reason and is made again later:
     # while a topic lacks replicas or room it keeps no thread from the other outboxes.
     "retries": 6,
 }
-_FIXED: Final[dict[str, Any]] = {
-    "transaction.timeout.ms": 60_000,
-    "linger.ms": 5,
-}
+_FIXED: Final[dict[str, Any]] = {"transaction.timeout.ms": 60_000, "linger.ms": 5}
 
 Problem = Callable[[str, KafkaError], SharecoordError]
 
 
 class KafkaLetterTransactions:
-    """A `ports.LetterTransactions` of a real cluster."""
+    """The `ports.LetterTransactions` of one outbox on a real cluster."""
 
     def __init__(
         self,
@@ -68,16 +65,16 @@ class KafkaLetterTransactions:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing has failed or was closed."""
+        """Whether the outbox can still send: nothing has failed, and nothing was closed."""
         return self._owner.has(self)
 
     async def send(self, topic: str, messages: Sequence[OutgoingMessage], mark: OutboxMark) -> None:
-        """One transaction."""
+        """Sends letters and the outbox's mark in one transaction."""
         await self._owner.send(self, topic, messages, mark)
 
 
 class Transactions:
-    """The producers of outboxes; at most so many, the least recently used one is closed."""
+    """Producers of outboxes; beyond `producers_max` the least recently used one is closed."""
 
     def __init__(
         self,
@@ -92,21 +89,21 @@ class Transactions:
         Args:
             settings: librdkafka's, of every client.
             producer_settings: Those of a producer of dead letters.
-            producers_max: So many clients are kept, of 2 MiB and some threads each.
-            problem: Makes an error of ours of Kafka's, about a topic.
+            producers_max: Most clients that are kept, of 2 MiB and some threads each.
+            problem: Turns Kafka's error about a topic into ours.
         """
         self._settings = settings
         self._producer_settings = {**_DEFAULTS, **producer_settings, **_FIXED}
         self._producers_max = producers_max
         self._problem = problem
         self._open: OrderedDict[str, KafkaLetterTransactions] = OrderedDict()
-        """By name of the outbox, the one that was used last at the end; none that is at work."""
+        """Idle transactions by the name of their outbox, the most recently used one last."""
         self._locks: dict[str, asyncio.Lock] = {}
         self._work: set[asyncio.Task[Any]] = set()
         self._threads: ThreadPoolExecutor | None = None
 
     def has(self, found: KafkaLetterTransactions) -> bool:
-        """Whether this is what an outbox was opened as last, and can send."""
+        """Whether these transactions are the newest of their outbox, and can send."""
         return self._open.get(found.outbox) is found
 
     async def open(self, outbox: str, topic: str) -> KafkaLetterTransactions:
@@ -131,7 +128,7 @@ class Transactions:
             self._threads.shutdown()
 
     async def _one_by_one(self, outbox: str, work: Coroutine[Any, Any, T]) -> T:
-        """Whoever gives up waiting ends nothing: a thread is at it, and nobody else may be."""
+        """Runs the work on an outbox alone, to its end even when the caller gives up waiting."""
         lock = self._locks.setdefault(outbox, asyncio.Lock())
 
         async def locked() -> T:
@@ -146,7 +143,7 @@ class Transactions:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._work.discard(task)
         if not task.cancelled():
-            # Heard by who waited, if anybody did.
+            # Marks the error as seen, also when nobody waits for it any more.
             task.exception()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

@@ -10,19 +10,25 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from sharecoord.config.setting import invalid_config
 from sharecoord.errors import InvalidConfigError, KafkaUnavailableError
-from sharecoord.kafka.client import REQUEST_TIMEOUT_S, KafkaError, make_admin, make_producer
+from sharecoord.kafka.client import (
+    REQUEST_TIMEOUT_S,
+    KafkaError,
+    Settings,
+    make_admin,
+    make_producer,
+)
 
 PARTITIONS: Final = 6
-"""Of a topic that is made here: so many tasks read it beside each other."""
+"""Partitions of a topic that is made here: as many tasks can read it at the same time."""
 
 RETENTION_MS: Final = 7 * 24 * 3_600_000
-"""Of a topic that is made here; Kafka's own default."""
+"""Retention of a topic that is made here; Kafka's own default."""
 
 QUEUE_BYTES_MAX: Final = 32 << 20
-"""What may wait for Kafka; then the writer, and with it the pipe, waits."""
+"""Most bytes that may wait for Kafka; beyond it the writer, and with it the pipe, waits."""
 
 DELIVERY_TIMEOUT_MS: Final = 120_000
-"""A message that Kafka has not taken after so long is lost: Kafka's default for producers."""
+"""A message that Kafka has not taken after this time is lost; Kafka's default for producers."""
 
 _DEFAULTS: Final[dict[str, Any]] = {
     "compression.type": "zstd",
@@ -37,18 +43,13 @@ _FIXED: Final[dict[str, Any]] = {
 }
 
 Delivered = Callable[[str], None]
-"""Hears how a delivery ended: "" or why it failed. Called inside of `poll`, `produce`, `flush`."""
+"""Told how a delivery ended: "" or why it failed; inside of `poll`, `produce` and `flush`."""
 
 
 class EventProducer:
     """Messages to one topic. Not thread-safe."""
 
-    def __init__(self, settings: Mapping[str, str | int | float | bool], topic: str) -> None:
-        """Makes the client, which connects in the background.
-
-        Raises:
-            InvalidConfigError: librdkafka refuses a key.
-        """
+    def __init__(self, settings: Settings, topic: str) -> None:
         self._topic = topic
         self._admin_settings = dict(settings)
         self._producer: Producer = make_producer({**_DEFAULTS, **settings, **_FIXED})
@@ -62,7 +63,7 @@ class EventProducer:
         """
         admin = make_admin(self._admin_settings)
         try:
-            # Of all topics: a question about this one would make it, as the broker likes.
+            # All topics are listed: a question about this one could make the broker create it.
             known = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(self._topic)
         except KafkaException as error:
             raise KafkaUnavailableError(
@@ -115,7 +116,7 @@ class EventProducer:
         return True
 
     def poll(self, timeout_s: float) -> None:
-        """Hears of deliveries, for so long at most."""
+        """Waits for deliveries, at most for `timeout_s`."""
         self._producer.poll(timeout_s)
 
     @property

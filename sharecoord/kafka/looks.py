@@ -1,4 +1,4 @@
-"""Looks at topics that are shared: one request at a time for all who want to know."""
+"""Shared looks at topics: one request at a time for all callers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sharecoord.errors import KafkaUnavailableError, SharecoordError
 from sharecoord.ports import TopicInfo
 
 LOOK_TIMEOUT_S = 2.0
-"""A look without an answer has failed after so long; whoever still wants to know asks again."""
+"""A look without an answer has failed after this time; the caller may ask again."""
 
 LOOK_INTERVAL_S = 0.01
-"""Time from the begin of a look to the next: hundreds of topics that wake up share 100 a second."""
+"""Time from one look to the next: hundreds of topics that wake up share 100 looks a second."""
 
 Describe = Callable[[Sequence[str]], Awaitable[Mapping[str, TopicInfo | SharecoordError]]]
 """Topics that exist, or why there is no answer for one of them; others do not exist."""
@@ -72,7 +72,7 @@ class SharedLooks:
                 waiter.set_result(answer)
 
     async def close(self) -> None:
-        """Ends the look under way; who waits for it is cancelled."""
+        """Ends the look under way and cancels its waiters."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

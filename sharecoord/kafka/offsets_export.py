@@ -29,6 +29,7 @@ from sharecoord.errors import (
 from sharecoord.kafka.client import (
     REQUEST_TIMEOUT_S,
     KafkaError,
+    Settings,
     all_done,
     make_admin,
     make_group_reader,
@@ -41,7 +42,7 @@ WITHOUT_MEMBERS = frozenset({ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD})
 a consumer group."""
 
 COMMIT = "commit"
-"""What a topic was asked for; see `Refusals`."""
+"""The kind of question about a topic, for `Refusals`."""
 
 READ_PARTITIONS_MAX = 10_000
 """Partitions of one request, of some 400 kB."""
@@ -49,23 +50,14 @@ READ_PARTITIONS_MAX = 10_000
 _NOT_OURS_TO_SEE = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART}
 )
-"""Kafka leaves such partitions out where it is asked for all; a write to one says it."""
+"""Errors of partitions that `read` leaves out; a `write` to one of them reports it."""
 
 
 class KafkaOffsetsExport:
     """The `OffsetsExport` of a real cluster; connects at the first call."""
 
-    def __init__(
-        self,
-        settings: Mapping[str, str | int | float | bool],
-        refusals: Refusals | None = None,
-    ) -> None:
-        """Connects at the first call.
-
-        Args:
-            settings: librdkafka's.
-            refusals: Shared with the catalog of the same cluster.
-        """
+    def __init__(self, settings: Settings, refusals: Refusals | None = None) -> None:
+        """Starts nothing; `refusals` are shared with the catalog of the same cluster."""
         self._settings = dict(settings)
         self._refusals = Refusals() if refusals is None else refusals
         self._admin: AdminClient | None = None
@@ -79,7 +71,7 @@ class KafkaOffsetsExport:
     async def read(
         self, group_id: str, *, even_with_members: bool = False
     ) -> dict[tuple[str, int], CommittedOffset]:
-        """What the group has committed."""
+        """The offsets that the group has committed, by topic and partition."""
         described = self._client().describe_consumer_groups(
             [group_id], request_timeout=REQUEST_TIMEOUT_S
         )
@@ -123,17 +115,15 @@ class KafkaOffsetsExport:
 
 
 def metadata_of(place: TopicPartition) -> str:
-    """confluent-kafka copies it without its end: anything up to some NUL may follow."""
+    """A commit's metadata; confluent-kafka may append bytes up to some NUL, which are not UTF-8."""
     try:
         return place.metadata or ""
     except UnicodeDecodeError as error:
         return error.object.decode(errors="replace")
 
 
-def _committed(
-    settings: Mapping[str, str | int | float | bool], group_id: str
-) -> list[TopicPartition]:
-    """Asks for every partition of the cluster, and waits.
+def _committed(settings: Settings, group_id: str) -> list[TopicPartition]:
+    """Asks for the committed offset of every partition of the cluster, and waits.
 
     No client is kept for it: a group is looked at once a minute.
     """

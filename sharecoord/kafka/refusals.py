@@ -23,20 +23,20 @@ def refusal(topic: str, error: KafkaError) -> UnauthorizedError | None:
 
 
 class Refusals(Mapping[str, UnauthorizedError]):
-    """What Kafka said last about topics that it refuses, by topic."""
+    """Topics that Kafka refuses at present, each with its error."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, UnauthorizedError]] = {}
         """By topic, then by what was asked for."""
 
     def add(self, topic: str, asked_for: str, why: UnauthorizedError) -> None:
-        """Kafka has just refused it."""
+        """Notes that Kafka has just refused a topic."""
         if topic not in self._known:
             log.warning("topic refused", topic=topic, why=why.message)
         self._known.setdefault(topic, {})[asked_for] = why
 
     def answered(self, topic: str, asked_for: str) -> None:
-        """Kafka has just not refused it."""
+        """Notes that Kafka has just answered about a topic."""
         known = self._known.get(topic)
         if known is not None and known.pop(asked_for, None) is not None and not known:
             del self._known[topic]

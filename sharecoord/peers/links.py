@@ -15,12 +15,11 @@ from sharecoord.core.fleet.peering import Alive, GatewayItem, Settle
 from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
 from sharecoord.errors import SharecoordError, UnsupportedVersionError
 from sharecoord.ports import PeerListener
-from sharecoord.security.pem import read_pem
 from sharecoord.wire import PROTOCOL_VERSION, peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import peer_service_pb2_grpc as peer_grpc
-from sharecoord.wire.keepalive import keepalive
 from sharecoord.wire.send_queue import SendQueue
+from sharecoord.wire.transport import keepalive, read_pem
 
 log = structlog.get_logger(__name__)
 
@@ -29,10 +28,10 @@ RETRY_MAX_S: Final = 1.0
 """Between attempts to reach a coordinator whose lease lives."""
 
 WELCOME_S: Final = 2.0
-"""A coordinator that does not answer within this time is not reached."""
+"""A coordinator that does not answer within this time counts as not reached."""
 
 ALIVE_S: Final = 1.0
-"""How often the gateway vouches for its members."""
+"""How often the gateway reports its members as alive."""
 
 OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_receive_message_length", -1),
@@ -82,13 +81,13 @@ class GrpcPeerNetwork:
         listener: PeerListener,
         make_channel: Callable[[str], grpc.aio.Channel],
     ) -> None:
-        """Connects to nobody; `follow` does.
+        """Starts nothing; `follow` connects.
 
         Args:
             coordinator_id: Of this coordinator.
             version: Of this release.
-            listener: Who uses the links.
-            make_channel: A channel to an address, with this fleet's credentials.
+            listener: Hears of links, and takes what comes over them.
+            make_channel: Makes a channel to an address, with this fleet's credentials.
         """
         self._hello = peer.GatewayMessage()
         hello = self._hello.items.add().hello
@@ -99,7 +98,7 @@ class GrpcPeerNetwork:
         self._keepers: dict[str, tuple[str, asyncio.Task[None]]] = {}
 
     def follow(self, addresses: Mapping[str, str]) -> None:
-        """Keeps a link to each of these, by coordinator id, and to nobody else."""
+        """Keeps a link to each of these addresses, by coordinator id, and to no other."""
         for owner_id, (address, keeper) in list(self._keepers.items()):
             if addresses.get(owner_id) != address:
                 keeper.cancel()
@@ -134,7 +133,7 @@ class GrpcPeerNetwork:
             delay_s = min(2 * delay_s, RETRY_MAX_S)
 
     async def _serve(self, owner_id: str, channel: grpc.aio.Channel) -> bool:
-        """One link, from its begin to its end; whether the other side had answered."""
+        """Serves a link from its begin to its end; returns True once the owner had answered."""
         call: Any = peer_grpc.PeerServiceStub(channel).Link()  # type: ignore[no-untyped-call]
         hello = peer.GatewayMessage()
         hello.CopyFrom(self._hello)
@@ -173,7 +172,7 @@ class GrpcPeerNetwork:
 
 
 def _checkpoint_bytes(item: GatewayItem) -> int:
-    """All that can be large in what a gateway says."""
+    """Bytes of the checkpoints of an item: all that can be large in it."""
     if not isinstance(item, Settle):
         return 0
     return sum(len(each.checkpoint) for each in item.ranges if each.checkpoint)

@@ -21,7 +21,7 @@ DELAY_MS_MAX = 2**53
 """Longest delay of a release; a time that far ahead still fits 64 bits of every database."""
 
 PREFIXES_MAX = 4_096
-"""Lengths of payloads whose encoding is remembered: half a megabyte at the most."""
+"""Most lengths of payloads whose encoding is remembered: half a megabyte."""
 
 _TYPES = {int(kind): kind for kind in AcknowledgeType}
 
@@ -81,7 +81,7 @@ def _prefix(field: int, length: int) -> bytes:
 
 
 class _Prefixes(dict[int, bytes]):
-    """What stands before an entry of a column, by the entry's length; made once per length."""
+    """Encoded tag and length before an entry of a column, by the entry's length."""
 
     def __init__(self, column: str) -> None:
         self._field = types.RecordBatch.DESCRIPTOR.fields_by_name[column].number
@@ -109,7 +109,7 @@ def _entries(prefixes: _Prefixes, column: list[bytes]) -> tuple[int, list[bytes]
 
 
 def _fill_all_but_payloads(batch: types.RecordBatch, delivery: Delivery, now_ms: int) -> Columns:
-    """Fills everything but values and keys, which it returns."""
+    """Fills everything except values and keys, and returns these."""
     slices = delivery.slices
     head, start, stop = slices[0]
     whole = len(slices) == 1
@@ -214,14 +214,12 @@ def _add_checkpoints(batch: types.RecordBatch, delivery: Delivery) -> None:
         position += stop - start
 
 
-def acknowledged_ranges(
-    ranges: Iterable[types.AcknowledgedRange],
-) -> list[AcknowledgedRange]:
-    """What a member says, checked as far as a message can be checked by itself.
+def acknowledged_ranges(ranges: Iterable[types.AcknowledgedRange]) -> list[AcknowledgedRange]:
+    """A member's acknowledgements, checked as far as a message can be checked by itself.
 
     Raises:
         InvalidRequestError: A type that does not exist, a reason, a delay or a checkpoint that is
-            too long, or a checkpoint of another type.
+            too long, or a checkpoint that goes with another type than RENEW.
     """
     found: list[AcknowledgedRange] = []
     for item in ranges:
@@ -291,7 +289,7 @@ def held_range(item: types.HeldRange) -> tuple[LogId, HeldRange]:
 
 
 def taken_back(key: PartitionKey, ranges: Iterable[TakenBack]) -> list[service.TakenBack]:
-    """What a member hears of locks that ended without its word: a notice for each reason."""
+    """Notices for a member about locks that others ended, one for each reason."""
     notices: dict[TakenBackReason, service.TakenBack] = {}
     for each in ranges:
         notice = notices.get(each.reason)
@@ -341,7 +339,7 @@ def partition_outcome(result: PartitionResult) -> types.PartitionOutcome:
 
 
 def assignment(found: Assignment) -> service.Assignment:
-    """What a member may receive."""
+    """The topics and partitions that a member may receive from."""
     return service.Assignment(
         topics=[
             service.AssignedTopic(

@@ -1,9 +1,9 @@
-"""What coordinators say to each other (`core/fleet/peering.py`) as protobuf, both ways."""
+"""Messages between coordinators (`core/fleet/peering.py`) to protobuf and back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from sharecoord import errors
 from sharecoord.core.changes import PartitionKey
@@ -29,12 +29,7 @@ from sharecoord.core.fleet.peering import (
     Settled,
     TimedOut,
 )
-from sharecoord.core.partition.decisions import (
-    AcknowledgedRange,
-    AcquiredRange,
-    HeldRange,
-    TakenBack,
-)
+from sharecoord.core.partition.decisions import AcquiredRange, HeldRange, TakenBack
 from sharecoord.core.partition.share_partition import RangeOutcome
 from sharecoord.core.states import (
     AcknowledgeOutcome,
@@ -46,6 +41,8 @@ from sharecoord.errors import SharecoordError
 from sharecoord.wire import codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import share_types_pb2 as types
+
+T = TypeVar("T")
 
 _TREE: dict[str, type[SharecoordError]] = {
     found.reason: found
@@ -63,13 +60,8 @@ def gateway_message(items: Iterable[GatewayItem]) -> peer.GatewayMessage:
 
 
 def gateway_items(message: peer.GatewayMessage) -> list[GatewayItem]:
-    """The items that this release knows; a later one may say more."""
-    found: list[GatewayItem] = []
-    for each in message.items:
-        name = each.WhichOneof("item")
-        if name in _FROM_GATEWAY:
-            found.append(_FROM_GATEWAY[name](getattr(each, name)))
-    return found
+    """The items of a gateway that this release knows."""
+    return _known(message.items, _FROM_GATEWAY)
 
 
 def owner_message(items: Iterable[OwnerItem]) -> peer.OwnerMessage:
@@ -81,13 +73,14 @@ def owner_message(items: Iterable[OwnerItem]) -> peer.OwnerMessage:
 
 
 def owner_items(message: peer.OwnerMessage) -> list[OwnerItem]:
-    """The items that this release knows."""
-    found: list[OwnerItem] = []
-    for each in message.items:
-        name = each.WhichOneof("item")
-        if name in _FROM_OWNER:
-            found.append(_FROM_OWNER[name](getattr(each, name)))
-    return found
+    """The items of an owner that this release knows."""
+    return _known(message.items, _FROM_OWNER)
+
+
+def _known(items: Iterable[Any], readers: Mapping[str, Callable[[Any], T]]) -> list[T]:
+    """Items that have a reader; those of a later release have none and are passed over."""
+    named = ((each.WhichOneof("item"), each) for each in items)
+    return [readers[name](getattr(each, name)) for name, each in named if name in readers]
 
 
 # -- parts ----------------------------------------------------------------------------------------
@@ -189,8 +182,7 @@ def _put_settle(item: peer.GatewayItem, settle: Settle) -> None:
 
 def _settle(found: peer.Settle) -> Settle:
     asked = found.acknowledgements
-    ranges: list[AcknowledgedRange] = codec.acknowledged_ranges(asked.ranges)
-    key = _key("", asked.partition)
+    key, ranges = _key("", asked.partition), codec.acknowledged_ranges(asked.ranges)
     return Settle(found.handle, found.relay_id, key, ranges, found.may_wait)
 
 
@@ -225,23 +217,15 @@ def _member_down(found: peer.MemberDown) -> MemberDown:
     return MemberDown(found.handle, found.left, book if found.HasField("lock_book") else None)
 
 
-def _put_alive(item: peer.GatewayItem, _: Alive) -> None:
-    item.alive.SetInParent()
-
-
-def _put_look(item: peer.GatewayItem, _: Look) -> None:
-    item.look.SetInParent()
-
-
 _TO_OWNER: dict[type, Callable[[peer.GatewayItem, Any], None]] = {
     MemberUp: _put_member_up,
     MemberDown: _put_member_down,
     Lend: _put_lend,
     Settle: _put_settle,
     LockBooks: _put_books,
-    Alive: _put_alive,
+    Alive: lambda item, _: item.alive.SetInParent(),
     Freed: _put_freed,
-    Look: _put_look,
+    Look: lambda item, _: item.look.SetInParent(),
 }
 
 _FROM_GATEWAY: dict[str, Callable[[Any], GatewayItem]] = {
@@ -260,12 +244,8 @@ _FROM_GATEWAY: dict[str, Callable[[Any], GatewayItem]] = {
 
 def _put_relayed(item: peer.OwnerItem, relayed: Relayed) -> None:
     into = item.deliver
-    into.handle, into.records, into.credit_bytes = (
-        relayed.handle,
-        relayed.records,
-        relayed.size_bytes,
-    )
-    into.send_by_ms = relayed.send_by_ms
+    into.handle, into.records = relayed.handle, relayed.records
+    into.credit_bytes, into.send_by_ms = relayed.size_bytes, relayed.send_by_ms
     into.partition.CopyFrom(codec.topic_partition(relayed.key))
     for each in relayed.ranges:
         into.ranges.add(

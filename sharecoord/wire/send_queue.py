@@ -1,4 +1,4 @@
-"""Items that wait for a stream: all that have come together go out as one message."""
+"""A queue before a stream: items that came together go out as one message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 MESSAGE_ITEMS_MAX = 1_000
 MESSAGE_BYTES_MAX = 4 << 20
-"""One message of a link: large enough to be cheap, small enough that nothing waits behind it."""
+"""Most items and bytes of a message: few messages, and none that others wait long for."""
 
 
 class SendQueue(Generic[T]):
@@ -41,7 +41,7 @@ class SendQueue(Generic[T]):
         self._closed = False
 
     def say(self, item: T) -> None:
-        """Queues an item."""
+        """Queues an item; after `close` it is dropped."""
         if self._closed:
             return
         self._items.append(item)

@@ -1,7 +1,7 @@
 """Who stands still with open connections (SIGSTOP, a frozen virtual machine) is noticed in time.
 
 docs/operations.md promises 15 s to workers; the server and the links between coordinators have
-limits of their own (`sharecoord.wire.keepalive`).
+limits of their own (`sharecoord.wire.transport`).
 """
 
 from __future__ import annotations

@@ -98,30 +98,25 @@ CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
     "ResumeGroupRequest.topics": _check_targets,
     "ForceRecordsRequest.partition": _check_named_partition,
 }
-"""What is checked of the fields of any request, or of one."""
+"""Checks of a field by its name, in every request or in the named one."""
 
 
 class AdminService:
-    """The calls of operators."""
+    """AdminService of admin_service.proto."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Method handlers for `grpc.aio.Server.add_generic_rpc_handlers`."""
-        return grpc.method_handlers_generic_handler(
-            SERVICE.full_name,
-            {
-                method.name: unary(
-                    method.name,
-                    without_context(
-                        self._method(method.name, getattr(pb, method.output_type.name))
-                    ),
-                    getattr(pb, method.input_type.name),
-                )
-                for method in SERVICE.methods
-            },
-        )
+        handlers = {}
+        for method in SERVICE.methods:
+            question, answer = (
+                getattr(pb, kind.name) for kind in (method.input_type, method.output_type)
+            )
+            call = without_context(self._method(method.name, answer))
+            handlers[method.name] = unary(method.name, call, question)
+        return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
     def _method(self, name: str, answer: type[Message]) -> Callable[[Any], Awaitable[Message]]:
         command = getattr(Admin, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())

@@ -1,4 +1,4 @@
-"""What all gRPC methods share: errors as status, and unary methods whose errors are guarded."""
+"""Helpers of all gRPC methods: errors as status, requests out of bytes, unary handlers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def abort(context: ServicerContext, error: SharecoordError) -> None:
 
 
 def unexpected(call: str, error: Exception) -> InternalError:
-    """A mistake of ours: the log gets the traceback, the caller one sentence."""
+    """The error for a mistake of ours: the log gets the traceback, the caller a sentence."""
     log.error("call failed", call=call, exc_info=error)
     return InternalError(f"{call} failed inside of the coordinator; its log says why")
 
@@ -74,10 +74,5 @@ def unary(name: str, call: Call, request_type: type[Message]) -> grpc.RpcMethodH
         return None
 
     return grpc.unary_unary_rpc_method_handler(
-        guarded,
-        response_serializer=_serialize,
+        guarded, response_serializer=lambda message: message.SerializeToString()
     )
-
-
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()

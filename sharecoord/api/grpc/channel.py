@@ -14,7 +14,7 @@ from sharecoord.wire import codec
 from sharecoord.wire import share_service_pb2 as service
 
 JOINED_BYTES_MAX = 64 << 10
-"""Small messages that wait together go out as one, up to this size: a message costs the loop as
+"""Small messages that wait together are sent as one, up to this size: a message costs the loop as
 much as a hundred records. A larger one is not worth the copy."""
 
 
@@ -22,7 +22,7 @@ class StreamChannel:
     """A `MemberChannel`; messages are serialised when they are put in, so their size is known.
 
     Records and answers consist of repeated fields, so several of these messages in a row are one
-    message with all of them. Who takes them says in `_wake` how it is woken.
+    message with all of them. A subclass takes them, and says in `_wake` how it is woken.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class StreamChannel:
         self._wake()
 
     def _wake(self) -> None:
-        """There is something to take, or the stream shall end; called often in vain."""
+        """Told that a message waits or that the stream is to end; often called without need."""
         raise NotImplementedError
 
     def take(self) -> bytes | None:

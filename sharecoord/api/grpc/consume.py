@@ -1,4 +1,4 @@
-"""One Consume stream: the member's messages in, the outbox out. No rules here."""
+"""The Consume stream of a member: its messages in, the outbox out. No rules here."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import math
 import structlog
 from grpc import aio
 
-from sharecoord import __version__
 from sharecoord.api.grpc.calls import ServicerContext, abort, host_of, parsed, unexpected
 from sharecoord.api.grpc.channel import StreamChannel
-from sharecoord.api.grpc.validation import check_topics, join_command
+from sharecoord.api.grpc.validation import check_topics, join_command, joined_message
 from sharecoord.core.delivery import PartitionResult
 from sharecoord.core.fleet.held_book import LockBook, lock_book_of
 from sharecoord.errors import InvalidRequestError, SharecoordError
@@ -20,7 +19,7 @@ from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.group.settings import check_subscription
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.collector import Collector
-from sharecoord.wire import PROTOCOL_VERSION, codec
+from sharecoord.wire import codec
 from sharecoord.wire import share_service_pb2 as service
 
 log = structlog.get_logger(__name__)
@@ -46,7 +45,7 @@ class ConsumeStream(StreamChannel):
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self.over = False
-        """The call has ended: an answer that comes now, after its commit, has nobody to go to."""
+        """Whether the call has ended; an answer that comes later, after its commit, is dropped."""
 
     async def run(self) -> None:
         """Serves the stream until one side ends it."""
@@ -74,7 +73,7 @@ class ConsumeStream(StreamChannel):
             self._writer = asyncio.create_task(self._write(), name="sharecoord-consume")
 
     async def _write(self) -> None:
-        """Writes what is queued; when the stream shall end, the reader need not wait any longer."""
+        """Writes the queued messages; when the stream is to end, ends the reader as well."""
         context, now_s = self._context, asyncio.get_running_loop().time
         try:
             while (frame := self.take()) is not None:
@@ -123,16 +122,7 @@ class ConsumeStream(StreamChannel):
         group_id, command = join_command(request.join, host_of(self._context))
         self._group, session, lost = await self._coordinator.groups.join(group_id, command, self)
         self._session = session
-        joined = service.Joined(
-            member_epoch=session.member_epoch,
-            lock_duration_ms=self._group.config.lock_duration_ms,
-            session_timeout_ms=self._group.config.session_timeout_ms,
-            server_version=__version__,
-            protocol_version=PROTOCOL_VERSION,
-            lost=[codec.lost_range(item) for item in lost],
-            coordinator_id=self._coordinator.context.coordinator_id,
-            ordering=self._group.config.ordering.value,
-        )
+        joined = joined_message(self._coordinator, self._group, session, lost)
         assignment = codec.assignment(self._group.assignment(session))
         self.put(service.ConsumeResponse(joined=joined, assignment=assignment))
 
@@ -189,18 +179,13 @@ class ConsumeStream(StreamChannel):
         )
 
     def _answer(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
-        """The member waits for this: where it can not be said, the stream ends."""
+        """Sends an answer that the member waits for; if that fails, the stream ends."""
         try:
             self.acknowledged(acknowledge_id, results)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the member must hear of it
             self.end(unexpected("Consume", problem))
 
-    def _leave(
-        self,
-        group: GroupActor,
-        session: Session,
-        book: LockBook | None,
-    ) -> None:
+    def _leave(self, group: GroupActor, session: Session, book: LockBook | None) -> None:
         """Leaves, and says so once that is durable."""
         group.leave(session, book)
 

@@ -1,4 +1,4 @@
-"""PeerService: gateways elsewhere whose members want what is served here. No rules here."""
+"""PeerService: links of gateways whose members receive from this coordinator. No rules here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sharecoord.wire.send_queue import SendQueue
 log = structlog.get_logger(__name__)
 
 SILENCE_S: Final = 5.0
-"""A gateway vouches for its members each second; after this silence its link is given up."""
+"""A gateway reports its members as alive each second; after this silence its link is given up."""
 
 GOING: Final = "this coordinator is shutting down"
 
@@ -38,7 +38,7 @@ EOF = grpc.aio.EOF  # type: ignore[attr-defined]  # its stubs leave it out
 
 
 class _Way:
-    """Back to the gateway."""
+    """The way back to the gateway of a link."""
 
     def __init__(self, context: ServicerContext) -> None:
         self._context = context
@@ -52,7 +52,7 @@ class _Way:
 
     @property
     def unsent_bytes(self) -> int:
-        """Payloads that wait."""
+        """Bytes of payloads that wait."""
         return self._send_queue.unsent_bytes
 
     def frame(self, delivery: Delivery, now_ms: int) -> object:
@@ -85,7 +85,7 @@ class PeerService:
         await asyncio.gather(*self._links, return_exceptions=True)
 
     async def link(self, _: object, context: ServicerContext) -> None:
-        """One gateway, from its hello to the end of its link."""
+        """Serves the link of a gateway, from its hello to its end."""
         way = _Way(context)
         task = asyncio.current_task()
         assert task is not None, "gRPC runs handlers in tasks"
@@ -155,7 +155,7 @@ class PeerService:
                 link.hear(item)
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
-        """Method handlers."""
+        """Method handlers for `grpc.aio.Server.add_generic_rpc_handlers`."""
         return grpc.method_handlers_generic_handler(
             "sharecoord.peer.v1.PeerService",
             {

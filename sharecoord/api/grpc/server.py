@@ -21,9 +21,8 @@ from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
 from sharecoord.config.process_settings import TlsConfig
 from sharecoord.errors import InvalidConfigError
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.security.pem import read_pem
 from sharecoord.wire import share_service_pb2 as service
-from sharecoord.wire.keepalive import keepalive
+from sharecoord.wire.transport import keepalive, read_pem
 
 SERVICES = ("sharecoord.v1.ShareService", "sharecoord.v1.AdminService")
 
@@ -34,11 +33,6 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
 ]
-
-
-def _frame(message: bytes) -> bytes:
-    """Stream messages are serialised when they are queued."""
-    return message
 
 
 class ShareService:
@@ -72,26 +66,21 @@ class ShareService:
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Method handlers; Consume's answers are bytes already."""
+        # No serializer: stream messages are serialised when they are queued.
+        consume = grpc.stream_stream_rpc_method_handler(self.consume)
         return grpc.method_handlers_generic_handler(
-            "sharecoord.v1.ShareService",
-            {
-                **self._unary_handlers(),
-                "Consume": grpc.stream_stream_rpc_method_handler(
-                    self.consume,
-                    response_serializer=_frame,
-                ),
-            },
+            "sharecoord.v1.ShareService", {**self._unary_handlers(), "Consume": consume}
         )
 
 
 def make_server(
     coordinator: Coordinator, *, request_bytes_max: int, shares_port: bool
 ) -> tuple[grpc.aio.Server, HealthServicer]:
-    """A server with every service, not yet listening, and what its health service says.
+    """A server with every service, not yet listening, and its health service.
 
     Args:
-        coordinator: Whom it serves.
-        request_bytes_max: Of one message of a client.
+        coordinator: The coordinator behind the services.
+        request_bytes_max: Largest message of a client.
         shares_port: Whether other processes listen at the same port.
     """
     options = [
@@ -108,7 +97,7 @@ def make_server(
 
 
 async def set_serving(statuses: HealthServicer) -> None:
-    """Every service is there."""
+    """Reports every service as serving."""
     for name in SERVICES:
         await statuses.set(name, health_pb2.HealthCheckResponse.SERVING)
 
@@ -120,9 +109,9 @@ def bind(
 
     Args:
         server: Of `make_server`.
-        address: Where.
-        tls: Its certificate.
-        is_shared: Whether others of this fleet listen there too.
+        address: Where to listen; port 0 = any free one.
+        tls: Certificate of the listener; without one it speaks clear text.
+        is_shared: Whether other coordinators of this fleet listen at the address, too.
 
     Raises:
         InvalidConfigError: The address can not be had, or a TLS file can not be read.

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sharecoord import __version__
-from sharecoord.api.grpc.validation import check_group_id, check_member_id
+from sharecoord.api.grpc.validation import check_group_id, check_member_id, joined_message
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.core.fleet.peering import Relayed
@@ -23,15 +22,22 @@ from sharecoord.runtime.group import acknowledge_for
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.member.session import JoinCommand, Session
 from sharecoord.runtime.partition.collector import Collector
-from sharecoord.wire import PROTOCOL_VERSION, codec
+from sharecoord.wire import codec
 from sharecoord.wire import share_service_pb2 as service
+
+MemberRequest = (
+    service.FetchRequest
+    | service.AcknowledgeRequest
+    | service.HeartbeatRequest
+    | service.LeaveRequest
+)
 
 FETCH_RECORDS_MAX = 10_000
 FETCH_RECORDS_DEFAULT = 500
 FETCH_BYTES_DEFAULT = 50 << 20
 FETCH_WAIT_MS_MAX = 30_000
 GATHER_S = 0.005
-"""After the first records a fetch waits so long for more of the same turn."""
+"""Wait after the first records of a fetch, for more of the same turn."""
 
 
 @dataclass(eq=False)
@@ -40,19 +46,19 @@ class PolledChannel:
 
     waiting: list[Delivery | Relayed] = field(default_factory=list)
     broken: list[Delivery | Relayed] = field(default_factory=list)
-    """Of which some was taken back before a fetch came: the rest is handed back."""
+    """Deliveries of which a part was taken back before a fetch came; the rest is handed back."""
     answered_id: int = 0
     answer: service.FetchResponse | None = None
-    """The last one, which may be asked for again."""
+    """The last answer, which the member may ask for again."""
     answer_bytes: int = 0
     unsent_since_s: float = math.inf
-    """No stream: it goes with its session."""
+    """Never a time: there is no stream that could stall."""
     ended: SharecoordError | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits, and the last answer."""
+        """Bytes of the deliveries that wait, and of the last answer."""
         return self.answer_bytes + sum(each.size_bytes for each in self.waiting)
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
@@ -67,7 +73,7 @@ class PolledChannel:
         self.arrived.set()
 
     def taken_back(self, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
-        """A delivery that is not whole any more goes to nobody."""
+        """Keeps a delivery that has lost a range from being fetched."""
         tokens = {taken.lock_token for taken in ranges}
         waiting, self.waiting = self.waiting, []
         for each in waiting:
@@ -78,7 +84,7 @@ class PolledChannel:
         raise AssertionError(f"no stream to answer {acknowledge_id} on ({len(results)} results)")
 
     def assigned(self, assignment: Assignment) -> None:
-        """Heartbeats tell it."""
+        """Does nothing: heartbeats tell the assignment."""
 
     def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
         """Ends a waiting fetch early, with what there is."""
@@ -107,26 +113,15 @@ class UnaryCalls:
             group_id, command, PolledChannel()
         )
         group.expire_later(session)
-        joined = service.Joined(
-            member_epoch=session.member_epoch,
-            lock_duration_ms=group.config.lock_duration_ms,
-            session_timeout_ms=group.config.session_timeout_ms,
-            server_version=__version__,
-            protocol_version=PROTOCOL_VERSION,
-            lost=[codec.lost_range(item) for item in lost],
-            coordinator_id=self._coordinator.context.coordinator_id,
-            ordering=group.config.ordering.value,
-        )
         return service.JoinResponse(
-            joined=joined, assignment=codec.assignment(group.assignment(session))
+            joined=joined_message(self._coordinator, group, session, lost),
+            assignment=codec.assignment(group.assignment(session)),
         )
 
-    async def _member(
-        self, group_id: str, member_id: str, member_epoch: int
-    ) -> tuple[GroupActor, Session]:
+    async def _member(self, request: MemberRequest) -> tuple[GroupActor, Session]:
         """The session of a call; every call is a sign of life."""
-        group = await self._coordinator.groups.existing(check_group_id(group_id))
-        session = group.session(check_member_id(member_id), member_epoch)
+        group = await self._coordinator.groups.existing(check_group_id(request.group_id))
+        session = group.session(check_member_id(request.member_id), request.member_epoch)
         group.polled(session)
         if isinstance(session.channel, PolledChannel) or session.channel is None:
             group.expire_later(session)
@@ -139,9 +134,7 @@ class UnaryCalls:
             InvalidRequestError: No request id, or one that goes back; a bound is passed.
             UnknownMemberError: Join first.
         """
-        group, session = await self._member(
-            request.group_id, request.member_id, request.member_epoch
-        )
+        group, session = await self._member(request)
         channel = session.channel
         if channel is None:
             channel = session.channel = PolledChannel()
@@ -153,7 +146,7 @@ class UnaryCalls:
         self._check_fetch(request, channel)
         if request.request_id == channel.answered_id and channel.answer is not None:
             return channel.answer
-        # Whoever asks for more has the last one.
+        # A member that asks for more has the last answer.
         channel.answer, channel.answer_bytes = None, 0
         await self._wait(group, session, channel, request)
         _hand_back(group, session, channel.broken)
@@ -226,9 +219,7 @@ class UnaryCalls:
                 done.set_result(results)
 
         if request.member_epoch:
-            group, session = await self._member(
-                request.group_id, request.member_id, request.member_epoch
-            )
+            group, session = await self._member(request)
             group.acknowledge(session, items, Collector(answer))
         else:
             group = await self._coordinator.groups.existing(check_group_id(request.group_id))
@@ -242,16 +233,12 @@ class UnaryCalls:
 
     async def heartbeat(self, request: service.HeartbeatRequest) -> service.HeartbeatResponse:
         """Keeps the session alive and tells the assignment."""
-        group, session = await self._member(
-            request.group_id, request.member_id, request.member_epoch
-        )
+        group, session = await self._member(request)
         return service.HeartbeatResponse(assignment=codec.assignment(group.assignment(session)))
 
     async def leave(self, request: service.LeaveRequest) -> service.LeaveResponse:
         """Leaves; answers after the commit. Records of an unanswered fetch go back unseen."""
-        group, session = await self._member(
-            request.group_id, request.member_id, request.member_epoch
-        )
+        group, session = await self._member(request)
         if isinstance(session.channel, PolledChannel):
             _hand_back(group, session, session.channel.broken)
             _hand_back(group, session, session.channel.waiting)
@@ -263,7 +250,7 @@ class UnaryCalls:
 
 
 def _hand_back(group: GroupActor, session: Session, deliveries: list[Delivery | Relayed]) -> None:
-    """Hands back unseen what no fetch has got, and empties the list."""
+    """Hands deliveries that no fetch has got back unseen, and empties the list."""
     for delivery in deliveries:
         group.hand_back(session, delivery.key, delivery.ranges)
     deliveries.clear()

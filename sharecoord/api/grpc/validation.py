@@ -1,14 +1,22 @@
-"""Checks of what clients send; every refusal names the field and what is allowed."""
+"""Checks of requests, and the answer to a join.
+
+Each refusal is an InvalidRequestError that names the field and what is allowed.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
+from sharecoord import __version__
+from sharecoord.core.delivery import LostRange
 from sharecoord.core.fleet.held_book import lock_book_of
 from sharecoord.core.states import AcquireMode
 from sharecoord.errors import InvalidRequestError, UnsupportedVersionError
-from sharecoord.runtime.member.session import JoinCommand
+from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.member.session import JoinCommand, Session
 from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
 
@@ -19,11 +27,11 @@ MEMBER_ID_CHARACTERS_MAX = 64
 CLIENT_ID_CHARACTERS_MAX = 249
 TOPICS_MAX = 1_000
 REASON_CHARACTERS_MAX = 1_000
-"""What an operator says of a pause: it is shown in one line."""
+"""Longest reason of a pause: it is shown in one line."""
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 JOIN_NUMBER_MAX = 2**63 - 1
-"""What stores keep."""
+"""Largest number that every store keeps."""
 
 MAX_POLL_RECORDS_MAX = 10_000
 DEFAULT_MAX_POLL_INTERVAL_MS = 300_000
@@ -32,29 +40,17 @@ _MODES = {0: AcquireMode.FAIR, **{int(mode): mode for mode in AcquireMode}}
 
 
 def check_group_id(group_id: str, field: str = "group_id") -> str:
-    """A usable group id, as a field of a request has it.
-
-    Raises:
-        InvalidRequestError: Empty, too long, or with control characters.
-    """
+    """Returns a group id that is not empty, not too long, and plain text."""
     if not group_id:
         raise InvalidRequestError(f"{field} is empty; give the name of the share group")
-    if len(group_id) > GROUP_ID_CHARACTERS_MAX:
-        raise InvalidRequestError(
-            f"{field} has {len(group_id)} characters; {GROUP_ID_CHARACTERS_MAX} are the most"
-        )
-    _refuse_control_characters(field, group_id)
+    _check_text(field, group_id, GROUP_ID_CHARACTERS_MAX)
     if group_id != group_id.strip():
         raise InvalidRequestError(f"group_id {group_id!r} begins or ends with a space; remove it")
     return group_id
 
 
 def check_topics(topics: list[str]) -> tuple[str, ...]:
-    """Usable topic names, each once.
-
-    Raises:
-        InvalidRequestError: Too many, or one that Kafka would refuse.
-    """
+    """Returns the names, each once, if Kafka takes each of them."""
     if len(topics) > TOPICS_MAX:
         raise InvalidRequestError(
             f"topics has {len(topics)} names; at most {TOPICS_MAX} per member"
@@ -68,11 +64,7 @@ def check_topics(topics: list[str]) -> tuple[str, ...]:
 
 
 def check_member_id(member_id: str) -> str:
-    """A usable member id.
-
-    Raises:
-        InvalidRequestError: Empty or too long.
-    """
+    """Returns a member id that is not empty, not too long, and plain text."""
     if not member_id or len(member_id) > MEMBER_ID_CHARACTERS_MAX:
         raise InvalidRequestError(
             f"member_id has {len(member_id)} characters; make a UUID once and keep it "
@@ -83,42 +75,24 @@ def check_member_id(member_id: str) -> str:
 
 
 def check_partition(partition: int) -> int:
-    """A usable partition number.
-
-    Raises:
-        InvalidRequestError: It is negative.
-    """
+    """Returns a number that is not negative."""
     if partition < 0:
         raise InvalidRequestError(f"partition is {partition}; it must be 0 or more")
     return partition
 
 
 def check_reason(reason: str) -> str:
-    """An operator's words; they may be empty.
+    """Returns an operator's words, perhaps empty, if they are not too long and plain text."""
+    return _check_text("reason", reason, REASON_CHARACTERS_MAX)
 
-    Raises:
-        InvalidRequestError: Too long, or with control characters.
-    """
-    if len(reason) > REASON_CHARACTERS_MAX:
+
+def _check_text(name: str, text: str, characters_max: int) -> str:
+    if len(text) > characters_max:
         raise InvalidRequestError(
-            f"reason has {len(reason)} characters; {REASON_CHARACTERS_MAX} are the most"
+            f"{name} has {len(text)} characters; {characters_max} are the most"
         )
-    _refuse_control_characters("reason", reason)
-    return reason
-
-
-def check_client_id(client_id: str) -> str:
-    """A usable client id; it may be empty.
-
-    Raises:
-        InvalidRequestError: Too long, or with control characters.
-    """
-    if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
-        raise InvalidRequestError(
-            f"client_id has {len(client_id)} characters; {CLIENT_ID_CHARACTERS_MAX} are the most"
-        )
-    _refuse_control_characters("client_id", client_id)
-    return client_id
+    _refuse_control_characters(name, text)
+    return text
 
 
 def _refuse_control_characters(name: str, text: str) -> None:
@@ -141,7 +115,7 @@ def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
     """Group id and join, checked.
 
     Raises:
-        InvalidRequestError: A field is unusable; it is named.
+        InvalidRequestError: A field can not be used.
         UnsupportedVersionError: The client speaks another protocol version.
     """
     if join.protocol_version != PROTOCOL_VERSION:
@@ -164,7 +138,7 @@ def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
     group_id = check_group_id(join.group_id)
     command = JoinCommand(
         member_id=check_member_id(join.member_id),
-        client_id=check_client_id(join.client_id),
+        client_id=_check_text("client_id", join.client_id, CLIENT_ID_CHARACTERS_MAX),
         host=host,
         topics=topics,
         mode=_acquire_mode(join.acquire_mode),
@@ -176,3 +150,19 @@ def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
         join_number=join.join_number,
     )
     return group_id, command
+
+
+def joined_message(
+    coordinator: Coordinator, group: GroupActor, session: Session, lost: Iterable[LostRange]
+) -> service.Joined:
+    """The answer to a join; `lost` are the entries of the lock book that are no longer valid."""
+    return service.Joined(
+        member_epoch=session.member_epoch,
+        lock_duration_ms=group.config.lock_duration_ms,
+        session_timeout_ms=group.config.session_timeout_ms,
+        server_version=__version__,
+        protocol_version=PROTOCOL_VERSION,
+        lost=[codec.lost_range(item) for item in lost],
+        coordinator_id=coordinator.context.coordinator_id,
+        ordering=group.config.ordering.value,
+    )

@@ -7,8 +7,8 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from sharecoord.cli.connection import Services
 from sharecoord.cli.main import cli
+from sharecoord.cli.options import Services
 
 Answer = Any
 

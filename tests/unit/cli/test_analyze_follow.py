@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sharecoord.cli.analyze_follow import GROUPS_SHOWN_MAX, Screen
+from sharecoord.cli.analyze.follow import GROUPS_SHOWN_MAX, Screen
 
 START_MS = 1_767_571_200_000
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -235,18 +234,9 @@ def test_latin_1_is_read_as_java_wrote_it(tmp_path: Path) -> None:
     assert read_kafka_config(path).properties["sasl.password"] == "ä"
 
 
-def test_librdkafka_decides_about_the_rest(tmp_path: Path) -> None:
-    seen: list[Mapping[str, str]] = []
-
-    def validate(properties: Mapping[str, str]) -> None:
-        seen.append(properties)
-        raise unknown_kafka_key("boostrap.servers")
-
-    path = tmp_path / "c.conf"
-    path.write_text("boostrap.servers=a:1\n")
-    with pytest.raises(InvalidConfigError, match=r'Did you mean "bootstrap\.servers"\?'):
-        read_kafka_config(path, validate=validate)
-    assert seen == [{"boostrap.servers": "a:1"}]
+def test_an_unknown_key_names_the_nearest() -> None:
+    message = unknown_kafka_key("boostrap.servers").message
+    assert 'Did you mean "bootstrap.servers"?' in message
 
 
 def test_an_unknown_key_is_never_likened_to_one_that_is_ours() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from sharecoord.config.endpoints import EventsSinkKind, StoreKind, TcpAddress, UnixAddress
-from sharecoord.config.kafka_keys import unknown_kafka_key
 from sharecoord.config.process import ProcessConfig, load
 from sharecoord.config.process_settings import (
     DEFAULT_STORE,
@@ -348,15 +347,6 @@ def test_a_fleet_on_one_machine() -> None:
 def test_a_small_memory_limit_needs_no_other_setting() -> None:
     config = load(None, HOME, {"memory.limit": "64MiB"})
     assert config.memory.cache_max_bytes == 16 << 20
-
-
-def test_librdkafka_is_asked_about_all_keys() -> None:
-    def validate(keys: Mapping[str, str]) -> None:
-        assert keys == {"bootstrap.servers": "localhost:9092", "client.idd": "x"}
-        raise unknown_kafka_key("client.idd")
-
-    with pytest.raises(InvalidConfigError, match=r'"client\.idd". Did you mean "client\.id"'):
-        load(None, HOME, {"kafka.client.idd": "x"}, validate_kafka=validate)
 
 
 def test_warnings_of_the_kafka_file_are_kept(tmp_path: Path) -> None:

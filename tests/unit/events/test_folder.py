@@ -17,7 +17,7 @@ from sharecoord.events import folder as folder_module
 from sharecoord.events.folder import EventFolder, Listed
 from sharecoord.events.parquet_files import ParquetFile
 from sharecoord.events.places import SPOOL
-from sharecoord.events.schema import SCHEMA, VERSION_KEY, Rows, schema_of
+from sharecoord.events.schema import SCHEMA, VERSION_KEY, batch_of, columns_as, schema_of
 from sharecoord.events.spool import Segment, records_of
 
 from .support import (
@@ -47,17 +47,10 @@ def root(tmp_path: Path) -> Path:
 def write(path: Path, schema: pa.Schema, coordinator_id: str = "c") -> None:
     """A file of one row with another schema."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = Rows(coordinator_id)
-    rows.add([({"kind": "range", "time": NOON_US, "group_id": "g"}, ("records",), [(1,)])])
-    batch = rows.take()
-    arrays = [
-        batch[field.name].cast(field.type)
-        if field.name in batch.schema.names
-        else pa.nulls(1, field.type)
-        for field in schema
-    ]
+    block = ({"kind": "range", "time": NOON_US, "group_id": "g"}, ("records",), [(1,)])
+    batch = batch_of([block], coordinator_id)
     with ParquetFile(path.with_name("_part"), schema, path.parents[2]) as file:
-        file.add(pa.record_batch(arrays, schema=schema))
+        file.add(pa.record_batch(columns_as(schema, batch), schema=schema))
         file.finish(path)
 
 

@@ -15,7 +15,7 @@ from sharecoord.eventlog.schema import SCHEMA_VERSION, EventBlock
 from sharecoord.events import parquet_files
 from sharecoord.events.parquet_files import ParquetFile, convert, finish, finish_left
 from sharecoord.events.places import SPOOL
-from sharecoord.events.schema import GROUP_KEY, SCHEMA, VERSION_KEY, Rows
+from sharecoord.events.schema import GROUP_KEY, SCHEMA, VERSION_KEY, batch_of
 from sharecoord.events.spool import Segment, records_of, spool_files
 
 from .support import DAY_US, NOON_US, block, offsets, payload, table_of
@@ -176,6 +176,6 @@ def test_the_file_of_a_killed_conversion_is_deleted(root: Path, segment: Segment
 
 def test_a_file_that_is_not_finished_is_not_there(tmp_path: Path) -> None:
     with ParquetFile(tmp_path / "x.part", SCHEMA, tmp_path) as file:
-        file.add(Rows("c").take())
+        file.add(batch_of([], "c"))
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []

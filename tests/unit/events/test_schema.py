@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sharecoord.eventlog.schema import COLUMN_NAMES, COLUMNS, SCHEMA_VERSION, ColumnType
-from sharecoord.events.schema import BAD_ROWS, SCHEMA, TEXT_COLUMNS, VERSION_KEY, Rows
+from sharecoord.events.schema import BAD_ROWS, SCHEMA, TEXT_COLUMNS, VERSION_KEY, batch_of
 
 from .support import NAMES, NOON_US
 
@@ -23,23 +23,18 @@ def test_the_schema_is_that_of_the_core() -> None:
 
 
 def test_blocks_of_different_columns_become_one_batch() -> None:
-    rows = Rows("c1")
-    rows.add(
-        [({"kind": "range", "time": NOON_US, "group_id": "g"}, NAMES, [("acquired", 1, 2, 2)])]
-    )
-    rows.add(
+    batch = batch_of(
         [
+            ({"kind": "range", "time": NOON_US, "group_id": "g"}, NAMES, [("acquired", 1, 2, 2)]),
             (
                 {"kind": "member", "group_id": "g"},
                 ("time", "got"),
                 [(NOON_US, 7), (NOON_US + 1, 8)],
             ),
             ({"kind": "range", "time": NOON_US, "group_id": "h"}, ("key",), [(b"\xff",)]),
-        ]
+        ],
+        "c1",
     )
-    assert rows.count == 4
-    batch = rows.take()
-    assert rows.count == 0
     assert batch.schema == SCHEMA
     found = batch.to_pylist()
     assert [row["kind"] for row in found] == ["range", "member", "member", "range"]
@@ -64,11 +59,5 @@ def test_blocks_of_different_columns_become_one_batch() -> None:
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(names: tuple[str, ...], row: tuple[object]) -> None:
-    rows = Rows("c1")
-
-    def add_and_take() -> None:
-        rows.add([({"kind": "range", "time": NOON_US, "group_id": "g"}, names, [row])])
-        rows.take()
-
     with pytest.raises(BAD_ROWS):
-        add_and_take()
+        batch_of([({"kind": "range", "time": NOON_US, "group_id": "g"}, names, [row])], "c1")

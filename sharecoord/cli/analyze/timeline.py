@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import click
 
-from sharecoord.analytics.session import running
-from sharecoord.cli.analyze_options import (
-    check_order,
+from sharecoord.cli.analyze.options import (
+    check_range_and_out,
     events_options,
+    run_job,
     show,
     spark_options,
 )
@@ -34,19 +34,12 @@ _COLUMNS: Final = (
 @click.option(
     "--key", help="The records of one key that failed at least once; 0x… for bytes in hex."
 )
-@click.option("--member", help="One member, by its id.")
+@click.option("--member", "member_id", help="One member, by its id.")
 @click.option("--out", metavar="DIR", help="Also write the events, as table timeline_events.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per event and line.")
 @no_color_option
 @spark_options
-def timeline(
-    topic: str | None,
-    partition: int | None,
-    offset: int | None,
-    key: str | None,
-    member: str | None,
-    **given: Any,
-) -> None:
+def timeline(**given: Any) -> None:
     """Tell the life of one record, one key or one member, from a log of any size.
 
     \b
@@ -55,33 +48,14 @@ def timeline(
     sharecoord analyze timeline --events DIR --group billing --key customer-17
     """  # noqa: D301 - Click's mark for lines that stay as they are
     from sharecoord.analytics.errors import AnalyticsError
-    from sharecoord.analytics.frames import Range
-    from sharecoord.analytics.jobs import check_out
     from sharecoord.analytics.timeline import job
 
-    check_order(given["since"], given["until"])
+    check_range_and_out(given)
     if len(given["groups"]) != 1:
         raise click.UsageError("--group: name one group")
+    names = ("topic", "partition", "offset", "key", "member_id")
     try:
-        whose = job.make_wanted(
-            given["groups"][0],
-            topic=topic,
-            partition=partition,
-            offset=offset,
-            key=key,
-            member_id=member,
-        )
+        whose = job.make_wanted(given["groups"][0], **{name: given[name] for name in names})
     except AnalyticsError as error:
         raise click.UsageError(error.message) from None
-    if given["out"] is not None:
-        check_out(given["events"], given["out"])
-    with running(job.NAME, given["master"], given["driver_memory"]) as spark:
-        result = job.run(
-            spark,
-            given["events"],
-            given["out"],
-            whose=whose,
-            wanted=Range(given["since"], given["until"]),
-            skip_corrupt=given["skip_corrupt"],
-        )
-    show(result, _COLUMNS, None, as_json=given["as_json"], no_color=given["no_color"])
+    show(run_job(job, given, whose=whose), _COLUMNS, None, given)

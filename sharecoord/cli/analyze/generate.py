@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sharecoord.cli.analyze_options import spark_options
+from sharecoord.cli.analyze.options import spark_options
 from sharecoord.cli.output import note
 
 

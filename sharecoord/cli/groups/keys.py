@@ -1,12 +1,17 @@
-"""`sharecoord keys`: park the records of one key, while all others go on."""
+"""`sharecoord keys`: blocks the records of one key, while all others go on."""
 
 from __future__ import annotations
 
 import click
 
-from sharecoord.cli.connection import Connect
 from sharecoord.cli.failures import EXIT_ERROR
-from sharecoord.cli.options import admin_options, group_option, options, output_options
+from sharecoord.cli.options import (
+    Connect,
+    admin_options,
+    group_option,
+    options,
+    output_options,
+)
 from sharecoord.cli.output import Column, Output, iso_time, note
 
 _COLUMNS = (
@@ -35,11 +40,7 @@ _key_options = options(
 @_key_options
 @click.option("--reason", default="", help="Why, for those who list it.")
 def block(
-    connect: Connect,
-    group: str,
-    texts: tuple[str, ...],
-    hex_: tuple[str, ...],
-    reason: str,
+    connect: Connect, group: str, texts: tuple[str, ...], hex_: tuple[str, ...], reason: str
 ) -> None:
     """Hand out no records of a key from now on; what is under a lock runs on.
 
@@ -84,11 +85,7 @@ def unblock(
 @admin_options()
 @group_option
 @output_options
-def list_(
-    connect: Connect,
-    group: str,
-    output: Output,
-) -> None:
+def list_(connect: Connect, group: str, output: Output) -> None:
     """List the blocked keys: since when, and how many records of each wait."""
     with connect() as admin:
         found = admin.list_blocked_keys(group)
@@ -98,11 +95,7 @@ def list_(
 
 
 def _named(texts: tuple[str, ...], hex_: tuple[str, ...]) -> list[bytes]:
-    """The keys of the options, each once.
-
-    Raises:
-        click.UsageError: None is named, or one is not hexadecimal.
-    """
+    """The keys of the options, each once; refuses none, and one that is not hexadecimal."""
     named = [text.encode() for text in texts]
     for text in hex_:
         try:

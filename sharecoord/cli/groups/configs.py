@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sharecoord.cli.connection import Connect
-from sharecoord.cli.options import admin_options, output_options
+from sharecoord.cli.options import Connect, admin_options, output_options, parse_pair
 from sharecoord.cli.output import Column, Output, note
 
 _COLUMNS = (
@@ -90,18 +89,12 @@ def configs(
 
 
 def parse_added(texts: tuple[str, ...]) -> dict[str, str]:
-    """Reads `k=v,k=[a,b]`.
-
-    Raises:
-        click.UsageError: No `=`, an empty name, a name twice, or an open bracket.
-    """
+    """Reads `k=v,k=[a,b]`; refuses a part without `=`, a name set twice, and an open bracket."""
     found: dict[str, str] = {}
     for text in texts:
         for part in _split(text):
-            name, separator, value = part.partition("=")
-            name, value = name.strip(), value.strip()
-            if not separator or not name:
-                raise click.UsageError(f"--add-config {part}: it must be NAME=VALUE.")
+            name, text_value = parse_pair("--add-config", part)
+            value = text_value.strip()
             if name in found:
                 raise click.UsageError(f"--add-config {name}: it is set twice.")
             if value.startswith("[") and value.endswith("]"):

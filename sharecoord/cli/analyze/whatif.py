@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from sharecoord.cli.analyze_options import UtcTime, spark_options
+from sharecoord.cli.analyze.options import UtcTime, spark_options
 from sharecoord.cli.output import Column, Output, note
 from sharecoord.config.values import parse_duration_ms, parse_float, parse_int
 from sharecoord.errors import InvalidConfigError
@@ -170,7 +170,7 @@ def _replayed(
     from sharecoord.analytics.session import running
     from sharecoord.analytics.whatif import job
     from sharecoord.analytics.whatif.settings import CONSUMERS_MAX
-    from sharecoord.cli.analyze_options import check_order
+    from sharecoord.cli.analyze.options import check_order
 
     check_order(source["since"], source["until"])
     master, memory = source.pop("master"), source.pop("driver_memory")

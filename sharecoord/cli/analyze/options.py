@@ -1,4 +1,4 @@
-"""Options that the jobs on events share."""
+"""Options that the commands of `sharecoord analyze` share, and how their jobs are run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 TABLE_ROWS_MAX: Final = 100
-"""Of a table on the screen: more nobody reads. JSON and Parquet have all."""
+"""Most rows of a table on the screen; JSON and Parquet have all."""
 
 
 class UtcTime(ParamType):
@@ -32,7 +32,7 @@ class UtcTime(ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Reads it."""
+        """The time as a value."""
         from sharecoord.analytics.frames import parse_time
 
         if isinstance(value, datetime):
@@ -40,11 +40,8 @@ class UtcTime(ParamType):
         try:
             return parse_time(value)
         except ValueError:
-            self.fail(
-                f"{value!r} is no time; write 2026-01-31 or 2026-01-31T12:00+02:00",
-                param,
-                ctx,
-            )
+            fix = "write 2026-01-31 or 2026-01-31T12:00+02:00"
+            self.fail(f"{value!r} is no time; {fix}", param, ctx)
 
 
 class Duration(ParamType):
@@ -53,7 +50,7 @@ class Duration(ParamType):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Reads it."""
+        """Milliseconds."""
         from sharecoord.analytics.times import parse_duration_ms
 
         if isinstance(value, int):
@@ -169,6 +166,31 @@ def check_order(since: datetime | None, until: datetime | None) -> None:
         raise click.UsageError(error.message) from None
 
 
+def check_range_and_out(given: Mapping[str, Any]) -> None:
+    """Says before Spark starts that the range of time is empty, or that --out can not be used."""
+    from sharecoord.analytics.jobs import check_out
+
+    check_order(given["since"], given["until"])
+    if given["out"] is not None:
+        check_out(given["events"], given["out"])
+
+
+def run_job(job: Any, given: Mapping[str, Any], **own: Any) -> Any:
+    """Runs a job on the events that the command's options name.
+
+    Args:
+        job: Its module, which has NAME and `run`.
+        given: Values of `events_options`, `result_options` and `spark_options`.
+        own: Further arguments of the job's `run`.
+    """
+    from sharecoord.analytics.frames import Range
+
+    wanted = Range(given["since"], given["until"], given["groups"])
+    arguments = {"wanted": wanted, "skip_corrupt": given["skip_corrupt"], **own}
+    with running(job.NAME, given["master"], given["driver_memory"]) as spark:
+        return job.run(spark, given["events"], given["out"], **arguments)
+
+
 def run_and_show(
     job: Any,
     settings: object,
@@ -176,59 +198,40 @@ def run_and_show(
     verdict: Callable[[Mapping[str, Any]], str],
     given: Mapping[str, Any],
 ) -> None:
-    """Runs a job with the options that all have, and prints what it found.
+    """Runs a job and prints its table, each row with `verdict`'s words; see `run_job`."""
+    check_range_and_out(given)
+    show(run_job(job, given, settings=settings), columns, verdict, given)
 
-    Args:
-        job: Its module, which has NAME and `run`.
-        settings: Its own.
-        columns: Of the table on the screen.
-        verdict: Words for a row.
-        given: Values of `events_options`, `result_options` and `spark_options`.
-    """
-    from sharecoord.analytics.frames import Range
-    from sharecoord.analytics.jobs import check_out
 
-    check_order(given["since"], given["until"])
-    check_out(given["events"], given["out"])
-    with running(job.NAME, given["master"], given["driver_memory"]) as spark:
-        result = job.run(
-            spark,
-            given["events"],
-            given["out"],
-            wanted=Range(given["since"], given["until"], given["groups"]),
-            settings=settings,
-            skip_corrupt=given["skip_corrupt"],
-        )
-    show(result, columns, verdict, as_json=given["as_json"], no_color=given["no_color"])
+def warn(result: JobResult) -> None:
+    """Prints a job's warnings on stderr."""
+    for line in result.warnings():
+        note(f"sharecoord: warning: {line}")
 
 
 def show(
     result: JobResult,
     columns: Sequence[Column],
     verdict: Callable[[Mapping[str, Any]], str] | None,
-    *,
-    as_json: bool,
-    no_color: bool,
+    given: Mapping[str, Any],
 ) -> None:
-    """Prints what a job found: all rows as JSON, or the first as a table.
+    """Prints a job's findings: all rows as JSON, or the first ones as a table.
 
     Args:
         result: Of the job.
         columns: Of the table on the screen.
-        verdict: Words for a row; None: the rows have what there is to say.
-        as_json: One object per row.
-        no_color: Of the table.
+        verdict: Words for a row; None: the rows have them already.
+        given: Values of the command's options.
     """
-    for line in result.warnings():
-        note(f"sharecoord: warning: {line}")
-    if as_json:
+    warn(result)
+    if given["as_json"]:
         for line in result.lines():
             click.echo(line)
         return
     rows = result.rows[:TABLE_ROWS_MAX]
     if verdict is not None:
         rows = [{**row, "verdict": verdict(row)} for row in rows]
-    Output(color=not no_color).show(columns, rows)
+    Output(color=not given["no_color"]).show(columns, rows)
     if not rows:
         note("there are no events in this range")
     elif len(result.rows) > len(rows):

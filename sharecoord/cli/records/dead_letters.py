@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sharecoord.cli.connection import Connect
-from sharecoord.cli.letter_options import dead_letter_topic_option, filter_options
 from sharecoord.cli.options import (
     LONG_TIMEOUT_MS,
+    Connect,
     admin_options,
     group_option,
     options,
     output_options,
 )
-from sharecoord.cli.output import Column, Output, iso_time, note
-from sharecoord.cli.payloads import shown
+from sharecoord.cli.output import Column, Output, iso_time, note, shown
+from sharecoord.cli.records.letter_options import dead_letter_topic_option, filter_options
 
 if TYPE_CHECKING:
     from sharecoord_sdk.admin import (
@@ -33,7 +32,7 @@ PAGE_MAX: Final = 1_000
 CALL_MAX: Final = 250_000
 RATE_MAX: Final = 1_000_000
 ERROR_CHARACTERS: Final = 60
-"""What a table shows of the error text."""
+"""A table shows this much of the error text."""
 
 _LETTER = (
     Column("ID", "id"),
@@ -121,13 +120,7 @@ def _pages(
 @group_option
 @dead_letter_topic_option
 @output_options
-def show(
-    connect: Connect,
-    letter: str,
-    group: str,
-    dead_letter_topic: str,
-    output: Output,
-) -> None:
+def show(connect: Connect, letter: str, group: str, dead_letter_topic: str, output: Output) -> None:
     """Show one dead letter whole: key, value, headers, and what happened to it.
 
     By its id, or (quicker) by its partition and offset in the dead-letter topic. What is no text is
@@ -237,11 +230,7 @@ def _chosen(
     dry_run: bool,
     execute: bool,
 ) -> dict[str, Any]:
-    """The arguments of a redrive or a discard.
-
-    Raises:
-        click.UsageError: Names the option and the fix.
-    """
+    """The arguments of a redrive or a discard; refuses options that do not go together."""
     if dry_run and execute:
         raise click.UsageError("--dry-run and --execute exclude each other.")
     is_empty = wanted == type(wanted)()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -181,7 +181,8 @@ def retain(
     output: Output,
 ) -> None:
     """Delete the dates (UTC) that ended longer ago than --keep."""
-    deleted = list(_tools(folder).retain(keep_ms, dry_run=dry_run))
+    keep = timedelta(milliseconds=keep_ms)
+    deleted = _tools(folder).retain(keep, now=datetime.now(UTC), dry_run=dry_run)
     output.show(_DELETED, deleted)
     note(f"{len(deleted)} dates {_done(dry_run, 'deleted')}")
 

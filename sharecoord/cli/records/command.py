@@ -1,17 +1,25 @@
-"""`sharecoord records`: what is in flight, and the life of one record."""
+"""`sharecoord records`: list what is in flight, tell the life of one record, force a state."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sharecoord.cli.connection import Connect
-from sharecoord.cli.options import OFFSET, PARTITION, admin_options, group_option, output_options
+from sharecoord.cli.options import (
+    DRY_RUN,
+    OFFSET,
+    PARTITION,
+    Connect,
+    ParamType,
+    admin_options,
+    group_option,
+    options,
+    output_options,
+)
 from sharecoord.cli.output import Column, Output, iso_time, note
-from sharecoord.cli.records_force import force_commands
 
 if TYPE_CHECKING:
     from sharecoord_sdk.admin import AdminClient, InFlightRange
@@ -40,10 +48,6 @@ _STORY = (
 @click.group()
 def records() -> None:
     """Records in flight, the life of one record, and what an operator does to records."""
-
-
-for _each in force_commands():
-    records.add_command(_each)
 
 
 @records.command("list")
@@ -137,7 +141,7 @@ def _steps(
 
 
 def state_now(admin: AdminClient, group: str, topic: str, partition: int, offset: int) -> str:
-    """What a record is at this moment, in words."""
+    """The present state of a record, in words."""
     ranges = admin.list_in_flight(group, topic, partition, from_offset=offset, max_ranges=1)
     if ranges and ranges[0].first_offset <= offset:
         return _in_flight_text(ranges[0]) + _checkpoint_text(ranges[0])
@@ -184,3 +188,85 @@ def _checkpoint_text(found: InFlightRange) -> str:
 
 def _iso(at_ms: int) -> str | None:
     return iso_time(at_ms) if at_ms else None
+
+
+# -- skip, finish, release ----------------------------------------------------------------------
+
+_FORCED = (
+    Column("FIRST-OFFSET", "first_offset"),
+    Column("LAST-OFFSET", "last_offset"),
+    Column("BEFORE", "before"),
+    Column("AFTER", "after"),
+    Column("MEMBER", "member", "member_id"),
+    Column("DELIVERY-COUNT", "delivery_count"),
+)
+
+_FORCE_HELP = {
+    "skip": "Never deliver records (again): they are archived, without a dead letter.",
+    "finish": "Take records for accepted: they are never delivered (again).",
+    "release": "Make records due at once that are acquired or wait for their time.",
+}
+
+
+class Offsets(ParamType):
+    """A parameter `4711` or `4711-4720`, both ends inclusive."""
+
+    name = "OFFSET[-OFFSET]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """First and last offset."""
+        if isinstance(value, tuple):
+            return value
+        first, dash, last = str(value).partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            self.fail(f"{value!r} is neither OFFSET nor OFFSET-OFFSET.", param, ctx)
+        begin, end = (OFFSET.convert(int(each), param, ctx) for each in (first, last or first))
+        if begin > end:
+            self.fail(f"{value!r} ends before it begins.", param, ctx)
+        return begin, end
+
+
+_force_options: Final = options(
+    admin_options(),
+    click.argument("topic"),
+    click.argument("partition", type=PARTITION),
+    click.argument("offsets", type=Offsets(), metavar="OFFSET[-OFFSET]"),
+    group_option,
+    click.option("--execute", is_flag=True, help="Do it; without it, only say what it would do."),
+    output_options,
+)
+
+
+def _force_command(name: str, text: str) -> click.Command:
+    example = f"\b\nsharecoord records {name} orders 0 4711 --group billing --execute"
+    more = "Whoever holds the records; its locks on them are dead, all others live on."
+    run = _force_options(click.pass_context(_force))
+    return click.command(name, help=f"{text}\n\n{more}\n\n{example}")(run)
+
+
+def _force(
+    ctx: click.Context,
+    connect: Connect,
+    topic: str,
+    partition: int,
+    offsets: tuple[int, int],
+    group: str,
+    execute: bool,  # noqa: FBT001 - Click calls by name
+    output: Output,
+) -> None:
+    from sharecoord_sdk.admin import ForceAction
+
+    action = ForceAction(ctx.info_name)
+    with connect() as admin:
+        found = admin.force_records(group, topic, partition, *offsets, action, dry_run=not execute)
+    output.show(_FORCED, found)
+    if not execute:
+        note(DRY_RUN)
+    elif all(each.before == each.after for each in found):
+        note("nothing was changed: there was nothing to do")
+
+
+for _name, _text in _FORCE_HELP.items():
+    records.add_command(_force_command(_name, _text))

@@ -6,11 +6,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sharecoord.cli import groups_show, offsets_csv
-from sharecoord.cli.connection import Connect
 from sharecoord.cli.failures import EXIT_ERROR
-from sharecoord.cli.groups_request import GroupsRequest, actions_of, check, parse_topics
-from sharecoord.cli.options import FILE, OFFSET, admin_options, output_options
+from sharecoord.cli.groups import offsets_csv, show
+from sharecoord.cli.groups.request import GroupsRequest, actions_of, check
+from sharecoord.cli.options import (
+    FILE,
+    OFFSET,
+    Connect,
+    admin_options,
+    output_options,
+    parse_topics,
+    topics_option,
+)
 from sharecoord.cli.output import Output, note
 
 if TYPE_CHECKING:
@@ -55,9 +62,7 @@ NO_GROUPS: Final = (
 )
 @click.option("--group", "groups_", multiple=True, metavar="GROUP", help="The group (repeatable).")
 @click.option("--all-groups", is_flag=True, help="All groups.")
-@click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="The topic (repeatable)."
-)
+@topics_option
 @click.option(
     "--member", "member_ids", multiple=True, metavar="ID", help="The member to pause (repeatable)."
 )
@@ -95,13 +100,7 @@ NO_GROUPS: Final = (
 @click.option("--force", is_flag=True, help="Do it although members are connected.")
 @output_options
 @click.pass_context
-def groups(
-    ctx: click.Context,
-    /,
-    connect: Connect,
-    output: Output,
-    **given: Any,
-) -> None:
+def groups(ctx: click.Context, /, connect: Connect, output: Output, **given: Any) -> None:
     """List, describe, pause, reset and delete share groups.
 
     The flags are those of Kafka's kafka-share-groups.sh; --bootstrap-server is the coordinator.
@@ -138,7 +137,7 @@ def groups(
 
 def _list(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
     listed = admin.list_groups(request.states())
-    groups_show.show_list(listed, output, with_state=request.state is not None)
+    show.show_list(listed, output, with_state=request.state is not None)
     if not listed:
         note(NO_GROUPS if not request.state else f"no group is in state {request.state}")
     return True
@@ -156,19 +155,13 @@ def _described(
 def _describe(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
     members, state = request.members, request.state is not None
     found = _described(admin, request, members=members, offsets=not (members or state))
-    if members:
-        show = groups_show.show_members
-    elif state:
-        show = groups_show.show_states
-    else:
-        show = groups_show.show_offsets
-    known = [group for group in found if group.error is None]
-    show(known, output, verbose=request.verbose)
+    chosen = show.show_members if members else show.show_states if state else show.show_offsets
+    chosen([group for group in found if group.error is None], output, verbose=request.verbose)
     return _tell_errors((group.group_id, group.error) for group in found)
 
 
 def _tell_errors(results: Any) -> bool:
-    """Says what went wrong, one line each; returns whether nothing did."""
+    """Prints the errors, one line each; returns whether there are none."""
     failed = [(name, error) for name, error in results if error is not None]
     for _, error in failed:
         note(f"sharecoord: error: {error.message}")
@@ -183,28 +176,27 @@ def _delete(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
             note(NO_GROUPS)
             return True
     results = admin.delete_groups(names)
-    groups_show.show_deleted(results, output)
+    show.show_deleted(results, output)
     return all(error is None for error in results.values())
 
 
 def _delete_offsets(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
     results = admin.delete_offsets(request.groups_[0], request.topics)
-    groups_show.show_deleted_offsets(results, output)
+    show.show_deleted_offsets(results, output)
     return all(error is None for error in results.values())
 
 
 def _pause(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
-    topics = parse_topics(request.topics)
-    group_id = request.groups_[0]
+    topics, group_id = parse_topics(request.topics), request.groups_[0]
     answer = admin.pause_group(group_id, topics, request.member_ids, reason=request.reason)
-    groups_show.show_pauses(group_id, answer, output, done="paused")
+    show.show_pauses(group_id, answer, output, done="paused")
     return True
 
 
 def _resume(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
-    topics = parse_topics(request.topics)
-    answer = admin.resume_group(request.groups_[0], topics, request.member_ids)
-    groups_show.show_pauses(request.groups_[0], answer, output, done="resumed")
+    topics, group_id = parse_topics(request.topics), request.groups_[0]
+    answer = admin.resume_group(group_id, topics, request.member_ids)
+    show.show_pauses(group_id, answer, output, done="resumed")
     return True
 
 
@@ -226,7 +218,7 @@ def _reset(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
         offsets_csv.write(rows, with_group=False)
         _tell_errors((result.topic, result.error) for result in results)
     else:
-        groups_show.show_reset(group_id, results, output)
+        show.show_reset(group_id, results, output)
     if not results:
         note(f"share group '{group_id}' has no offsets; name topics with --topic")
     elif request.dry_run:
@@ -242,7 +234,7 @@ def _import(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
         dry_run=request.dry_run,
         force=request.force,
     )
-    groups_show.show_import(request.groups_[0], results, output)
+    show.show_import(request.groups_[0], results, output)
     if request.dry_run:
         note(DRY_RUN)
     return all(each.reset.error is None for each in results)
@@ -256,7 +248,7 @@ def _export_to_consumer_group(admin: AdminClient, request: GroupsRequest, output
         dry_run=request.dry_run,
         force=request.force,
     )
-    groups_show.show_exported(str(request.to_consumer_group), results, output)
+    show.show_exported(str(request.to_consumer_group), results, output)
     again = sum(each.finished_ahead_records for each in results)
     if again:
         note(
@@ -280,7 +272,7 @@ def _export(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
     if output.format == "table":
         offsets_csv.write(rows, with_group=with_group)
     else:
-        groups_show.show_export(rows, output)
+        show.show_export(rows, output)
     for line in offsets_csv.advice(found):
         note(line)
     return _tell_errors((group.group_id, group.error) for group in found)

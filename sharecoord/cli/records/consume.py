@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sharecoord.cli.connection import Services, connection_settings
 from sharecoord.cli.failures import EXIT_INTERRUPTED, Failure
-from sharecoord.cli.formatter import FormatError, Formatter, make_formatter
-from sharecoord.cli.options import FILE, connection_options
+from sharecoord.cli.options import (
+    FILE,
+    Services,
+    connection_options,
+    connection_settings,
+    parse_pair,
+)
 from sharecoord.cli.output import note
+from sharecoord.cli.records.formatter import FormatError, Formatter, make_formatter
 
 if TYPE_CHECKING:
     from sharecoord_sdk import Message, ShareConsumer
     from sharecoord_sdk.admin import AdminClient
 
 POLL_S: Final = 0.5
-"""Longest wait of one poll, so that the end of --timeout-ms is not missed by more."""
+"""Longest wait of one poll; --timeout-ms may be exceeded by as much."""
 
 COMMIT_S: Final = 10.0
 """Longest wait for the last acknowledgements."""
@@ -136,9 +141,7 @@ def consume(
 def _parse_properties(texts: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise click.UsageError(f"--consumer-property {text}: it must be NAME=VALUE.")
+        name, value = parse_pair("--consumer-property", text)
         if name == "group.id":
             raise click.UsageError("--consumer-property group.id: give --group instead.")
         found[name] = value
@@ -147,7 +150,7 @@ def _parse_properties(texts: Iterable[str]) -> dict[str, str]:
 
 @dataclass
 class Printer:
-    """Prints records and acknowledges them, each the same way."""
+    """Prints records and acknowledges each of them with `kind`."""
 
     formatter: Formatter
     kind: int
@@ -157,11 +160,7 @@ class Printer:
     def run(
         self, consumer: ShareConsumer, max_messages: int | None, timeout_s: float | None
     ) -> None:
-        """Goes on until `max_messages` were printed, or none came for `timeout_s`.
-
-        Raises:
-            Failure: A record can not be printed, and bad records are not to be rejected.
-        """
+        """Goes on until `max_messages` were printed, or none came for `timeout_s`."""
         out, last_s = sys.stdout.buffer, time.monotonic()
         while max_messages is None or self.count < max_messages:
             wait_s = POLL_S
@@ -193,7 +192,7 @@ class Printer:
 
 
 def _commit(consumer: ShareConsumer) -> Failure | None:
-    """Sends the last acknowledgements; returns what went wrong, if anything did."""
+    """Sends the last acknowledgements; returns the first error, if there is one."""
     results = consumer.commit_sync(COMMIT_S)
     failed = [(place, error) for place, error in results.items() if error is not None]
     if not failed:
@@ -204,9 +203,9 @@ def _commit(consumer: ShareConsumer) -> Failure | None:
 
 
 def tell_start(admin: AdminClient, group: str, topic: str) -> None:
-    """Says on stderr where a group begins that has not read the topic yet.
+    """Says on stderr where a group that has not read the topic yet begins.
 
-    The consumer itself says, with what to do about it, that nobody has chosen the end.
+    Nothing is said of `latest` as the default: the consumer itself warns of it, with the fix.
     """
     from sharecoord_sdk.admin import ConfigSource
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sharecoord.cli.options import FILE
+from sharecoord.cli.options import FILE, parse_pair
 
 
 @click.command()
@@ -71,25 +71,16 @@ def serve(
     }
     # A flag that was not given leaves --set alone.
     own = {name: value for name, value in given.items() if value is not None}
-    flags = {**_parse_settings(settings), **own}
+    pairs = (parse_pair("--set", text, "log.level=debug") for text in settings)
+    flags: dict[str, object] = {**dict(pairs), **own}
     from sharecoord.config.process import load
 
     config = load(config_file, os.environ, flags, kafka_config=kafka_config)
     if ready_file is None and config.listen.ready_file:
         ready_file = Path(config.listen.ready_file)
     if config.coordinator.processes > 1:
-        from sharecoord.cli.processes import serve_processes as run
+        from sharecoord.cli.coordinator.processes import serve_processes as run
     else:
         from sharecoord.app import serve as run
 
     ctx.exit(run(config, ready_file=ready_file))
-
-
-def _parse_settings(texts: tuple[str, ...]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise click.UsageError(f"--set {text}: it must be NAME=VALUE, such as log.level=debug.")
-        found[name.strip()] = value
-    return found

@@ -1,4 +1,4 @@
-"""Options that say which dead letters are meant."""
+"""Options that select dead letters."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
-from sharecoord.cli.groups_request import parse_datetime_ms
-from sharecoord.cli.options import PARTITION, group_option, options
-from sharecoord.cli.payloads import parse_content
+from sharecoord.cli.options import PARTITION, group_option, options, parse_datetime_ms
+from sharecoord.cli.output import parse_content
 
 if TYPE_CHECKING:
     from sharecoord_sdk.admin import DeadLetterFilter
@@ -20,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 REASONS: Final = ("REJECTED", "DELIVERY_LIMIT")
 TEN_DIGITS: Final = 10
-"""A time with fewer is no number of milliseconds, but perhaps a year."""
+"""A number with fewer digits is no time in milliseconds, but perhaps a year."""
 
 dead_letter_topic_option: Final = click.option(
     "--dead-letter-topic", default="", metavar="TOPIC", help="Instead of the group's own."
@@ -65,19 +64,10 @@ _OPTIONS: Final = (
     click.option("--text", default="", help="Part of the error text."),
 )
 _FILTER: Final = (
-    "reasons",
-    "topic",
-    "partitions",
-    "offsets",
-    "key",
-    "key_prefix",
-    "from_",
-    "to",
-    "headers",
-    "ids",
-    "text",
+    *("reasons", "topic", "partitions", "offsets", "key", "key_prefix", "from_", "to"),
+    *("headers", "ids", "text"),
 )
-"""The options that say which letters."""
+"""Names of the options that select letters."""
 
 
 def filter_options(function: F) -> F:
@@ -92,11 +82,7 @@ def filter_options(function: F) -> F:
 
 
 def filter_of(given: dict[str, Any]) -> DeadLetterFilter:
-    """The filter that options say.
-
-    Raises:
-        click.UsageError: Names the option and the fix.
-    """
+    """The filter of some options' values; refuses values that can not be read."""
     from sharecoord_sdk.admin import DeadLetterFilter
 
     first, last = _offsets(given["offsets"])

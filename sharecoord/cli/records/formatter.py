@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from sharecoord.cli.options import parse_pair
+
 if TYPE_CHECKING:
     from sharecoord_sdk import Message
 
@@ -72,7 +74,7 @@ class Formatter:
         """The record's line, its separator included.
 
         Raises:
-            FormatError: A deserializer does not accept key, value or a header.
+            FormatError: A deserializer does not take key, value or a header.
         """
         flags, parts = self.flags, []
         if flags["print.timestamp"]:
@@ -115,18 +117,12 @@ class Formatter:
 
 
 def make_formatter(properties: Iterable[str]) -> Formatter:
-    """Reads `name=value` texts.
-
-    Raises:
-        click.UsageError: An unknown name, or a value that is not allowed.
-    """
+    """The formatter of some `name=value` texts; refuses unknown names and wrong values."""
     flags = dict(_FLAGS)
     texts = {name: text.encode() for name, text in _TEXTS.items()}
     readers: dict[str, Deserializer | None] = dict.fromkeys(_READERS)
     for item in properties:
-        name, separator, value = item.partition("=")
-        if not separator:
-            raise click.UsageError(f"--property {item}: it must be NAME=VALUE.")
+        name, value = parse_pair("--property", item)
         if name in flags:
             flags[name] = _flag(name, value)
         elif name in texts:

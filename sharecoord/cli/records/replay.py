@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sharecoord.cli.options import FILE, admin_options, output_options
+from sharecoord.cli.options import (
+    DRY_RUN,
+    FILE,
+    admin_options,
+    output_options,
+    parse_by_duration_ms,
+    parse_datetime_ms,
+    parse_topics,
+    topics_option,
+)
 from sharecoord.cli.output import Column, note
 
 if TYPE_CHECKING:
@@ -26,50 +34,11 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayRequest:
-    """The options that say which records, by their names."""
-
-    from_datetime: str | None
-    to_datetime: str | None
-    by_duration: str | None
-    offsets: Path | None
-
-    def what(self) -> ReplayOf:
-        """What is to be replayed.
-
-        Raises:
-            click.UsageError: Options that do not go together, or can not be read.
-        """
-        from sharecoord_sdk.admin import ReplayOf
-
-        from sharecoord.cli.groups_request import parse_by_duration_ms, parse_datetime_ms
-
-        times = self.from_datetime is not None or self.to_datetime is not None
-        chosen = [times, self.by_duration is not None, self.offsets is not None]
-        if sum(chosen) != 1:
-            raise click.UsageError(
-                "say which records: --from-datetime and --to-datetime, or --by-duration, or "
-                "--offsets; one of them."
-            )
-        if self.offsets is not None:
-            return ReplayOf.offsets(read_ranges(self.offsets))
-        if self.by_duration is not None:
-            return ReplayOf.duration(parse_by_duration_ms(self.by_duration))
-        first, last = self.from_datetime, self.to_datetime
-        return ReplayOf.times(
-            None if first is None else parse_datetime_ms(first, "--from-datetime"),
-            None if last is None else parse_datetime_ms(last, "--to-datetime"),
-        )
-
-
 @click.command()
 @admin_options()
 @click.option("--group", required=True, help="The group whose records they are.")
 @click.option("--into", required=True, metavar="SIDE_GROUP", help="A new group that gets them.")
-@click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="The topic (repeatable)."
-)
+@topics_option
 @click.option("--from-datetime", metavar="TIME", help="Records of this time or later (ISO 8601).")
 @click.option("--to-datetime", metavar="TIME", help="Records before this time.")
 @click.option("--by-duration", metavar="D", help="Records of the last D, such as PT1H30M.")
@@ -92,16 +61,12 @@ def replay(**options: Any) -> None:
         --from-datetime 2026-01-31T12:00:00 --to-datetime 2026-01-31T13:00:00 --execute
     """  # noqa: D301 - Click's mark for lines that stay as they are
     _check(options)
-    from sharecoord.cli.groups_request import parse_topics
-
-    names = ("from_datetime", "to_datetime", "by_duration", "offsets")
-    what = ReplayRequest(**{name: options[name] for name in names}).what()
-    into = options["into"]
+    chosen, into = _chosen(options), options["into"]
     with options["connect"]() as admin:
         parts = admin.replay(
             options["group"],
             into,
-            what,
+            chosen,
             parse_topics(options["topics"]),
             rate_per_s=options["rate"] or 0,
             with_settings=options["with_settings"],
@@ -110,7 +75,7 @@ def replay(**options: Any) -> None:
     group = Column("GROUP", "group", lambda _: into)
     options["output"].show([group, *_COLUMNS], parts)
     if not options["execute"]:
-        note("dry run: nothing was changed; use --execute to do it")
+        note(DRY_RUN)
     else:
         note(f"members of group '{into}' get them; `sharecoord groups --describe` shows how far")
 
@@ -122,12 +87,31 @@ def _check(options: Mapping[str, Any]) -> None:
         raise click.UsageError("name the topic with --topic.")
 
 
-def read_ranges(path: Path) -> list[tuple[str, int, int, int]]:
-    """Reads `topic,partition,offset` and `topic,partition,first-last`.
+def _chosen(options: Mapping[str, Any]) -> ReplayOf:
+    """The records to replay; refuses options that do not go together, or can not be read."""
+    from sharecoord_sdk.admin import ReplayOf
 
-    Raises:
-        click.UsageError: A line that can not be read, or none.
-    """
+    first, last, duration = (
+        options[name] for name in ("from_datetime", "to_datetime", "by_duration")
+    )
+    has_times = first is not None or last is not None
+    if sum([has_times, duration is not None, options["offsets"] is not None]) != 1:
+        raise click.UsageError(
+            "say which records: --from-datetime and --to-datetime, or --by-duration, or "
+            "--offsets; one of them."
+        )
+    if options["offsets"] is not None:
+        return ReplayOf.offsets(read_ranges(options["offsets"]))
+    if duration is not None:
+        return ReplayOf.duration(parse_by_duration_ms(duration))
+    return ReplayOf.times(
+        None if first is None else parse_datetime_ms(first, "--from-datetime"),
+        None if last is None else parse_datetime_ms(last, "--to-datetime"),
+    )
+
+
+def read_ranges(path: Path) -> list[tuple[str, int, int, int]]:
+    """Reads `topic,partition,offset` and `topic,partition,first-last`; refuses other lines."""
     found: list[tuple[str, int, int, int]] = []
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file)

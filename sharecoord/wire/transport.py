@@ -1,6 +1,10 @@
-"""How soon a connection that went silent is given up: gRPC's options for it, in one place."""
+"""Transport of gRPC connections: when a silent peer is given up, and certificates from files."""
 
 from __future__ import annotations
+
+from pathlib import Path
+
+from sharecoord.errors import InvalidConfigError
 
 
 def keepalive(*, quiet_ms: int, answer_ms: int) -> list[tuple[str, int]]:
@@ -11,8 +15,8 @@ def keepalive(*, quiet_ms: int, answer_ms: int) -> list[tuple[str, int]]:
     `http2.ping_timeout_ms` counts, which is a minute by default.
 
     Args:
-        quiet_ms: So long after the last sign of life the other side is asked for one.
-        answer_ms: So long may the answer take.
+        quiet_ms: Time after the last sign of life until the peer is asked for one.
+        answer_ms: Longest wait for its answer.
     """
     return [
         ("grpc.keepalive_time_ms", quiet_ms),
@@ -20,3 +24,15 @@ def keepalive(*, quiet_ms: int, answer_ms: int) -> list[tuple[str, int]]:
         ("grpc.http2.ping_timeout_ms", answer_ms),
         ("grpc.keepalive_permit_without_calls", 1),
     ]
+
+
+def read_pem(setting: str, path: str) -> bytes:
+    """The content of the PEM file that a setting names.
+
+    Raises:
+        InvalidConfigError: The file can not be read.
+    """
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidConfigError(f"{setting}: can not read {path!r}: {error.strerror}") from error

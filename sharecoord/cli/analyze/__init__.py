@@ -1,0 +1,1 @@
+"""Commands that run Spark jobs on the event log."""

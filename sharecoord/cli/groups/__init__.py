@@ -1,0 +1,1 @@
+"""Commands about share groups: their state, their settings, their blocked keys."""

@@ -1,0 +1,1 @@
+"""Commands about records: in flight, consumed, replayed, dead letters."""
