@@ -41,7 +41,6 @@ from sharecoord.bench.engine.settings import (
 )
 from sharecoord.bench.engine.stage import FIRST_RECORD_S, Joins, Server, Stage
 from sharecoord.bench.errors import BenchError
-from sharecoord.devenv.native import set_group_config
 from sharecoord.devenv.stores import Stores
 from sharecoord.devenv.topics import Topics
 
@@ -377,7 +376,7 @@ class Trials:
         group = f"bench-{cell.consumer}-{uuid.uuid4().hex[:8]}"
         locks = {} if cell.record_locks is None else {_LOCKS: str(cell.record_locks)}
         if cell.consumer is Consumer.KAFKA_SHARE:
-            set_group_config(address, group, {"share.auto.offset.reset": "earliest", **locks})
+            self._topics.set_group_config(group, {"share.auto.offset.reset": "earliest", **locks})
         if cell.consumer is not Consumer.SHARECOORD:
             return Server(address, group)
         settings = {f"group.{name}": value for name, value in locks.items()}
