@@ -1,13 +1,16 @@
-"""The Kafka under the benchmark: a cluster that the user names, or a broker of the run."""
+"""The Kafka under the benchmark, the scratch directory, and words about the progress."""
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from sharecoord.bench.machine import Machine, describe_machine
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.maven import DEFAULT_VERSION
 
@@ -20,6 +23,15 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def begin(stack: ExitStack, kafka: str | None) -> tuple[Path, Machine]:
+    """Makes a scratch directory, which goes with the stack, and describes the machine.
+
+    Called before the broker starts: the load average is to be that of other people's work.
+    """
+    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sharecoord-bench-")))
+    return scratch, describe_machine(kafka=kafka or DEFAULT_VERSION, store_directory=scratch)
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """The Kafka under the benchmark.
@@ -27,12 +39,10 @@ class Cluster:
     Attributes:
         bootstrap_servers: `host:port`, several with commas between them.
         pid: Process of the broker, whose CPU time is read; None for a cluster that the user named.
-        version: Version of the broker, or the address that the user named.
     """
 
     bootstrap_servers: str
-    pid: int | None
-    version: str
+    pid: int | None = None
 
 
 def open_cluster(
@@ -42,20 +52,10 @@ def open_cluster(
     say: Callable[[str], None],
     settings: Mapping[str, str] | None = None,
 ) -> Cluster:
-    """A named cluster, or a new broker that ends with the stack.
-
-    Args:
-        stack: Ends the broker.
-        kafka: Address of a cluster; None starts a broker.
-        say: Is told that a broker starts.
-        settings: Settings of the new broker.
-
-    Raises:
-        DevenvError: The broker can not be started; says what is missing.
-    """
+    """The named cluster, or a new broker with these settings, which ends with the stack."""
     if kafka is not None:
-        return Cluster(kafka, None, kafka)
+        return Cluster(kafka)
     say("starting a broker")
-    broker = KafkaBroker(DEFAULT_VERSION, heap_mb=BROKER_HEAP_MB, settings=dict(settings or {}))
+    broker = KafkaBroker(DEFAULT_VERSION, heap_mb=BROKER_HEAP_MB, settings=settings)
     stack.enter_context(broker)
-    return Cluster(broker.bootstrap_servers, broker.pid, broker.version)
+    return Cluster(broker.bootstrap_servers, broker.pid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,14 +22,14 @@ QUIET: Final = {"log.level": "warning"}
 _SCRAPE_TIMEOUT_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.05
 _LOOK_SHARE: Final = 20
-"""Looking takes a twentieth of the time, or it would be what is measured."""
+"""The watch on joins rests 20 times as long as it looks, or it would be what is measured."""
 _LOOK_PAUSE_MAX_S: Final = 2.0
 """A machine without a free core answers after seconds; what is measured may be late by so much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a coordinator has done since it started; it updates all of them together, once a second.
+    """Sums since a coordinator started, which it updates together, once a second.
 
     Attributes:
         commits: Transactions of the group commit.
@@ -42,7 +42,7 @@ class Counters:
     settled: float
 
     def since(self, earlier: Counters) -> Counters:
-        """What was done since then."""
+        """The differences to an earlier reading."""
         return Counters(
             self.commits - earlier.commits,
             self.delivered - earlier.delivered,
@@ -83,7 +83,7 @@ class MeasuredCoordinator(CoordinatorProcess):
 
     @property
     def peak_rss_mb(self) -> float:
-        """The most that it ever had, in MB."""
+        """Greatest resident memory so far, in MB."""
         return peak_rss_mb(self.pid)
 
     @property
@@ -91,12 +91,18 @@ class MeasuredCoordinator(CoordinatorProcess):
         """Bytes that it has had written to the disk; None where the kernel does not tell."""
         return written_bytes(self.pid)
 
-    def counters(self) -> Counters:
-        """Asks `/metrics`.
+    @contextlib.contextmanager
+    def blamed(self) -> Iterator[None]:
+        """A BenchError of the block says so, with the log, when the coordinator has ended."""
+        try:
+            yield
+        except BenchError as error:
+            if self.exit_code is not None:
+                raise BenchError(f"the coordinator ended: {self.log_tail()}") from error
+            raise
 
-        Raises:
-            BenchError: It does not answer.
-        """
+    def counters(self) -> Counters:
+        """Reads `/metrics`; BenchError when the coordinator does not answer."""
         found = read_metrics(self._scrape())
         return Counters(
             commits=found.get("sharecoord_commits_total", 0.0),
@@ -133,18 +139,21 @@ def read_metrics(text: str) -> dict[str, float]:
 class JoinWatch:
     """Finds out when a group has all its members; asks less often where answers take long."""
 
-    def __init__(self, address: str, group: str, members: int) -> None:
+    def __init__(self, coordinator: MeasuredCoordinator, group: str, members: int) -> None:
         """Asks once, so that no later answer waits for the connection.
 
         Raises:
             BenchError: The coordinator does not answer.
         """
-        self._admin = AdminClient({"bootstrap.servers": address})
+        self._coordinator = coordinator
+        self._admin = AdminClient({"bootstrap.servers": coordinator.address})
         self._group = group
-        self._members = members
+        self.members = members
         self._next_s = 0.0
         self.joined_ns: int | None = None
-        """When all were seen to be there, on the monotonic clock; None before."""
+        """Moment on the monotonic clock at which all members were there; None before."""
+        self.rss_mb = 0.0
+        """Memory of the coordinator at that moment."""
         self._count()
 
     def close(self) -> None:
@@ -152,12 +161,13 @@ class JoinWatch:
         self._admin.close()
 
     def look(self) -> bool:
-        """Asks if it is time to; whether all members have joined. No answer counts as not yet."""
+        """Asks, if it is time to; whether all members have joined. No answer means not yet."""
         began_s = time.monotonic()
         if self.joined_ns is None and began_s >= self._next_s:
             with contextlib.suppress(BenchError):
-                if self._count() >= self._members:
+                if self._count() >= self.members:
                     self.joined_ns = time.monotonic_ns()
+                    self.rss_mb = self._coordinator.rss_mb
             took_s = time.monotonic() - began_s
             pause_s = min(max(_LOOK_EVERY_S, took_s * _LOOK_SHARE), took_s + _LOOK_PAUSE_MAX_S)
             self._next_s = began_s + pause_s

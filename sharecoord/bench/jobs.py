@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -29,9 +29,16 @@ from sharecoord.app import event_tools
 from sharecoord.bench.cluster import say
 from sharecoord.bench.engine import stats
 from sharecoord.bench.machine import Machine, describe_machine
-from sharecoord.bench.output import output_directory
 from sharecoord.bench.procfs import check_procfs, cpu_s, peak_rss_mb
-from sharecoord.bench.text import NONE, Spread, markdown_table, spread_text, write_json
+from sharecoord.bench.text import (
+    NONE,
+    Spread,
+    markdown_table,
+    named_values,
+    output_directory,
+    spread_text,
+    write_result,
+)
 from sharecoord.errors import InvalidConfigError
 
 BARE: Final = "bare groupBy"
@@ -42,7 +49,7 @@ JOBS: Final[dict[str, Callable[..., Any]]] = {
     "locks": locks.run,
 }
 RATIO_MOST: Final = 3.0
-"""Times of the bare query that a job may take."""
+"""A job may take so many times the seconds of the bare query."""
 GROWTH_MOST: Final = 1.1
 """A job on ten times the events may take ten times the time, and so much more."""
 MIN_EVENTS, MAX_EVENTS = 10_000, 10_000_000_000
@@ -51,7 +58,7 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One run of one job.
+    """A run of a job.
 
     Attributes:
         events: Rows of the log.
@@ -59,7 +66,7 @@ class Pass:
         job: Its name, or `BARE`.
         wall_s: Seconds that it took.
         cpu_s: CPU seconds of Python and the JVM meanwhile.
-        peak_mb: Most memory of the JVM so far, in MB (10^6 bytes).
+        peak_mb: Greatest memory of the JVM so far, in MB (10^6 bytes).
     """
 
     events: int
@@ -145,7 +152,8 @@ def run(
                     work = partial(job, spark, folders[size], out)
                     passes.append(_measured(spark, size, repeat, name, work))
     text = markdown(passes, machine)
-    _write(directory, passes, machine, text)
+    summary = {"format": _FORMAT, "mode": "jobs", "passes": named_values(passes)}
+    write_result(directory, summary, machine, f"{text}\n")
     sys.stdout.write(f"{text}\nwritten to {directory}\n")
     return 0
 
@@ -174,7 +182,7 @@ def _measured(spark: Any, size: int, repeat: int, name: str, work: Callable[[], 
 
 
 def ratios(passes: Sequence[Pass], size: int, job: str, figure: str) -> list[float]:
-    """Of each repeat: the job's figure to that of the bare query, `wall_s` or `cpu_s`."""
+    """Ratios of a job's `wall_s` or `cpu_s` to those of the bare query, one of each repeat."""
     own, bare_query = (
         {each.repeat: getattr(each, figure) for each in passes_of(passes, size, name)}
         for name in (job, BARE)
@@ -188,7 +196,7 @@ def passes_of(passes: Sequence[Pass], size: int, job: str | None = None) -> list
 
 
 def median_s(passes: Sequence[Pass], size: int, job: str) -> float:
-    """How long a job takes, in seconds."""
+    """Median time of a job in seconds."""
     return statistics.median(each.wall_s for each in passes_of(passes, size, job))
 
 
@@ -220,10 +228,3 @@ def markdown(passes: Sequence[Pass], machine: Machine) -> str:
     )
     table = markdown_table(["what", "value"], machine.rows())
     return "\n\n".join([markdown_table(head, rows), notes, table])
-
-
-def _write(directory: Path, passes: Sequence[Pass], machine: Machine, text: str) -> None:
-    summary = {"format": _FORMAT, "mode": "jobs", "passes": [asdict(each) for each in passes]}
-    for name, values in (("summary.json", summary), ("machine.json", asdict(machine))):
-        write_json(directory / name, values)
-    (directory / "report.md").write_text(f"{text}\n", encoding="utf-8")

@@ -19,8 +19,8 @@ from confluent_kafka import libversion
 PACKAGES = ("sharecoord", "confluent-kafka", "grpcio", "protobuf", "SQLAlchemy")
 ROOT = Path(__file__).resolve().parents[2]
 _GIT_TIMEOUT_S = 10.0
-# Other work takes turns with ours when more than this wants each core before we begin.
 _BUSY_PER_CORE: Final = 0.25
+"""The load of other work before the run, per core, above which it takes turns with ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Machine:
         cores: Cores that this process may use.
         memory_mb: Memory of the machine, 10^6 bytes.
         kernel: System and release.
-        python: Version.
+        python: Version, and so are the next but those said otherwise.
         kafka: Version of the broker, or the address of a given one.
-        librdkafka: Version.
-        sqlite: Version.
+        librdkafka: See `python`.
+        sqlite: See `python`.
         packages: Versions by name; None for one that is not installed.
         commit: Of this project's sources, with `-dirty` after changes; empty outside of git.
         store_file_system: Type of the file system under the SQLite file.

@@ -16,11 +16,7 @@ _UTIME, _STIME, _CUTIME, _CSTIME = 11, 12, 13, 14
 def cpu_s(pid: int, *, proc: Path = PROC) -> float:
     """CPU seconds of a process and its children, user and system, those that ended included.
 
-    Returns:
-        Seconds, in steps of the kernel's clock tick (10 ms).
-
-    Raises:
-        BenchError: There is no such process, or no /proc.
+    In steps of the kernel's clock tick (10 ms). BenchError when there is no such process.
     """
     return _ticks(pid, proc) / os.sysconf("SC_CLK_TCK")
 
@@ -46,20 +42,12 @@ def _children(pid: int, proc: Path) -> list[int]:
 
 
 def rss_mb(pid: int, *, proc: Path = PROC) -> float:
-    """Resident memory of a process in MB (10^6 bytes).
-
-    Raises:
-        BenchError: There is no such process, or no /proc.
-    """
+    """Resident memory of a process in MB (10^6 bytes); BenchError when there is none."""
     return _memory_mb("VmRSS:", pid, proc)
 
 
 def peak_rss_mb(pid: int, *, proc: Path = PROC) -> float:
-    """The most resident memory that a process ever had, in MB (10^6 bytes).
-
-    Raises:
-        BenchError: There is no such process, or no /proc.
-    """
+    """Greatest resident memory of a process so far, in MB; BenchError when there is no such."""
     return _memory_mb("VmHWM:", pid, proc)
 
 
@@ -71,15 +59,10 @@ def _memory_mb(field: str, pid: int, proc: Path) -> float:
 
 
 def written_bytes(pid: int, *, proc: Path = PROC) -> int | None:
-    """Bytes that a process has had written to disks, in whole pages: `write_bytes` of /proc/PID/io.
+    """Bytes that a process has had written to disks, in whole pages; `write_bytes` of /proc/PID/io.
 
-    What goes to a file system in memory does not count.
-
-    Returns:
-        None where the kernel does not count it, or not for us.
-
-    Raises:
-        BenchError: There is no such process.
+    What goes to a file system in memory does not count. None where the kernel does not count the
+    bytes, or not for us; BenchError when there is no such process.
     """
     path = proc / str(pid) / "io"
     if not path.parent.is_dir():
@@ -92,11 +75,7 @@ def written_bytes(pid: int, *, proc: Path = PROC) -> int | None:
 
 
 def check_procfs(*, proc: Path = PROC) -> None:
-    """Makes sure that this system can be measured.
-
-    Raises:
-        BenchError: There is no /proc with process figures.
-    """
+    """BenchError unless this system has /proc with the figures of processes."""
     if not (proc / "self" / "stat").is_file():
         raise BenchError(
             f"CPU time and memory of processes are read from {proc}/PID/stat, which is not here: "

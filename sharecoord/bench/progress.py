@@ -1,4 +1,4 @@
-"""How far a run is: a bar with the time left in a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar with the time left in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Estimate:
         self._began_s = clock()
 
     def begin(self, expected_s: float) -> None:
-        """A step begins that should take so long."""
+        """Notes that a step begins, and how long it should take."""
         self._step_s = expected_s
         self._began_s = self._clock()
 
     def end(self) -> None:
-        """The step is done."""
+        """Notes that the step is done."""
         self._taken_s += self._clock() - self._began_s
         self._expected_s += self._step_s
         self._left_s = max(0.0, self._left_s - self._step_s)
@@ -41,7 +41,7 @@ class Estimate:
 
 
 def time_left(seconds: float) -> str:
-    """In words, such as `2 min 05 s left`."""
+    """A time in words, such as `2 min 05 s left`."""
     whole = round(seconds)
     if whole < _MINUTE_S:
         return f"{whole} s left"
@@ -66,20 +66,20 @@ class PlainProgress:
         """Nothing is held."""
 
     def say(self, line: str) -> None:
-        """Writes one line that stays."""
+        """Writes a line that stays."""
         print(line, file=self._stream, flush=True)
 
     def begin(self, what: str, expected_s: float) -> None:
-        """A step begins."""
+        """Notes that a step begins."""
         self._number += 1
         self._what = what
         self._estimate.begin(expected_s)
 
     def tick(self) -> None:
-        """The step goes on; called often."""
+        """Does nothing here; called often while a step runs."""
 
     def end(self, outcome: str) -> None:
-        """The step is done, with its outcome in words."""
+        """Writes the line of a step that is done, with its outcome in words."""
         self._estimate.end()
         left = time_left(self._estimate.left_s())
         self.say(f"[{self._number}/{self._steps}] {self._what}: {outcome} ({left})")

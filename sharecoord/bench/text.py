@@ -1,4 +1,4 @@
-"""How figures, tables and JSON are written, once for all reports."""
+"""Figures, tables and JSON of all reports, and the folder that a result is written to."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from sharecoord.errors import InvalidConfigError
+
 NONE: Final = "-"
 """Stands where a figure was not measured."""
+RESULTS: Final = Path("bench-results")
 _KILO: Final = 1000
 
 
@@ -49,7 +53,7 @@ def spread_text(spread: Sequence[float] | None, form: str, unit: str = "") -> st
 
 
 def figure_text(value: float | None, form: str) -> str:
-    """One figure; `-` when it was not measured."""
+    """The text of a figure; `-` when it was not measured."""
     return NONE if value is None else format(value, form)
 
 
@@ -86,3 +90,31 @@ def named_values(value: Any) -> Any:
 def write_json(path: Path, values: Any) -> None:
     """Writes one JSON file of a result folder."""
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def write_result(directory: Path, summary: Any, machine: Any, report: str) -> None:
+    """Writes `summary.json`, `machine.json` and `report.md` of a result."""
+    write_json(directory / "summary.json", summary)
+    write_json(directory / "machine.json", named_values(machine))
+    (directory / "report.md").write_text(report, encoding="utf-8")
+
+
+def output_directory(output: Path | None) -> Path:
+    """Makes the folder of a result, so that a wrong path is refused before minutes of work.
+
+    Args:
+        output: A new or empty directory; None: `bench-results/<time>`.
+
+    Raises:
+        InvalidConfigError: The directory can not be made, or has files in it.
+    """
+    directory = output or RESULTS / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    if directory.exists() and not directory.is_dir():
+        raise InvalidConfigError(f"output: {directory} is a file; name a directory")
+    if directory.is_dir() and any(directory.iterdir()):
+        raise InvalidConfigError(f"output: {directory} is not empty; name a new directory")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidConfigError(f"output: {directory} can not be made: {error}") from error
+    return directory

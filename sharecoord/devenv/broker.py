@@ -26,7 +26,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]
@@ -34,23 +33,22 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[a
 from sharecoord.devenv import broker_config
 from sharecoord.devenv.errors import DevenvError
 from sharecoord.devenv.maven import DEFAULT_VERSION, find_java, kafka_libs, kafka_release
-from sharecoord.devenv.processes import LOOPBACK, GuardedProcess, free_ports, port_open
+from sharecoord.devenv.processes import LOOPBACK, GuardedProcess, Server, free_ports, port_open
 
 MIN_HEAP_MB = 128
 STOP_GRACE_S = 20.0
-POLL_S = 0.05
 PORT_ATTEMPTS = 3
 
 _PORT_TAKEN = "Address already in use"
-# The registration that a killed broker left in ZooKeeper; gone when its session has expired.
-_STALE_REGISTRATION = "NodeExists"
-# A partition's directory; those on their way out end in `.<id>-delete` or `.<id>-stray`.
+_STALE_REGISTRATION = b"NodeExists"
+"""In the log: the registration that a killed broker left in ZooKeeper until its session expires."""
 _PARTITION = re.compile(r".+-\d+")
+"""A partition's directory; those on their way out end in `.<id>-delete` or `.<id>-stray`."""
 _METADATA_LOG = "__cluster_metadata-0"
 
 
-class KafkaBroker:
-    """One broker on free loopback ports, with its data in one directory.
+class KafkaBroker(Server):
+    """A broker on free loopback ports, with its data in one directory.
 
     ```
     with KafkaBroker() as broker:
@@ -58,12 +56,10 @@ class KafkaBroker:
     ```
 
     The broker ends with this process, however that ends. Ports and data are kept over `stop`,
-    `kill`, `start` and `restart`; `close` (the end of the `with` block) deletes the data, except
-    those in a `data_dir` that the caller gave. Not for use by two threads at a time.
-
-    Attributes:
-        version: Kafka's version.
+    `kill`, `start` and `restart`; `close` (the end of the `with` block) deletes the data.
     """
+
+    name = "the broker"
 
     def __init__(
         self,
@@ -71,8 +67,6 @@ class KafkaBroker:
         *,
         settings: Mapping[str, str] | None = None,
         heap_mb: int = 512,
-        jvm_options: Sequence[str] = (),
-        data_dir: Path | None = None,
         start_timeout_s: float = 60.0,
     ) -> None:
         """Checks the arguments; nothing is started or written yet.
@@ -81,8 +75,6 @@ class KafkaBroker:
             version: A key of `maven.RELEASES`.
             settings: Broker settings over those of `broker_config.TEST_SETTINGS`.
             heap_mb: Bound of the Java heap in MiB, at least 128.
-            jvm_options: Further options for Java.
-            data_dir: Where to keep the data; None makes a temporary directory.
             start_timeout_s: How long `start` waits for the broker.
 
         Raises:
@@ -90,17 +82,13 @@ class KafkaBroker:
         """
         if heap_mb < MIN_HEAP_MB:
             raise DevenvError(f"heap_mb: {heap_mb} is too little, use {MIN_HEAP_MB} or more")
-        if start_timeout_s <= 0:
-            raise DevenvError(f"start_timeout_s: {start_timeout_s} must be greater than 0")
         self.version = version
         self._release = kafka_release(version)
         self._settings = broker_config.checked_settings(settings or {})
-        self._jvm_options = [f"-Xmx{heap_mb}m", *jvm_options]
+        self._heap = f"-Xmx{heap_mb}m"
         self._start_timeout_s = start_timeout_s
-        self._temporary = data_dir is None
-        self._data_dir = data_dir
+        self._data_dir: Path | None = None
         self._ports: list[int] = []
-        self._broker: GuardedProcess | None = None
         self._zookeeper: GuardedProcess | None = None
 
     @property
@@ -111,57 +99,25 @@ class KafkaBroker:
         return f"{LOOPBACK}:{self._ports[0]}"
 
     @property
-    def pid(self) -> int:
-        """Process id of the broker; DevenvError when it does not run."""
-        if self._broker is None:
-            raise DevenvError("the broker is not running: call start() first")
-        return self._broker.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether the broker's process runs."""
-        return self._broker is not None and self._broker.alive
-
-    @property
     def data_dir(self) -> Path:
         """Directory of the data, the property files and the logs."""
         if self._data_dir is None:
             raise DevenvError("the broker has no directory yet: call start() first")
         return self._data_dir
 
-    @property
-    def log_path(self) -> Path:
-        """What the broker wrote to its console; warnings and errors only."""
-        return self.data_dir / "broker.log"
-
-    @property
-    def libs(self) -> Path:
-        """The directory of this release's jars, for Kafka's own tools."""
-        return kafka_libs(self.version)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def start(self) -> None:
-        """Starts the broker and waits until it answers.
-
-        Raises:
-            DevenvError: It runs already, Java or Maven is missing, or the broker ended or did not
-                answer in time; then the message ends with the last lines of its log.
-        """
+        """Starts the broker and waits until it answers."""
         if self.running:
             raise DevenvError(f"the broker is running already (pid {self.pid})")
-        self.kill()  # lets go of one that ended by itself or was killed by somebody else
-        deadline = time.monotonic() + self._start_timeout_s
+        self.kill()  # lets go of a process that ended by itself or was killed by somebody else
+        deadline_s = time.monotonic() + self._start_timeout_s
         first = not self._ports
-        if first:
-            atexit.register(self.close)
         try:
-            self._bring_up(deadline)
+            if first:
+                atexit.register(self.close)
+                self._start_first(deadline_s)
+            else:
+                self._launch(deadline_s)
         except BaseException:
             self.kill()
             self._end_zookeeper(0.0)
@@ -171,14 +127,13 @@ class KafkaBroker:
 
     def stop(self) -> None:
         """Stops the broker in order (SIGTERM; kill -9 after 20 s). Data and ports are kept."""
-        if self._broker is not None:
-            self._broker.stop(STOP_GRACE_S)
+        if self._process is not None:
+            self._process.stop(STOP_GRACE_S)
         self._end_zookeeper(STOP_GRACE_S)
 
     def kill(self) -> None:
         """Ends the broker with kill -9, as a crash does. ZooKeeper, if there is one, runs on."""
-        if self._broker is not None:
-            self._broker.kill()
+        super().kill()
 
     def restart(self) -> None:
         """Stops the broker if it runs, and starts it on the same ports and data."""
@@ -187,11 +142,8 @@ class KafkaBroker:
         self.start()
 
     def close(self) -> None:
-        """Ends the broker and deletes what it wrote, unless the caller gave the directory."""
+        """Ends the broker and deletes what it wrote."""
         atexit.unregister(self.close)
-        if not self._temporary:
-            self.stop()
-            return
         self.kill()
         self._end_zookeeper(0.0)
         if self._data_dir is not None:
@@ -201,18 +153,13 @@ class KafkaBroker:
 
     # -- bringing it up ---------------------------------------------------------------------------
 
-    def _bring_up(self, deadline: float) -> None:
-        """First start: choose directory and ports, again if another process was faster."""
-        if self._ports:
-            self._launch(deadline)
-            return
-        if self._data_dir is None:
-            self._data_dir = Path(tempfile.mkdtemp(prefix="sharecoord-kafka-"))
-        self._data_dir.mkdir(parents=True, exist_ok=True)
+    def _start_first(self, deadline_s: float) -> None:
+        """Chooses directory and ports, ports again if another process took them meanwhile."""
+        self._data_dir = Path(tempfile.mkdtemp(prefix="sharecoord-kafka-"))
         for attempt in range(1, PORT_ATTEMPTS + 1):
             self._ports = free_ports(2)
             try:
-                self._launch(deadline)
+                self._launch(deadline_s)
                 return
             except DevenvError as error:
                 if _PORT_TAKEN not in error.message or attempt == PORT_ATTEMPTS:
@@ -220,7 +167,7 @@ class KafkaBroker:
                 self.kill()
                 self._end_zookeeper(0.0)
 
-    def _launch(self, deadline: float) -> None:
+    def _launch(self, deadline_s: float) -> None:
         """Writes the property files, starts the processes, waits until the broker answers."""
         port, second_port = self._ports
         build = (
@@ -232,19 +179,31 @@ class KafkaBroker:
         properties = self.data_dir / "server.properties"
         broker_config.write_properties(properties, {**self._settings, **own})
         if self._release.zookeeper:
-            self._start_zookeeper(second_port, deadline)
+            self._start_zookeeper(second_port, deadline_s)
         else:
             self._format(properties)
-        argv = [*self._java(*self._jvm_options), "kafka.Kafka", str(properties)]
-        process = self._guarded(f"kafka-{self.version}", argv, self.log_path)
-        self._broker = process
-        log_start = _size(self.log_path)
+        argv = [*self._java(self._heap), "kafka.Kafka", str(properties)]
+        self._process = process = self._guarded(f"kafka-{self.version}", argv, "broker.log")
+        log_start = _size(process.log_path)
         process.start()
-        self._wait_until_ready(process, log_start, deadline)
+        client = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
-    def _guarded(self, name: str, argv: Sequence[str], log_path: Path) -> GuardedProcess:
-        scratch = self._data_dir if self._temporary else None
-        return GuardedProcess(name, argv, log_path=log_path, scratch=scratch)
+        def answers() -> bool:
+            nonlocal log_start
+            # The cheap look first; releases before KRaft open the port before they are registered.
+            if port_open(port):
+                with contextlib.suppress(KafkaException):
+                    return self._serves_all(client.list_topics(timeout=1.0))
+            if process.exit_code is not None and self._was_too_early(process.log_path, log_start):
+                log_start = _size(process.log_path)
+                process.start()
+            return False
+
+        process.wait_until(answers, deadline_s)
+
+    def _guarded(self, name: str, argv: Sequence[str], log_name: str) -> GuardedProcess:
+        log_path = self.data_dir / log_name
+        return GuardedProcess(name, argv, log_path=log_path, scratch=self.data_dir)
 
     def _java(self, *options: str) -> list[str]:
         """The command line of a Java program of this release, up to its main class."""
@@ -254,7 +213,7 @@ class KafkaBroker:
             path = self.data_dir / name
             path.write_text(text, encoding="utf-8")
             logging.append(f"-D{option}={path.as_uri()}")
-        class_path = f"{self.libs}/*"
+        class_path = f"{kafka_libs(self.version)}/*"
         return [str(find_java()), "-cp", class_path, "-Djava.awt.headless=true", *logging, *options]
 
     def _format(self, properties: Path) -> None:
@@ -271,7 +230,7 @@ class KafkaBroker:
             said = (answer.stdout + answer.stderr).strip()
             raise DevenvError(f"Kafka {self.version} could not format its directory:\n{said}")
 
-    def _start_zookeeper(self, port: int, deadline: float) -> None:
+    def _start_zookeeper(self, port: int, deadline_s: float) -> None:
         if self._zookeeper is not None and self._zookeeper.alive:
             return
         self._end_zookeeper(0.0)
@@ -280,37 +239,14 @@ class KafkaBroker:
         broker_config.write_properties(properties, settings)
         main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         argv = [*self._java("-Xmx128m"), main_class, str(properties)]
-        log_path = self.data_dir / "zookeeper.log"
-        process = self._guarded("zookeeper", argv, log_path)
-        self._zookeeper = process
+        self._zookeeper = process = self._guarded("zookeeper", argv, "zookeeper.log")
         process.start()
-        while not port_open(port):
-            self._check(process, deadline)
-            time.sleep(POLL_S)
+        process.wait_until(lambda: port_open(port), deadline_s)
 
     def _end_zookeeper(self, grace_s: float) -> None:
         if self._zookeeper is not None:
             self._zookeeper.stop(grace_s)
             self._zookeeper = None
-
-    def _wait_until_ready(self, process: GuardedProcess, log_start: int, deadline: float) -> None:
-        """Waits for the port and then for metadata that names the broker."""
-        client: AdminClient | None = None
-        while True:
-            # The cheap look first; releases before KRaft open the port before they are registered.
-            if port_open(self._ports[0]):
-                client = client or self._quiet_client()
-                with contextlib.suppress(KafkaException):
-                    if self._serves_all(client.list_topics(timeout=1.0)):
-                        return
-            try:
-                self._check(process, deadline)
-            except DevenvError:
-                if time.monotonic() > deadline or not self._registered_still(log_start):
-                    raise
-                log_start = _size(self.log_path)
-                process.start()
-            time.sleep(POLL_S)
 
     def _serves_all(self, metadata: ClusterMetadata) -> bool:
         """Whether the broker is listed and leads every partition that is on its disk.
@@ -324,30 +260,15 @@ class KafkaBroker:
             for number, partition in each.partitions.items()
             if partition.leader >= 0
         }
-        return bool(metadata.brokers) and self._partitions_on_disk() <= led
+        folders = {path.name for path in (self.data_dir / "data").iterdir() if path.is_dir()}
+        on_disk = {name for name in folders if _PARTITION.fullmatch(name)} - {_METADATA_LOG}
+        return bool(metadata.brokers) and on_disk <= led
 
-    def _partitions_on_disk(self) -> set[str]:
-        names = {path.name for path in (self.data_dir / "data").iterdir() if path.is_dir()}
-        return {name for name in names if _PARTITION.fullmatch(name)} - {_METADATA_LOG}
-
-    def _quiet_client(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-
-    def _registered_still(self, log_start: int) -> bool:
+    def _was_too_early(self, log_path: Path, log_start: int) -> bool:
         """Whether the broker ended because its predecessor's ZooKeeper session still lives."""
-        with self.log_path.open("rb") as log:
+        with log_path.open("rb") as log:
             log.seek(log_start)
-            return self._release.zookeeper and _STALE_REGISTRATION.encode() in log.read()
-
-    def _check(self, process: GuardedProcess, deadline: float) -> None:
-        """DevenvError with the tail of the log when the process ended or time is over."""
-        if process.exit_code is not None:
-            what = f"{process.name} ended with exit code {process.exit_code} while it started"
-        elif time.monotonic() > deadline:
-            what = f"{process.name} did not answer within {self._start_timeout_s:.0f} s"
-        else:
-            return
-        raise DevenvError(f"{what}; the end of {process.log_path}:\n{process.log_tail()}")
+            return self._release.zookeeper and _STALE_REGISTRATION in log.read()
 
 
 def _size(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""What is written into a test broker's property files."""
+"""Settings of a test broker, and its property files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TEST_SETTINGS: Mapping[str, str] = {
     # 128 MiB by default, a quarter of the heap.
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
 }
-"""What every broker of this package is started with, unless the caller overrides it."""
+"""Settings that every broker of this package is started with, unless the caller overrides them."""
 
 FAST_SHARE_GROUPS: Mapping[str, str] = {
     "group.share.min.heartbeat.interval.ms": "500",

@@ -21,11 +21,11 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sharecoord.devenv.errors import DevenvError
-from sharecoord.devenv.processes import LOOPBACK, GuardedProcess, free_ports, port_open
+from sharecoord.devenv.processes import LOOPBACK, GuardedProcess, Server, free_ports, port_open
 
 USER = "sharecoord"
 PASSWORD = "for-tests"
@@ -35,18 +35,16 @@ POLL_S = 0.05
 MAX_CONNECTIONS = 60
 
 
-class DatabaseServer(abc.ABC):
-    """A server on a loopback port, with a data directory of its own.
+class DatabaseServer(Server):
+    """A database on a loopback port, with a data directory of its own.
 
     The server dies with this process, however that ends. Port and data are kept over `stop`,
-    `kill`, `start` and `restart`; `close` (the end of the `with` block) deletes the data. Not for
-    use by two threads at a time.
+    `kill`, `start` and `restart`; `close` (the end of the `with` block) deletes the data.
     """
 
-    name: str
     scheme: str
     system_users: tuple[str, ...]
-    """Who runs the server when we are root; the first that exists."""
+    """When we are root, the first of these users that exists runs the server."""
 
     def __init__(self, *, data_dir: Path | None = None, start_timeout_s: float = 60.0) -> None:
         """Nothing is started or written yet.
@@ -59,7 +57,6 @@ class DatabaseServer(abc.ABC):
         self._data_dir = data_dir
         self._start_timeout_s = start_timeout_s
         self._port: int | None = None
-        self._process: GuardedProcess | None = None
 
     @property
     def port(self) -> int:
@@ -73,39 +70,15 @@ class DatabaseServer(abc.ABC):
         """The address with user, password and database."""
         return f"{self.scheme}://{USER}:{PASSWORD}@{LOOPBACK}:{self.port}/{DATABASE}"
 
-    @property
-    def pid(self) -> int:
-        """The server's process; its children belong to it."""
-        if self._process is None:
-            raise DevenvError(f"{self.name} is not running: call start() first")
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether the server's process runs."""
-        return self._process is not None and self._process.alive
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def start(self) -> None:
-        """Starts the server and waits until it answers.
-
-        Raises:
-            DevenvError: It runs already, its programs are missing, or it did not answer in time;
-                then the message ends with the last lines of its log.
-        """
+        """Starts the server and waits until it answers."""
         if self.running:
             raise DevenvError(f"{self.name} is running already")
         deadline = time.monotonic() + self._start_timeout_s
         first = self._process is None
         try:
             if first:
-                self._make(deadline)
+                self._make()
             self._launch(deadline)
             if first:
                 self._make_user()
@@ -118,11 +91,6 @@ class DatabaseServer(abc.ABC):
         if self._process is not None:
             self._process.signal(self._stop_signal())
             self._process.stop(STOP_GRACE_S)
-
-    def kill(self) -> None:
-        """Ends the server with kill -9, as a crash does."""
-        if self._process is not None:
-            self._process.kill()
 
     def freeze(self) -> None:
         """Stops the server in its tracks: connections stay, answers do not come."""
@@ -153,7 +121,7 @@ class DatabaseServer(abc.ABC):
 
     @abc.abstractmethod
     def _initialise(self, data: Path) -> None:
-        """Fills the directory, which exists, is empty, and is the server's user's."""
+        """Fills the data directory, which exists, is empty, and belongs to the server's user."""
 
     @abc.abstractmethod
     def _argv(self, directory: Path) -> list[str]:
@@ -175,7 +143,7 @@ class DatabaseServer(abc.ABC):
         assert self._data_dir is not None
         return self._data_dir
 
-    def _make(self, deadline: float) -> None:
+    def _make(self) -> None:
         if self._data_dir is None:
             self._data_dir = Path(tempfile.mkdtemp(prefix=f"sharecoord-{self.scheme}-"))
         atexit.register(self.close)
@@ -212,10 +180,7 @@ class DatabaseServer(abc.ABC):
             except Exception as failed:  # noqa: BLE001 - not yet, whatever it is
                 error = failed
             time.sleep(POLL_S)
-        raise DevenvError(
-            f"{self.name} did not answer within {self._start_timeout_s:.0f} s ({error}); the end "
-            f"of its log:\n{self._process.log_tail()}"
-        )
+        raise self._process.failed(f"did not answer within {self._start_timeout_s:.0f} s ({error})")
 
     def _run(self, argv: Sequence[str]) -> None:
         answer = subprocess.run(

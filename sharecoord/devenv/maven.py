@@ -44,43 +44,30 @@ _LOG4J2 = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.2"
 
 @dataclass(frozen=True, slots=True)
 class KafkaRelease:
-    """One release that can be started here.
+    """A release of Kafka that can be started here.
 
     Attributes:
         version: Kafka's version.
         coordinates: `group:artifact:version` of what Maven resolves.
         zookeeper: Whether the broker needs ZooKeeper (no KRaft).
-        share_groups: Whether the release has share groups ready for use.
     """
 
     version: str
     coordinates: tuple[str, ...]
     zookeeper: bool = False
-    share_groups: bool = False
+
+
+def _release(version: str, *more: str, zookeeper: bool = False) -> KafkaRelease:
+    return KafkaRelease(version, (f"org.apache.kafka:kafka_2.13:{version}", *more), zookeeper)
 
 
 RELEASES: dict[str, KafkaRelease] = {
     release.version: release
     for release in (
-        KafkaRelease(
-            "4.3.1",
-            ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.kafka:kafka-tools:4.3.1", _LOG4J2),
-            share_groups=True,
-        ),
-        KafkaRelease(
-            "4.4.0",
-            ("org.apache.kafka:kafka_2.13:4.4.0", "org.apache.kafka:kafka-tools:4.4.0", _LOG4J2),
-            share_groups=True,
-        ),
-        KafkaRelease(
-            "3.9.1",
-            ("org.apache.kafka:kafka_2.13:3.9.1", "org.apache.kafka:kafka-tools:3.9.1"),
-        ),
-        KafkaRelease(
-            "2.8.2",
-            ("org.apache.kafka:kafka_2.13:2.8.2", "org.slf4j:slf4j-simple:1.7.30"),
-            zookeeper=True,
-        ),
+        _release("4.3.1", "org.apache.kafka:kafka-tools:4.3.1", _LOG4J2),
+        _release("4.4.0", "org.apache.kafka:kafka-tools:4.4.0", _LOG4J2),
+        _release("3.9.1", "org.apache.kafka:kafka-tools:3.9.1"),
+        _release("2.8.2", "org.slf4j:slf4j-simple:1.7.30", zookeeper=True),
     )
 }
 
@@ -116,9 +103,12 @@ def find_java() -> Path:
     Raises:
         DevenvError: There is none, or it is older than Java 17.
     """
-    java = _program("java")
-    if java is None:
+    home = os.environ.get("JAVA_HOME")
+    at_home = Path(home) / "bin" / "java" if home else None
+    found_java = at_home if at_home and at_home.is_file() else shutil.which("java")
+    if found_java is None:
         raise DevenvError(f"java was not found and Kafka needs it: {INSTALL_HINT}")
+    java = Path(found_java)
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if found is None or int(found.group(1)) < MIN_JAVA:
@@ -133,11 +123,6 @@ def find_maven() -> Path:
     if maven is None:
         raise DevenvError(f"mvn was not found and resolves the jars: {INSTALL_HINT}")
     return Path(maven)
-
-
-def is_cached(version: str) -> bool:
-    """Whether the jars of this version are here already, so that `kafka_libs` needs no network."""
-    return _complete(cache_root() / "kafka" / version, _pom(kafka_release(version)))
 
 
 def kafka_libs(version: str = DEFAULT_VERSION) -> Path:
@@ -178,16 +163,7 @@ def resolved_jars(home: Path, pom: str, *, main_jar: str) -> Path:
     return home / "libs"
 
 
-def _program(name: str) -> Path | None:
-    java_home = os.environ.get("JAVA_HOME")
-    if java_home and (Path(java_home) / "bin" / name).is_file():
-        return Path(java_home) / "bin" / name
-    found = shutil.which(name)
-    return Path(found) if found else None
-
-
 def _pom(release: KafkaRelease) -> str:
-    """The Maven project whose dependencies are the release."""
     lines = []
     for coordinate in release.coordinates:
         group, artifact, version = coordinate.split(":")

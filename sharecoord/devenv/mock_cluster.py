@@ -41,19 +41,17 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 from confluent_kafka import KafkaException, Producer
 
 from sharecoord.devenv.errors import DevenvError
-from sharecoord.devenv.processes import GuardedProcess
+from sharecoord.devenv.processes import GuardedProcess, Server
 
-POLL_S = 0.01
-STOP_GRACE_S = 5.0
+START_TIMEOUT_S = 30.0
 METADATA_TIMEOUT_S = 10.0
 
 
-class MockCluster:
+class MockCluster(Server):
     """The mock cluster as a child process that ends with this one.
 
     ```
@@ -64,92 +62,52 @@ class MockCluster:
     Data live in the process: `close` and `kill` lose them, and a new start has a new address.
     """
 
-    def __init__(self, *, topics: Sequence[str] = (), start_timeout_s: float = 30.0) -> None:
+    name = "the mock cluster"
+
+    def __init__(self, *, topics: Sequence[str] = ()) -> None:
         """Nothing is started yet.
 
         Args:
             topics: Topics that are there from the start, with four partitions each.
-            start_timeout_s: How long `start` waits.
         """
         self._topics = tuple(topics)
-        self._start_timeout_s = start_timeout_s
         self._directory: Path | None = None
-        self._process: GuardedProcess | None = None
         self._address = ""
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` for clients; DevenvError while it does not run."""
+        """`host:port` for clients; DevenvError while the mock cluster does not run."""
         if not self._address:
             raise DevenvError("the mock cluster is not running: call start() first")
         return self._address
 
-    @property
-    def pid(self) -> int:
-        """Process id; DevenvError while it does not run."""
-        if self._process is None:
-            raise DevenvError("the mock cluster is not running: call start() first")
-        return self._process.pid
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def start(self) -> None:
-        """Starts the process and waits for its address.
-
-        Raises:
-            DevenvError: It runs already, ended, or was not ready in time; then the message ends
-                with the last lines of its log.
-        """
+        """Starts the process and waits for its address."""
         if self._process is not None:
             raise DevenvError(f"the mock cluster is running already (pid {self.pid})")
-        directory = Path(tempfile.mkdtemp(prefix="sharecoord-mock-"))
+        self._directory = directory = Path(tempfile.mkdtemp(prefix="sharecoord-mock-"))
         ready = directory / "ready"
         argv = [sys.executable, "-m", "sharecoord.devenv.mock_cluster", "--ready-file", str(ready)]
         for topic in self._topics:
             argv += ["--topic", topic]
-        process = GuardedProcess(
-            "mock-cluster", argv, log_path=directory / "mock.log", scratch=directory
-        )
-        self._directory, self._process = directory, process
+        log_path = directory / "mock.log"
+        self._process = GuardedProcess(self.name, argv, log_path=log_path, scratch=directory)
         atexit.register(self.close)
         try:
-            process.start()
-            self._address = self._wait(process, ready)
+            self._process.start()
+            self._process.wait_until(ready.is_file, time.monotonic() + START_TIMEOUT_S)
+            self._address = ready.read_text(encoding="utf-8").strip()
         except BaseException:
             self.close()
             raise
 
-    def kill(self) -> None:
-        """Ends it with kill -9: from then on connections to its address are refused."""
-        if self._process is not None:
-            self._process.kill()
-
     def close(self) -> None:
         """Ends the process and deletes its files."""
         atexit.unregister(self.close)
-        if self._process is not None:
-            self._process.kill()
+        self.kill()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
         self._directory, self._process, self._address = None, None, ""
-
-    def _wait(self, process: GuardedProcess, ready: Path) -> str:
-        deadline = time.monotonic() + self._start_timeout_s
-        while not ready.is_file():
-            if process.exit_code is not None:
-                what = f"the mock cluster ended with exit code {process.exit_code}"
-            elif time.monotonic() > deadline:
-                what = f"the mock cluster was not ready within {self._start_timeout_s:.0f} s"
-            else:
-                time.sleep(POLL_S)
-                continue
-            raise DevenvError(f"{what}; its log:\n{process.log_tail()}")
-        return ready.read_text(encoding="utf-8").strip()
 
 
 def serve(ready_file: Path, topics: Sequence[str]) -> None:

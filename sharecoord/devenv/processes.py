@@ -1,8 +1,8 @@
 """Child processes that can not outlive this one, and loopback ports for them.
 
-How a child is tied to its parent. Linux' PR_SET_PDEATHSIG is no help: it fires when the *thread*
-that started the child ends, and setting it between fork and exec runs Python code in a forked
-child of a threaded process. Two pipes do the same, everywhere:
+Linux' PR_SET_PDEATHSIG does not tie a child to its parent well: it fires when the *thread* that
+started the child ends, and setting it between fork and exec runs Python code in a forked child of a
+threaded process. Two pipes do the same, everywhere:
 
 * The child starts as a shell that waits for a line on a pipe and then becomes the program (same
   process id). If we die before we send the line, the pipe closes and the shell ends.
@@ -17,19 +17,24 @@ them: then the child lives until that fork is gone as well.
 
 from __future__ import annotations
 
+import abc
 import atexit
+import contextlib
 import os
 import random
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from sharecoord.devenv.errors import DevenvError
 
 LOOPBACK = "127.0.0.1"
 LOG_TAIL_LINES = 40
+POLL_S = 0.02
 
 _GATE = 'read -r go && exec "$@" </dev/null'
 # The pause lets the killed group write its last before its files go.
@@ -43,9 +48,9 @@ _running: set[GuardedProcess] = set()
 
 
 class GuardedProcess:
-    """A program in a session of its own, whose output goes to a file and who dies with us.
+    """A program in a session of its own, whose output goes to a file and which dies with us.
 
-    A finished object can be started again; the log is appended to.
+    A program that has ended can be started again; the log is appended to.
     """
 
     def __init__(
@@ -60,12 +65,12 @@ class GuardedProcess:
         """Describes the process; nothing is started.
 
         Args:
-            name: What it is, for error messages.
+            name: Subject of error messages.
             argv: Program and arguments.
             log_path: File that takes standard output and standard error.
             env: The whole environment; None passes on ours.
-            scratch: A directory that nobody needs when this process has died without stopping
-                the program; it is deleted then, and only then.
+            scratch: A directory that is deleted when this process has died without stopping the
+                program, and only then.
         """
         self.name = name
         self.argv = tuple(argv)
@@ -125,20 +130,16 @@ class GuardedProcess:
         """SIGTERM, and kill -9 when the program still runs after `grace_s` seconds."""
         self.signal(signal.SIGTERM)
         if self._child is not None:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(grace_s)
-            except subprocess.TimeoutExpired:
-                pass
         self.kill()
 
     def kill(self) -> None:
         """Kills the whole process group with kill -9 and waits until the program is gone."""
         if self._child is not None:
             # The group outlives its leader when the program left children behind.
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             self._child.wait()
         self._forget()
 
@@ -149,8 +150,30 @@ class GuardedProcess:
         text = self.log_path.read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-lines:]) or "(the log is empty)"
 
-    def stop_if_ours(self) -> None:
-        """What happens at exit: kill, except in a fork, where the process is the parent's."""
+    def wait_until(self, ready: Callable[[], bool], deadline_s: float) -> None:
+        """Waits until the program is ready.
+
+        Args:
+            ready: Asked again and again.
+            deadline_s: When to give up, on the monotonic clock.
+
+        Raises:
+            DevenvError: The program ended, or it is too late; quotes the end of the log.
+        """
+        while not ready():
+            if self.exit_code is not None:
+                raise self.failed(f"ended with exit code {self.exit_code}")
+            if time.monotonic() > deadline_s:
+                raise self.failed("was not ready in time")
+            time.sleep(POLL_S)
+
+    def failed(self, what: str) -> DevenvError:
+        """The error that says what the program did, and quotes the end of its log."""
+        tail = self.log_tail()
+        return DevenvError(f"{self.name} {what}; the end of {self.log_path}:\n{tail}")
+
+    def stop_at_exit(self) -> None:
+        """Kills the program, except in a fork, where the program is the parent's."""
         if self._parent_pid == os.getpid():
             self.kill()
 
@@ -174,6 +197,54 @@ class GuardedProcess:
             self._child.stdin.close()
         self._child = None
         _running.discard(self)
+
+
+class Server(abc.ABC):
+    """A server in a process of its own, which a `with` block starts and closes.
+
+    Not for use by two threads at a time.
+    """
+
+    name: str
+    """Subject of error messages."""
+    _process: GuardedProcess | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server; DevenvError when it does not run."""
+        if self._process is None:
+            raise DevenvError(f"{self.name} is not running: call start() first")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the server's process runs."""
+        return self._process is not None and self._process.alive
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Starts the server and waits until it answers.
+
+        Raises:
+            DevenvError: It runs already, a program is missing, or it ended or did not answer in
+                time; then the message quotes the end of its log.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends the server and deletes what it wrote."""
+
+    def kill(self) -> None:
+        """Ends the server with kill -9, as a crash does."""
+        if self._process is not None:
+            self._process.kill()
 
 
 def running() -> list[GuardedProcess]:
@@ -225,14 +296,12 @@ def _ephemeral_start() -> int:
 def _tell(process: subprocess.Popen[bytes], line: bytes) -> None:
     """Sends one line to a shell that waits for it; a shell that has ended needs none."""
     assert process.stdin is not None
-    try:
+    with contextlib.suppress(BrokenPipeError):
         process.stdin.write(line)
         process.stdin.close()
-    except BrokenPipeError:
-        pass
 
 
 @atexit.register
 def _stop_all() -> None:
     for process in running():
-        process.stop_if_ours()
+        process.stop_at_exit()

@@ -34,9 +34,8 @@ from sharecoord.store.factory import make_store
 
 LOCK_MS = 3_600_000
 """Locks that are put into a store outlast every measurement."""
-
 BATCH_RECORDS = 500
-"""What a poll takes by default."""
+"""A poll takes so many records by default."""
 
 ROWS_PER_COMMIT = 100_000
 GONE_MEMBER = "gone-member"
@@ -60,12 +59,7 @@ class Stores:
     """Makes empty stores; a server is started at its first use and ends with the stack."""
 
     def __init__(self, stack: ExitStack, directory: Path) -> None:
-        """Nothing is started or written yet.
-
-        Args:
-            stack: Ends the servers.
-            directory: An existing directory on a disk, for files of embedded stores.
-        """
+        """Nothing is started yet; `directory` exists, on a disk, and takes files of SQLite."""
         self._stack = stack
         self._directory = directory
         self._servers: dict[StoreKind, DatabaseServer] = {}
@@ -126,14 +120,14 @@ def opened(url: str) -> Iterator[Store]:
 def owned_partitions(
     store: Store, group: str, topic: str, topic_id: str, partitions: int
 ) -> list[PartitionRow]:
-    """Share-partitions of a topic that start at offset 0 and belong to who opened the store.
+    """Makes a group and share-partitions that start at offset 0 and that the store's opener owns.
 
     Args:
-        store: Open.
-        group: Their group, which is made.
-        topic: Their topic.
+        store: An open store.
+        group: Name of the group.
+        topic: Name of the topic.
         topic_id: Its id as 32 hex digits.
-        partitions: How many there are.
+        partitions: How many share-partitions, from partition 0 on.
     """
     store.ensure_group(group)
     keys = [PartitionKey(group, topic, topic_id, number) for number in range(partitions)]
@@ -148,14 +142,10 @@ def owned_partitions(
 
 
 def alternating_ranges(row: PartitionRow, ranges: int, now_ms: int) -> PartitionCommit:
-    """One record to a range, from offset 0 on, all under locks, no two neighbours alike.
+    """A commit of ranges of one record each, from offset 0 on, all under locks.
 
-    They were taken in batches; then every second record was released and taken again.
-
-    Args:
-        row: The share-partition.
-        ranges: How many.
-        now_ms: The store's clock.
+    No two neighbours are alike: the records were taken in batches, then every second one was
+    released and taken again.
     """
     until_ms = now_ms + LOCK_MS
     upserted = []
@@ -177,15 +167,15 @@ def alternating_ranges(row: PartitionRow, ranges: int, now_ms: int) -> Partition
 def fill_in_flight(
     url: str, *, group: str, topic: str, topic_id: str, partitions: int, ranges: int
 ) -> None:
-    """Fills a store as a coordinator leaves it that was killed: `alternating_ranges` everywhere.
+    """Fills an empty store as a killed coordinator leaves it: `alternating_ranges` everywhere.
 
     Args:
-        url: An empty store.
-        group: The group of the share-partitions.
-        topic: Their topic.
-        topic_id: Its id as 32 hex digits.
-        partitions: How many share-partitions, one per partition of the topic.
-        ranges: How many ranges in flight each of them has.
+        url: URL of the store.
+        group: As of `owned_partitions`, and so are the next three.
+        topic: See there.
+        topic_id: See there.
+        partitions: See there.
+        ranges: How many ranges in flight each share-partition has.
     """
     with opened(url) as store:
         rows = owned_partitions(store, group, topic, topic_id, partitions)

@@ -18,7 +18,14 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from sharecoord.devenv.errors import DevenvError
@@ -31,9 +38,9 @@ from sharecoord.kafka.catalog import topic_id_text
 
 DEFAULT_TIMEOUT_S = 30.0
 POLL_S = 0.02
-# Answering delivery reports in runs of this many records: seldom enough to cost nothing, often
-# enough that the queue of reports stays short.
 SERVE_EVERY = 1024
+"""Records between two looks at delivery reports: rare enough to cost nothing, often enough that the
+queue of reports stays short."""
 
 _UNAVAILABLE = frozenset(
     {
@@ -53,7 +60,7 @@ _UNKNOWN = frozenset(
 
 
 class Record(NamedTuple):
-    """One record to produce; a plain `(key, value, headers)` does as well.
+    """A record to produce; a plain `(key, value, headers)` does as well.
 
     Attributes:
         key: The key, or None.
@@ -73,10 +80,10 @@ RecordLike = Record | tuple[bytes | None, bytes | None, Sequence[tuple[str, byte
 
 @dataclass(slots=True)
 class Produced:
-    """What was confirmed.
+    """Records that Kafka confirmed.
 
     Attributes:
-        count: Records.
+        count: How many.
         offsets: First and last offset by partition.
     """
 
@@ -112,7 +119,7 @@ class Topics:
         """Makes a client; nothing is sent yet.
 
         Args:
-            bootstrap_servers: `host:port`, several with commas between them.
+            bootstrap_servers: `host:port[,host:port...]`.
             timeout_s: Bound of each method.
         """
         self.bootstrap_servers = bootstrap_servers
@@ -121,15 +128,20 @@ class Topics:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
     def create(
-        self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+        self, *names: str, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
-        """Creates a topic with one replica and waits until every partition has a leader."""
-        topic = NewTopic(
-            name, num_partitions=partitions, replication_factor=1, config=dict(config or {})
-        )
-        futures = self._admin.create_topics([topic], request_timeout=self._timeout_s)
-        self._result(f"create topic {name}", futures[name])
-        self._wait(f"topic {name} has no leaders", lambda: self._leaders(name) == partitions)
+        """Creates topics with one replica and waits until every partition has a leader."""
+        wanted = [
+            NewTopic(
+                name, num_partitions=partitions, replication_factor=1, config=dict(config or {})
+            )
+            for name in names
+        ]
+        futures = self._admin.create_topics(wanted, request_timeout=self._timeout_s)
+        for name, future in futures.items():
+            self._result(f"create topic {name}", future)
+        total = partitions * len(names)
+        self._wait(f"topics {names} have no leaders", lambda: self._leaders(names) == total)
 
     def delete(self, *names: str) -> None:
         """Deletes topics and waits until no broker names them any more."""
@@ -153,7 +165,7 @@ class Topics:
         return topic_id_text(self._result(f"describe topic {name}", future).topic_id)
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
-        """Moves the log start: deletes the records below an offset.
+        """Moves the log start by deleting records.
 
         Args:
             topic: The topic.
@@ -168,6 +180,22 @@ class Topics:
             each.partition: int(self._result(f"delete records of {topic}", future).low_watermark)
             for each, future in futures.items()
         }
+
+    def set_group_config(self, group: str, settings: Mapping[str, str]) -> None:
+        """Sets settings of one of Kafka's own share groups, which need not exist.
+
+        Args:
+            group: The group's name.
+            settings: Kafka's names (`share.*`) and values; other settings stay as they are.
+        """
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
+        futures = self._admin.incremental_alter_configs([resource], request_timeout=self._timeout_s)
+        for future in futures.values():
+            self._result(f"set {', '.join(settings)} of share group {group}", future)
 
     def produce(
         self,
@@ -281,12 +309,16 @@ class Topics:
             )
         report.check()
 
-    def _leaders(self, name: str) -> int:
-        """How many partitions of the topic have a leader."""
-        with _errors(f"read metadata of {name}"):
-            metadata = self._admin.list_topics(timeout=self._timeout_s).topics.get(name)
-        partitions = metadata.partitions.values() if metadata else ()
-        return sum(1 for partition in partitions if partition.leader >= 0)
+    def _leaders(self, names: Sequence[str]) -> int:
+        """How many partitions of the topics have a leader."""
+        with _errors("read metadata of topics"):
+            known = self._admin.list_topics(timeout=self._timeout_s).topics
+        return sum(
+            partition.leader >= 0
+            for name in names
+            if name in known
+            for partition in known[name].partitions.values()
+        )
 
     def _result(self, what: str, future: Future[Any]) -> Any:
         with _errors(what):
@@ -335,12 +367,7 @@ def _errors(what: str) -> Iterator[None]:
 
 
 def kafka_error(what: str, error: KafkaException) -> SharecoordError:
-    """Our error for one of Kafka's client.
-
-    Args:
-        what: What was tried, in words.
-        error: What the client raised.
-    """
+    """Our error for an error of Kafka's client; `what` says what was tried."""
     cause = error.args[0]
     if not isinstance(cause, KafkaError):
         return DevenvError(f"{what}: {error}")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from sharecoord_sdk import AdminClient
 from sharecoord_sdk.admin import ResetTo
 
-from sharecoord.devenv.native import set_group_config
+from sharecoord.devenv.topics import Topics
 from tests.differential.kafka_offsets import (
     Place,
     alter_share_group_offsets,
@@ -69,7 +69,7 @@ class KafkaSide(NamedTuple):
     module: str = NATIVE
 
     def configure(self, group: str, settings: Mapping[str, str]) -> None:
-        set_group_config(self.address, group, settings)
+        Topics(self.address).set_group_config(group, settings)
 
     def offsets(self, group: str, topic: str) -> dict[int, Place]:
         found = share_group_offsets(self.address, group)

@@ -16,7 +16,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from sharecoord.devenv import maven, native
+from sharecoord.devenv import maven
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.broker_config import (
     FAST_SHARE_GROUPS,
@@ -350,35 +350,13 @@ def test_data_survive_kill_and_restart_on_the_same_address(
     assert len(read(address, name)) == 100
 
 
-def test_a_native_share_group_is_warm_after_warm_up(
-    kafka_broker: KafkaUnderTest, topics: Topics, topic: TopicFactory
+def test_settings_of_a_native_share_group_are_set_or_refused(
+    kafka_broker: KafkaUnderTest, topics: Topics
 ) -> None:
-    name, group = topic(), unique_name("g")
-    address = kafka_broker.bootstrap_servers
-    native.set_group_config(address, group, {"share.auto.offset.reset": "earliest"})
+    group = unique_name("g")
+    topics.set_group_config(group, {"share.auto.offset.reset": "earliest"})
     with pytest.raises(DevenvError, match=r"set share\.nonsense of share group"):
-        native.set_group_config(address, group, {"share.nonsense": "1"})
-    consumers = [
-        native.open_share_consumer(address, group, [name], explicit=True) for _ in range(3)
-    ]
-    try:
-        accepted = native.warm_up(address, name, consumers, explicit=True)
-        assert accepted >= 3
-        topics.produce(name, [(None, b"after", [])])
-        given: list[bytes | None] = []
-
-        def poll_all() -> bool:
-            for consumer in consumers:
-                for message in consumer.poll(0.05):
-                    given.append(message.value())
-                    consumer.acknowledge(message)
-            return bool(given)
-
-        eventually(poll_all, 20, "the record after the warm-up")
-        assert given == [b"after"]
-    finally:
-        for consumer in consumers:
-            consumer.close()
+        topics.set_group_config(group, {"share.nonsense": "1"})
 
 
 @pytest.mark.kafka

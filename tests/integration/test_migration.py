@@ -18,7 +18,6 @@ from sharecoord.devenv import maven
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.broker_config import FAST_SHARE_GROUPS
 from sharecoord.devenv.coordinator import CoordinatorProcess
-from sharecoord.devenv.native import open_share_consumer, set_group_config
 from sharecoord.devenv.topics import Topics
 from tests.integration.test_kafka_edges import TopicFactory
 from tests.support import KafkaUnderTest, eventually, unique_name
@@ -173,7 +172,7 @@ def test_a_native_share_group_comes_by_what_its_tool_prints(
     """Its members have gone; the table of `kafka-share-groups --describe` is read as it is."""
     servers, name, native = kafka_broker.bootstrap_servers, topic(), unique_name("native")
     produce(servers, name, [f"{n}".encode() for n in range(9)])
-    set_group_config(servers, native, {"share.auto.offset.reset": "earliest"})
+    Topics(servers).set_group_config(native, {"share.auto.offset.reset": "earliest"})
     with confluent_kafka.ShareConsumer(
         {"bootstrap.servers": servers, "group.id": native}
     ) as consumer:
@@ -262,7 +261,10 @@ def places(partition: int, *offsets: int) -> Places:
 def consume_natively(servers: str, group: str, topic: str, count: int) -> list[tuple[int, int]]:
     """What a native share group is given and accepts until it has so many, and no more comes."""
     found: list[tuple[int, int]] = []
-    with closing(open_share_consumer(servers, group, [topic], explicit=True)) as consumer:
+    config = {"bootstrap.servers": servers, "group.id": group, "log_level": 0}
+    member = confluent_kafka.ShareConsumer(config | {"share.acknowledgement.mode": "explicit"})
+    with closing(member) as consumer:
+        consumer.subscribe([topic])
 
         def read(timeout_s: float) -> int:
             for message in consumer.poll(timeout_s):
@@ -348,7 +350,7 @@ def test_a_native_group_comes_and_goes_back_by_files_of_kafkas_tool(
     servers, name, group = native.servers, unique_name("t"), unique_name("g")
     native.topics.create(name)
     native.topics.produce(name, 5)
-    set_group_config(servers, group, {"share.auto.offset.reset": "earliest"})
+    native.topics.set_group_config(group, {"share.auto.offset.reset": "earliest"})
     assert consume_natively(servers, group, name, 5) == sorted(places(0, *range(5)))
     file = tmp_path / "billing.csv"
     where = ["--reset-offsets", "--group", group, "--all-topics", "--to-current", "--dry-run"]

@@ -1,1 +1,1 @@
-"""What a coordinator costs: per record, member, share-partition and group; rows of its store."""
+"""Costs of a coordinator per record, member, share-partition and group; rows of its store."""

@@ -30,12 +30,7 @@ _PROGRAM: Final = (
 
 @dataclass(slots=True)
 class Written:
-    """What was committed.
-
-    Attributes:
-        rows: Inserted, changed or deleted.
-        transactions: Those that changed something.
-    """
+    """Rows that were inserted, changed or deleted, and transactions that did so."""
 
     rows: int = 0
     transactions: int = 0

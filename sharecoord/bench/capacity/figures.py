@@ -12,7 +12,7 @@ from sharecoord.bench.text import Spread
 from sharecoord.errors import InvalidConfigError
 
 ALL_THERE_S: Final = 120.0
-"""How long joining, or the first record of every share-partition, may take."""
+"""Longest time that joining, or the first record of every share-partition, may take."""
 
 
 class Section(StrEnum):
@@ -37,10 +37,10 @@ class Pattern(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured.
+    """Amounts of a run.
 
     Attributes:
-        records: How many records per length of value in bytes; at least 50,000 each.
+        records: Number of records per length of value in bytes; at least 50,000 each.
         repeats: How often each length is measured.
         workers: Numbers of members at work, and how long each takes for a record in milliseconds.
         store_records: Records of each way to acknowledge.
@@ -102,16 +102,16 @@ class DiskFigures:
 
 @dataclass(frozen=True, slots=True)
 class RecordFigures:
-    """One member takes one partition as fast as it can, implicit acknowledgement.
+    """Speed and costs when one member takes one partition as fast as it can.
 
     Attributes:
         value_bytes: Length of each value.
-        records_per_s: All processes on this machine at once.
+        records_per_s: With all processes on this machine.
         cpu_us: CPU time per record in microseconds, by process.
         commits_per_1000: Transactions of the store per 1,000 records.
         written_bytes: Bytes per record that the coordinator had written to the disk; None where
             the kernel does not tell.
-        peak_mb: The coordinator's memory at most.
+        peak_mb: Greatest memory of the coordinator.
     """
 
     value_bytes: int
@@ -124,12 +124,10 @@ class RecordFigures:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """Members at work: many small deliveries. The other fields are as in `RecordFigures`.
+    """Costs with members at work, who get many small deliveries; fields as in `RecordFigures`.
 
-    Attributes:
-        members: How many.
-        work_ms: How long each takes for a record, one after the other.
-        records_per_s: Of all together, as far as this machine could.
+    `work_ms` is the time that each member takes for a record; `records_per_s` is of all together,
+    as far as this machine could.
     """
 
     members: int
@@ -142,14 +140,9 @@ class WorkerFigures:
 
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
-    """What one record costs the store.
+    """Costs of one record in the store, by the way in which records were acknowledged.
 
-    Attributes:
-        pattern: How the records were acknowledged.
-        records: How many were finished.
-        rows: Rows that were inserted, changed or deleted per record.
-        commits_per_1000: Transactions that changed something per 1,000 records.
-        written_bytes: As in `RecordFigures`.
+    `rows` were inserted, changed or deleted per record; `written_bytes` is as in `RecordFigures`.
     """
 
     pattern: Pattern
@@ -188,8 +181,8 @@ class CapacityResult:
     """All figures of a run.
 
     Attributes:
-        machine: Where.
-        extent: How much was to be measured.
+        machine: The machine of the run.
+        extent: Amounts that were asked for.
         complete: Whether the run came to its end.
         disk: The disk under the store; None when it was not asked for.
         records: By length of value.
@@ -215,8 +208,8 @@ class CapacityResult:
 def each_kb(rows: Sequence[IdleFigures]) -> float | None:
     """Memory of one more member, share-partition or group, in kB (10^3 bytes).
 
-    Between the least and the greatest number that is not 0 and of which none is missing: what the
-    first one loads counts for nothing. None without two numbers.
+    Taken between the least and the greatest number that is not 0 and of which none is missing,
+    because the first one loads code as well. None without two such numbers.
     """
     counted = [row for row in rows if row.count and not row.missing]
     if len(counted) < 2:

@@ -1,4 +1,4 @@
-"""The tables as Markdown, for the terminal, the result folder and the documentation."""
+"""The tables of `sharecoord bench capacity` as Markdown, and the page that shows them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,13 @@ from sharecoord.bench.text import (
     named_values,
     size_text,
     spread_text,
-    write_json,
+    write_result,
 )
 from sharecoord.errors import InvalidConfigError
 
 BEGIN: Final = "<!-- measured: begin (written by `sharecoord bench capacity --update`) -->"
 END: Final = "<!-- measured: end -->"
 COMMAND: Final = "sharecoord bench capacity"
-SUMMARY_NAME: Final = "summary.json"
-MACHINE_NAME: Final = "machine.json"
-REPORT_NAME: Final = "report.md"
 _FORMAT: Final = 1
 
 
@@ -52,12 +49,10 @@ def markdown(result: CapacityResult) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write_result(result: CapacityResult, directory: Path) -> None:
-    """Writes `summary.json`, `machine.json` and `report.md`."""
+def write_tables(result: CapacityResult, directory: Path) -> None:
+    """Writes the files of a result."""
     summary = {"format": _FORMAT, "mode": "capacity", **named_values(result)}
-    for name, values in ((SUMMARY_NAME, summary), (MACHINE_NAME, named_values(result.machine))):
-        write_json(directory / name, values)
-    (directory / REPORT_NAME).write_text(markdown(result), encoding="utf-8")
+    write_result(directory, summary, result.machine, markdown(result))
 
 
 def check_page(path: Path) -> str:
@@ -127,45 +122,41 @@ def _tables(result: CapacityResult) -> Iterable[tuple[Section, str, str]]:
 _FIRST: Final = "first record of all, s"
 
 
+_PROCESSES: Final = (BROKER, COORDINATOR, CLIENT)
+_COSTS: Final = (
+    *(f"CPU us: {name}" for name in _PROCESSES),
+    "transactions per 1,000",
+    "bytes written",
+)
+
+
 def _record_table(result: CapacityResult) -> str:
-    names = (BROKER, COORDINATOR, CLIENT)
-    head = [
-        "value",
-        "records/s",
-        *(f"CPU us: {name}" for name in names),
-        "transactions per 1,000",
-        "bytes written",
-        "coordinator at most",
-    ]
     rows = [
         [
             size_text(row.value_bytes),
             spread_text(row.records_per_s, ",.0f"),
-            *(spread_text(row.cpu_us.get(name), ".2f") for name in names),
+            *(spread_text(row.cpu_us.get(name), ".2f") for name in _PROCESSES),
             spread_text(row.commits_per_1000, ".2f"),
             spread_text(row.written_bytes, ".1f"),
             spread_text(row.peak_mb, ".0f", " MB"),
         ]
         for row in result.records
     ]
-    return markdown_table(head, rows)
+    return markdown_table(["value", "records/s", *_COSTS, "coordinator at most"], rows)
 
 
 def _worker_table(result: CapacityResult) -> str:
-    names = (BROKER, COORDINATOR, CLIENT)
-    head = ["members", "records/s", *(f"CPU us: {name}" for name in names)]
-    head += ["transactions per 1,000", "bytes written"]
     rows = [
         [
             f"{row.members:,} x {row.work_ms:g} ms",
             f"{row.records_per_s:,.0f}",
-            *(figure_text(row.cpu_us.get(name), ".2f") for name in names),
+            *(figure_text(row.cpu_us.get(name), ".2f") for name in _PROCESSES),
             figure_text(row.commits_per_1000, ".2f"),
             figure_text(row.written_bytes, ".1f"),
         ]
         for row in result.workers
     ]
-    return markdown_table(head, rows)
+    return markdown_table(["members", "records/s", *_COSTS], rows)
 
 
 def _store_table(result: CapacityResult) -> str:
@@ -197,19 +188,11 @@ def _idle_table(what: str, until: str, rows: Sequence[IdleFigures]) -> str:
     head += ["first record of all after kill -9, s"] if restarts else []
     lines = []
     for row in rows:
-        cells = [
-            f"{row.count:,}",
-            _until(row),
-            f"{row.rss_mb:.1f}",
-            f"{row.idle_cpu_percent:.1f}",
-        ]
+        until_s = figure_text(row.all_there_s, ".2f")
+        if row.missing:
+            until_s = f"{row.count - row.missing:,} after {ALL_THERE_S:.0f}"
+        cells = [f"{row.count:,}", until_s, f"{row.rss_mb:.1f}", f"{row.idle_cpu_percent:.1f}"]
         lines.append([*cells, *([figure_text(row.restart_s, ".2f")] if restarts else [])])
     table = markdown_table(head, lines)
     kb = each_kb(rows)
     return table if kb is None else f"{table}\n\nOne more: {kb:.1f} kB."
-
-
-def _until(row: IdleFigures) -> str:
-    if row.missing:
-        return f"{row.count - row.missing:,} after {ALL_THERE_S:.0f}"
-    return figure_text(row.all_there_s, ".2f")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, NamedTuple
 
-from sharecoord.bench.capacity.disk import measure_disk
 from sharecoord.bench.capacity.figures import (
     FULL,
     QUICK,
     CapacityResult,
+    DiskFigures,
     IdleFigures,
     RecordFigures,
     Section,
@@ -23,26 +21,22 @@ from sharecoord.bench.capacity.figures import (
     WorkerFigures,
     read_sections,
 )
-from sharecoord.bench.capacity.report import check_page, markdown, update_page, write_result
-from sharecoord.bench.capacity.trials import Measurements
-from sharecoord.bench.cluster import open_cluster, say
-from sharecoord.bench.machine import describe_machine
-from sharecoord.bench.output import output_directory
+from sharecoord.bench.capacity.report import check_page, markdown, update_page, write_tables
+from sharecoord.bench.capacity.trials import Measurements, measure_disk
+from sharecoord.bench.cluster import begin, open_cluster, say
 from sharecoord.bench.procfs import check_procfs
 from sharecoord.bench.progress import open_progress
-from sharecoord.devenv.maven import DEFAULT_VERSION
+from sharecoord.bench.text import output_directory
 from sharecoord.errors import InvalidConfigError
 
-T = TypeVar("T")
 _START_S: Final = 3.0
-"""Roughly: start a coordinator, make a topic, end both."""
+"""Rough time to start a coordinator, to make a topic, and to end both."""
 _DRIVE_S: Final = 6.0
 _EACH_THOUSAND_S: Final = 40.0
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One measurement."""
+class Step(NamedTuple):
+    """A measurement that is to be made; `measure` returns its most important figure in words."""
 
     what: str
     expected_s: float
@@ -84,17 +78,16 @@ def run(
     directory = output_directory(output)
     extent = QUICK if quick else FULL
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sharecoord-bench-")))
-        machine = describe_machine(kafka=kafka or DEFAULT_VERSION, store_directory=scratch)
+        scratch, machine = begin(stack, kafka)
         result = CapacityResult(machine, extent)
         try:
             _measure(stack, result, sections, scratch, kafka)
         except BaseException:
-            write_result(result, directory)
+            write_tables(result, directory)
             print(f"not finished; what was measured is in {directory}", file=sys.stderr)
             raise
     result.complete = True
-    write_result(result, directory)
+    write_tables(result, directory)
     tables = markdown(result)
     if update is not None:
         update_page(update, tables)
@@ -123,52 +116,47 @@ def _measure(
 def steps(
     result: CapacityResult, sections: Sequence[Section], by: Measurements, scratch: Path
 ) -> Iterator[Step]:
-    """What is to be done, in order; each step puts its figures into the result."""
+    """The measurements in order; each puts its figures into the result."""
     extent = result.extent
     drive_s = _START_S + _DRIVE_S * extent.repeats
     work_s = _START_S + 2 * _DRIVE_S + extent.idle_s
 
-    def idle(
-        what: str, count: int, rows: list[IdleFigures], measure: Callable[[], IdleFigures]
-    ) -> Step:
+    def step(what: str, expected_s: float, rows: list[Any], measure: Callable[[], Any]) -> Step:
+        def keep() -> str:
+            rows.append(measure())
+            return _said(rows[-1])
+
+        return Step(what, expected_s, keep)
+
+    def idle(what: str, count: int, rows: list[IdleFigures], measure: Callable[[], Any]) -> Step:
         expected_s = _START_S + extent.idle_s + _EACH_THOUSAND_S * count / 1000
-        return Step(what, expected_s, partial(_keep, rows, measure, _idle_said))
+        return step(what, expected_s, rows, measure)
 
     def counted(
-        what: str,
-        counts: Sequence[int],
-        rows: list[IdleFigures],
-        measure: Callable[[int], IdleFigures],
+        what: str, counts: Sequence[int], rows: list[IdleFigures], measure: Callable[[int], Any]
     ) -> list[Step]:
-        return [
-            idle(f"{what}: {count:,}", count, rows, partial(measure, count)) for count in counts
-        ]
+        return [idle(f"{what}: {each:,}", each, rows, partial(measure, each)) for each in counts]
+
+    def disk() -> str:
+        result.disk = measure_disk(scratch, extent.fsync_s)
+        return _said(result.disk)
 
     made: dict[Section, list[Step]] = {
-        Section.DISK: [Step("disk", extent.fsync_s, partial(_disk, result, scratch))],
+        Section.DISK: [Step("disk", extent.fsync_s, disk)],
         Section.RECORD: [
-            Step(
-                f"records of {size} B",
-                drive_s,
-                partial(_keep, result.records, partial(by.record, size), _record_said),
-            )
+            step(f"records of {size} B", drive_s, result.records, partial(by.record, size))
             for size in extent.records
         ],
         Section.WORKER: [
-            Step(
+            step(
                 f"members at work: {count:,} x {work_ms:g} ms",
-                work_s,
-                partial(_keep, result.workers, partial(by.workers, count, work_ms), _worker_said),
+                *(work_s, result.workers, partial(by.workers, count, work_ms)),
             )
             for count, work_ms in extent.workers
         ],
         Section.STORE: [
-            Step(
-                f"store, {pattern}",
-                _START_S + _DRIVE_S,
-                partial(_keep, result.store, partial(by.store, pattern), _store_said),
-            )
-            for pattern in extent.store_records
+            step(f"store, {each}", _START_S + _DRIVE_S, result.store, partial(by.store, each))
+            for each in extent.store_records
         ],
         Section.MEMBER: [
             idle("bare process", 0, result.members, by.bare),
@@ -187,31 +175,20 @@ def steps(
             yield from made[section]
 
 
-def _keep(rows: list[T], measure: Callable[[], T], said: Callable[[T], str]) -> str:
-    """Measures once, keeps the figures, and says the most important one."""
-    row = measure()
-    rows.append(row)
-    return said(row)
-
-
-def _disk(result: CapacityResult, scratch: Path) -> str:
-    result.disk = measure_disk(scratch, result.extent.fsync_s)
-    return f"{result.disk.median_ms:.3f} ms to write and sync 4 KiB"
-
-
-def _record_said(row: RecordFigures) -> str:
-    costs = ", ".join(f"{name} {cost.median:.2f} us" for name, cost in row.cpu_us.items())
-    return f"{row.records_per_s.median:,.0f} records/s, {costs}"
-
-
-def _worker_said(row: WorkerFigures) -> str:
-    costs = ", ".join(f"{name} {cost:.2f} us" for name, cost in row.cpu_us.items())
-    return f"{row.records_per_s:,.0f} records/s, {costs}"
-
-
-def _store_said(row: StoreFigures) -> str:
-    return f"{row.rows:.3g} rows per record"
-
-
-def _idle_said(row: IdleFigures) -> str:
-    return f"{row.rss_mb:.1f} MB, {row.idle_cpu_percent:.1f}% of a core idle"
+def _said(
+    row: DiskFigures | RecordFigures | WorkerFigures | StoreFigures | IdleFigures,
+) -> str:
+    """The most important figure of a measurement, in words."""
+    match row:
+        case DiskFigures():
+            return f"{row.median_ms:.3f} ms to write and sync 4 KiB"
+        case RecordFigures():
+            costs = ", ".join(f"{name} {cost.median:.2f} us" for name, cost in row.cpu_us.items())
+            return f"{row.records_per_s.median:,.0f} records/s, {costs}"
+        case WorkerFigures():
+            costs = ", ".join(f"{name} {cost:.2f} us" for name, cost in row.cpu_us.items())
+            return f"{row.records_per_s:,.0f} records/s, {costs}"
+        case StoreFigures():
+            return f"{row.rows:.3g} rows per record"
+        case IdleFigures():
+            return f"{row.rss_mb:.1f} MB, {row.idle_cpu_percent:.1f}% of a core idle"

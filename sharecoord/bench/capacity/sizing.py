@@ -1,31 +1,22 @@
-"""From the figures of one machine to the size of a fleet for a rate: arithmetic, with margins."""
+"""Size of a fleet for a rate, by arithmetic with margins on the figures of one machine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from sharecoord.bench.capacity.figures import (
-    CapacityResult,
-    Pattern,
-    RecordFigures,
-    StoreFigures,
-    each_kb,
-)
+from sharecoord.bench.capacity.figures import CapacityResult, Pattern, RecordFigures, each_kb
 from sharecoord.bench.engine.figures import BROKER, CLIENT, COORDINATOR
 
 RATE_PER_S: Final = 1_000_000
 VALUE_BYTES: Final = 1000
 MEMBERS: Final = 10_000
 LOAD: Final = 0.6
-"""How much of its core a coordinator is planned to use: the rest is for peaks and catching up."""
+"""Part of its core that a coordinator is planned to use: the rest is for peaks and catching up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One resource that the rate needs."""
+class Line(NamedTuple):
+    """A resource that the rate needs."""
 
     what: str
     value: str
@@ -33,7 +24,7 @@ class Line:
 
 
 def size(result: CapacityResult) -> list[Line]:
-    """What `RATE_PER_S` records per second need; empty without figures of `VALUE_BYTES` bytes."""
+    """The resources for `RATE_PER_S` records per second; empty without figures of 1 kB values."""
     row = next((row for row in result.records if row.value_bytes == VALUE_BYTES), None)
     if row is None or COORDINATOR not in row.cpu_us:
         return []
@@ -98,24 +89,16 @@ def _store(result: CapacityResult, row: RecordFigures, processes: int) -> list[L
             Line("transactions of each process", f"{per_s:,.0f} per second", because),
         )
     for pattern, what in ((Pattern.RANGES, "implicit"), (Pattern.ALTERNATING, "at worst")):
-        found += _rows(_of(result.store, pattern), what)
+        found += [
+            Line(
+                f"rows of all stores, {what}",
+                f"{RATE_PER_S * each.rows:,.0f} per second",
+                f"{each.rows:.3g} rows per record ({each.pattern})",
+            )
+            for each in result.store
+            if each.pattern is pattern
+        ]
     return found
-
-
-def _of(rows: Sequence[StoreFigures], pattern: Pattern) -> StoreFigures | None:
-    return next((row for row in rows if row.pattern is pattern), None)
-
-
-def _rows(row: StoreFigures | None, what: str) -> list[Line]:
-    if row is None:
-        return []
-    return [
-        Line(
-            f"rows of all stores, {what}",
-            f"{RATE_PER_S * row.rows:,.0f} per second",
-            f"{row.rows:.3g} rows per record ({row.pattern})",
-        )
-    ]
 
 
 def _memory(result: CapacityResult, row: RecordFigures, processes: int) -> list[Line]:

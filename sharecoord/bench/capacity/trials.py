@@ -1,7 +1,8 @@
-"""The measurements: each starts a coordinator of its own and ends it."""
+"""The measurements of `bench capacity`: each starts a coordinator of its own and ends it."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 import uuid
@@ -16,6 +17,7 @@ from sharecoord_sdk import AcknowledgeType, ShareConsumer
 from sharecoord.bench.capacity.counted import program, read_written
 from sharecoord.bench.capacity.figures import (
     ALL_THERE_S,
+    DiskFigures,
     Extent,
     IdleFigures,
     Pattern,
@@ -23,15 +25,15 @@ from sharecoord.bench.capacity.figures import (
     StoreFigures,
     WorkerFigures,
 )
-from sharecoord.bench.capacity.topics import many_topics
 from sharecoord.bench.cluster import Cluster
 from sharecoord.bench.coordinator import JoinWatch, MeasuredCoordinator
 from sharecoord.bench.engine.cell import Cell, Client, Consumer, TopicKey
 from sharecoord.bench.engine.figures import PROCESSES, cpu_figure
 from sharecoord.bench.engine.fleet import Fleet
 from sharecoord.bench.engine.job import LoadJob
-from sharecoord.bench.engine.send import fill_backlog
+from sharecoord.bench.engine.send import Sender, fill_backlog
 from sharecoord.bench.engine.settings import DEFAULT_BATCH_BYTES, Settings
+from sharecoord.bench.engine.stats import percentile
 from sharecoord.bench.engine.trial import SETTLE_S, Trials
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.procfs import cpu_s
@@ -40,13 +42,16 @@ from sharecoord.devenv.stores import Stores
 from sharecoord.devenv.topics import Topics
 
 STORE_S: Final = 120.0
-"""How long a consumer may take over the records of a way to acknowledge."""
+"""Longest time that a consumer may take for the records of a way to acknowledge."""
 _LOOK_S: Final = 0.005
+_CREATE_S: Final = 60.0
 _POLL_S: Final = 1.0
 _WARM_S: Final = 5.0
 DRIVE_S: Final = 180.0
-"""How long a member may take to the first tenth of its records, and from there to the last."""
-_SMALL: Final = TopicKey(partitions=1, payload_bytes=100, key_skew=None)
+"""Longest time of a member to the first tenth of its records, and from there to the last."""
+_SMALL_BYTES: Final = 100
+_PAGE: Final = b"\xa5" * 4096
+_LEAST_PAGES: Final = 20
 
 
 class Measurements:
@@ -57,18 +62,14 @@ class Measurements:
         self._cluster = cluster
         self._scratch = scratch
         self._extent = extent
-        self._topics = Topics(cluster.bootstrap_servers)
+        self._topics = Topics(cluster.bootstrap_servers, timeout_s=_CREATE_S)
         self.tick: Callable[[], None] = lambda: None
         """Called often, for a progress bar."""
 
     # -- records -----------------------------------------------------------------------------------
 
     def record(self, value_bytes: int) -> RecordFigures:
-        """Speed and cost of records of one length: one member takes one partition.
-
-        Raises:
-            SharecoordError: It could not be measured.
-        """
+        """Speed and cost of records of one length: one member takes one partition."""
         extent = self._extent
         settings = Settings(
             records=extent.records[value_bytes], warm_up_s=DRIVE_S, duration_s=DRIVE_S
@@ -77,11 +78,7 @@ class Measurements:
         return record_figures(value_bytes, self._trials(settings, cell, extent.repeats, SETTLE_S))
 
     def workers(self, members: int, work_ms: float) -> WorkerFigures:
-        """Cost of records of 1 kB on one partition, with members that take their time.
-
-        Raises:
-            SharecoordError: It could not be measured, or no record came in time.
-        """
+        """Cost of records of 1 kB on one partition, with members that take their time."""
         settings = Settings(warm_up_s=_WARM_S, duration_s=self._extent.idle_s)
         cell = Cell(Consumer.SHARECOORD, members, client=Client.TASKS, work_ms=work_ms)
         (figures,) = self._trials(settings, cell, 1)
@@ -90,7 +87,6 @@ class Measurements:
     def _trials(
         self, settings: Settings, cell: Cell, repeats: int, settle_s: float = 0.0
     ) -> list[Mapping[str, float]]:
-        """The figures of a cell, once for each repeat."""
         with ExitStack() as stack:
             trials = Trials(
                 settings,
@@ -106,23 +102,17 @@ class Measurements:
     # -- the store ---------------------------------------------------------------------------------
 
     def store(self, pattern: Pattern) -> StoreFigures:
-        """Rows, transactions and bytes of a way to acknowledge.
-
-        Raises:
-            SharecoordError: It could not be measured.
-        """
+        """Rows, transactions and bytes of a way to acknowledge."""
         records = self._extent.store_records[pattern]
-        with self._topic() as topic, ExitStack() as stack:
-            self._fill(topic, records, partitions=1)
+        with self._topic(records) as topic, ExitStack() as stack:
             outcome = stack.enter_context(self._directory()) / "written.json"
             coordinator, _ = stack.enter_context(self._coordinator(program(outcome)))
             before = coordinator.written_bytes
+            mode = "explicit" if pattern is Pattern.ALTERNATING else "implicit"
             config = {
                 "bootstrap.servers": coordinator.address,
                 "group.id": f"capacity-{uuid.uuid4().hex[:8]}",
-                "share.acknowledgement.mode": (
-                    "explicit" if pattern is Pattern.ALTERNATING else "implicit"
-                ),
+                "share.acknowledgement.mode": mode,
             }
             with ShareConsumer(config) as consumer:
                 consumer.subscribe([topic])
@@ -146,14 +136,10 @@ class Measurements:
             return self._idle(coordinator, 0, None)
 
     def members(self, count: int) -> IdleFigures:
-        """Measures `count` members of one group on one empty partition.
-
-        Raises:
-            SharecoordError: It could not be measured, or they did not join in time.
-        """
-        with self._topic() as topic, ExitStack() as stack:
+        """Measures `count` members of one group on one empty partition."""
+        with self._topic(0) as topic, ExitStack() as stack:
             coordinator, directory = stack.enter_context(self._coordinator())
-            watch = JoinWatch(coordinator.address, "capacity", count)
+            watch = JoinWatch(coordinator, "capacity", count)
             stack.callback(watch.close)
             began_s = time.monotonic()
             clients = stack.enter_context(_clients(coordinator, directory, topic, count))
@@ -162,13 +148,8 @@ class Measurements:
             return self._idle(coordinator, count, time.monotonic() - began_s)
 
     def partitions(self, count: int) -> IdleFigures:
-        """Measures `count` share-partitions with one member, then a restart after kill -9.
-
-        Raises:
-            SharecoordError: It could not be measured, or records did not come in time.
-        """
-        with self._topic(count) as topic, ExitStack() as stack:
-            self._fill(topic, count, partitions=count)
+        """Measures `count` share-partitions with one member, then a restart after kill -9."""
+        with self._topic(count, partitions=count) as topic, ExitStack() as stack:
             coordinator, directory = stack.enter_context(self._coordinator())
             began_s = time.monotonic()
             clients = stack.enter_context(_clients(coordinator, directory, topic, 1))
@@ -177,7 +158,7 @@ class Measurements:
             if missing:
                 return idle
             coordinator.kill()
-            self._fill(topic, count, partitions=count)
+            self._fill(topic, count, count)
             began_s = time.monotonic()
             coordinator.restart()
             if self._arrive(clients, 2 * count):
@@ -185,22 +166,22 @@ class Measurements:
             return replace(idle, restart_s=time.monotonic() - began_s)
 
     def groups(self, count: int) -> IdleFigures:
-        """Measures `count` groups with a member and a topic each.
-
-        Raises:
-            SharecoordError: It could not be measured.
-        """
-        with many_topics(self._cluster.bootstrap_servers, count) as prefix:
+        """Measures `count` groups with a member and a topic each."""
+        prefix = f"capacity-{uuid.uuid4().hex[:12]}"
+        names = [f"{prefix}-{number}" for number in range(count)]
+        try:
+            self._topics.create(*names)
+            sender = Sender(self._cluster.bootstrap_servers, {"linger.ms": 5})
+            for name in names:
+                sender.send(name, b"." * _SMALL_BYTES)
+            sender.finish()
             return self._groups(count, prefix, own_topics=True)
+        finally:
+            self._topics.delete(*(set(names) & set(self._topics.names())))
 
     def fanouts(self, count: int) -> IdleFigures:
-        """Measures `count` groups with a member each, all on the same partition.
-
-        Raises:
-            SharecoordError: It could not be measured.
-        """
-        with self._topic() as topic:
-            self._fill(topic, 1, partitions=1)
+        """Measures `count` groups with a member each, all on the same partition."""
+        with self._topic(1) as topic:
             return self._groups(count, topic, own_topics=False)
 
     def _groups(self, count: int, topic: str, *, own_topics: bool) -> IdleFigures:
@@ -259,21 +240,23 @@ class Measurements:
             self.tick()
             time.sleep(min(left_s, 0.1))
 
-    def _fill(self, topic: str, records: int, *, partitions: int) -> None:
+    def _fill(self, topic: str, records: int, partitions: int) -> None:
         fill_backlog(
             self._cluster.bootstrap_servers,
             topic,
-            TopicKey(partitions, _SMALL.payload_bytes, None),
+            TopicKey(partitions, _SMALL_BYTES, None),
             records,
             batch_bytes=DEFAULT_BATCH_BYTES,
             seed=1,
         )
 
     @contextmanager
-    def _topic(self, partitions: int = 1) -> Iterator[str]:
+    def _topic(self, records: int, *, partitions: int = 1) -> Iterator[str]:
+        """A topic with so many small records, until the block ends."""
         name = f"capacity-{uuid.uuid4().hex[:12]}"
         self._topics.create(name, partitions=partitions)
         try:
+            self._fill(name, records, partitions)
             yield name
         finally:
             self._topics.delete(name)
@@ -284,14 +267,11 @@ class Measurements:
     ) -> Iterator[tuple[MeasuredCoordinator, Path]]:
         with self._directory() as directory:
             address = self._cluster.bootstrap_servers
-            with MeasuredCoordinator(address, directory, program=run) as coordinator:
-                try:
-                    yield coordinator, directory
-                except BenchError as error:
-                    if coordinator.exit_code is not None:
-                        said = coordinator.log_tail()
-                        raise BenchError(f"the coordinator ended: {said}") from error
-                    raise
+            with (
+                MeasuredCoordinator(address, directory, program=run) as coordinator,
+                coordinator.blamed(),
+            ):
+                yield coordinator, directory
 
     @contextmanager
     def _directory(self) -> Iterator[Path]:
@@ -335,16 +315,36 @@ def _clients(
     own_topics: bool = False,
 ) -> Fleet:
     """A process of asynchronous members that take small records; the rest is as in `LoadJob`."""
-    cell = Cell(Consumer.SHARECOORD, count, payload_bytes=_SMALL.payload_bytes, client=Client.TASKS)
+    cell = Cell(Consumer.SHARECOORD, count, payload_bytes=_SMALL_BYTES, client=Client.TASKS)
     job = LoadJob(
-        cell,
-        coordinator.address,
-        "capacity",
-        topic,
+        *(cell, coordinator.address, "capacity", topic),
         own_groups=own_groups,
         own_topics=own_topics,
     )
     return Fleet(job, directory, per_process=count)
+
+
+def measure_disk(directory: Path, seconds: float) -> DiskFigures:
+    """Appends at least 20 pages to a file, each with an fdatasync, as SQLite does to its log."""
+    path = directory / "fsync"
+    taken_ms: list[float] = []
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        end_s = time.monotonic() + seconds
+        while len(taken_ms) < _LEAST_PAGES or time.monotonic() < end_s:
+            began_ns = time.monotonic_ns()
+            os.write(file, _PAGE)
+            os.fdatasync(file)
+            taken_ms.append((time.monotonic_ns() - began_ns) / 1e6)
+    finally:
+        os.close(file)
+        path.unlink()
+    ordered = sorted(taken_ms)
+    return DiskFigures(
+        median_ms=percentile(ordered, 50),
+        p99_ms=percentile(ordered, 99),
+        per_s=1000 * len(ordered) / sum(ordered),
+    )
 
 
 def record_figures(value_bytes: int, runs: Sequence[Mapping[str, float]]) -> RecordFigures:

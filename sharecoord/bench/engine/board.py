@@ -15,7 +15,7 @@ _READY: Final = 1
 
 
 class Board:
-    """Numbers of one trial: a word to stop, processes that are ready, what each consumer handled.
+    """Numbers of a trial: an order to stop, processes that are ready, what each consumer handled.
 
     Behind them one byte for each record of the topic: 1 when it was handled.
     """
@@ -53,7 +53,7 @@ class Board:
         self._words[_STOP] = 1
 
     def set_ready(self, process: int, began_ns: int) -> None:
-        """Says that the consumers of a process are subscribed."""
+        """Says that the consumers of a process are subscribed, and when it began to make them."""
         self._words[_READY + process] = began_ns
 
     @property
@@ -63,9 +63,8 @@ class Board:
 
     @property
     def began_ns(self) -> int:
-        """When the first process that is ready began to make its consumers."""
-        began = [word for word in self._words[_READY : _READY + self._processes] if word]
-        return min(began, default=0)
+        """The earliest moment at which a process that is ready began to make its consumers."""
+        return min(filter(None, self._words[_READY : _READY + self._processes]), default=0)
 
     def set_count(self, consumer: int, records: int) -> None:
         """Says how many records a consumer has handled."""

@@ -1,27 +1,30 @@
-"""Dimensions, their values, and the cells of their product."""
+"""Dimensions of a run, their values, and the cells of their product."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sharecoord.bench.engine.work import Distribution
 from sharecoord.devenv.stores import StoreKind
 from sharecoord.errors import InvalidConfigError
 
+T = TypeVar("T", int, float)
+
 MAX_CELLS: Final = 100
 MAX_THREADS: Final = 1_000
-"""Most consumers times slots of `blocking` cells, each a thread."""
+"""Greatest product of consumers and slots of `blocking` cells, which are threads."""
 MAX_SLOTS: Final = 20_000
-"""Most consumers times slots of cells with `continuous` or `tasks`: each is a task."""
+"""Greatest product of consumers and slots of cells with `continuous` or `tasks`: all are tasks."""
 MAX_POLL_RECORDS: Final = 10_000
-"""Most that a consumer of this project takes as `max.poll.records`."""
+"""Greatest `max.poll.records` that a consumer of this project takes."""
 MAX_BATCH: Final = 10_000
 MIN_PAYLOAD_BYTES: Final = 16
-"""The intended send time and the number of the record."""
+"""The intended send time and the number of the record take so much."""
 MAX_PAYLOAD_BYTES: Final = 900_000
 MAX_PARTITIONS: Final = 1_000
 MAX_WORK_MS: Final = 60_000.0
@@ -34,7 +37,7 @@ _NONE: Final = "none"
 
 
 class Mode(StrEnum):
-    """What is measured."""
+    """The kind of measurement."""
 
     THROUGHPUT = "throughput"
     LATENCY = "latency"
@@ -53,14 +56,14 @@ class Consumer(StrEnum):
 
 
 class Client(StrEnum):
-    """What each consumer of a process runs on."""
+    """Whether each consumer of a process has a thread, or all are tasks on one event loop."""
 
     THREADS = "threads"
     TASKS = "tasks"
 
 
 class Events(StrEnum):
-    """Where a coordinator's events go (`events.sink`)."""
+    """Destination of a coordinator's events (`events.sink`)."""
 
     NONE = "none"
     PARQUET = "parquet"
@@ -68,7 +71,7 @@ class Events(StrEnum):
 
 
 class Order(StrEnum):
-    """Which records a consumer with continuous slots runs one after the other."""
+    """Records that a consumer with continuous slots runs one after the other."""
 
     UNORDERED = "unordered"
     KEY = "key"
@@ -76,7 +79,7 @@ class Order(StrEnum):
 
 
 class Ack(StrEnum):
-    """How a share consumer acknowledges."""
+    """Acknowledgement mode of a share consumer."""
 
     IMPLICIT = "implicit"
     EXPLICIT = "explicit"
@@ -86,10 +89,8 @@ class Ack(StrEnum):
 class Parallelism:
     """How one consumer spreads its records inside its process.
 
-    Attributes:
-        continuous: Whether a free slot is filled at once; else a poll's records are all finished
-            before the next poll.
-        slots: Handlers that run at the same time, at least 1.
+    `continuous` says that a free slot is filled at once; else a poll's records are all finished
+    before the next poll. `slots` is the number of handlers that run at the same time.
     """
 
     continuous: bool
@@ -115,7 +116,7 @@ class Parallelism:
 
 
 def batch_of(handler: str) -> int:
-    """Most records of one call: reads `record` (0: one record, not in a list) or `batch:N`.
+    """The greatest number of records of one call, from `record` (0: no list) or `batch:N`.
 
     Raises:
         ValueError: Something else.
@@ -130,11 +131,12 @@ def batch_of(handler: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of values.
+    """A combination of values, one of each dimension.
 
     Attributes:
-        consumer: Who consumes; `none` hands records out of memory: the most that is possible.
-        consumers: How many.
+        consumer: The client that consumes; `none` hands records out of memory, which shows the
+            most that is possible.
+        consumers: Number of consumers.
         partitions: Of the topic.
         payload_bytes: Length of each value.
         work_ms: Mean time that a handler takes for a record; 0 for none.
@@ -144,8 +146,8 @@ class Cell:
         ack: Acknowledgement mode of share consumers.
         parallelism: Inside each consumer: `blocking[:N]` or `continuous:N`.
         key_skew: Zipf exponent of the keys; None for records without keys.
-        keys: How many keys there are, with `key_skew`.
-        ordering: What runs one after the other, of records of one key or partition.
+        keys: Number of keys, with `key_skew`.
+        ordering: Whether records of one key, or of one partition, run one after the other.
         rate: Records per second that are produced (mode `latency`); None otherwise.
         handler: `record`, or `batch:N`: handlers of workers take up to N records at once.
         client: A thread for each consumer, or one event loop in each process.
@@ -174,7 +176,7 @@ class Cell:
 
     @property
     def batch(self) -> int:
-        """`handler`, read: most records of one call, 0 for single records."""
+        """`handler`, read: the most records of one call, 0 for single records."""
         return batch_of(self.handler)
 
     @property
@@ -206,7 +208,7 @@ class Cell:
 
     @property
     def _useful_slots(self) -> int:
-        """How many handlers can run at the same time under the order of the cell."""
+        """Number of handlers that can run at the same time under the order of the cell."""
         match self.ordering:
             case Order.UNORDERED:
                 return self.slots
@@ -215,27 +217,29 @@ class Cell:
             case Order.KEY:
                 return self.slots if self.key_skew is None else min(self.slots, self.keys)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by name; `cell_from_json` reads it back."""
-        return asdict(self)
-
 
 def cell_from_json(values: Mapping[str, Any]) -> Cell:
-    """Reads `Cell.to_json`; TypeError, KeyError or ValueError when it is something else."""
+    """Reads the plain values of a cell; TypeError, KeyError or ValueError for anything else."""
     given = dict(values)
     given["consumer"] = Consumer(given["consumer"])
-    given["ack"] = Ack(given["ack"])
-    # Results of older versions do not know them.
-    given["client"] = Client(given.get("client", Client.THREADS))
-    given["events"] = Events(given.get("events", Events.NONE))
-    given["store"] = StoreKind(given.get("store", StoreKind.SQLITE))
-    given["ordering"] = Order(given.get("ordering", Order.UNORDERED))
+    # Results of older versions do not know all of these.
+    for name, default in _ENUMS.items():
+        given[name] = type(default)(given.get(name, default))
     return Cell(**given)
+
+
+_ENUMS: Final = {
+    "ack": Ack.IMPLICIT,
+    "client": Client.THREADS,
+    "events": Events.NONE,
+    "store": StoreKind.SQLITE,
+    "ordering": Order.UNORDERED,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class TopicKey:
-    """What decides about the records of a topic; fields as of `Cell`."""
+    """Layout of a topic's records; fields as of `Cell`."""
 
     partitions: int
     payload_bytes: int
@@ -245,7 +249,7 @@ class TopicKey:
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One setting of a cell, which can be given several values.
+    """A setting of a cell, which can be given several values.
 
     Attributes:
         name: The field of `Cell`; the flag is the same with dashes.
@@ -292,36 +296,39 @@ class Dimension:
             ) from None
 
 
-def _integer(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        value = int(text)
+def _within(kind: Callable[[str], T], low: T, high: T) -> Callable[[str], T]:
+    """A reader of numbers within bounds."""
+
+    def read(text: str) -> T:
+        value = kind(text)
         if not low <= value <= high:
             raise ValueError(text)
         return value
 
     return read
-
-
-def _number(low: float, high: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        value = float(text)
-        if not low <= value <= high:
-            raise ValueError(text)
-        return value
-
-    return read
-
-
-def _or_none(word: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: None if text in (word, "None") else read(text)
-
-
-def _show(word: str) -> Callable[[Any], str]:
-    return lambda value: word if value is None else _plain(value)
 
 
 def _plain(value: Any) -> str:
     return format(value, "g") if isinstance(value, float) and value < 1e6 else str(value)
+
+
+def _optional(
+    name: str,
+    none: str,
+    read: Callable[[str], Any],
+    wanted: str,
+    default: str | None = None,
+    only_mode: Mode | None = None,
+) -> Dimension:
+    """A dimension in which the word `none` stands for None, and is the default by default."""
+    return Dimension(
+        name,
+        lambda text: None if text in (none, "None") else read(text),
+        wanted,
+        default or none,
+        lambda value: none if value is None else _plain(value),
+        only_mode,
+    )
 
 
 def _store(text: str) -> StoreKind:
@@ -335,40 +342,27 @@ def _handler(text: str) -> str:
 
 DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(
-        "consumer",
-        Consumer,
-        f"some of {', '.join(sorted(Consumer))}",
-        "kafka-share,sharecoord",
+        "consumer", Consumer, f"some of {', '.join(sorted(Consumer))}", "kafka-share,sharecoord"
     ),
-    Dimension("consumers", _integer(1, MAX_SLOTS), f"integers from 1 to {MAX_SLOTS}", "1"),
-    Dimension("partitions", _integer(1, MAX_PARTITIONS), f"1 to {MAX_PARTITIONS}", "1"),
+    Dimension("consumers", _within(int, 1, MAX_SLOTS), f"integers from 1 to {MAX_SLOTS}", "1"),
+    Dimension("partitions", _within(int, 1, MAX_PARTITIONS), f"1 to {MAX_PARTITIONS}", "1"),
     Dimension(
         "payload_bytes",
-        _integer(MIN_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES),
+        _within(int, MIN_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES),
         f"bytes from {MIN_PAYLOAD_BYTES} to {MAX_PAYLOAD_BYTES}",
         "1000",
     ),
-    Dimension("work_ms", _number(0, MAX_WORK_MS), f"ms from 0 to {MAX_WORK_MS:g}", "0", _plain),
+    Dimension(
+        "work_ms", _within(float, 0, MAX_WORK_MS), f"ms from 0 to {MAX_WORK_MS:g}", "0", _plain
+    ),
     Dimension(
         "work_distribution",
         lambda text: str(Distribution.parse(text)),
         "constant, uniform or lognormal:SIGMA",
         "constant",
     ),
-    Dimension(
-        "max_poll_records",
-        _or_none(_DEFAULT, _integer(1, 100_000)),
-        "default or 1 to 100000",
-        _DEFAULT,
-        _show(_DEFAULT),
-    ),
-    Dimension(
-        "record_locks",
-        _or_none(_DEFAULT, _integer(100, 100_000)),
-        "default or 100 to 100000",
-        _DEFAULT,
-        _show(_DEFAULT),
-    ),
+    _optional("max_poll_records", _DEFAULT, _within(int, 1, 100_000), "default or 1 to 100000"),
+    _optional("record_locks", _DEFAULT, _within(int, 100, 100_000), "default or 100 to 100000"),
     Dimension("ack", Ack, "implicit or explicit", "implicit"),
     Dimension(
         "parallelism",
@@ -376,34 +370,23 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
         "blocking, blocking:N or continuous:N",
         "blocking",
     ),
-    Dimension(
+    _optional(
         "key_skew",
-        _or_none(_NONE, _number(0, MAX_SKEW)),
-        f"none or a Zipf exponent from 0 to {MAX_SKEW:g}",
         _NONE,
-        _show(_NONE),
+        _within(float, 0, MAX_SKEW),
+        f"none or a Zipf exponent from 0 to {MAX_SKEW:g}",
     ),
-    Dimension(
-        "keys",
-        _integer(1, MAX_KEYS),
-        f"integers from 1 to {MAX_KEYS}",
-        str(KEYS_DEFAULT),
-    ),
+    Dimension("keys", _within(int, 1, MAX_KEYS), f"integers from 1 to {MAX_KEYS}", "1000"),
     Dimension("ordering", Order, f"some of {', '.join(Order)}", "unordered"),
-    Dimension(
+    _optional(
         "rate",
-        _or_none(_NONE, _number(1, MAX_RATE)),
+        _NONE,
+        _within(float, 1, MAX_RATE),
         f"records/s from 1 to {MAX_RATE:.0f}",
         "1000",
-        _show(_NONE),
         Mode.LATENCY,
     ),
-    Dimension(
-        "handler",
-        _handler,
-        f"record or batch:N with N from 1 to {MAX_BATCH}",
-        "record",
-    ),
+    Dimension("handler", _handler, f"record or batch:N with N from 1 to {MAX_BATCH}", "record"),
     Dimension("client", Client, "threads or tasks", "threads"),
     Dimension("events", Events, "none, parquet or kafka", "none"),
     Dimension("store", _store, "sqlite, postgresql or mariadb", "sqlite", str.lower),
@@ -433,9 +416,7 @@ def product(values: Mapping[str, Sequence[Any]], mode: Mode) -> Product:
     """
     lists = [values.get(each.name) or each.read(each.default) for each in DIMENSIONS]
     # The consumer changes fastest, so that peers run one after the other.
-    combinations = 1
-    for listed in lists:
-        combinations *= len(listed)
+    combinations = math.prod(map(len, lists))
     if combinations > MAX_CELLS:
         raise InvalidConfigError(
             f"dimensions: they make {combinations} cells, and {MAX_CELLS} is the limit; "
@@ -444,6 +425,7 @@ def product(values: Mapping[str, Sequence[Any]], mode: Mode) -> Product:
     cells: dict[Cell, None] = {}
     left_out: dict[str, None] = {}
     for rest in itertools.product(*lists[1:]):
+        # The consumer changes fastest, so that peers run one after the other.
         for consumer in lists[0]:
             cell = canonical(Cell(consumer, *rest), mode)
             reason = _impossible(cell, mode)
@@ -458,7 +440,7 @@ def product(values: Mapping[str, Sequence[Any]], mode: Mode) -> Product:
 
 
 def canonical(cell: Cell, mode: Mode) -> Cell:
-    """The same cell, in which every value without a meaning has its default."""
+    """The same cell with the default for every value that has no meaning in it."""
     if mode is not Mode.LATENCY:
         cell = replace(cell, rate=None)
     if not cell.work_ms:

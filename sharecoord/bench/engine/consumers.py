@@ -14,7 +14,7 @@ from sharecoord.bench.engine.job import HEAD, NO_NUMBER
 
 POLL_S: Final = 0.2
 BATCH_RECORDS: Final = 500
-"""What the poll of a share consumer returns at most by default."""
+"""The poll of a share consumer returns at most so many records by default."""
 
 
 class Source:
@@ -37,8 +37,7 @@ class Source:
 def share_config(cell: Cell, bootstrap_servers: str, group: str) -> dict[str, Any]:
     """Configuration of a share consumer, of Kafka's client or of ours: the names are the same."""
     config: dict[str, Any] = {
-        "bootstrap.servers": bootstrap_servers,
-        "group.id": group,
+        **worker_config(bootstrap_servers, group),
         "share.acknowledgement.mode": str(cell.ack),
     }
     if cell.max_poll_records is not None:
@@ -91,13 +90,8 @@ class _PlainSource(Source):
 
     def __init__(self, cell: Cell, bootstrap_servers: str, group: str, topic: str) -> None:
         self._batch = cell.max_poll_records or BATCH_RECORDS
-        self._consumer = PlainConsumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-            }
-        )
+        config = worker_config(bootstrap_servers, group)
+        self._consumer = PlainConsumer({**config, "auto.offset.reset": "earliest"})
         self._consumer.subscribe([topic])
 
     def poll(self) -> Iterable[Any]:

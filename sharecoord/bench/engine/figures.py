@@ -1,9 +1,9 @@
-"""From raw samples to figures: one trial, then all repeats of a cell."""
+"""Figures of a trial from its raw samples, and of a cell from all its repeats."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sharecoord.bench.engine.cell import Cell, Consumer, Events, Mode, canonical, cell_from_json
@@ -27,12 +27,9 @@ def cpu_figure(process: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure.
+    """A figure: its title with the unit, its format, and whether more (1) or less (-1) is better.
 
-    Attributes:
-        title: What people read, with the unit.
-        form: How it is formatted.
-        better: 1 when more is better, -1 when less is, 0 for neither.
+    `better` is 0 for a figure that is neither.
     """
 
     title: str
@@ -83,15 +80,13 @@ _RATIOS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The measured time, on the monotonic clock of this machine.
+    """The measured time on the monotonic clock, from `begin_ns` to before `end_ns`.
 
     Attributes:
-        begin_ns: First moment.
-        end_ns: First moment after it.
         cpu_s: CPU seconds that processes used meanwhile, by name of `PROCESSES`.
         commits_per_1000: Transactions of the coordinator's store per 1,000 settled records; None
             without a coordinator, or when nothing was settled.
-        written_bytes: What the coordinator had written to the disk; None when it is not known.
+        written_bytes: Bytes that the coordinator wrote to the disk; None when it is not known.
     """
 
     begin_ns: int
@@ -108,7 +103,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One measurement of one cell.
+    """A measurement of a cell.
 
     Attributes:
         cell: Number of the cell.
@@ -116,7 +111,7 @@ class Trial:
         figures: Values by name of metric.
         per_consumer: Records in the window by consumer.
         probes: Rates that were tried, and whether they held (mode max-rate).
-        load_average: Of the last minute, when it began.
+        load_average: Of the last minute, when the trial began.
     """
 
     cell: int
@@ -139,13 +134,9 @@ class CellSummary:
         """Median (least-greatest) of a metric; `-` when the cell has none."""
         return spread_text(self.figures.get(name), METRICS[name].form)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {**asdict(self), "cell": self.cell.to_json()}
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CellSummary:
-        """Reads `to_json`; TypeError, KeyError or ValueError when it is something else."""
+        """Reads `asdict` of a summary; TypeError, KeyError or ValueError for anything else."""
         figures = {
             str(name): Spread(*map(float, spread)) for name, spread in values["figures"].items()
         }
@@ -167,12 +158,12 @@ def summarize(cells: Sequence[Cell], trials: Iterable[Trial]) -> list[CellSummar
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How this project stands to a peer, or to itself with SQLite or without events, in one run.
+    """Ratio of a figure of this project to a peer's, or to its own with SQLite or without events.
 
     Attributes:
         cell: Number of this project's cell.
-        peer: What it is compared with, in words.
-        metric: Its name.
+        peer: The other side, in words.
+        metric: Name of the figure.
         spread: Median, least and greatest of the ratios, each taken within one repeat.
     """
 
@@ -237,7 +228,11 @@ def speed_figures(cell: Cell, samples: Samples, window: Interval) -> dict[str, f
     total = sum(counts)
     figures: dict[str, float] = {"records_per_s": total / window.seconds}
     if cell.work_ms:
-        busy = sum(_overlap_ns(began, took, window) for began, took in _stretches(samples))
+        # How much of each handler's time lies in the window.
+        busy = sum(
+            max(0, min(began + took, window.end_ns) - max(began, window.begin_ns))
+            for began, took in zip(samples.began_ns, samples.busy_ns, strict=True)
+        )
         figures["busy_percent"] = 100 * busy / (cell.slots * (window.end_ns - window.begin_ns))
     if cell.consumer is not Consumer.NONE:
         figures |= fairness(counts)
@@ -253,19 +248,9 @@ def speed_figures(cell: Cell, samples: Samples, window: Interval) -> dict[str, f
     return figures
 
 
-def _stretches(samples: Samples) -> Iterable[tuple[int, int]]:
-    return zip(samples.began_ns, samples.busy_ns, strict=True)
-
-
-def _overlap_ns(began_ns: int, busy_ns: int, window: Interval) -> int:
-    """How much of a handler's time lies in the window."""
-    begin = max(began_ns, window.begin_ns)
-    return max(0, min(began_ns + busy_ns, window.end_ns) - begin)
-
-
 def exact_interval(samples: Samples, window: Interval) -> Interval:
     """From the first handler's begin to the last one's end, with the costs of the window."""
-    end_ns = max(began + took for began, took in _stretches(samples))
+    end_ns = max(map(sum, zip(samples.began_ns, samples.busy_ns, strict=True)))
     return replace(window, begin_ns=min(samples.began_ns), end_ns=end_ns + 1)
 
 
@@ -274,11 +259,8 @@ def latency_figures(
 ) -> dict[str, float]:
     """Percentiles over the records that were intended to be sent within the window.
 
-    Args:
-        samples: With latencies.
-        window: By intended send time.
-        missing_ns: For each record that never arrived how long was waited for it: it counts with
-            that, which is less than its true latency.
+    Each record that never arrived counts with the time for which it was waited (`missing_ns`),
+    which is less than its true latency.
     """
     values = [latency / 1e6 for latency in interval_latencies_ns(samples, window)]
     values += [waited / 1e6 for waited in missing_ns]

@@ -6,7 +6,6 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
@@ -22,9 +21,9 @@ from sharecoord.devenv.processes import GuardedProcess
 
 LOOK_S: Final = 0.01
 READY_S: Final = 120.0
-"""How long making and subscribing all consumers may take."""
+"""Longest time to make and subscribe all consumers."""
 END_S: Final = 75.0
-"""How long closing all consumers may take."""
+"""Longest time to close all consumers."""
 _LOAD: Final = "sharecoord.bench.engine.load"
 _SEND: Final = "sharecoord.bench.engine.send"
 
@@ -68,17 +67,8 @@ class Fleet:
             process.kill()
         self.board.close()
 
-    @property
-    def size(self) -> int:
-        """How many processes there are."""
-        return len(self._processes)
-
     def wait_ready(self) -> None:
-        """Waits until all consumers are subscribed.
-
-        Raises:
-            BenchError: A process ended, or they were not in time.
-        """
+        """Waits until all consumers are subscribed; BenchError when one ended or is late."""
         deadline = time.monotonic() + READY_S
         while not self.board.all_ready:
             self.check()
@@ -93,15 +83,11 @@ class Fleet:
                 raise BenchError(f"a load process ended: {process.log_tail(20)}")
 
     def cpu_s(self) -> float:
-        """CPU seconds of all of them so far."""
+        """CPU seconds of all processes so far."""
         return sum(cpu_s(process.pid) for process in self._processes)
 
     def finish(self) -> Samples:
-        """Stops all consumers, waits for the processes' end; their samples.
-
-        Raises:
-            BenchError: A process failed or did not end.
-        """
+        """Stops all consumers and waits for the processes' end; BenchError when one failed."""
         self.board.stop()
         deadline = time.monotonic() + END_S
         merged = Samples()
@@ -111,7 +97,7 @@ class Fleet:
         return merged
 
 
-class Sender:
+class SendProcess:
     """The process that produces at a steady rate."""
 
     def __init__(self, job: SendJob, directory: Path) -> None:
@@ -128,15 +114,11 @@ class Sender:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
 
-    def outcome(self, deadline: float) -> Mapping[str, float]:
-        """Waits for its end; what it says of itself.
-
-        Raises:
-            BenchError: It failed or did not end.
-        """
+    def late_ms(self, deadline: float) -> float:
+        """Waits for the end; the longest delay of the producer. BenchError when it failed."""
         await_end(self._process, deadline)
-        read: dict[str, float] = json.loads(self._outcome.read_text(encoding="utf-8"))
-        return read
+        said: dict[str, float] = json.loads(self._outcome.read_text(encoding="utf-8"))
+        return said["late_ms"]
 
 
 def await_end(process: GuardedProcess, deadline: float) -> None:

@@ -6,7 +6,7 @@ import json
 import struct
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sharecoord.bench.engine.board import Board
 from sharecoord.bench.engine.cell import Cell, TopicKey, cell_from_json
@@ -14,18 +14,17 @@ from sharecoord.bench.engine.cell import Cell, TopicKey, cell_from_json
 HEAD: Final = struct.Struct("<qq")
 """Begin of every payload: intended send time in ns of the monotonic clock, number."""
 NO_NUMBER: Final = -1
-"""Of records that only wake a group up."""
+"""Number of records that only wake a group up."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadJob:
-    """The consumers of a trial, or those of one of its processes.
+    """The consumers of a trial, or the part of them that one process has.
 
     Attributes:
-        cell: What is measured.
         bootstrap_servers: Address of the broker, or of the coordinator.
         group: A fresh group, or the begin of the names of groups.
-        topic: What to consume, or the begin of the names of topics.
+        topic: The topic to consume, or the begin of the names of topics.
         seed: Of the work times.
         per_record: Whether every record is looked at on its own (work, latency, drain).
         latency: Whether payloads carry their intended send time.
@@ -33,11 +32,11 @@ class LoadJob:
         own_topics: Whether each consumer has a topic of its own, named `<topic>-<number>`.
         board_records: Records that the board tells apart; 0 for none.
         board: File of the board; this and what follows is set for each process by `Fleet`.
-        samples: Where the samples go.
+        samples: File of the samples.
         process: Number of the process.
-        processes: How many there are.
+        processes: Number of processes.
         first_consumer: Number of the first consumer of the process.
-        consumers: How many consumers the process has.
+        consumers: Number of consumers of the process.
     """
 
     cell: Cell
@@ -66,13 +65,12 @@ class LoadJob:
         return f"{self.topic}-{consumer}" if self.own_topics else self.topic
 
     def write(self, path: Path) -> None:
-        """Writes the file."""
-        values: dict[str, Any] = asdict(self)
-        path.write_text(json.dumps(values), encoding="utf-8")
+        """Writes the file that `read` reads."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> LoadJob:
-        """Reads `write`."""
+        """Reads the file that `write` wrote."""
         values = json.loads(path.read_text(encoding="utf-8"))
         values["cell"] = cell_from_json(values["cell"])
         return cls(**values)
@@ -98,8 +96,8 @@ class SendJob:
         seed: Of the keys.
         rate: Records per second.
         start_ns: When the first record is due; monotonic clock of this machine.
-        records: How many there are.
-        outcome: Where the outcome goes, as JSON.
+        records: Number of records.
+        outcome: File of the outcome, as JSON.
     """
 
     bootstrap_servers: str
@@ -112,11 +110,11 @@ class SendJob:
     outcome: str
 
     def write(self, path: Path) -> None:
-        """Writes the file."""
+        """Writes the file that `read` reads."""
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> SendJob:
-        """Reads `write`."""
+        """Reads the file that `write` wrote."""
         values = json.loads(path.read_text(encoding="utf-8"))
         return cls(**{**values, "key": TopicKey(**values["key"])})

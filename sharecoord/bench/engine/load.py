@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -24,11 +24,11 @@ from sharecoord.bench.errors import BenchError
 
 _LOOK_S: Final = 0.02
 _CLOSE_S: Final = 30.0
-"""How long closing all consumers may take; the samples are complete by then."""
+"""Longest time to close all consumers; the samples are complete by then."""
 
 
 class Worker:
-    """One consumer with its loop."""
+    """A consumer with its loop."""
 
     def __init__(self, job: LoadJob, board: Board, consumer: int) -> None:
         """Nothing is opened yet."""
@@ -50,10 +50,10 @@ class Worker:
         if not self._job.per_record:
             self._look(self._source)
         elif self._job.cell.parallel.slots == 1:
-            self._one_by_one(self._source)
+            self._work(self._source, map)
         else:
             with ThreadPoolExecutor(self._job.cell.parallel.slots) as pool:
-                self._together(self._source, pool)
+                self._work(self._source, pool.map)
 
     def close(self) -> None:
         """Leaves the group."""
@@ -72,20 +72,11 @@ class Worker:
                 source.commit()
                 self._tally.batch(records, value_bytes, message.offset() + 1)
 
-    def _one_by_one(self, source: Source) -> None:
+    def _work(self, source: Source, each: Callable[..., Iterable[Handled | None]]) -> None:
+        """Handles records with `map`, or with that of a pool."""
         while not self._board.stopped():
-            for message in source.poll():
-                handled = self._handle(message)
-                if handled is None:
-                    return
-                self._tally.record(handled)
-                source.done(message)
-            source.commit()
-
-    def _together(self, source: Source, pool: ThreadPoolExecutor) -> None:
-        while not self._board.stopped():
-            messages: Iterable[Any] = list(source.poll())
-            for message, handled in zip(messages, pool.map(self._handle, messages), strict=True):
+            messages = list(source.poll())
+            for message, handled in zip(messages, each(self._handle, messages), strict=True):
                 if handled is None:
                     return
                 self._tally.record(handled)
@@ -133,21 +124,20 @@ def run_threads(job: LoadJob, board: Board) -> Samples:
     if failures:
         raise BenchError(f"{type(failures[0]).__name__}: {failures[0]}") from failures[0]
     deadline = time.monotonic() + _CLOSE_S
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
     merged = Samples()
+    _join(threads, deadline)
     for worker in workers:
         merged.extend(worker.samples)
-    _close(workers, deadline)
-    return merged
-
-
-def _close(workers: Iterable[Worker], deadline: float) -> None:
-    """Closes all consumers at the same time, because each close is a round trip."""
+    # All at the same time, because each close is a round trip.
     closers = [threading.Thread(target=each.close, daemon=True) for each in workers]
     for thread in closers:
         thread.start()
-    for thread in closers:
+    _join(closers, deadline)
+    return merged
+
+
+def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
+    for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 

@@ -32,10 +32,7 @@ _MODULES_S: Final = 60.0
 
 @functools.cache
 def prepare() -> tuple[Path, Path]:
-    """Finds Java and the jars, which the first call downloads.
-
-    Returns:
-        The Java program, and the directory with the jars.
+    """Finds the Java program and the directory of the jars, which the first call downloads.
 
     Raises:
         BenchError: Java, its compiler or Maven is missing, or the download failed.
@@ -43,20 +40,19 @@ def prepare() -> tuple[Path, Path]:
     try:
         java = maven.find_java()
         _check_compiler(java)
-        return java, _libs()
+        home = maven.cache_root() / "parallel-consumer" / VERSION
+        main_jar = f"parallel-consumer-core-{VERSION}.jar"
+        return java, maven.resolved_jars(home, _POM.read_text(encoding="utf-8"), main_jar=main_jar)
     except DevenvError as error:
         raise BenchError(f"consumer parallel-consumer: {error.message}; {HINT}") from error
 
 
 def command(job: LoadJob, times: Path) -> list[str]:
-    """How the consumers of a process are started; writes the table of their work times.
+    """How the consumers of a process are started; BenchError as of `prepare`.
 
     Args:
-        job: What the process does.
-        times: A file that is written: for each of its consumers as many times, in ns.
-
-    Raises:
-        BenchError: As of `prepare`.
+        job: The job of the process.
+        times: A file that is written: for each of its consumers as many work times, in ns.
     """
     java, libs = prepare()
     length = _write_times(job, times)
@@ -115,10 +111,3 @@ def _check_compiler(java: Path) -> None:
         raise DevenvError(f"{java} did not answer within {_MODULES_S:.0f} s") from error
     if _COMPILER not in answer.stdout:
         raise DevenvError(f"{java} has no compiler, it is a JRE: a JDK is needed")
-
-
-def _libs() -> Path:
-    """The jars of the peer, from the cache or from Maven."""
-    home = maven.cache_root() / "parallel-consumer" / VERSION
-    pom = _POM.read_text(encoding="utf-8")
-    return maven.resolved_jars(home, pom, main_jar=f"parallel-consumer-core-{VERSION}.jar")

@@ -60,7 +60,7 @@ class Samples:
 
     @classmethod
     def read(cls, path: Path) -> Samples:
-        """Reads `write`; EOFError or ValueError when the file is not whole."""
+        """Reads the file of `write`; EOFError or ValueError when the file is not whole."""
         samples = cls()
         with path.open("rb") as file:
             header = array(_HEADER)

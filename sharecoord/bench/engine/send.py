@@ -18,17 +18,17 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sharecoord.bench.engine.cell import TopicKey
-from sharecoord.bench.engine.job import HEAD, NO_NUMBER, SendJob
+from sharecoord.bench.engine.job import HEAD, SendJob
 from sharecoord.bench.engine.work import zipf_keys
 from sharecoord.bench.errors import BenchError
 from sharecoord.devenv.topics import kafka_error
 
 FLUSH_TIMEOUT_S: Final = 120.0
 _SERVE_EVERY: Final = 10_000
-# A sleep of the kernel is some 60 us too long; the producer catches up with what is due.
 _SHORTEST_SLEEP_S: Final = 0.0003
-"""What falls due within this time goes out together: a sleep for each record would take most of
-a core away from what is measured. That it is late counts."""
+"""Records that fall due within this time go out together: a sleep for each record would take most
+of a core away from what is measured. That they are late counts. A sleep of the kernel is some 60 us
+too long; the producer catches up with what is due."""
 _LONGEST_SLEEP_S: Final = 0.05
 
 
@@ -63,7 +63,7 @@ def fill_backlog(
         bootstrap_servers: `host:port`, several with commas between them.
         topic: An existing topic that is empty.
         key: Its partitions, payload and keys.
-        records: How many.
+        records: Number of records.
         batch_bytes: Most bytes of one record batch.
         seed: Of the keys.
 
@@ -71,39 +71,22 @@ def fill_backlog(
         BenchError: Not all were confirmed in time.
         SharecoordError: Kafka refused them.
     """
-    sender = _Sender(bootstrap_servers, topic, {"linger.ms": 100, "batch.size": batch_bytes})
+    sender = Sender(bootstrap_servers, {"linger.ms": 100, "batch.size": batch_bytes})
     padding = b"." * (key.payload_bytes - HEAD.size)
     for number, (name, partition) in zip(range(records), routes(key, seed), strict=False):
-        # Of a value that is shorter than the head nobody reads the head.
+        # Nobody reads the head of a value that is shorter than the head.
         value = (HEAD.pack(0, number) + padding)[: key.payload_bytes]
-        sender.send(value, name, partition)
+        sender.send(topic, value, name, partition)
         if number % _SERVE_EVERY == 0:
             sender.serve()
     sender.finish()
 
 
-class Waker:
-    """Sends single records that have no number, until somebody hears them."""
+class Sender:
+    """A producer that reports the first failure at the end."""
 
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
-        self._sender = _Sender(bootstrap_servers, topic, {"linger.ms": 0})
-        self._partitions = partitions
-
-    def wake(self) -> None:
-        """One record to each partition."""
-        for partition in range(self._partitions):
-            self._sender.send(HEAD.pack(time.monotonic_ns(), NO_NUMBER), None, partition)
-        self._sender.serve()
-
-    def finish(self) -> None:
-        """Waits until all are confirmed."""
-        self._sender.finish()
-
-
-class _Sender:
-    def __init__(self, bootstrap_servers: str, topic: str, settings: dict[str, int]) -> None:
-        self._failures: list[KafkaError] = []
-        self._topic = topic
+    def __init__(self, bootstrap_servers: str, settings: dict[str, int]) -> None:
+        self._failures: list[tuple[str | None, KafkaError]] = []
         config: dict[str, object] = {
             "bootstrap.servers": bootstrap_servers,
             "log_level": 0,
@@ -111,15 +94,15 @@ class _Sender:
             "queue.buffering.max.messages": 200_000,
             "message.timeout.ms": int(FLUSH_TIMEOUT_S * 1000),
             "delivery.report.only.error": True,
-            "on_delivery": lambda error, _: self._failures.append(error),
+            "on_delivery": lambda error, sent: self._failures.append((sent.topic(), error)),
         }
         self._producer = Producer({**config, **settings})
 
-    def send(self, value: bytes, key: bytes | None, partition: int) -> None:
+    def send(self, topic: str, value: bytes, key: bytes | None = None, partition: int = 0) -> None:
         """Hands one record over; waits for room when the queue is full."""
         while True:
             try:
-                self._producer.produce(self._topic, value, key, partition)
+                self._producer.produce(topic, value, key, partition)
                 return
             except BufferError:
                 self._producer.poll(0.01)
@@ -129,17 +112,23 @@ class _Sender:
         self._producer.poll(0)
 
     def finish(self) -> None:
-        """Waits until all are confirmed."""
+        """Waits until all are confirmed.
+
+        Raises:
+            BenchError: Not all were confirmed in time.
+            SharecoordError: Kafka refused them.
+        """
         unsent = self._producer.flush(FLUSH_TIMEOUT_S)
         if self._failures:
-            raise kafka_error(f"produce to {self._topic}", KafkaException(self._failures[0]))
+            topic, error = self._failures[0]
+            raise kafka_error(f"produce to {topic}", KafkaException(error))
         if unsent:
-            raise BenchError(f"{unsent} records to {self._topic} were not confirmed: is Kafka up?")
+            raise BenchError(f"{unsent} records were not confirmed: is Kafka up?")
 
 
 def send_steadily(job: SendJob) -> int:
-    """Produces each record as soon as it is due; the longest delay of the producer itself in ns."""
-    sender = _Sender(job.bootstrap_servers, job.topic, {"linger.ms": 0})
+    """Produces each record as soon as it is due; the longest delay of the producer in ns."""
+    sender = Sender(job.bootstrap_servers, {"linger.ms": 0})
     padding = b"." * (job.key.payload_bytes - HEAD.size)
     route = routes(job.key, job.seed)
     number = worst_ns = 0
@@ -152,7 +141,7 @@ def send_steadily(job: SendJob) -> int:
             continue
         worst_ns = max(worst_ns, now - intended)
         name, partition = next(route)
-        sender.send(HEAD.pack(intended, number) + padding, name, partition)
+        sender.send(job.topic, HEAD.pack(intended, number) + padding, name, partition)
         number += 1
     sender.finish()
     return worst_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,7 @@ from sharecoord.errors import InvalidConfigError
 PLANS: Final = Path(__file__).resolve().parents[1] / "plans"
 
 MAX_RECORDS: Final = 5_000_000
-"""Most records of one topic."""
+"""Most records of a topic."""
 DEFAULT_BATCH_BYTES: Final = 16_384
 """The default of a Java producer; that of librdkafka is 1,000,000."""
 MAX_BATCH_BYTES: Final = 1_000_000
@@ -59,10 +59,10 @@ _ASSUMED_RECORDS_PER_S: Final = 80_000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One run of `sharecoord bench run`.
+    """Settings of a run of `sharecoord bench run`.
 
     Attributes:
-        mode: What is measured.
+        mode: The kind of measurement.
         dimensions: Values by name of dimension; those that are missing have their default.
         variants: Further values that only go together: each makes a product of its own with
             `dimensions`, and names none of those. Empty: there is one product.
@@ -73,8 +73,8 @@ class Settings:
         rehearsal: Whether each kind of consumer runs once before, uncounted.
         p99_ms: The bound of mode max-rate.
         min_rate: The least rate that max-rate tries, in records per second.
-        max_rate: The greatest one.
-        steps: Most probes of one max-rate.
+        max_rate: The greatest rate that max-rate tries.
+        steps: Most probes of a search for the greatest rate.
         seed: Of work times and keys.
         batch_bytes: Most bytes of a record batch in a backlog.
         per_process: Consumers in one process; None decides by their work.
@@ -116,7 +116,7 @@ class Settings:
         return Product(cells, tuple(dict.fromkeys(why for each in made for why in each.left_out)))
 
     def to_yaml(self) -> str:
-        """All settings and all dimensions, those with their default too."""
+        """All settings and all dimensions, defaults included."""
         values: dict[str, Any] = {"mode": str(self.mode)}
         for each in dataclasses.fields(self):
             if each.name not in ("mode", "dimensions", "variants"):
@@ -171,10 +171,7 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
         name: BY_NAME[name].read(flat.pop(name)) for name in list(flat) if name in BY_NAME
     }
     known = {each.name for each in dataclasses.fields(Settings)} - {"dimensions", "variants"}
-    unknown = sorted(set(flat) - known)
-    if unknown:
-        names = ", ".join(sorted(known | set(BY_NAME)))
-        raise InvalidConfigError(f"{unknown[0]}: is not a setting of the benchmark; use {names}")
+    _check_names(flat, known | set(BY_NAME), "{}: is not a setting of the benchmark")
     values: dict[str, Any] = {name: _checked(name, value) for name, value in flat.items()}
     settings = Settings(
         dimensions=dimensions, variants=_read_variants(variants, dimensions), **values
@@ -187,14 +184,17 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
     return settings
 
 
+def _check_names(given: Iterable[str], known: Iterable[str], problem: str) -> None:
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        names = ", ".join(sorted(known))
+        raise InvalidConfigError(f"{problem.format(unknown[0])}; use {names}")
+
+
 def _read_variants(
     given: object, outside: Mapping[str, Sequence[Any]]
 ) -> tuple[Mapping[str, Sequence[Any]], ...]:
-    """Reads variants, without what is given outside of them.
-
-    Raises:
-        InvalidConfigError: No list of mappings, or a name that is no dimension.
-    """
+    """Reads variants, without the dimensions that are given outside of them."""
     if not isinstance(given, list) or not all(isinstance(each, Mapping) for each in given):
         raise InvalidConfigError(
             "variants: must be a list of dimensions with values, as in [{consumers: 1, work-ms: 5}]"
@@ -202,17 +202,9 @@ def _read_variants(
     read = []
     for each in given:
         variant = {str(name).replace("-", "_"): value for name, value in each.items()}
-        unknown = sorted(set(variant) - set(BY_NAME))
-        if unknown:
-            names = ", ".join(sorted(BY_NAME))
-            raise InvalidConfigError(f"variants: {unknown[0]} is not a dimension; use {names}")
-        read.append(
-            {
-                name: BY_NAME[name].read(value)
-                for name, value in variant.items()
-                if name not in outside
-            }
-        )
+        _check_names(variant, BY_NAME, "variants: {} is not a dimension")
+        wanted = {name: value for name, value in variant.items() if name not in outside}
+        read.append({name: BY_NAME[name].read(value) for name, value in wanted.items()})
     return tuple(read)
 
 
@@ -301,7 +293,7 @@ def _check_rate(settings: Settings, name: str, rate: float, payload_bytes: int) 
 
 
 def _check_samples(settings: Settings, cell: Cell) -> None:
-    """Without a queue there is no backlog to bound the samples, of which each record is one."""
+    """Refuses too many samples: consumer `none` has one for each record, and no backlog."""
     records = (cell.capacity_per_s or 0.0) * (settings.warm_up_s + settings.duration_s)
     if records > MAX_RECORDS:
         raise InvalidConfigError(
@@ -321,12 +313,12 @@ def _check_drain(settings: Settings, cell: Cell) -> None:
 
 
 def topic_key(cell: Cell) -> TopicKey:
-    """Which backlog a cell consumes."""
+    """The layout of the topic that a cell consumes."""
     return TopicKey(cell.partitions, cell.payload_bytes, cell.key_skew, cell.keys)
 
 
 def backlog_records(settings: Settings, cell: Cell) -> int:
-    """How many records a cell has to find in its topic; 0 when it needs no backlog."""
+    """The number of records that a cell has to find in its topic; 0 when it needs no backlog."""
     if settings.mode in (Mode.LATENCY, Mode.MAX_RATE) or cell.consumer is Consumer.NONE:
         return 0
     if settings.records is not None:
@@ -343,7 +335,7 @@ def backlog_records(settings: Settings, cell: Cell) -> int:
 
 
 def backlogs(settings: Settings, cells: Sequence[Cell]) -> dict[TopicKey, int]:
-    """The topics that are filled before, and how many records each has."""
+    """The topics that are filled before the first trial, each with its number of records."""
     found: dict[TopicKey, int] = {}
     for cell in cells:
         records = backlog_records(settings, cell)
@@ -354,7 +346,7 @@ def backlogs(settings: Settings, cells: Sequence[Cell]) -> dict[TopicKey, int]:
 
 
 def consumers_per_process(settings: Settings, cell: Cell) -> int:
-    """As few processes as is honest.
+    """The number of consumers of a process: as many as do not distort the measurement.
 
     Handlers that wait leave the interpreter alone, so many threads or tasks share a process.
     Without work the interpreter lock would be what is measured, so every consumer has a process of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,18 +30,15 @@ _POLL_S: Final = 2.0
 _LOOK_S: Final = 0.02
 _CLOSE_S: Final = 30.0
 _DRAIN_S: Final = 20.0
-"""How long handlers may go on once the trial is over."""
+"""Longest time that handlers may go on once the trial is over."""
 
 
 @dataclass(slots=True)
 class _Stage:
-    """What all consumers of the process have in common.
+    """The job, the board, and the ends of all consumers of the process.
 
-    Attributes:
-        job: What is measured.
-        board: Of the trial.
-        stops: To be called when the trial is over.
-        failures: Of handlers, whose exceptions a worker takes for outcomes.
+    `stops` are called when the trial is over. `failures` are exceptions of handlers, which a worker
+    takes for outcomes.
     """
 
     job: LoadJob
@@ -52,7 +49,7 @@ class _Stage:
 
 @dataclass(frozen=True, slots=True)
 class _Hand:
-    """What one consumer of the cell counts with, and how long it works."""
+    """Tally and work times of one consumer of the cell."""
 
     tally: Tally
     times: Iterator[float]
@@ -69,11 +66,7 @@ class _Hand:
 
 
 def run_slots(job: LoadJob, board: Board) -> Samples:
-    """Runs all consumers of the process; their samples.
-
-    Raises:
-        BenchError: A consumer failed.
-    """
+    """Runs all consumers of the process; their samples. BenchError when a consumer failed."""
     try:
         with asyncio.Runner(loop_factory=precise_loop) as runner:
             return runner.run(_run(job, board))
@@ -86,14 +79,17 @@ def run_slots(job: LoadJob, board: Board) -> Samples:
 async def _run(job: LoadJob, board: Board) -> Samples:
     samples = Samples()
     stage = _Stage(job, board)
-    serve = _server(job)
+    cell = job.cell
+    serve = _serve_worker if cell.parallel.continuous else _serve_member
+    if cell.consumer is Consumer.NONE:
+        serve = _serve_memory
     began_ns = time.monotonic_ns()
     tasks: list[asyncio.Task[None]] = []
     for consumer in range(job.first_consumer, job.first_consumer + job.consumers):
         times = work_times_s(job.cell.distribution, job.cell.work_ms, job.seed, consumer)
         hand = _Hand(Tally(job, board, consumer, samples), times)
         tasks.append(asyncio.create_task(serve(stage, hand)))
-    # Their first turn, in which they subscribe.
+    # In their first turn they subscribe.
     await asyncio.sleep(0)
     board.set_ready(job.process, began_ns)
     while not board.stopped():
@@ -108,14 +104,8 @@ async def _run(job: LoadJob, board: Board) -> Samples:
     return samples
 
 
-def _server(job: LoadJob) -> Callable[[_Stage, _Hand], Any]:
-    if job.cell.consumer is Consumer.NONE:
-        return _serve_memory
-    return _serve_worker if job.cell.parallel.continuous else _serve_member
-
-
-def _check(stage: _Stage, tasks: Any) -> None:
-    """Raises what ended a consumer before its time."""
+def _check(stage: _Stage, tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Raises the exception that ended a consumer before its time."""
     for error in stage.failures:
         raise error
     for task in tasks:

@@ -15,7 +15,7 @@ from sharecoord.bench.errors import BenchError
 from sharecoord.bench.procfs import cpu_s
 
 FIRST_RECORD_S: Final = 90.0
-"""How long a group may take to its first record."""
+"""Longest time of a group to its first record."""
 _MEMBERS_LEAST: Final = 10
 """With fewer, what the first connection loads would be taken for memory of members."""
 
@@ -32,29 +32,9 @@ class Server:
     idle_written_bytes: int | None = None
 
 
-class Joins:
-    """Reads the coordinator's memory at the moment when all members of a trial have joined."""
-
-    def __init__(self, watch: JoinWatch, coordinator: MeasuredCoordinator, members: int) -> None:
-        self._watch = watch
-        self._coordinator = coordinator
-        self.members = members
-        self.rss_mb: float | None = None
-
-    @property
-    def joined_ns(self) -> int | None:
-        """When all were there; None before."""
-        return self._watch.joined_ns
-
-    def look(self) -> None:
-        """Called often."""
-        if self.rss_mb is None and self._watch.look():
-            self.rss_mb = self._coordinator.rss_mb
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is read of the processes at a moment; None without a coordinator."""
+    """Readings of the processes at a moment; None without a coordinator."""
 
     at_ns: int
     cpu_s: Mapping[str, float]
@@ -71,7 +51,7 @@ class Stage:
         server: Server,
         fleet: Fleet,
         *,
-        joins: Joins | None = None,
+        joins: JoinWatch | None = None,
         tick: Callable[[], None] = lambda: None,
         settle_s: float = 0.0,
     ) -> None:
@@ -90,7 +70,7 @@ class Stage:
         self._pids = {name: pid for name, pid in pids.items() if pid is not None}
 
     def read(self) -> Reading:
-        """Now."""
+        """Reads all of them now."""
         at_ns = time.monotonic_ns()
         cpu = {name: cpu_s(pid) for name, pid in self._pids.items()}
         cpu[CLIENT] = self.fleet.cpu_s()
@@ -111,13 +91,14 @@ class Stage:
             written = end.written_bytes - begin.written_bytes
         return Interval(begin.at_ns, end.at_ns, used, done, written)
 
-    def first_record(self) -> int:
-        """Waits for the first record; when it was seen."""
+    def first_record(self, meanwhile: Callable[[], None] = lambda: None) -> int:
+        """Waits for the first record; returns the moment. `meanwhile` is called often."""
         deadline = time.monotonic() + FIRST_RECORD_S
 
         def arrived() -> bool:
             if time.monotonic() > deadline:
                 raise BenchError(f"no record was handled within {FIRST_RECORD_S:.0f} s")
+            meanwhile()
             return self.fleet.board.total > 0
 
         self.wait(arrived)
@@ -153,23 +134,18 @@ class Stage:
     def member_figures(self) -> dict[str, float]:
         """Memory per member, where the topic was empty: cached records would count as members'."""
         joins = self.joins
-        if joins is None or joins.rss_mb is None or joins.members < _MEMBERS_LEAST:
+        if joins is None or joins.joined_ns is None or joins.members < _MEMBERS_LEAST:
             return {}
         return {"member_kb": 1000 * (joins.rss_mb - self.server.idle_rss_mb) / joins.members}
 
     def wait(self, done: Callable[[], bool]) -> None:
-        """Waits until `done` says so.
+        """Waits until `done` says so; BenchError when a load process ended.
 
-        Raises:
-            BenchError: A load process ended.
+        Meanwhile the progress bar and the watch on joins take their turns.
         """
         while not done():
             self.fleet.check()
-            self.pause()
-
-    def pause(self) -> None:
-        """Waits for a moment, in which the progress bar and the watch on joins take their turn."""
-        self._tick()
-        if self.joins is not None:
-            self.joins.look()
-        time.sleep(LOOK_S)
+            self._tick()
+            if self.joins is not None:
+                self.joins.look()
+            time.sleep(LOOK_S)

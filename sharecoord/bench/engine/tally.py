@@ -1,4 +1,4 @@
-"""What the consumers of a process count: samples, and numbers on the board of the trial."""
+"""Counts of the consumers of a process: samples, and numbers on the board of the trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BUCKET_NS: Final = 5_000_000
 
 
 class Handled(NamedTuple):
-    """How one record was handled."""
+    """Times and number of one handled record."""
 
     began_ns: int
     busy_ns: int
@@ -34,7 +34,7 @@ class Tally:
         self._count = 0
 
     def latency_ns(self, began_ns: int, intended_ns: int, number: int) -> int:
-        """Since the record was to be sent; -1 when it is not measured."""
+        """Time since the record was to be sent; -1 when it is not measured."""
         return began_ns - intended_ns if self._latency and number != NO_NUMBER else NO_LATENCY
 
     def record(self, handled: Handled) -> None:
@@ -48,10 +48,8 @@ class Tally:
     def batch(self, records: int, value_bytes: int, end: int = 0) -> None:
         """Counts a batch that was only looked at.
 
-        Args:
-            records: How many records.
-            value_bytes: Bytes of their values together.
-            end: The offset after the last of them; 0 where the consumer has several partitions.
+        `value_bytes` are those of all its values; `end` is the offset after its last record, or 0
+        where the consumer has several partitions.
         """
         if value_bytes != records * self._payload_bytes:
             raise BenchError(f"{records} records had {value_bytes} bytes: not those of the topic")
@@ -71,13 +69,12 @@ class Bucket:
     """
 
     def __init__(self, tally: Tally) -> None:
-        """Empty; the first record is a sample at once."""
         self._tally = tally
         self._records = self._value_bytes = 0
         self._due_ns = 0
 
     def add(self, value_bytes: int) -> None:
-        """One record; BenchError when records were not as long as they should be."""
+        """Adds a record; BenchError when records were not as long as they should be."""
         self._records += 1
         self._value_bytes += value_bytes
         now_ns = time.monotonic_ns()
@@ -86,7 +83,7 @@ class Bucket:
             self.flush()
 
     def flush(self) -> None:
-        """What is left over."""
+        """Makes a sample of the records that are left."""
         if self._records:
             records, value_bytes = self._records, self._value_bytes
             self._records = self._value_bytes = 0

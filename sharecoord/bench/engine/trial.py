@@ -1,4 +1,4 @@
-"""One trial: a fresh group and a fresh coordinator, consumers, a window, figures."""
+"""A trial: a fresh group and a fresh coordinator, consumers, a window, figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -26,11 +26,10 @@ from sharecoord.bench.engine.figures import (
     records_per_consumer,
     speed_figures,
 )
-from sharecoord.bench.engine.fleet import Fleet, Sender
-from sharecoord.bench.engine.job import LoadJob, SendJob
+from sharecoord.bench.engine.fleet import Fleet, SendProcess
+from sharecoord.bench.engine.job import HEAD, NO_NUMBER, LoadJob, SendJob
 from sharecoord.bench.engine.samples import Samples
-from sharecoord.bench.engine.search import search_max_rate
-from sharecoord.bench.engine.send import Waker, due_ns, fill_backlog
+from sharecoord.bench.engine.send import Sender, due_ns, fill_backlog
 from sharecoord.bench.engine.settings import (
     MAX_DRAIN_S,
     Settings,
@@ -39,16 +38,15 @@ from sharecoord.bench.engine.settings import (
     consumers_per_process,
     topic_key,
 )
-from sharecoord.bench.engine.stage import FIRST_RECORD_S, Joins, Server, Stage
+from sharecoord.bench.engine.stage import Server, Stage
 from sharecoord.bench.errors import BenchError
-from sharecoord.devenv.native import set_group_config
 from sharecoord.devenv.stores import Stores
 from sharecoord.devenv.topics import Topics
 
 SETTLE_S: Final = 1.5
 """A coordinator counts once a second what it has done, and gives memory back meanwhile."""
 LATE_S: Final = 10.0
-"""How long is waited for records of the window once it is over."""
+"""Longest wait for records of the window once it is over."""
 _CREATE_S: Final = 120.0
 _LOCKS: Final = "share.partition.max.record.locks"
 _ORDERING: Final = "share.ordering"
@@ -56,17 +54,13 @@ _EDGE: Final = 0.1  # the first and the last tenth of a backlog are not measured
 _WAKE_S: Final = 0.1
 _SENDER_START_S: Final = 1.5
 _AFTER_WINDOW_S: Final = 0.5
+Probes = tuple[tuple[float, bool], ...]
+"""Rates that were tried in order, and whether they held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a trial.
-
-    Attributes:
-        trial: Its figures.
-        samples: Raw.
-        origin_ns: When the window began; samples are written relative to it.
-    """
+    """The result of a trial; `origin_ns` is the begin of its window."""
 
     trial: Trial
     samples: Samples
@@ -89,8 +83,8 @@ class Trials:
         """Nothing is started.
 
         Args:
-            settings: Of the run.
-            cluster: Where.
+            settings: Settings of the run.
+            cluster: The Kafka under the trials.
             scratch: An existing directory on a disk.
             stores: Makes the stores of coordinators.
             tick: Called often while a trial runs, for the progress bar.
@@ -117,7 +111,7 @@ class Trials:
     def topic(
         self, stack: ExitStack, key: TopicKey, records: int, say: Callable[[str], None]
     ) -> str:
-        """A topic with so many records in all, made and filled at its first use; as `fill`."""
+        """Name of a topic with so many records, made and filled at its first use; as of `fill`."""
         if self._backlogs.get(key, ("", 0))[1] < records:
             say(f"producing {records:,} records of {key.payload_bytes} B")
             name = f"bench-{uuid.uuid4().hex[:12]}"
@@ -135,19 +129,15 @@ class Trials:
         return self._backlogs[key][0]
 
     def run(self, number: int, cell: Cell, repeat: int, *, records: int | None = None) -> Outcome:
-        """Measures a cell once.
+        """Measures a cell, whose number is `number`, once; repeat 0 is the rehearsal.
 
-        Args:
-            number: Of the cell.
-            cell: What to measure.
-            repeat: 0 for the rehearsal.
-            records: How many records of the backlog are consumed; None: as many as the cell needs.
+        `records` of the backlog are consumed; None: as many as the cell needs.
 
         Raises:
             SharecoordError: It could not be measured.
         """
         load_average = os.getloadavg()[0]
-        probes: tuple[tuple[float, bool], ...] = ()
+        probes: Probes = ()
         mode = self._settings.mode
         if mode is Mode.MAX_RATE:
             figures, probes, samples, window = self._search(cell)
@@ -198,7 +188,7 @@ class Trials:
         return figures, samples, window
 
     def _over_backlog(self, stage: Stage, first_ns: int, cell: Cell, records: float) -> Interval:
-        """From the warm-up's end, or the first tenth, to the duration's, or the last tenth."""
+        """The window from the warm-up's end (or first tenth) to the duration's (or last tenth)."""
         edge = records * _EDGE if records and not cell.work_ms else float("inf")
         end = records - records * _EDGE if records else float("inf")
         warm_ns = first_ns + int(self._settings.warm_up_s * 1e9)
@@ -209,7 +199,7 @@ class Trials:
         return stage.window(begin)
 
     def _until_drained(self, stage: Stage, first_ns: int, records: int) -> Interval:
-        """From the first record to the moment when all were handled."""
+        """The window from the first record to the moment when all were handled."""
         begin = stage.read()
         deadline_ns = first_ns + int(MAX_DRAIN_S * 1e9)
 
@@ -226,9 +216,7 @@ class Trials:
 
     # -- a steady rate: latency, max-rate ----------------------------------------------------------
 
-    def _search(
-        self, cell: Cell
-    ) -> tuple[dict[str, float], tuple[tuple[float, bool], ...], Samples, Interval]:
+    def _search(self, cell: Cell) -> tuple[dict[str, float], Probes, Samples, Interval]:
         """The highest rate whose p99 holds, with the figures measured at it."""
         best: dict[float, tuple[dict[str, float], Samples, Interval]] = {}
         settings = self._settings
@@ -239,9 +227,9 @@ class Trials:
             figures = measured[0]
             return figures["p99_ms"] <= settings.p99_ms and not figures["missing_records"]
 
-        found = search_max_rate(holds, settings.min_rate, settings.max_rate, settings.steps)
-        figures, samples, window = best[found.rate or settings.min_rate]
-        return {**figures, "max_rate_per_s": found.rate}, found.probes, samples, window
+        found, probes = search_max_rate(holds, settings.min_rate, settings.max_rate, settings.steps)
+        figures, samples, window = best[found or settings.min_rate]
+        return {**figures, "max_rate_per_s": found}, probes, samples, window
 
     def _steady(self, cell: Cell) -> tuple[dict[str, float], Samples, Interval]:
         assert cell.rate is not None, "checked with the settings"
@@ -276,35 +264,28 @@ class Trials:
             window = replace(stage.window(begin), end_ns=end_ns)
             first = first_due(window.begin_ns, start_ns, rate)
             end = first_due(window.end_ns, start_ns, rate)
-            late_ns = time.monotonic_ns() + int(LATE_S * 1e9)
             board = stage.fleet.board
+            late_ns = time.monotonic_ns() + int(LATE_S * 1e9)
             stage.wait(
                 lambda: board.distinct(first, end) == end - first or time.monotonic_ns() > late_ns
             )
-            own, began_ns = stage.own_figures(), stage.fleet.board.began_ns
-            own |= stage.member_figures()
-            waited = missing_ns(
-                stage.fleet.board,
-                first,
-                end,
-                start_ns=start_ns,
-                rate=rate,
-                now_ns=time.monotonic_ns(),
-            )
-            late = sender.outcome(time.monotonic() + LATE_S + _AFTER_WINDOW_S + 10)["late_ms"]
+            own, began_ns = stage.own_figures() | stage.member_figures(), board.began_ns
+            now_ns = time.monotonic_ns()
+            waited = missing_ns(board, first, end, start_ns=start_ns, rate=rate, now_ns=now_ns)
+            late_ms = sender.late_ms(time.monotonic() + LATE_S + _AFTER_WINDOW_S + 10)
             samples = stage.fleet.finish()
         figures = {
             **speed_figures(cell, samples, window),
             **latency_figures(samples, window, waited),
             **own,
             "first_record_s": (min(samples.began_ns) - began_ns) / 1e9,
-            "producer_late_ms": late,
+            "producer_late_ms": late_ms,
         }
         return figures, samples, window
 
     def _sender(
         self, cell: Cell, rate: float, topic: str, start_ns: int, records: int, directory: Path
-    ) -> Sender:
+    ) -> SendProcess:
         job = SendJob(
             bootstrap_servers=self._cluster.bootstrap_servers,
             topic=topic,
@@ -315,23 +296,24 @@ class Trials:
             records=records,
             outcome=str(directory / "sent.json"),
         )
-        return Sender(job, directory)
+        return SendProcess(job, directory)
 
     def _wake(self, stage: Stage, topic: str, partitions: int) -> None:
-        """Sends single records until one is handled."""
-        waker = Waker(self._cluster.bootstrap_servers, topic, partitions)
+        """Sends records without a number to each partition until one is handled."""
+        sender = Sender(self._cluster.bootstrap_servers, {"linger.ms": 0})
         next_s = 0.0
-        deadline = time.monotonic() + FIRST_RECORD_S
-        while not stage.fleet.board.total:
-            stage.fleet.check()
-            now = time.monotonic()
-            if now > deadline:
-                raise BenchError(f"no record was handled within {FIRST_RECORD_S:.0f} s")
-            if now >= next_s:
-                waker.wake()
-                next_s = now + _WAKE_S
-            stage.pause()
-        waker.finish()
+
+        def send() -> None:
+            nonlocal next_s
+            if time.monotonic() >= next_s:
+                for partition in range(partitions):
+                    head = HEAD.pack(time.monotonic_ns(), NO_NUMBER)
+                    sender.send(topic, head, partition=partition)
+                sender.serve()
+                next_s = time.monotonic() + _WAKE_S
+
+        stage.first_record(send)
+        sender.finish()
 
     # -- what all have in common -------------------------------------------------------------------
 
@@ -355,29 +337,25 @@ class Trials:
                 board_records=board_records,
             )
             fleet = Fleet(job, directory, consumers_per_process(self._settings, cell))
-            try:
-                with fleet:
-                    fleet.wait_ready()
-                    yield Stage(
-                        self._cluster,
-                        server,
-                        fleet,
-                        joins=joins,
-                        tick=self._tick,
-                        settle_s=self._settle_s,
-                    )
-            except BenchError as error:
-                coordinator = server.coordinator
-                if coordinator is not None and coordinator.exit_code is not None:
-                    raise BenchError(f"the coordinator ended: {coordinator.log_tail()}") from error
-                raise
+            server_alive = nullcontext() if (c := server.coordinator) is None else c.blamed()
+            with server_alive, fleet:
+                fleet.wait_ready()
+                yield Stage(
+                    self._cluster,
+                    server,
+                    fleet,
+                    joins=joins,
+                    tick=self._tick,
+                    settle_s=self._settle_s,
+                )
 
     def _server(self, stack: ExitStack, cell: Cell, directory: Path) -> Server:
         address = self._cluster.bootstrap_servers
         group = f"bench-{cell.consumer}-{uuid.uuid4().hex[:8]}"
         locks = {} if cell.record_locks is None else {_LOCKS: str(cell.record_locks)}
         if cell.consumer is Consumer.KAFKA_SHARE:
-            set_group_config(address, group, {"share.auto.offset.reset": "earliest", **locks})
+            settings = {"share.auto.offset.reset": "earliest", **locks}
+            self._topics.set_group_config(group, settings)
         if cell.consumer is not Consumer.SHARECOORD:
             return Server(address, group)
         settings = {f"group.{name}": value for name, value in locks.items()}
@@ -408,19 +386,55 @@ class Trials:
         stack.callback(self._topics.delete, name)
         return {"events.sink": f"kafka:{name}"}
 
-    def _watch_joins(self, stack: ExitStack, cell: Cell, server: Server) -> Joins | None:
+    def _watch_joins(self, stack: ExitStack, cell: Cell, server: Server) -> JoinWatch | None:
         if server.coordinator is None:
             return None
         # A worker is one member, whatever its slots.
-        members = cell.consumers
-        watch = JoinWatch(server.address, server.group, members)
+        watch = JoinWatch(server.coordinator, server.group, cell.consumers)
         stack.callback(watch.close)
-        return Joins(watch, server.coordinator, members)
+        return watch
 
     @contextmanager
     def _directory(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(dir=self._scratch) as name:
             yield Path(name)
+
+
+def search_max_rate(
+    holds: Callable[[float], bool], low: float, high: float, max_steps: int
+) -> tuple[float, Probes]:
+    """Finds the highest rate that holds, by bisection; 0 when none did.
+
+    Both ends are tried, then always the geometric middle between the best and the worst rate.
+
+    Args:
+        holds: Measures one rate.
+        low: The least rate of interest, above 0.
+        high: The greatest rate of interest.
+        max_steps: Most calls of `holds`, at least 1. Each one after the ends halves the
+            uncertainty (of the logarithm); it also stops when the two are within 2%.
+    """
+    probes: list[tuple[float, bool]] = []
+
+    def probe(rate: float) -> bool:
+        held = holds(rate)
+        probes.append((rate, held))
+        return held
+
+    if not probe(low):
+        return 0.0, tuple(probes)
+    best, worst = low, high
+    if len(probes) < max_steps and high > low and probe(high):
+        return high, tuple(probes)
+    while len(probes) < max_steps and worst / best > 1.02:
+        middle = float(round(math.sqrt(best * worst)))
+        if not best < middle < worst:
+            break
+        if probe(middle):
+            best = middle
+        else:
+            worst = middle
+    return best, tuple(probes)
 
 
 def first_due(at_ns: int, start_ns: int, rate: float) -> int:
@@ -434,7 +448,7 @@ def first_due(at_ns: int, start_ns: int, rate: float) -> int:
 def missing_ns(
     board: Board, first: int, end: int, *, start_ns: int, rate: float, now_ns: int
 ) -> list[int]:
-    """How long each record from `first` to before `end` that nobody handled has been due."""
+    """The time since each record from `first` to before `end` that nobody handled was due."""
     return [
         now_ns - due_ns(start_ns, rate, first + place)
         for place, mark in enumerate(bytes(board.seen[first:end]))

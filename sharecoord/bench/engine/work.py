@@ -17,12 +17,7 @@ MAX_SIGMA: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A distribution of the times that a handler takes.
-
-    Attributes:
-        kind: `constant`, `uniform` or `lognormal`.
-        sigma: Of the logarithm; 0 for the others.
-    """
+    """A distribution of work times; `sigma` is that of the logarithm, 0 where there is none."""
 
     kind: str
     sigma: float = 0.0
@@ -57,16 +52,10 @@ class Distribution:
 def work_times_s(
     distribution: Distribution, mean_ms: float, seed: int, consumer: int
 ) -> Iterator[float]:
-    """Endless work times in seconds; each consumer has its own.
+    """Endless work times in seconds, the same for the same seed; each consumer has its own.
 
     The consumers of a process share one table and start at their own place in it: a table for
-    each of 10,000 took 16 s to draw and 2.6 GB.
-
-    Args:
-        distribution: Of the times.
-        mean_ms: Their mean; 0 gives zeros.
-        seed: The same seed gives the same times.
-        consumer: Number of the consumer.
+    each of 10,000 took 16 s to draw and 2.6 GB. A mean of 0 gives zeros.
     """
     if mean_ms <= 0 or distribution.kind == "constant":
         return itertools.repeat(max(mean_ms, 0.0) / 1000)

@@ -1,10 +1,9 @@
-"""Two results beside each other: `sharecoord bench compare A B`."""
+"""Comparison of two results: `sharecoord bench compare A B`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from sharecoord.bench.engine.cell import Cell, Dimension, label, varied
 from sharecoord.bench.engine.figures import METRICS
@@ -30,9 +29,8 @@ _COMPARED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One metric of one cell in two results."""
+class Difference(NamedTuple):
+    """A metric of a cell in two results."""
 
     cell: Cell
     metric: str
@@ -61,11 +59,7 @@ class Difference:
 
 
 def differences(first: ReadSummary, second: ReadSummary) -> list[Difference]:
-    """All figures of the cells that both have.
-
-    Raises:
-        InvalidConfigError: They measured different things, or have no cell in common.
-    """
+    """All figures of the cells that both have; InvalidConfigError when they can not be compared."""
     if first.mode is not second.mode:
         raise InvalidConfigError(
             f"{second.name}: is of mode {second.mode}, and {first.name} of {first.mode}; "
@@ -85,11 +79,7 @@ def differences(first: ReadSummary, second: ReadSummary) -> list[Difference]:
 
 
 def comparison(first: ReadSummary, second: ReadSummary) -> str:
-    """A table for people, with what only one of them has below it.
-
-    Raises:
-        InvalidConfigError: As `differences`.
-    """
+    """A table for people, with what only one of them has below it; raises as `differences`."""
     found = differences(first, second)
     names = varied(each.cell for each in [*first.cells, *second.cells])
     lines = [f"A: {first.name} ({first.commit})", f"B: {second.name} ({second.commit})", ""]

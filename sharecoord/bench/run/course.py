@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sharecoord.bench.cluster import open_cluster
+from sharecoord.bench.cluster import begin, open_cluster
 from sharecoord.bench.engine.cell import Cell, Consumer, Product, label, varied
 from sharecoord.bench.engine.figures import (
     Interval,
@@ -30,8 +28,7 @@ from sharecoord.bench.engine.settings import (
     rehearsals,
 )
 from sharecoord.bench.engine.trial import Outcome, Trials
-from sharecoord.bench.machine import Machine, describe_machine
-from sharecoord.bench.output import output_directory
+from sharecoord.bench.machine import Machine
 from sharecoord.bench.procfs import check_procfs
 from sharecoord.bench.progress import PlainProgress, open_progress
 from sharecoord.bench.run.compare import comparison
@@ -46,18 +43,13 @@ from sharecoord.bench.run.folder import (
     write_summary,
 )
 from sharecoord.bench.run.page import headline, page
-from sharecoord.devenv.maven import DEFAULT_VERSION
+from sharecoord.bench.text import output_directory
 from sharecoord.devenv.stores import Stores
 
 _MOST_LATENCIES: Final = 20_000
 """Kept per cell for the plot; all are in the Parquet file."""
 _KAFKA_MEMBERS: Final = 200
 """Kafka's default limit of members of a share group."""
-_BROKER_LIMITS: Final = {
-    # Limits only: the defaults under measurement stay as they are.
-    "group.share.max.partition.max.record.locks": "10000",
-    "group.share.max.size": "1000",
-}
 _SHOWN: Final = (
     "max_rate_per_s",
     "records_per_s",
@@ -75,9 +67,8 @@ _SHOWN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One trial to be made."""
+class Step(NamedTuple):
+    """A trial that is to be made."""
 
     number: int
     cell: Cell
@@ -117,9 +108,7 @@ def run(given: Mapping[str, Any], *, plan: str | None = None, output: Path | Non
     course = _Course(settings, product, directory)
     todo = steps(settings, product.cells)
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sharecoord-bench-")))
-        kafka = settings.kafka or DEFAULT_VERSION
-        course.machine = describe_machine(kafka=kafka, store_directory=scratch)
+        scratch, course.machine = begin(stack, settings.kafka)
         progress = stack.enter_context(open_progress(len(todo), expected_run_s(settings)))
         for reason in product.left_out:
             progress.say(f"left out: {reason}")
@@ -138,11 +127,7 @@ def run(given: Mapping[str, Any], *, plan: str | None = None, output: Path | Non
 
 
 def compare(first: Path, second: Path) -> int:
-    """Prints two results beside each other; returns the exit code.
-
-    Raises:
-        InvalidConfigError: They can not be compared.
-    """
+    """Prints two results beside each other; InvalidConfigError when they can not be compared."""
     print(comparison(read_summary(first), read_summary(second)))
     return 0
 
@@ -232,12 +217,11 @@ class _Course:
 
 
 def _broker_settings(cells: Sequence[Cell]) -> dict[str, str]:
-    """Limits of the broker, where cells go beyond its default ones."""
+    """Limits of the broker, where cells go beyond its default ones; all else stays as it is."""
     peers = [cell for cell in cells if cell.consumer is Consumer.KAFKA_SHARE]
     settings = {}
     if any(cell.record_locks for cell in peers):
-        name = "group.share.max.partition.max.record.locks"
-        settings[name] = _BROKER_LIMITS[name]
+        settings["group.share.max.partition.max.record.locks"] = "10000"
     if any(cell.consumers > _KAFKA_MEMBERS for cell in peers):
-        settings["group.share.max.size"] = _BROKER_LIMITS["group.share.max.size"]
+        settings["group.share.max.size"] = "1000"
     return settings

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -26,7 +27,7 @@ EVENTS_NAME: Final = "events"
 
 COORDINATOR_ID: Final = "bench"
 SLOT_NS: Final = 1_000_000_000
-"""Samples of members are of one second, as a coordinator's."""
+"""Samples of members are of one second each, as a coordinator's."""
 
 
 class EventFolder:
@@ -64,7 +65,7 @@ class EventFolder:
             "coordinator_id": COORDINATOR_ID,
             "group_id": group_id,
         }
-        rows.sort(key=_time_of)
+        rows.sort(key=itemgetter("time"))
         table = self._arrow.Table.from_pylist([common | row for row in rows], schema=self._schema)
         date = datetime.fromtimestamp(rows[0]["time"] / 1e6, tz=UTC).date().isoformat()
         place = self._root / f"date={date}" / f"group={quote(group_id, safe=' ,.-_')}"
@@ -73,14 +74,9 @@ class EventFolder:
         self._parquet.write_table(table, place / name, compression="zstd")
 
 
-def _time_of(row: dict[str, Any]) -> int:
-    at: int = row["time"]
-    return at
-
-
 @dataclass(slots=True)
 class _Slot:
-    """What one consumer handled in one second."""
+    """Sums of the samples of one consumer in one second; `latency_ns` is the longest."""
 
     records: int = 0
     samples: int = 0
@@ -88,10 +84,9 @@ class _Slot:
     ended_ns: int = 0
     busy_ns: int = 0
     latency_ns: int = NO_LATENCY
-    """The longest."""
 
     def add(self, records: int, began_ns: int, busy_ns: int, latency_ns: int) -> None:
-        """One sample; they come in order of time."""
+        """Adds a sample; they come in order of time."""
         self.began_ns = self.began_ns or began_ns
         self.ended_ns = max(self.ended_ns, began_ns + busy_ns)
         self.records += records

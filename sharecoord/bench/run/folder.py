@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from sharecoord.bench.engine.cell import Cell, Mode
 from sharecoord.bench.engine.figures import CellSummary, Ratio, Trial, peer_ratios, summarize
@@ -33,8 +32,8 @@ class RunResult:
 
     Attributes:
         settings: What was asked for.
-        machine: Where it was measured.
-        cells: What was measured.
+        machine: The machine of the run.
+        cells: Cells of the run.
         left_out: Combinations that can not be, in words.
         trials: In the order in which they were made.
         complete: Whether the run came to its end.
@@ -51,7 +50,7 @@ class RunResult:
 
     @property
     def summaries(self) -> list[CellSummary]:
-        """By cell."""
+        """Summaries by cell."""
         return summarize(self.cells, self.trials)
 
     @property
@@ -61,11 +60,7 @@ class RunResult:
 
 
 def load_pyarrow() -> tuple[Any, Any]:
-    """Pyarrow and its Parquet module.
-
-    Raises:
-        InvalidConfigError: It is not installed.
-    """
+    """Pyarrow and its Parquet module; InvalidConfigError when they are not installed."""
     try:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
@@ -78,11 +73,7 @@ class SampleFile:
     """Raw samples of all trials, one Parquet file; closed by the `with` block."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file.
-
-        Raises:
-            InvalidConfigError: pyarrow is not installed.
-        """
+        """Opens the file; InvalidConfigError when pyarrow is not installed."""
         self._arrow, parquet = load_pyarrow()
         arrow = self._arrow
         self._schema = arrow.schema(
@@ -101,9 +92,7 @@ class SampleFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._writer.close()
 
     def add(self, outcome: Outcome) -> None:
@@ -137,16 +126,15 @@ def write_summary(result: RunResult, directory: Path) -> None:
             "complete": result.complete,
             "left_out": list(result.left_out),
             "machine": asdict(result.machine),
-            "cells": [summary.to_json() for summary in result.summaries],
+            "cells": [asdict(summary) for summary in result.summaries],
             "ratios": [asdict(ratio) for ratio in result.ratios],
             "trials": [asdict(trial) for trial in result.trials],
         },
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSummary:
-    """What is read of a result folder."""
+class ReadSummary(NamedTuple):
+    """The part of a result folder that is compared."""
 
     name: str
     mode: Mode

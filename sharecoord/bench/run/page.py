@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing but itself."""
+"""The HTML page of a result, which needs nothing but itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _HEADLINE_OF_MANY: Final = ("jain_ratio", "starved_consumers")
 _CPU: Final = "cpu_total_s_per_million"
 _BROKER_CPU: Final = "cpu_broker_s_per_million"
 _TABLE_FIGURES: Final = 6
-"""Columns of a table beside the cell's name: so many fit on a screen of 1,280 px."""
+"""Number of columns beside the cell's name that fit on a screen of 1,280 px."""
 _MOST_LINES: Final = 12
 _CURVE_POINTS: Final = 200
 

@@ -34,7 +34,7 @@ QUICK_WARM_UP_RECORDS: Final = 50_000
 """With fewer, the broker's compiler is still at work."""
 SLOWEST_RECORDS_PER_S: Final = 5_000
 START_S: Final = 60.0
-"""How long a consumer may take until it runs."""
+"""Longest time until a consumer runs."""
 MIN_VALUE_BYTES: Final = 10
 MAX_VALUE_BYTES: Final = 20_000
 """A gigabyte of `MIN_RECORDS` records."""
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class TrialKind(StrEnum):
-    """What a trial of a store does, as its table is called."""
+    """The kind of a trial of a store; the value is the title of its table."""
 
     COMMITS = "The store alone"
     RECOVERY = "Recovery"
@@ -55,12 +55,12 @@ class TrialKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One line of the table of speeds.
+    """A line of the table of speeds.
 
     Attributes:
         key: Stable name in the result files.
-        title: What people read.
-        cell: What consumes; its payload is set for each size of value.
+        title: Name in reports.
+        cell: The cell that consumes; its payload is set for each size of value.
         peer: Key of the contender that this one is compared with, or None.
     """
 
@@ -72,14 +72,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One run of a contender.
-
-    Attributes:
-        contender: Who consumes.
-        cell: The contender's cell with its size of value.
-        records: How many records are consumed.
-        repeat: 1 for the first run that counts; 0 warms up.
-    """
+    """A run of a contender, at a size of value; repeat 1 is the first that counts, 0 warms up."""
 
     contender: Contender
     cell: Cell
@@ -92,9 +85,9 @@ class StoreTrial:
     """A measurement of a store, or of a coordinator on a store.
 
     Attributes:
-        kind: What is done.
-        store: With which store.
-        partitions: Share-partitions (`COMMITS` and `RECOVERY`).
+        kind: The kind of measurement.
+        store: The kind of store.
+        partitions: Number of share-partitions (`COMMITS` and `RECOVERY`).
         ranges: In flight in each of them (`RECOVERY`), or changed in each by a transaction.
         records: In the topic (`RESTART`).
         seconds: How long transactions are counted (`COMMITS`).
@@ -115,7 +108,7 @@ class StoreTrial:
 
     @property
     def title(self) -> str:
-        """What people read."""
+        """Name in reports."""
         if self.kind is TrialKind.RESTART:
             return str(self.store)
         return f"{self.store}, {self.partitions:,} x {self.ranges:,} ranges"
@@ -126,14 +119,14 @@ class Target:
     """A promise about the median of a figure.
 
     Attributes:
-        title: What people read.
+        title: Name in reports.
         figure: Name of the figure.
         bound: The promise.
         unit: Of the bound.
-        keys: Whose figure: keys of contenders or of trials.
-        size_bytes: At which size of value; None takes all sizes.
+        keys: Keys of the contenders or trials whose figure it is.
+        size_bytes: The size of value; None takes all sizes.
         against_peer: Whether the ratio to the peer of the same repeat is judged.
-        at_least: Whether `bound` is the least good value; else it is the most.
+        at_least: Whether `bound` is the least good value; else it is the greatest.
     """
 
     title: str
@@ -148,18 +141,18 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A benchmark.
+    """A benchmark with targets.
 
     Attributes:
-        name: What people read.
+        name: Name in reports.
         settings: Repeats, batches and limits, as the engine takes them.
-        about: What the reader of the report has to know.
+        about: Facts that the reader of the report has to know.
         contenders: Peers stand beside those that are compared with them.
         sizes: Lengths of values in bytes.
-        warm_up_records: How many records each contender consumes once before.
-        targets: What is judged.
-        trials: What is measured besides.
-        compared: Whom the ratios of speed are to, as the head of their column.
+        warm_up_records: Records that each contender consumes once before.
+        targets: Promises that are judged.
+        trials: Trials of stores that are made after the contenders.
+        compared: The peer of the ratios of speed, as the head of their column.
         with_core: Whether the pure decisions are timed, too.
     """
 
@@ -213,11 +206,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says of a plan; None takes the plan's own.
+    """Options of a plan on the command line; None takes the plan's own.
 
     Attributes:
         sizes: Lengths of values in bytes, each at most once.
-        records: How many records per size: 1,500,000 small ones, or 1 GB of larger ones.
+        records: Records per size: 1,500,000 small ones, or 1 GB of larger ones.
         repeats: How often everything is measured: 3.
         batch_bytes: Most bytes of one record batch in the topics.
         quick: A look, not a result: 200,000 records and one repeat where those are None, and a
@@ -233,10 +226,8 @@ class Options:
     def settings(self) -> Settings:
         """The engine's settings, in which the tenths of a topic bound the window.
 
-        The limits in time only end a run that stands still.
-
-        Raises:
-            InvalidConfigError: An option is out of bounds.
+        The limits in time only end a run that stands still. InvalidConfigError when an option is
+        out of bounds.
         """
         self._check()
         records, repeats = self.records, self.repeats
@@ -253,7 +244,7 @@ class Options:
 
     @property
     def warm_up_records(self) -> int:
-        """How many records each contender consumes once before."""
+        """Records that each contender consumes once before."""
         return QUICK_WARM_UP_RECORDS if self.quick else WARM_UP_RECORDS
 
     def _check(self) -> None:
@@ -327,7 +318,7 @@ TARGETS: Final = (
 
 
 def throughput_plan(options: Options) -> Plan:
-    """One consumer, one partition, SQLite: speed, CPU time, first record and memory."""
+    """Measures one consumer on one partition with SQLite: speed, CPU, first record and memory."""
     return Plan(
         name="throughput: one consumer, one partition",
         settings=options.settings(),
@@ -353,7 +344,7 @@ accepted leave. Many: each second record belongs to another member."""
 
 
 def stores_plan(options: Options) -> Plan:
-    """One consumer, one partition, with each store in turn; then the stores alone."""
+    """Measures one consumer on one partition with each store in turn; then the stores alone."""
     kinds = [kind for kind in StoreKind if kind in JUDGED or has_programs(kind)]
     seconds = QUICK_COMMIT_SECONDS if options.quick else COMMIT_SECONDS
     return Plan(
@@ -404,17 +395,9 @@ def recovery_plan(options: Options) -> Plan:
     """A coordinator starts on a store that is full of ranges in flight."""
     partitions, ranges = (20, 100) if options.quick else (1000, 2000)
     trials = [StoreTrial(TrialKind.RECOVERY, kind, partitions, ranges) for kind in JUDGED]
-    return Plan(
-        name="recovery: a full store, one member",
-        settings=options.settings(),
-        trials=trials,
-        targets=[
-            Target(
-                f"{trial.title}: all share-partitions served",
-                *("all_served_s", RECOVERY_MAX_S, "s", (trial.key,)),
-            )
-            for trial in trials
-        ],
+    return _trial_plan(
+        *("recovery: a full store, one member", options, trials),
+        *("all share-partitions served", "all_served_s", RECOVERY_MAX_S),
         about="Each range is one record under a lock, and no two neighbours are alike. One record "
         "behind them is new: its delivery shows that a share-partition is loaded and served. "
         "Seconds are from when the coordinator serves, which is when the member begins to join. "
@@ -427,21 +410,30 @@ def restart_plan(options: Options) -> Plan:
     """A coordinator is killed under load and started again."""
     records = 600_000 if options.quick else 1_000_000
     trials = [StoreTrial(TrialKind.RESTART, kind, records=records) for kind in JUDGED]
-    return Plan(
-        name="restart: kill -9 at half of what one member can take",
-        settings=options.settings(),
-        trials=trials,
-        targets=[
-            Target(
-                f"{trial.title}: first delivery after the port opened",
-                *("first_delivery_s", RESTART_MAX_S, "s", (trial.key,)),
-            )
-            for trial in trials
-        ],
+    return _trial_plan(
+        *("restart: kill -9 at half of what one member can take", options, trials),
+        *("first delivery after the port opened", "first_delivery_s", RESTART_MAX_S),
         about="A member first takes records of 1 kB as fast as it can, then half as fast; then its "
         "coordinator is ended by kill -9. When nothing more comes, it is started again on the same "
         "port. Seconds are from when that port accepts connections.",
     )
+
+
+def _trial_plan(
+    name: str,
+    options: Options,
+    trials: Sequence[StoreTrial],
+    promise: str,
+    figure: str,
+    bound_s: float,
+    *,
+    about: str,
+) -> Plan:
+    """A plan of trials alone, each with the same promise."""
+    targets = [
+        Target(f"{each.title}: {promise}", figure, bound_s, "s", (each.key,)) for each in trials
+    ]
+    return Plan(name, options.settings(), about, trials=trials, targets=targets)
 
 
 PLANS: Final[Mapping[str, Callable[[Options], Plan]]] = {
@@ -454,11 +446,7 @@ ALL: Final = "all"
 
 
 def make_plan(name: str, options: Options) -> Plan:
-    """The plan of a name.
-
-    Raises:
-        InvalidConfigError: There is no such plan, or an option is out of bounds.
-    """
+    """The plan of a name; InvalidConfigError when there is none, or an option is out of bounds."""
     if name not in PLANS:
         raise InvalidConfigError(
             f"plan: {name!r} is not known; give one of {', '.join(PLANS)}, {ALL}"

@@ -20,7 +20,7 @@ from sharecoord.bench.text import (
 
 JSON_NAME: Final = "result.json"
 MARKDOWN_NAME: Final = "report.md"
-_TRIAL_FIGURES: Final[Mapping[str, tuple[str, str]]] = {
+_TRIAL_FIGURES: Final = {
     "commits_per_s": ("transactions/s", ",.0f"),
     "rows_per_s": ("rows/s", ",.0f"),
     "port_open_s": ("port open, s", ".2f"),

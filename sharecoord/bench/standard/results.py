@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sharecoord.bench.engine.stats import ratios, spreads
 from sharecoord.bench.machine import Machine
-from sharecoord.bench.standard.plans import WARM_UP_REPEAT, Plan, Target
+from sharecoord.bench.standard.plans import WARM_UP_REPEAT, Plan
 from sharecoord.bench.text import Spread, spread_of
 
 Figures = Mapping[str, Spread]
@@ -15,10 +15,10 @@ Figures = Mapping[str, Spread]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measurement of a contender, or one run of a trial.
+    """A measurement of a contender, or a run of a trial.
 
     Attributes:
-        key: Of the contender or the trial.
+        key: Key of the contender or the trial.
         size_bytes: Length of each value; 0 for a trial.
         repeat: 1 for the first one; 0 was the warm-up and counts for nothing.
         figures: By name, the unit last.
@@ -38,7 +38,7 @@ class Summary:
 
     Attributes:
         contender: Key of the contender.
-        title: What people read.
+        title: Name in reports.
         size_bytes: Length of each value.
         figures: Median, least and greatest by name.
         ratio: Speed over the peer's of the same repeat; None without a peer.
@@ -67,11 +67,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All results of one plan.
+    """All results of a plan; fields that a plan has too are those of `Plan`.
 
     Attributes:
         plan: Name of the plan.
-        machine: Where.
+        machine: The machine of the run.
         records: Records in the topic by size of value in bytes.
         repeats: How often everything was measured.
         batch_bytes: Most bytes of one record batch in the topics.
@@ -82,8 +82,8 @@ class Result:
         core: Output of the script that times the pure decisions; None when it was not run.
         trials: All runs of trials.
         figures: Of trials: by kind, by title of the trial, by name of the figure.
-        about: What the reader has to know of the plan.
-        compared: Whom the ratios of speed are to.
+        about: See `Plan`.
+        compared: See `Plan`.
     """
 
     plan: str
@@ -110,7 +110,7 @@ def make_result(
     complete: bool,
     core: str | None = None,
 ) -> Result:
-    """The result that the runs of a plan make."""
+    """Makes the result of the runs of a plan."""
     return Result(
         plan=plan.name,
         machine=machine,
@@ -140,7 +140,7 @@ def summarize(plan: Plan, runs: Sequence[Run]) -> list[Summary]:
                     contender=contender.key,
                     title=contender.title,
                     size_bytes=size_bytes,
-                    figures=_spreads(own),
+                    figures=spreads([run.figures for run in own]),
                     ratio=spread_of(_ratios(plan, runs, own, "records_per_s")),
                     repeated=round(sum(run.figures.get("repeated_records", 0) for run in own)),
                 )
@@ -154,7 +154,7 @@ def figures_of(plan: Plan, runs: Sequence[Run]) -> dict[str, dict[str, Figures]]
     for trial in plan.trials:
         own = _counted(runs, (trial.key,))
         if own:
-            found.setdefault(str(trial.kind), {})[trial.title] = _spreads(own)
+            found.setdefault(str(trial.kind), {})[trial.title] = spreads([r.figures for r in own])
     return found
 
 
@@ -163,24 +163,21 @@ def judge(plan: Plan, runs: Sequence[Run]) -> list[Verdict]:
 
     Targets without a figure (a size that was not run) are left out.
     """
-    return [
-        _verdict(target, measured)
-        for target in plan.targets
-        if (measured := spread_of(_judged(plan, runs, target))) is not None
-    ]
-
-
-def _judged(plan: Plan, runs: Sequence[Run], target: Target) -> list[float]:
-    own = _counted(runs, target.keys, target.size_bytes)
-    if target.against_peer:
-        return _ratios(plan, runs, own, target.figure)
-    return [run.figures[target.figure] for run in own if target.figure in run.figures]
-
-
-def _verdict(target: Target, measured: Spread) -> Verdict:
-    median, bound = measured.median, target.bound
-    passed = median >= bound if target.at_least else median <= bound
-    return Verdict(target.title, target.at_least, bound, measured, passed, target.unit)
+    verdicts = []
+    for target in plan.targets:
+        own = _counted(runs, target.keys, target.size_bytes)
+        if target.against_peer:
+            values = _ratios(plan, runs, own, target.figure)
+        else:
+            values = [run.figures[target.figure] for run in own if target.figure in run.figures]
+        measured = spread_of(values)
+        if measured is not None:
+            median, bound = measured.median, target.bound
+            passed = median >= bound if target.at_least else median <= bound
+            verdicts.append(
+                Verdict(target.title, target.at_least, bound, measured, passed, target.unit)
+            )
+    return verdicts
 
 
 def _counted(runs: Iterable[Run], keys: Sequence[str], size_bytes: int | None = None) -> list[Run]:
@@ -191,18 +188,13 @@ def _counted(runs: Iterable[Run], keys: Sequence[str], size_bytes: int | None = 
     ]
 
 
-def _spreads(runs: Sequence[Run]) -> dict[str, Spread]:
-    return spreads([run.figures for run in runs])
-
-
 def _ratios(plan: Plan, runs: Sequence[Run], own: Sequence[Run], figure: str) -> list[float]:
     """A contender's figure over its peer's; empty without a run or a peer."""
     peers = {each.key: each.peer for each in plan.contenders}
     if not own or (peer := peers[own[0].key]) is None:
         return []
-    theirs = _counted(runs, (peer,), own[0].size_bytes)
-    return ratios(_by_repeat(own, figure), _by_repeat(theirs, figure))
-
-
-def _by_repeat(runs: Sequence[Run], figure: str) -> dict[int, float]:
-    return {run.repeat: run.figures[figure] for run in runs}
+    own_figures, peers_figures = (
+        {run.repeat: run.figures[figure] for run in each}
+        for each in (own, _counted(runs, (peer,), own[0].size_bytes))
+    )
+    return ratios(own_figures, peers_figures)

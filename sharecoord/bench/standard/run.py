@@ -11,16 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from sharecoord.bench.cluster import Cluster, open_cluster, say
+from sharecoord.bench.cluster import Cluster, begin, open_cluster, say
 from sharecoord.bench.engine.cell import TopicKey
 from sharecoord.bench.engine.figures import Trial
 from sharecoord.bench.engine.trial import SETTLE_S, Trials
 from sharecoord.bench.errors import BenchError
-from sharecoord.bench.machine import ROOT, Machine, describe_machine
-from sharecoord.bench.output import output_directory
+from sharecoord.bench.machine import ROOT, Machine
 from sharecoord.bench.procfs import check_procfs
-from sharecoord.bench.standard import recovery, restart
-from sharecoord.bench.standard.commits import measure_commits
 from sharecoord.bench.standard.plans import (
     ALL,
     PLANS,
@@ -34,13 +31,20 @@ from sharecoord.bench.standard.plans import (
 )
 from sharecoord.bench.standard.report import markdown, write_report
 from sharecoord.bench.standard.results import Result, Run, make_result
-from sharecoord.devenv.maven import DEFAULT_VERSION
+from sharecoord.bench.standard.trials import (
+    RECOVERY_VALUE_BYTES,
+    RESTART_VALUE_BYTES,
+    measure_commits,
+    measure_recovery,
+    measure_restart,
+)
+from sharecoord.bench.text import output_directory
 from sharecoord.devenv.stores import Stores
 
 CORE_SCRIPT: Final = Path("tests", "perf", "core_speed.py")
 CORE_TIMEOUT_S: Final = 300.0
 _LEAST_SHARE: Final = 0.5
-"""Of the records of a topic; eight tenths lie in the window when all arrive."""
+"""Least part of a topic's records in a window; eight tenths lie in it when all arrive."""
 
 
 def run(
@@ -75,9 +79,7 @@ def run(
     directory = output_directory(output)
     missed = False
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sharecoord-bench-")))
-        # Before the broker starts: the load average is to be that of other people's work.
-        machine = describe_machine(kafka=kafka or DEFAULT_VERSION, store_directory=scratch)
+        scratch, machine = begin(stack, kafka)
         say(f"load average {machine.load_average[0]:.2f} on {machine.cores} cores")
         cluster = open_cluster(stack, kafka, say=say)
         stores = Stores(stack, scratch)
@@ -141,7 +143,7 @@ class Course:
                 yield self._store_run(stack, store_trial, repeat)
 
     def _store_run(self, stack: ExitStack, trial: StoreTrial, repeat: int) -> Run:
-        """One trial with a fresh store, and a fresh coordinator where it needs one."""
+        """Makes a trial with a fresh store, and a fresh coordinator where it needs one."""
         load_average = os.getloadavg()[0]
         with (
             self._stores.fresh(trial.store) as url,
@@ -161,23 +163,25 @@ class Course:
             )
         address = self._cluster.bootstrap_servers
         if trial.kind is TrialKind.RECOVERY:
-            key = TopicKey(trial.partitions, recovery.VALUE_BYTES, None)
+            key = TopicKey(trial.partitions, RECOVERY_VALUE_BYTES, None)
             topic = self._trials.topic(stack, key, trial.partitions * (trial.ranges + 1), say)
-            return recovery.measure_recovery(
+            return measure_recovery(
                 url, trial, bootstrap_servers=address, topic=topic, directory=directory
             )
-        key = TopicKey(1, restart.VALUE_BYTES, None)
-        return restart.measure_restart(
+        topic = self._trials.topic(
+            stack, TopicKey(1, RESTART_VALUE_BYTES, None), trial.records, say
+        )
+        return measure_restart(
             url,
             bootstrap_servers=address,
-            topic=self._trials.topic(stack, key, trial.records, say),
+            topic=topic,
             records=trial.records,
             directory=directory,
         )
 
 
 def _check_arrived(step: Step, trial: Trial, deadline_s: float) -> None:
-    """BenchError when the window ended because time was over, not with the last tenth."""
+    """Raises BenchError when the window ended because time was over, not with the last tenth."""
     (arrived,) = trial.per_consumer
     if arrived < step.records * _LEAST_SHARE:
         raise BenchError(
@@ -195,7 +199,7 @@ def _progress(step: Step, trial: Trial) -> str:
 
 
 def core_figures(root: Path) -> str | None:
-    """What the script that times the pure decisions prints; None when it is not installed."""
+    """The output of the script that times the pure decisions; None when it is not installed."""
     if not (root / CORE_SCRIPT).is_file():
         return None
     say(f"running {CORE_SCRIPT}")

@@ -18,10 +18,9 @@ _STOP_S: Final = 30.0
 
 
 class Pace:
-    """Holds a loop back to a rate."""
+    """Holds a loop back to a rate, from `now_s` on."""
 
     def __init__(self, records_per_s: float, now_s: float) -> None:
-        """Begins now."""
         self._each_s = 1 / records_per_s
         self._next_s = now_s
 
@@ -32,7 +31,7 @@ class Pace:
 
 
 class Taker:
-    """One member with implicit acknowledgement."""
+    """A member with implicit acknowledgement."""
 
     def __init__(self, address: str, group: str, topic: str) -> None:
         """Starts nothing."""
@@ -42,12 +41,12 @@ class Taker:
         self._thread = threading.Thread(target=self._run, name="taker", daemon=True)
         self._failure: Exception | None = None
         self.pace: Pace | None = None
-        """None = as fast as it can."""
+        """None: the member takes records as fast as it can."""
         self.records = 0
         self.arrivals_s: list[float] = []
-        """When records came, one time per poll, on the monotonic clock."""
+        """Moments at which records came, one per poll, on the monotonic clock."""
         self.first_s: dict[int, float] = {}
-        """When the first record of a partition came."""
+        """Moment of the first record of each partition."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -65,11 +64,7 @@ class Taker:
             raise BenchError(f"the member ended: {self._failure!r}") from self._failure
 
     def wait_for(self, records: int, deadline_s: float) -> None:
-        """Waits until the member was given `records` records in all.
-
-        Raises:
-            BenchError: It took longer, or the member could not go on.
-        """
+        """Waits until the member was given `records` records in all; BenchError when late."""
         end_s = time.monotonic() + deadline_s
         while self.records < records:
             self.check()

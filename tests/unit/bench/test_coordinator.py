@@ -100,6 +100,9 @@ def test_it_is_quiet_and_its_metrics_are_where_they_are_looked_for(tmp_path: Pat
     assert settings["group.share.x"] == "1"
 
 
+COORDINATOR: Any = SimpleNamespace(address="h:1", rss_mb=100.0)
+
+
 class Admin:
     """Members join one by one with each look."""
 
@@ -135,14 +138,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_a_group_is_joined_when_all_its_members_are_there(clock: SimpleNamespace) -> None:
-    watch = JoinWatch("h:1", "g", 2)
+    watch = JoinWatch(COORDINATOR, "g", 2)
     assert not watch.look()  # one member
     assert not watch.look()  # asked a moment ago
     before = watch.joined_ns
     assert before is None
     clock.s += 0.05
     assert watch.look()
-    assert watch.joined_ns == 100_050_000_000
+    assert (watch.joined_ns, watch.rss_mb) == (100_050_000_000, 100.0)
     clock.s += 9
     assert watch.look()
     assert watch.joined_ns == 100_050_000_000
@@ -156,7 +159,7 @@ def test_a_group_is_joined_when_all_its_members_are_there(clock: SimpleNamespace
 def test_looking_takes_a_twentieth_of_the_time_but_is_never_late(
     clock: SimpleNamespace, answer_s: float, pause_s: float
 ) -> None:
-    watch = JoinWatch("h:1", "g", 99)
+    watch = JoinWatch(COORDINATOR, "g", 99)
     slow: Any = watch._admin
     quick = slow.describe_groups
 
@@ -179,7 +182,7 @@ def test_looking_takes_a_twentieth_of_the_time_but_is_never_late(
 def test_no_answer_while_many_join_means_not_yet(
     clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = JoinWatch("h:1", "g", 1)
+    watch = JoinWatch(COORDINATOR, "g", 1)
     with monkeypatch.context() as busy:
         busy.setattr(Admin, "error", AdminError("cancelled"))
         assert not watch.look()
@@ -192,4 +195,4 @@ def test_a_coordinator_that_does_not_describe_is_an_error(
 ) -> None:
     monkeypatch.setattr(Admin, "error", AdminError("no answer"))
     with pytest.raises(BenchError, match="does not describe g: no answer"):
-        JoinWatch("h:1", "g", 1)
+        JoinWatch(COORDINATOR, "g", 1)

@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 
-from sharecoord.bench.standard.commits import rate_of
 from sharecoord.bench.standard.plans import (
     ALL,
     PLANS,
@@ -17,9 +16,9 @@ from sharecoord.bench.standard.plans import (
     restart_plan,
     stores_plan,
 )
-from sharecoord.bench.standard.recovery import recovery_figures
 from sharecoord.bench.standard.results import Run, figures_of, judge
 from sharecoord.bench.standard.taker import POLL_S, Pace
+from sharecoord.bench.standard.trials import rate_of, recovery_figures
 from sharecoord.bench.text import Spread
 from sharecoord.devenv.stores import StoreKind
 from sharecoord.errors import InvalidConfigError

@@ -15,9 +15,8 @@ from sharecoord_sdk import AcknowledgeType
 
 from sharecoord.bench.capacity import trials
 from sharecoord.bench.capacity.counted import Written, counting_connection, program, read_written
-from sharecoord.bench.capacity.disk import measure_disk
 from sharecoord.bench.capacity.figures import Pattern
-from sharecoord.bench.capacity.trials import finish, record_figures, worker_figures
+from sharecoord.bench.capacity.trials import finish, measure_disk, record_figures, worker_figures
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.text import Spread
 

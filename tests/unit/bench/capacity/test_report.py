@@ -21,7 +21,7 @@ from sharecoord.bench.capacity.report import (
     check_page,
     markdown,
     update_page,
-    write_result,
+    write_tables,
 )
 from sharecoord.bench.capacity.sizing import size
 from sharecoord.errors import InvalidConfigError
@@ -82,7 +82,7 @@ def test_a_busy_machine_is_said_aloud() -> None:
 
 def test_the_folder_has_all_figures(tmp_path: Path) -> None:
     result = make_result()
-    write_result(result, tmp_path)
+    write_tables(result, tmp_path)
     stored = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     assert (stored["format"], stored["mode"], stored["complete"]) == (1, "capacity", True)
     assert stored["records"][1]["cpu_us"]["coordinator"]["median"] == 3.0

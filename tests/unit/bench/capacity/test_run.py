@@ -184,6 +184,6 @@ def test_extents_are_what_the_drivers_take() -> None:
 
 def test_a_full_run_fits_into_ten_minutes() -> None:
     result = CapacityResult(MACHINE, FULL)
-    by = Measurements(Cluster("h:1", None, "h:1"), Path(), FULL)
+    by = Measurements(Cluster("h:1"), Path(), FULL)
     todo = list(course.steps(result, list(Section), by, Path()))  # type: ignore[arg-type]
     assert sum(step.expected_s for step in todo) < 600

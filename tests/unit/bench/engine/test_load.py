@@ -237,7 +237,7 @@ def make_fleet(directory: Path, cell: Cell) -> Fleet:
 
 def test_a_fleet_runs_all_consumers_and_gathers_their_samples(tmp_path: Path) -> None:
     with make_fleet(tmp_path, Cell(Consumer.NONE, consumers=3, work_ms=1.0)) as fleet:
-        assert fleet.size == 2
+        assert len(fleet._processes) == 2
         fleet.wait_ready()
         fleet.check()
         eventually(lambda: fleet.board.total >= 20, deadline_s=30.0)

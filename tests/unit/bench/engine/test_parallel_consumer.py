@@ -216,6 +216,6 @@ def test_a_driver_that_fails_says_why_in_a_line(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("java_peer")
 def test_a_fleet_quotes_a_driver_that_fails(tmp_path: Path) -> None:
     fleet = Fleet(LoadJob(PEER, "no address", "g", "t", per_record=True), tmp_path, per_process=2)
-    assert fleet.size == 2
+    assert len(fleet._processes) == 2
     with fleet, pytest.raises(BenchError, match=r"a load process ended: .*bootstrap.servers"):
         fleet.wait_ready()

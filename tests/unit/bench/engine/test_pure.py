@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sharecoord.bench.engine.cell import TopicKey
-from sharecoord.bench.engine.search import search_max_rate
 from sharecoord.bench.engine.send import due_ns, routes
 from sharecoord.bench.engine.stats import fairness, percentile, percentiles
+from sharecoord.bench.engine.trial import search_max_rate
 from sharecoord.bench.engine.work import Distribution, work_times_s, zipf_keys
 
 DRAWS = 8_192
@@ -129,22 +129,22 @@ def test_fairness_of_shares() -> None:
 
 @pytest.mark.parametrize("limit", [100.0, 101.0, 5_000.0, 99_000.0])
 def test_the_search_closes_in_on_the_limit(limit: float) -> None:
-    found = search_max_rate(lambda rate: rate <= limit, 100.0, 100_000.0, 16)
-    assert found.rate <= limit
-    assert limit / found.rate < 1.03
-    assert len(found.probes) <= 16
+    found, probes = search_max_rate(lambda rate: rate <= limit, 100.0, 100_000.0, 16)
+    assert found <= limit
+    assert limit / found < 1.03
+    assert len(probes) <= 16
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_the_search_takes_no_more_steps_than_allowed(steps: int) -> None:
-    found = search_max_rate(lambda rate: rate <= 3_000, 100.0, 100_000.0, steps)
-    assert len(found.probes) == steps
-    assert 100 <= found.rate <= 3_000
-    assert all(held == (rate <= 3_000) for rate, held in found.probes)
+    found, probes = search_max_rate(lambda rate: rate <= 3_000, 100.0, 100_000.0, steps)
+    assert len(probes) == steps
+    assert 100 <= found <= 3_000
+    assert all(held == (rate <= 3_000) for rate, held in probes)
 
 
 def test_a_limit_outside_of_the_range_is_seen() -> None:
-    above = search_max_rate(lambda _: True, 100.0, 1_000.0, 8)
-    assert (above.rate, len(above.probes)) == (1_000, 2)
-    below = search_max_rate(lambda _: False, 100.0, 1_000.0, 8)
-    assert (below.rate, len(below.probes)) == (0, 1)
+    above, probes = search_max_rate(lambda _: True, 100.0, 1_000.0, 8)
+    assert (above, len(probes)) == (1_000, 2)
+    below, probes = search_max_rate(lambda _: False, 100.0, 1_000.0, 8)
+    assert (below, len(probes)) == (0, 1)

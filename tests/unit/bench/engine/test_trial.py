@@ -18,7 +18,7 @@ from sharecoord.bench.engine.figures import Interval
 from sharecoord.bench.engine.samples import Samples
 from sharecoord.bench.engine.send import due_ns
 from sharecoord.bench.engine.settings import Settings
-from sharecoord.bench.engine.stage import Joins, Server, Stage
+from sharecoord.bench.engine.stage import Server, Stage
 from sharecoord.bench.engine.trial import Trials, first_due, missing_ns
 from sharecoord.bench.errors import BenchError
 from sharecoord.devenv.stores import Stores
@@ -29,7 +29,7 @@ Steady = tuple[dict[str, float], Samples, Interval]
 
 def trials(settings: Settings, tmp_path: Path) -> Trials:
     stores = Stores(ExitStack(), tmp_path)
-    return Trials(settings, Cluster("h:1", None, "h:1"), tmp_path, stores=stores)
+    return Trials(settings, Cluster("h:1"), tmp_path, stores=stores)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_group_that_gets_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(stage, "FIRST_RECORD_S", -1.0)
     idle: Any = Idle()
     with pytest.raises(BenchError, match="no record was handled within"):
-        Stage(Cluster("h:1", None, "h:1"), Server("h:1", "g"), idle).first_record()
+        Stage(Cluster("h:1"), Server("h:1", "g"), idle).first_record()
 
 
 class Coordinator:
@@ -120,22 +120,25 @@ class LateJoin:
 
     looks = 0
     joined_ns: int | None = None
+    rss_mb = 0.0
+
+    def __init__(self, members: int) -> None:
+        self.members = members
 
     def look(self) -> bool:
         self.looks += 1
         if self.looks == 2:
-            self.joined_ns = 3_500 * MS
+            self.joined_ns, self.rss_mb = 3_500 * MS, 100.0
         return self.joined_ns is not None
 
 
-def staged(members: int, broker_pid: int | None = None) -> tuple[Stage, Any, Joins]:
+def staged(members: int, broker_pid: int | None = None) -> tuple[Stage, Any, LateJoin]:
     """A stage, its coordinator, and the watch on its members."""
     coordinator: Any = Coordinator()
-    watch: Any = LateJoin()
-    joins = Joins(watch, coordinator, members)
+    joins: Any = LateJoin(members)
     server = Server("h:1", "g", coordinator, idle_rss_mb=80.0, idle_written_bytes=0)
     fleet: Any = SimpleNamespace(board=SimpleNamespace(began_ns=3_000 * MS), cpu_s=lambda: 7.0)
-    made = Stage(Cluster("h:1", broker_pid, "h:1"), server, fleet, joins=joins, settle_s=0.01)
+    made = Stage(Cluster("h:1", broker_pid), server, fleet, joins=joins, settle_s=0.01)
     return made, coordinator, joins
 
 
@@ -147,7 +150,6 @@ def test_a_coordinator_has_figures_of_its_own() -> None:
     joins.look()
     joins.look()
     coordinator.rss_mb = 500.0  # what comes after the joins is not the members'
-    joins.look()
     assert found.own_figures()["joined_s"] == 0.5
     assert found.member_figures() == {"member_kb": 1000.0}
 
@@ -181,25 +183,22 @@ def test_every_consumer_of_a_cell_is_waited_for(
     found, server = trials(Settings(), tmp_path), staged(1)[0].server
     cell = Cell(Consumer.SHARECOORD, consumers=30, parallelism="continuous:4")
     with ExitStack() as stack:
-        joins = found._watch_joins(stack, cell, server)
-        assert joins is not None
-        assert joins.members == 30
+        assert found._watch_joins(stack, cell, server) is not None
         assert found._watch_joins(stack, cell, Server("h:1", "g")) is None
         assert not closed
-    assert (asked, closed) == ([("h:1", "g", 30)], [True])
+    assert (asked, closed) == ([(server.coordinator, "g", 30)], [True])
 
 
 def test_few_members_are_not_told_from_the_first_connection() -> None:
     found, _, joins = staged(9)
     joins.look()
     joins.look()
-    assert joins.rss_mb == 100
     assert found.member_figures() == {}
 
 
 def test_peers_have_none_of_these() -> None:
     fleet: Any = SimpleNamespace(cpu_s=lambda: 7.0)
-    found = Stage(Cluster("h:1", None, "h:1"), Server("h:1", "g"), fleet, settle_s=0.01)
+    found = Stage(Cluster("h:1"), Server("h:1", "g"), fleet, settle_s=0.01)
     assert (found.own_figures(), found.settled_figures(), found.member_figures()) == ({}, {}, {})
     reading = found.read()
     assert (reading.counters, reading.written_bytes) == (None, None)
