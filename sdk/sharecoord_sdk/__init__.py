@@ -33,9 +33,9 @@ from ._core.records import (
     AcknowledgeType,
     Message,
     Messages,
+    ThrottleEvent,
     TopicPartition,
 )
-from ._core.throttle import ThrottleEvent
 from ._sync.consumer import ShareConsumer
 from ._sync.deserializing import DeserializingShareConsumer
 from ._version import __version__
@@ -77,9 +77,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What `worker` has, when it is asked for: `python -m sharecoord_sdk.worker` runs that module.
+    """The names of `worker`, imported when they are asked for.
 
-    Imported before, it would be there twice.
+    `python -m sharecoord_sdk.worker` runs that module; imported before, it would be there twice.
     """
     if name == "worker" or name in __all__:
         module = import_module(".worker", __name__)

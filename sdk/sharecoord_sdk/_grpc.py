@@ -53,7 +53,6 @@ _OPTIONS: Final = (
 
 
 def encode(request: service_pb.ConsumeRequest) -> bytes:
-    """A message for the coordinator."""
     return request.SerializeToString()
 
 
@@ -65,7 +64,6 @@ def open_channel(address: str, tls: TlsConfig | None) -> grpc.Channel:
 
 
 def open_aio_channel(address: str, tls: TlsConfig | None) -> aio.Channel:
-    """A channel of the asyncio stack."""
     if tls is None:
         return aio.insecure_channel(address, options=_OPTIONS)
     return aio.secure_channel(address, _credentials(tls), options=_OPTIONS)
@@ -96,7 +94,7 @@ def authorization(sasl: SaslConfig) -> list[tuple[str, str]]:
 
 
 def failure_of(error: BaseException) -> StreamFailure:
-    """How a stream ended, out of grpc's error."""
+    """The end of a stream, from grpc's error."""
     if not isinstance(error, grpc.RpcError):
         return StreamFailure("UNKNOWN", f"{type(error).__name__}: {error}")
     call = cast("Any", error)

@@ -84,7 +84,7 @@ class Mapper:
         """A message as a value: of this class, or (else) its only field of this type.
 
         Raises:
-            ValueError: An enum or a oneof is not set, or a key stands there twice; it is named.
+            ValueError: An enum or a oneof is not set, or a key is given twice; it is named.
         """
         if hint is types.NoneType:
             return hint()
@@ -112,7 +112,7 @@ class Mapper:
         return kind(**self.read_fields(kind, _hints(kind), message))
 
     def _reader(self, hint: Any, descriptor: _Descriptor, name: str) -> _Get | None:
-        """What reads the value of a name from a message, or from the messages within it."""
+        """The function that reads a named value from a message, or from the messages within it."""
         fields = descriptor.fields_by_name
         field: _Field = fields.get(name)
         if name == "error" and "error_reason" in fields:
@@ -200,7 +200,7 @@ class Mapper:
         return _filled(kind, {name: self._wire(fields[name], v) for name, v in values.items()})
 
     def answer(self, kind: type[M], value: Any) -> M:
-        """A message that says a value; one that is no dataclass is its only field."""
+        """The message for a value; a value that is no dataclass is the message's only field."""
         fields = kind.DESCRIPTOR.fields
         if value is None or not fields:
             return kind()
@@ -232,7 +232,7 @@ class Mapper:
         return _filled(message, found)
 
     def _getter(self, kind: Any, field: _Field) -> _Get | None:
-        """What gives a field its value: an attribute, or that of a part, or the value itself."""
+        """The function that finds a field's value: an attribute, a part's, or the value itself."""
         if field.name in ("error_reason", "error_message"):
             return partial(_error_field, field.name)
         name, hints = self._attributes.get(kind, {}).get(field.name, field.name), _hints(kind)
@@ -311,7 +311,6 @@ def _with_error(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _member_of(kind: Any, number: int, field: _Field) -> Any:
-    """The member of an enum."""
     name = _names_of(field.enum_type).get(number, "")
     if name in kind.__members__:
         return kind[name]
@@ -322,13 +321,11 @@ def _member_of(kind: Any, number: int, field: _Field) -> Any:
 
 
 def _is_record(hint: Any) -> bool:
-    """Whether a type has named parts."""
     return isinstance(hint, type) and (dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"))
 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """The parts of a dataclass or NamedTuple."""
     hints = typing.get_type_hints(kind)
     if dataclasses.is_dataclass(kind):
         return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
@@ -336,7 +333,6 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _some(hint: Any) -> Any:
-    """The type without its None."""
     arguments = [each for each in typing.get_args(hint) if each is not types.NoneType]
     return arguments[0] if len(arguments) < len(typing.get_args(hint)) else hint
 

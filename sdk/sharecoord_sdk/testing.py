@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 from ._core.outcomes import Outcome, Reject
 from ._core.records import TIMESTAMP_CREATE_TIME, AcknowledgeType, Message, Messages
 from ._worker.binding import with_values
-from ._worker.calls import Around, Middleware, dressed
+from ._worker.calls import Around, Middleware, wrapped
+from ._worker.failures import FailureRules
 from ._worker.handlers import BATCH_MAX, Handler, read_handler
 from ._worker.options import Backoff, Behaviour, FailureOutcome, RetryFunction, read_result
 from ._worker.threads import Threads, call_plain
-from ._worker.verdicts import Judge
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -142,7 +142,7 @@ async def run_handler_async(
 
 
 def _given(*arguments: Any) -> dict[str, Any]:
-    """Those that were given, by name."""
+    """The arguments that were given, by name."""
     names = ("value", "on_bad_value", "on_error", "retry", "timeout", "middleware")
     defaults = (None, Reject, None, None, None, ())
     found = zip(names, arguments, defaults, strict=True)
@@ -150,7 +150,7 @@ def _given(*arguments: Any) -> dict[str, Any]:
 
 
 class _Run:
-    """One call of a handler."""
+    """A call of a handler."""
 
     def __init__(
         self,
@@ -179,12 +179,10 @@ class _Run:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a worker would call it on a thread and await nothing."""
         is_bare = self._handler.behaviour.timeout_s is None and not self._middleware
         return is_bare and not self._handler.is_async
 
     def plain(self) -> Outcome:
-        """Runs it in this thread."""
         handler = self._handler if self._around is None else self._around(self._handler)
         try:
             result = copy_context().run(call_plain, handler.function, self._argument)
@@ -193,10 +191,10 @@ class _Run:
         return self._returned(result)
 
     async def coroutine(self) -> Outcome:
-        """Runs it with what is around it."""
+        """Runs the handler with its layers."""
         threads = Threads(1, lambda: _tell(threads))
         name = self._handler.topic
-        handler = dressed(
+        handler = wrapped(
             {name: self._handler}, self._middleware, threads, _given_up, self._around
         )[name]
         try:
@@ -225,8 +223,8 @@ class _Run:
         if error is None:
             return Outcome(AcknowledgeType.ACCEPT)
         # In the middle of the jitter.
-        judge = Judge(lambda: 0.5, lambda _, text, raised: _log.error(text, exc_info=raised))
-        said = judge.word(self._handler, self._messages[at], error)
+        rules = FailureRules(lambda: 0.5, lambda _, text, raised: _log.error(text, exc_info=raised))
+        said = rules.settlement(self._handler, self._messages[at], error)
         raised = error if isinstance(error, Exception) else None
         return Outcome(AcknowledgeType(said.kind), said.delay_ms, said.reason, raised)
 
@@ -267,5 +265,4 @@ def _tell(threads: Threads) -> None:
             job.tell()
 
 
-def _given_up(handler: Handler, argument: object) -> None:
-    """Its thread goes on; nobody waits for it."""
+def _given_up(handler: Handler, argument: object) -> None: ...

@@ -32,8 +32,9 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from ._core.deserializing import MessageField, SerializationContext
 from ._core.records import Message
-from ._values.errors import BadValueError, UnreadableTypeError
 from ._values.plain import (
+    BadValueError,
+    UnreadableTypeError,
     converter,
     is_pydantic,
     name_of,
@@ -94,7 +95,7 @@ def value_reader(hint: Any) -> ValueReader:
 
 
 def _is_function(hint: Any) -> bool:
-    """Whether it reads bytes itself; forms of `typing` (Never, a NewType) can be called, too."""
+    """Whether it reads bytes itself; forms of `typing` (Never, a NewType) are callable, too."""
     is_form = type(hint).__module__ == "typing"
     return (
         callable(hint)
@@ -194,7 +195,7 @@ def _with_callable(function: Callable[..., Any]) -> ValueReader:
 
 
 def _in_context(function: Callable[..., Any]) -> _Read:
-    """Calls with the bytes alone, or also with topic and headers, as the function takes it."""
+    """Calls the function with the bytes alone, or also with topic and headers."""
     if not _takes_two(function):
         return lambda data, _: function(data)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from sharecoord_sdk._messages import Mapper
-from sharecoord_sdk._proto import (
-    admin_service_pb2,
+from sharecoord_sdk._proto import admin_service_pb2, share_service_pb2, share_types_pb2
+
+from ._proto import (
     admin_service_pb2_grpc,
     peer_service_pb2,
     peer_service_pb2_grpc,
-    share_service_pb2,
     share_service_pb2_grpc,
-    share_types_pb2,
 )
 
 PROTOCOL_VERSION = 1

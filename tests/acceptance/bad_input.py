@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Self
 import grpc
 from sharecoord_sdk import Message, ShareConsumer
 from sharecoord_sdk._proto import share_service_pb2 as pb
-from sharecoord_sdk._proto import share_service_pb2_grpc as rpc
 from sharecoord_sdk._proto import share_types_pb2 as types
 
 from sharecoord.config.sources import ENVIRONMENT_PREFIX
 from sharecoord.devenv.coordinator import CoordinatorProcess
+from sharecoord.wire import share_service_pb2_grpc as rpc
 from tests.support import eventually, unique_name
 
 ERROR = "sharecoord: error: "

@@ -20,7 +20,6 @@ from typing import Any
 import grpc
 import pytest
 from sharecoord_sdk import ShareConsumer
-from sharecoord_sdk._proto import share_service_pb2_grpc as rpc
 from sharecoord_sdk.admin import AdminClient
 
 from sharecoord.config.group import GroupConfig
@@ -29,6 +28,7 @@ from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from sharecoord.testing.harness import running
 from sharecoord.testing.virtual_time import virtual
+from sharecoord.wire import share_service_pb2_grpc as rpc
 from tests.acceptance.bad_input import Member, acknowledged, exceptions
 from tests.acceptance.chaos.crew import ROOT
 from tests.acceptance.chaos.fixtures import broker, everybody_is_up, scene

@@ -20,12 +20,12 @@ from sharecoord_sdk import (
     TopicPartition,
 )
 from sharecoord_sdk._proto import share_service_pb2 as pb
-from sharecoord_sdk._proto import share_service_pb2_grpc as rpc
 from sharecoord_sdk._proto import share_types_pb2 as types
 from sharecoord_sdk.admin import AdminClient
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
+from sharecoord.wire import share_service_pb2_grpc as rpc
 from tests.support import KafkaUnderTest, eventually, unique_name
 
 from .bad_input import (

@@ -11,7 +11,6 @@ from pathlib import Path
 import grpc
 import psutil  # type: ignore[import-untyped]
 import pytest
-from sharecoord_sdk._proto import share_service_pb2_grpc as rpc
 from sharecoord_sdk._proto import share_types_pb2 as types
 
 from sharecoord.core.states import RecordState
@@ -19,6 +18,7 @@ from sharecoord.demo.window_view import read_window
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
+from sharecoord.wire import share_service_pb2_grpc as rpc
 from tests.acceptance.bad_input import Member, acknowledged, exceptions
 from tests.acceptance.chaos.fixtures import broker, everybody_is_up, scene
 from tests.acceptance.chaos.scene import FAST_SETTINGS, Scene, configure, let_pass

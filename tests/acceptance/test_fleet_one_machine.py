@@ -13,10 +13,10 @@ from pathlib import Path
 import grpc
 import psutil  # type: ignore[import-untyped]
 import pytest
-from sharecoord_sdk._proto import share_service_pb2_grpc as rpc
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.processes import LOOPBACK, free_ports
+from sharecoord.wire import share_service_pb2_grpc as rpc
 from tests.acceptance.bad_input import Member, refusal_of, refused
 from tests.acceptance.chaos.crew import Crew
 from tests.acceptance.chaos.fleet import BUSY_S, DRAIN_MAX_S, FleetScene, fleet, goes_on

@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sharecoord_sdk._proto import admin_service_pb2 as admin_pb
 from sharecoord_sdk._proto import share_service_pb2 as pb
-from sharecoord_sdk._proto import share_service_pb2_grpc as rpc
 from sharecoord_sdk._proto import share_types_pb2 as share_types
 
 from sharecoord.devenv.broker import KafkaBroker
+from sharecoord.wire import share_service_pb2_grpc as rpc
 from tests.acceptance.bad_input import Member, acknowledged, join_message, refusal
 from tests.acceptance.chaos.arena import Arena, a_join, bystanding, serving, watched
 from tests.acceptance.chaos.crew import Crew

@@ -17,13 +17,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from sharecoord_sdk import AdminClient, AsyncShareConsumer, Message, ShareConsumer
 from sharecoord_sdk._proto import share_service_pb2 as service
-from sharecoord_sdk._proto import share_service_pb2_grpc as service_grpc
 from sharecoord_sdk._proto import share_types_pb2 as types
 from sharecoord_sdk.admin import InFlightRange, RecordState
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.processes import LOOPBACK, free_ports
 from sharecoord.devenv.topics import Topics
+from sharecoord.wire import share_service_pb2_grpc as service_grpc
 from tests.support import KafkaUnderTest, eventually, unique_name
 
 TopicFactory = Callable[..., str]

@@ -15,8 +15,9 @@ from typing import Any
 
 import grpc
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
-from sharecoord_sdk._proto import share_service_pb2_grpc as service_grpc
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
+
+from sharecoord.wire import share_service_pb2_grpc as service_grpc
 
 PATIENCE_S = 10.0
 TOPIC_ID = b"t" * 16

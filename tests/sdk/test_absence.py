@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sharecoord_sdk import KafkaError
-from sharecoord_sdk._core.absence import no_coordinator
+from sharecoord_sdk._core.notices import no_coordinator
 from sharecoord_sdk._core.status import StreamFailure, describe
 
 REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from sharecoord_sdk import Message, Worker
 from sharecoord_sdk._core.columns import Columns, PartitionKey
-from sharecoord_sdk._core.delivery_id import delivery_id_of
 from sharecoord_sdk._core.errors import IllegalStateException
 from sharecoord_sdk._core.records import ReceivedMessage
 from sharecoord_sdk._proto import share_service_pb2 as share_pb
@@ -22,6 +21,7 @@ from sharecoord_sdk.contrib.sqlalchemy import (
     AlreadySettledError,
     RelayReport,
 )
+from sharecoord_sdk.contrib.sqlalchemy._outbox import delivery_id_of
 from sharecoord_sdk.testing import make_message, make_messages, run_handler
 from sqlalchemy import Connection, Engine, create_engine, insert, select, text
 from sqlalchemy.ext.asyncio import create_async_engine

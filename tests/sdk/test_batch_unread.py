@@ -370,7 +370,7 @@ def test_what_follows_one_that_is_to_come_again_goes_back_unseen(ordering: str) 
     back = (3, 5, 6) if ordering == "key" else (2, 3, 4, 5, 6)
     accepted = dict.fromkeys(call.seen, "ACCEPT")
     assert kinds(world) == {**accepted, 1: "RELEASE", **dict.fromkeys(back, "RETURN")}
-    assert (world.hands.jobs, world.hands.running, world.hands.waiting) == (0, 0, 0)
+    assert (world.locks.jobs, world.locks.running, world.locks.waiting) == (0, 0, 0)
     world.receive(make_batch([b"7"], keys=[b"a"], base=7, token=3))
     assert world.core.head(world.now) is None, "nothing of the key runs before it is known"
     world.answer()
@@ -420,7 +420,7 @@ def test_what_ends_a_call_from_outside_is_the_outcome_of_what_the_handler_saw() 
     world.core.settle(call.parts, TimeoutError("too long"), world.now)
     world.publish()
     assert kinds(world) == {0: "RELEASE", 1: "REJECT", 2: "RELEASE"}
-    assert (world.hands.jobs, world.hands.running, world.hands.leases) == (0, 0, {})
+    assert (world.locks.jobs, world.locks.running, world.locks.leases) == (0, 0, {})
 
 
 def test_locks_are_renewed_while_the_handler_runs_and_those_that_are_lost_have_no_outcome() -> None:
@@ -435,7 +435,7 @@ def test_locks_are_renewed_while_the_handler_runs_and_those_that_are_lost_have_n
     world.answer(types_pb.PartitionOutcome(partition=place, exceptions=[lost]))
     call.end()
     assert kinds(world) == {0: "ACCEPT", 1: "REJECT", 2: "ACCEPT"}
-    assert (world.hands.jobs, world.hands.running, world.hands.leases) == (0, 0, {})
+    assert (world.locks.jobs, world.locks.running, world.locks.leases) == (0, 0, {})
 
 
 def test_a_breaker_counts_each_record_that_failed_for_what_it_depends_on() -> None:

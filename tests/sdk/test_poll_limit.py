@@ -36,7 +36,7 @@ def test_a_worker_of_more_slots_fills_all_of_them() -> None:
     world = WorkerWorld(concurrency=slots)
     world.join()
     received = 0
-    while world.hands.running < slots:
+    while world.locks.running < slots:
         count = credit_of(world) - received
         assert count > 0, f"{world.hands.running} slots have a record, and none is asked for"
         world.receive(make_batch([b"x"] * count, base=received))

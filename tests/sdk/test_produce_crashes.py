@@ -138,7 +138,7 @@ class World:
             self.now_s += 11
         relay.stop()
 
-    def judge(self) -> None:
+    def rules(self) -> None:
         """Each record that Kafka takes is there once, in order; the others are still here."""
         for topic, values in self.produced.items():
             assert self.broker.values(topic) == values
@@ -187,7 +187,7 @@ def test_a_life_has_all_the_steps(open_world: Open) -> None:
     assert {*(f"before {call}" for call in calls), "statement", "commit"} <= set(life.names)
     assert 100 < len(life.names) < STEPS_MAX
     world.finish()
-    world.judge()
+    world.rules()
 
 
 def test_it_ends_at_each_step(open_world: Open) -> None:
@@ -197,7 +197,7 @@ def test_it_ends_at_each_step(open_world: Open) -> None:
         world, life = open_world(), Life(at)
         world.live(life)
         world.finish()
-        world.judge()
+        world.rules()
     assert at > 100
 
 
@@ -212,7 +212,7 @@ def test_it_ends_again_and_again(open_world: Open, lives: list[int]) -> None:
         world.relay(Life()).run_once()
         world.now_s += 11
     world.finish()
-    world.judge()
+    world.rules()
 
 
 class Process:
@@ -258,7 +258,7 @@ def test_two_stand_still_at_any_two_steps(open_world: Open) -> None:
             for each in (first, second, last):
                 each.go(LOOK_MAX)
                 each.kill()
-            world.judge()
+            world.rules()
             if is_over:
                 break
         if other == 1:
@@ -281,4 +281,4 @@ def test_they_stand_still_anywhere_and_go_on(
         life.kill()
     world.now_s += 11
     world.finish()
-    world.judge()
+    world.rules()

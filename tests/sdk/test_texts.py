@@ -16,7 +16,7 @@ from sharecoord_sdk import (
     TopicPartition,
 )
 from sharecoord_sdk._admin.calls import Call
-from sharecoord_sdk._worker.verdicts import word_of
+from sharecoord_sdk._worker.failures import settlement_of
 from sharecoord_sdk.admin import AdminClient, DeadLetterFilter
 
 from .driver import EXPLICIT, Drivers, joined
@@ -55,7 +55,7 @@ def test_a_reason_is_measured_as_it_is_sent(drivers: Drivers, coordinator: FakeC
 
 @pytest.mark.parametrize("error", [Reject(f"{BAD}\x00"), FileNotFoundError(f"{BAD}\x00")])
 def test_a_workers_reason_is_kept_too(error: Exception) -> None:
-    assert word_of(error).reason.endswith("caf\\udce9\\x00")
+    assert settlement_of(error).reason.endswith("caf\\udce9\\x00")
 
 
 NAMES: dict[str, Callable[[Any], Any]] = {

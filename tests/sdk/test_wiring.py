@@ -16,9 +16,10 @@ import grpc
 import pytest
 from sharecoord_sdk import Backoff, Message, Reject, Worker
 from sharecoord_sdk._proto import admin_service_pb2 as admin_pb
-from sharecoord_sdk._proto import admin_service_pb2_grpc as admin_grpc
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk.worker.__main__ import main
+
+from sharecoord.wire import admin_service_pb2_grpc as admin_grpc
 
 from .fake_coordinator import Ack, FakeCoordinator, Refusal, make_batch
 

@@ -66,7 +66,7 @@ def test_results_go_out_as_ranges_and_each_once() -> None:
     world.publish()
     world.publish()
     assert world.acks()[2:] == [Ack("t", 0, 3, 3, "ACCEPT", 7)]
-    assert world.hands.running == 1
+    assert world.locks.running == 1
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_batch_takes_what_waits_over_spans_and_partitions() -> None:
     ]
     second = world.start_batch()
     assert world.core.head(world.now) is None
-    assert (world.hands.jobs, world.hands.running, world.hands.waiting) == (2, 6, 0)
+    assert (world.locks.jobs, world.locks.running, world.locks.waiting) == (2, 6, 0)
     world.core.settle(first, None)
     world.core.settle(second, Reject("all of it"))
     world.publish()
@@ -222,7 +222,7 @@ def test_rows_that_start_after_a_renewal_are_renewed_by_themselves() -> None:
     renewed = [(ack.first, ack.last) for ack in world.acks() if ack.kind == "RENEW"]
     assert renewed == [(0, 1), (2, 2), (1, 1)]
     world.accept(second, third)
-    assert world.hands.leases == {}
+    assert world.locks.leases == {}
 
 
 def test_what_waited_longer_than_its_lock_goes_back_unseen() -> None:
@@ -230,7 +230,7 @@ def test_what_waited_longer_than_its_lock_goes_back_unseen() -> None:
     world.start()
     world.pass_time(30)
     world.receive(make_batch([b"new"], base=3, token=8))
-    world.hands.jobs = 0
+    world.locks.jobs = 0
     (part,) = world.start()
     assert value_of(part) == b"new"
     world.publish()
@@ -336,7 +336,7 @@ def test_the_result_of_a_lost_lock_is_dropped_and_told() -> None:
     (outcome,) = world.core.take_outcomes()
     assert outcome.error is not None
     assert [list(span.offsets()) for span in outcome.spans] == [[1]]
-    assert (world.hands.running, world.hands.jobs, world.hands.leases) == (0, 0, {})
+    assert (world.locks.running, world.locks.jobs, world.locks.leases) == (0, 0, {})
 
 
 def test_a_result_that_the_coordinator_refuses_is_told() -> None:
@@ -388,7 +388,7 @@ def test_the_join_promises_little_and_grows_while_everything_is_started() -> Non
         received += count
         world.start()
         world.publish()
-    assert world.hands.running == 10_000, "all slots"
+    assert world.locks.running == 10_000, "all slots"
     assert credit_of(world) - received <= 1, "and, with nothing learnt, one that waits"
 
 
@@ -404,12 +404,12 @@ def test_handlers_that_compute_get_no_more_than_they_work_off_soon() -> None:
         assert part is not None
         world.now += 0.001
         world.accept(part)
-        if world.hands.waiting:
-            world.core.demand.computing(world.hands.running)
+        if world.locks.waiting:
+            world.core.demand.computing(world.locks.running)
         if turn % 5 == 0:
             world.publish()
     # 1,000 records per second: 200 in 200 ms.
-    assert 100 <= world.hands.waiting <= 250
+    assert 100 <= world.locks.waiting <= 250
 
 
 def test_full_slots_prefetch_what_is_worked_off_in_the_time() -> None:

@@ -14,7 +14,7 @@ import pytest
 from sharecoord_sdk import KafkaError, KafkaException, Message, Worker
 from sharecoord_sdk._core.columns import IN_FLIGHT
 from sharecoord_sdk._worker import checkpoints, threads
-from sharecoord_sdk._worker.checkpoints import WorkerKeeper
+from sharecoord_sdk._worker.checkpoints import WorkerCheckpoints
 from sharecoord_sdk._worker.core import WorkerCore
 from sharecoord_sdk.testing import make_message, run_handler
 
@@ -144,8 +144,8 @@ def keep_beside(loop: asyncio.AbstractEventLoop) -> BaseException | None:
     core: Any = SimpleNamespace(config=SimpleNamespace(api_timeout_s=0.0))
     columns: Any = SimpleNamespace(states=[IN_FLIGHT], span_at=lambda row: None)
 
-    async def made() -> WorkerKeeper:
-        return WorkerKeeper(core, lambda: None)
+    async def made() -> WorkerCheckpoints:
+        return WorkerCheckpoints(core, lambda: None)
 
     keeper, told = loop.run_until_complete(made()), list[BaseException]()
 

@@ -39,7 +39,7 @@ def send(
 
 def started(world: WorkerWorld) -> list[Part]:
     parts = world.start()
-    assert not (world.hands.startable and world.core.free), "no slot is made for nothing"
+    assert not (world.locks.startable and world.core.free), "no slot is made for nothing"
     return parts
 
 
@@ -70,7 +70,7 @@ def test_records_of_a_key_run_one_at_a_time_in_order_and_other_keys_go_on() -> N
     world.accept(*last)
     world.publish()
     assert world.acks() == [Ack("t", 0, 0, 4, "ACCEPT", 7)]
-    assert (world.hands.waiting, world.hands.running, world.hands.leases) == (0, 0, {})
+    assert (world.locks.waiting, world.locks.running, world.locks.leases) == (0, 0, {})
 
 
 def test_no_key_is_no_order_and_an_empty_key_is_a_key() -> None:
@@ -236,7 +236,7 @@ def test_locks_are_renewed_of_what_runs_alone_and_each_record_in_time() -> None:
     world.pass_time(7.5)
     assert world.acks()[-1] == Ack("t", 0, 1, 1, "RENEW", 7)
     world.accept(second)
-    assert world.hands.leases == {}
+    assert world.locks.leases == {}
 
 
 def test_what_waits_for_its_key_too_long_goes_back_while_its_lock_lasts() -> None:
@@ -249,7 +249,7 @@ def test_what_waits_for_its_key_too_long_goes_back_while_its_lock_lasts() -> Non
     assert Ack("t", 0, 1, 2, "RETURN", 7) in world.acks()
     world.accept(first)
     assert started(world) == []
-    assert world.hands.leases == {}
+    assert world.locks.leases == {}
 
 
 def test_a_drain_hands_back_what_waits_and_lets_run_what_runs() -> None:
@@ -262,7 +262,7 @@ def test_a_drain_hands_back_what_waits_and_lets_run_what_runs() -> None:
     world.accept(first)
     assert started(world) == []
     world.publish()
-    assert world.hands.leases == {}
+    assert world.locks.leases == {}
 
 
 def test_a_batch_has_the_records_of_a_key_in_order_and_no_other_call_has_any_of_them() -> None:
@@ -315,7 +315,7 @@ def test_one_slow_key_is_asked_for_no_more_than_it_works_off_soon() -> None:
         world.pass_time(1.0)
         world.accept(*parts)
         world.publish()
-    assert world.hands.waiting <= 10
+    assert world.locks.waiting <= 10
     returned = [ack for ack in world.acks() if ack.kind == "RETURN"]
     assert sum(ack.last - ack.first + 1 for ack in returned) <= 64, "of the first promise alone"
 

@@ -243,7 +243,7 @@ def test_each_record_of_a_batch_has_its_outcome(result: object) -> None:
         Ack("t", 0, 2, 2, "ACCEPT", 1),
         Ack("t", 0, 3, 3, "REJECT", 1, 0, "bad"),
     ]
-    assert (world.hands.jobs, world.hands.running, world.hands.leases) == (0, 0, {})
+    assert (world.locks.jobs, world.locks.running, world.locks.leases) == (0, 0, {})
 
 
 def test_an_exception_in_the_list_is_as_if_it_had_been_raised_for_its_record() -> None:

@@ -205,9 +205,9 @@ class WorkerMachine(RuleBasedStateMachine):
 
     @invariant()
     def slots_are_bounded(self) -> None:
-        hands: Any = self.world.hands
-        assert hands.jobs == len(self.jobs) <= CONCURRENCY
-        assert hands.running == sum(p.stop - p.start for parts in self.jobs for p in parts)
+        locks: Any = self.world.locks
+        assert locks.jobs == len(self.jobs) <= CONCURRENCY
+        assert locks.running == sum(p.stop - p.start for parts in self.jobs for p in parts)
 
     def teardown(self) -> None:
         """Everything ends: every lock has its word, and each word is what a handler decided."""
@@ -225,9 +225,9 @@ class WorkerMachine(RuleBasedStateMachine):
                 break
             self.answer()
         assert self.locked == {}, "nothing is lost"
-        assert (self.world.hands.jobs, self.world.hands.running) == (0, 0)
-        assert self.world.hands.waiting == 0
-        assert self.world.hands.leases == {}
+        assert (self.world.locks.jobs, self.world.locks.running) == (0, 0)
+        assert self.world.locks.waiting == 0
+        assert self.world.locks.leases == {}
         assert self.world.sent[-1].leave or not self.next_offset
 
 
@@ -269,7 +269,7 @@ class OrderMachine(WorkerMachine):
 
     @invariant()
     def all_that_waits_stands_in_lanes(self) -> None:
-        assert self.world.hands.waiting == self.world.hands.lines["t"].waiting
+        assert self.world.locks.waiting == self.world.locks.lines["t"].waiting
 
 
 class OrderedBatchMachine(OrderMachine):

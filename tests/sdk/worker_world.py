@@ -50,9 +50,9 @@ class WorkerWorld(World):
         )
 
     @property
-    def hands(self) -> Any:
+    def locks(self) -> Any:
         """What handlers have."""
-        return self.core.hands
+        return self.core.locks
 
     def start(self) -> list[Part]:
         """Starts everything that may be started."""

@@ -56,7 +56,7 @@ class World:
         self.core.flush(self.now, polling=True)
         self.drive()
         hand_out.given = sum(map(len, hand_out.spans))
-        self.core.locks.see_given(at_rest=True)
+        self.core.locks.note_given(at_rest=True)
         return hand_out.spans
 
     def acks(self) -> list[Ack]:

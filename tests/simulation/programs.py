@@ -202,7 +202,7 @@ class Program:
             core.flush(self._now(), polling=True)
             self._drive()
             hand_out.given = sum(map(len, spans))
-            core.locks.see_given(at_rest=True)
+            core.locks.note_given(at_rest=True)
             if spans or self._now() >= end_s:
                 if not spans:
                     # A poll that does not wait must not stop the clock.

@@ -1,1 +1,1 @@
-"""What the two admin clients share: types, errors and calls; no connection, no waiting."""
+"""Types, errors and calls that both admin clients share; no connection, no waiting."""

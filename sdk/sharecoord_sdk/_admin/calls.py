@@ -1,4 +1,4 @@
-"""What an admin client sends, and how its arguments become the fields of a request."""
+"""Calls of AdminService: how an admin client's arguments become the fields of a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Topics = Mapping[str, Sequence[int]] | Iterable[str]
 
 
 class Call(NamedTuple):
-    """One call."""
+    """A call of a service: its method, its request, and how its answer is read."""
 
     path: str
     """The method as grpc names it."""
@@ -35,7 +35,6 @@ class Call(NamedTuple):
 
 
 def admin_call(method: str, fields: Mapping[str, Any], *, is_safe: bool) -> Call:
-    """A call of AdminService with these fields in its request."""
     found = _SERVICE.methods_by_name[method]
     request: type[Message] = getattr(pb, found.input_type.name)
     answer: type[Message] = getattr(pb, found.output_type.name)
@@ -51,7 +50,6 @@ def names_of(argument: str, names: Iterable[str]) -> list[str]:
 
 
 def targets_of(topics: Topics) -> list[tuple[str, Sequence[int]]]:
-    """Topics with their partitions."""
     if isinstance(topics, Mapping):
         return list(topics.items())
     return [(topic, ()) for topic in names_of("topics", topics)]
@@ -65,7 +63,7 @@ def keys_of(keys: Iterable[bytes | str]) -> list[bytes]:
 
 
 def filter_of(wanted: DeadLetterFilter | None) -> DeadLetterFilter:
-    """A filter whose lists are lists."""
+    """The filter, once its lists are known not to be single texts."""
     wanted = wanted or DeadLetterFilter()
     for name in ("reasons", "ids"):
         names_of(name, getattr(wanted, name))
@@ -73,12 +71,11 @@ def filter_of(wanted: DeadLetterFilter | None) -> DeadLetterFilter:
 
 
 def reset_fields(to: ResetTo) -> dict[str, Any]:
-    """The field that says where a reset goes to."""
+    """The field of a reset request that says where the start offsets go."""
     if to.kind == "to_offsets":
         return {to.kind: {"offsets": to.by_partition}}
     return {to.kind: True if to.kind in ("to_earliest", "to_latest", "to_current") else to.value}
 
 
 def config_text(value: object) -> str:
-    """The value of a setting as text."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -109,7 +109,7 @@ def item_error(reason: str, message: str) -> AdminError | None:
 
 
 def call_error(failure: StreamFailure, address: str, timeout_s: float) -> AdminError:
-    """The error of a call that failed with a status."""
+    """The error of a call that ended with a grpc status."""
     if failure.reason:
         kind = _CLASSES.get(failure.reason, AdminError)
         return kind(
@@ -144,7 +144,7 @@ def call_error(failure: StreamFailure, address: str, timeout_s: float) -> AdminE
 
 
 def no_answer(address: str, details: str) -> CoordinatorUnavailableError:
-    """Nobody speaks gRPC at the address."""
+    """The error for an address where nobody speaks gRPC."""
     text = (
         f"no coordinator answers at {address} ({_short(details)}); start one with "
         "`sharecoord serve`, or give its address (its --listen, by default localhost:7070)"
@@ -153,7 +153,6 @@ def no_answer(address: str, details: str) -> CoordinatorUnavailableError:
 
 
 def kafka_broker(address: str) -> NotACoordinatorError:
-    """A Kafka broker answers at the address."""
     text = (
         f"{address} is a Kafka broker, not a sharecoord coordinator; give the coordinator's "
         "address (its --listen, by default localhost:7070)"
@@ -162,5 +161,5 @@ def kafka_broker(address: str) -> NotACoordinatorError:
 
 
 def _short(details: str) -> str:
-    """The part of grpc's text that says why."""
+    """The part of grpc's details that names the cause."""
     return details.rsplit("last error: ", 1)[-1].removeprefix("UNKNOWN: ").strip()

@@ -1,22 +1,33 @@
-"""Which of the coordinators an admin client asks."""
+"""The coordinator that an admin client asks, its configuration, and a check for Kafka brokers."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
+import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from sharecoord_sdk._core.errors import IllegalStateException
+from sharecoord_sdk._core.config import CREATE_FAILED, ConsumerConfig, read_arguments, read_config
+from sharecoord_sdk._core.errors import IllegalStateException, KafkaException
 from sharecoord_sdk._core.status import StreamFailure
 from sharecoord_sdk._grpc import authorization
 
 from .calls import Call
-from .config import read_admin_config
-from .errors import AdminError, call_error
+from .errors import AdminError, InvalidConfigError, call_error
+
+_API_VERSIONS: Final = 18
+_CORRELATION_ID: Final = 0x5C0D
+_CLIENT_ID: Final = b"sharecoord"
+# ApiVersions version 0, which every broker answers: header (key, version, correlation id, client
+# id) and no body.
+_HEADER: Final = struct.pack(">hhih", _API_VERSIONS, 0, _CORRELATION_ID, len(_CLIENT_ID))
+_REQUEST: Final = struct.pack(">i", len(_HEADER) + len(_CLIENT_ID)) + _HEADER + _CLIENT_ID
 
 
 class Route:
-    """Which coordinator is asked: the last one that answered, then the others in order."""
+    """The addresses of an admin client: the last one that answered, then the others in order."""
 
     def __init__(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
         self.config = read_admin_config(arguments, keywords)
@@ -26,7 +37,6 @@ class Route:
         self._pid = os.getpid()
 
     def close(self) -> None:
-        """No calls come after this."""
         self._closed = True
 
     def check(self) -> None:
@@ -44,17 +54,16 @@ class Route:
         return list(self._addresses) if call.is_safe else self._addresses[:1]
 
     def must_be_found(self, call: Call) -> bool:
-        """Whether a coordinator has to be looked for before this call may change something."""
+        """Whether a coordinator must have answered before this call may change something."""
         return not call.is_safe and len(self._addresses) > 1 and not self._proven
 
     def answered(self, address: str) -> None:
-        """This one is asked first from now on."""
+        """Puts this address first from now on."""
         self._proven = True
         # One assignment: other threads see the old list or the new one.
         self._addresses = [address, *(other for other in self._addresses if other != address)]
 
     def failed(self, failure: StreamFailure, address: str) -> AdminError:
-        """The error of a failed call."""
         self._proven = False
         return call_error(failure, address, self.config.api_timeout_s)
 
@@ -63,10 +72,54 @@ class Route:
         return failure.code == "UNAVAILABLE" and not failure.reason
 
     def may_be_kafka(self, failure: StreamFailure) -> bool:
-        """Whether it is worth asking if a Kafka broker answers there."""
+        """Whether a Kafka broker may be at the address, so that a probe is worth its time."""
         return self.is_silent(failure) and self.config.tls is None
 
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """Credentials of one call."""
         sasl = self.config.sasl
         return () if sasl is None else tuple(authorization(sasl))
+
+
+def read_admin_config(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> ConsumerConfig:
+    """Reads the configuration of an admin client: a consumer's keys, `group.id` not needed.
+
+    Raises:
+        TypeError: Not a dict, or a callback that can not be called.
+        InvalidConfigError: An unknown key or a bad value, by name.
+    """
+    given = read_arguments(arguments, keywords)
+    try:
+        return read_config(({"group.id": "admin"} | given,), {})
+    except KafkaException as error:
+        raise InvalidConfigError(error.args[0].str(), reason="INVALID_CONFIG") from None
+    except ValueError as error:
+        text = str(error).removeprefix(CREATE_FAILED)
+        raise InvalidConfigError(text, reason="INVALID_CONFIG") from None
+
+
+def speaks_kafka(address: str, timeout_s: float = 2.0) -> bool:
+    """Whether a Kafka broker answers in clear text at `host:port`. Never raises."""
+    host, _, port = address.rpartition(":")
+    if address.startswith("unix:") or not port.isdecimal():
+        return False
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as connection:
+            connection.settimeout(timeout_s)
+            connection.sendall(_REQUEST)
+            answer = b""
+            while len(answer) < 8:
+                part = connection.recv(8 - len(answer))
+                if not part:
+                    return False
+                answer += part
+    except OSError:
+        return False
+    size_bytes: int
+    correlation_id: int
+    size_bytes, correlation_id = struct.unpack(">ii", answer)
+    return size_bytes > 0 and correlation_id == _CORRELATION_ID
+
+
+async def aspeaks_kafka(address: str) -> bool:
+    """The same without blocking the event loop."""
+    return await asyncio.to_thread(speaks_kafka, address)

@@ -1,4 +1,4 @@
-"""What admin calls take and give."""
+"""Arguments and results of admin calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GroupState(Enum):
 
 
 class ConfigSource(Enum):
-    """Where a value in force comes from."""
+    """The origin of a setting's value."""
 
     #: Set for this group.
     GROUP = "group"
@@ -43,7 +43,7 @@ class RecordState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """One thing that is paused: a topic, a partition or a member; else the whole group.
+    """A pause of a group, of a topic, of a partition or of a member.
 
     Attributes:
         topic: "" = it is not about a topic.
@@ -64,7 +64,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class PauseResult:
-    """What a pause or a resume did with one thing.
+    """The result of a pause or a resume for one group, topic, partition or member.
 
     Attributes:
         pause: What is paused; what was resumed as it was before.
@@ -79,7 +79,7 @@ class PauseResult:
 
 @dataclass(frozen=True, slots=True)
 class PauseAnswer:
-    """What became of a pause or a resume.
+    """The answer to a pause or a resume.
 
     Attributes:
         results: One for each thing that was named.
@@ -92,7 +92,7 @@ class PauseAnswer:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group in the list of all."""
+    """A group as `list_groups` names it."""
 
     group_id: str
     state: GroupState
@@ -188,7 +188,7 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ReplayOf:
-    """What a replay delivers: made by `times`, `duration` or `offsets`."""
+    """The records that a replay delivers: made by `times`, `duration` or `offsets`."""
 
     from_ms: int | None = None
     to_ms: int | None = None
@@ -237,7 +237,7 @@ class ReplayedPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A described group; with `error` nothing else is known of it.
+    """The state of a group; with `error` nothing else is known of it.
 
     Attributes:
         fairness_jain_ratio: Jain's index of the last second; None = not measured.
@@ -262,7 +262,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting of a group.
+    """A setting of a group.
 
     Attributes:
         problem: Why a stored value of it is not in force, and the fix; "" = there is none such.
@@ -277,7 +277,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ResetTo:
-    """Where a reset moves start offsets to; made by the class methods.
+    """The target of a reset of start offsets; made by the class methods.
 
     Attributes:
         kind: Name of the field of the request.
@@ -327,7 +327,7 @@ class ResetTo:
 
 @dataclass(frozen=True, slots=True)
 class ResetResult:
-    """What a reset did, or would do, with one share-partition.
+    """The result of a reset, or of its dry run, for one share-partition.
 
     Attributes:
         partition: -1 when the topic does not exist.
@@ -350,7 +350,7 @@ class ResetResult:
 
 
 class ForceAction(Enum):
-    """What an operator does to records, whoever holds them."""
+    """The ways in which an operator settles records, whoever holds them."""
 
     #: Never delivered (again), no dead letter.
     SKIP = "skip"
@@ -362,7 +362,7 @@ class ForceAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ForcedRange:
-    """What a skip, finish or release did, or would do, with some records.
+    """The result of a skip, finish or release, or of its dry run, for records in one state.
 
     Attributes:
         last_offset: Inclusive.
@@ -436,7 +436,7 @@ class BlockedKey:
 
 @dataclass(frozen=True, slots=True)
 class ImportedOffsets:
-    """What an import did, or would do, with one share-partition.
+    """The result of an import of offsets, or of its dry run, for one share-partition.
 
     Attributes:
         reset: The start offset, before and after; look at its `error`.
@@ -451,7 +451,7 @@ class ImportedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ExportedOffsets:
-    """What an export did, or would do, with one share-partition.
+    """The result of an export of offsets, or of its dry run, for one share-partition.
 
     Attributes:
         offset: The start offset, which is committed.
@@ -470,7 +470,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class DeadLetterState(Enum):
-    """Where a dead letter is."""
+    """The places of a dead letter's life."""
 
     #: In the outbox: it is not in its topic yet.
     WAITING = "waiting"
@@ -481,7 +481,7 @@ class DeadLetterState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters are meant: everything that is given must hold, one of each list.
+    """A choice of dead letters: every field that is given must hold, one value of each list.
 
     Attributes:
         reasons: REJECTED, DELIVERY_LIMIT.
@@ -550,7 +550,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPage:
-    """Some letters, and where to go on; "" = that was all."""
+    """A page of dead letters; `next` goes on after it, "" = it was the last one."""
 
     letters: tuple[DeadLetter, ...]
     next: str = ""
@@ -558,7 +558,7 @@ class DeadLetterPage:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterDetails:
-    """One letter whole.
+    """A dead letter with its value, headers and history.
 
     Attributes:
         value: Of the record.
@@ -574,7 +574,7 @@ class DeadLetterDetails:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersResult:
-    """What a redrive or a discard did, or (dry run) would do.
+    """The result of a redrive or a discard, or of its dry run.
 
     Attributes:
         run_id: Names it in the letters' marks; "" = nothing was done.

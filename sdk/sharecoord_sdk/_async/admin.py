@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from types import NoneType, TracebackType
+from types import NoneType
 from typing import Any, Self, TypeVar
 
 # Before grpc: it sets what grpc reads when it is imported.
@@ -25,8 +25,7 @@ from sharecoord_sdk._admin.calls import (
     targets_of,
 )
 from sharecoord_sdk._admin.errors import AdminError, kafka_broker
-from sharecoord_sdk._admin.probe import aspeaks_kafka
-from sharecoord_sdk._admin.route import Route
+from sharecoord_sdk._admin.route import Route, aspeaks_kafka
 from sharecoord_sdk._admin.types import (
     BlockedKey,
     ConfigEntry,
@@ -49,7 +48,7 @@ from sharecoord_sdk._admin.types import (
     ResetResult,
     ResetTo,
 )
-from sharecoord_sdk._core.texts import prose
+from sharecoord_sdk._core.texts import escaped_text
 
 T = TypeVar("T")
 
@@ -76,12 +75,7 @@ class AsyncAdminClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -219,7 +213,7 @@ class AsyncAdminClient:
             group_id=group_id,
             topics=targets_of(topics),
             member_ids=names_of("members", members),
-            reason=prose(reason),
+            reason=escaped_text(reason),
         )
 
     async def resume_group(
@@ -375,7 +369,7 @@ class AsyncAdminClient:
         place: tuple[int, int] | None = None,
         dead_letter_topic: str = "",
     ) -> DeadLetterDetails:
-        """One letter whole, by its id, or by partition and offset in the topic (which is quicker).
+        """Reads one whole letter, by its id or (quicker) by partition and offset in the topic.
 
         Raises:
             UnknownDeadLetterError: The group has no such letter.
@@ -487,7 +481,11 @@ class AsyncAdminClient:
             InvalidRequestError: The group keeps no order by key, or a key is too long.
         """
         await self._call(
-            "BlockKeys", NoneType, group_id=group_id, keys=keys_of(keys), reason=prose(reason)
+            "BlockKeys",
+            NoneType,
+            group_id=group_id,
+            keys=keys_of(keys),
+            reason=escaped_text(reason),
         )
 
     async def unblock_keys(self, group_id: str, keys: Iterable[bytes | str]) -> list[bytes]:

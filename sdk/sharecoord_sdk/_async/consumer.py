@@ -11,10 +11,9 @@ import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-from sharecoord_sdk._core.arrival import Arrival
 from sharecoord_sdk._core.base import BaseShareConsumer, Steps
 from sharecoord_sdk._core.config import SaslConfig
-from sharecoord_sdk._core.core import Connection
+from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, Messages, TopicPartition
 from sharecoord_sdk._grpc import authorization
@@ -28,8 +27,6 @@ _LOOK_EVERY_S: Final = 1.0
 
 
 class _StreamSlot:
-    """Holds the current stream for the consumer and for its finalizer."""
-
     __slots__ = ("stream",)
 
     def __init__(self) -> None:
@@ -44,32 +41,31 @@ def _abandon(slot: _StreamSlot, pid: int) -> None:
 
 
 class _Inbox(Mailbox[Arrival]):
-    """What the reader of a stream puts arrivals into; a look is asked for when records came."""
+    """Arrivals of a stream; a message with records also schedules their hand-back."""
 
     def __init__(self, consumer: AsyncShareConsumer) -> None:
         super().__init__()
         self._consumer = weakref.ref(consumer)
 
     def put(self, item: Arrival) -> None:
-        """See `Mailbox.put`."""
         super().put(item)
         consumer = self._consumer()
         if consumer is not None:
-            consumer._look_at(item.unseen_at)
+            consumer._schedule_hand_back(item.unseen_at)
 
 
 def _look(consumer: weakref.ref[AsyncShareConsumer]) -> None:
     found = consumer()
     if found is not None:
-        found._is_look_asked = False
+        found._is_hand_back_scheduled = False
         if found._user is None and found._core is not None:
             # What a loop has not got yet waits as all else; in this thread no call is returning.
-            found._core.locks.see_given(at_rest=True)
-        found._look_unseen()
+            found._core.locks.note_given(at_rest=True)
+        found._hand_back_unseen()
 
 
 class _Iteration:
-    """One `async for` over a consumer: each step gives one record, and no other is given yet.
+    """The iterator over a consumer: each step gives one record, and no other is given yet.
 
     So whatever ends the loop, and whenever: what it did not yield waits for the next poll. A poll
     lasts for up to `max.poll.records` steps, or until nothing is at hand.
@@ -123,7 +119,7 @@ class _Iteration:
         self._good_until = min([consumer._now() + _LOOK_EVERY_S, *(s.lock.deadline for s in spans)])
         if core is not None:
             # What the loop does not come to goes back in time, as what waits elsewhere.
-            consumer._look_at(min(map(core.locks._outwaits_at, spans)))
+            consumer._schedule_hand_back(min(map(core.locks._hand_back_at, spans)))
 
 
 class AsyncShareConsumer(BaseShareConsumer):
@@ -150,7 +146,7 @@ class AsyncShareConsumer(BaseShareConsumer):
         super().__init__(*args, **kwargs)
         self._inbox: Mailbox[Arrival] = _Inbox(self)
         # At most one look is asked for at a time.
-        self._is_look_asked = False
+        self._is_hand_back_scheduled = False
         self._slot = _StreamSlot()
         self._finalizer = weakref.finalize(self, _abandon, self._slot, self._pid)
 
@@ -204,7 +200,6 @@ class AsyncShareConsumer(BaseShareConsumer):
     # -- the shell ----------------------------------------------------------------------------
 
     async def _run(self, steps: Steps[T]) -> T:
-        """Runs the steps of a call, awaiting in between."""
         try:
             while True:
                 await self._inbox.wait(next(steps))
@@ -230,9 +225,9 @@ class AsyncShareConsumer(BaseShareConsumer):
     def _authorization(self, sasl: SaslConfig) -> list[tuple[str, str]]:
         return authorization(sasl)
 
-    def _look_at(self, at: float) -> None:
-        if at < math.inf and not self._is_look_asked:
-            self._is_look_asked = True
+    def _schedule_hand_back(self, at: float) -> None:
+        if at < math.inf and not self._is_hand_back_scheduled:
+            self._is_hand_back_scheduled = True
             delay_s = max(0.0, at - time.monotonic())
             asyncio.get_running_loop().call_later(delay_s, _look, weakref.ref(self))
 

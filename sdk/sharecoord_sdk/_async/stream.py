@@ -1,9 +1,10 @@
-"""One stream on grpc.aio, with a task that reads it and a task that writes it."""
+"""A Consume stream on grpc.aio, with a task that reads it and a task that writes it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,16 +12,57 @@ from typing import Any, Generic, TypeVar
 
 from grpc import aio
 
-from sharecoord_sdk._core.arrival import Arrival
 from sharecoord_sdk._core.config import TlsConfig
-from sharecoord_sdk._core.core import Connection
+from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.status import StreamFailure
-from sharecoord_sdk._grpc import CONSUME, encode, failure_of
+from sharecoord_sdk._grpc import CONSUME, encode, failure_of, open_aio_channel
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
-from .channels import ChannelLease
-
 T = TypeVar("T")
+
+
+_Key = tuple[str, TlsConfig | None]
+
+
+@dataclass(slots=True)
+class _Shared:
+    channel: aio.Channel
+    users: int
+
+
+_BY_LOOP: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, _Shared]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+class ChannelLease:
+    """A counted use of a shared channel. Use in the loop that took it only."""
+
+    def __init__(self, address: str, tls: TlsConfig | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._shared_by_key = _BY_LOOP.setdefault(loop, {})
+        self._key = (address, tls)
+        shared = self._shared_by_key.get(self._key)
+        if shared is None:
+            shared = _Shared(open_aio_channel(address, tls), 0)
+            self._shared_by_key[self._key] = shared
+        shared.users += 1
+        self._shared: _Shared | None = shared
+
+    @property
+    def channel(self) -> aio.Channel:
+        assert self._shared is not None, "a released lease has no channel"
+        return self._shared.channel
+
+    async def release(self) -> None:
+        """Gives the channel up; the last user closes it. A second call does nothing."""
+        shared, self._shared = self._shared, None
+        if shared is None:
+            return
+        shared.users -= 1
+        if shared.users == 0:
+            del self._shared_by_key[self._key]
+            await shared.channel.close(None)
 
 
 class Mailbox(Generic[T]):
@@ -31,23 +73,20 @@ class Mailbox(Generic[T]):
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, item: T) -> None:
-        """Adds an item and wakes the reader."""
         self._items.append(item)
         _wake(self._waiter)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing."""
         return not self._items
 
     def take_all(self) -> list[T]:
-        """Everything there is, without waiting."""
         items = list(self._items)
         self._items.clear()
         return items
 
     async def wait(self, wait_s: float | None) -> None:
-        """Returns when there is something, or after so many seconds."""
+        """Returns when there is an item, or after `wait_s` seconds."""
         if self._items:
             return
         loop = asyncio.get_running_loop()
@@ -68,8 +107,8 @@ def _wake(waiter: asyncio.Future[None] | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
-    """What the reader of a stream tells, and what it ends with."""
+class _StreamParts:
+    """The other parts of a stream that its reader tells of messages and of the end."""
 
     inbox: Mailbox[Arrival]
     writer: asyncio.Task[None]
@@ -78,7 +117,7 @@ class _Ends:
 
 
 class AsyncStream:
-    """A call to the coordinator. Knows nothing of the consumer, so that it can be collected."""
+    """A call of Consume. Knows nothing of the consumer, so that the consumer can be collected."""
 
     def __init__(
         self,
@@ -102,14 +141,13 @@ class AsyncStream:
         self._writer = self._loop.create_task(
             _write(self._call, self._outbox, answered), name=f"{name}-writer"
         )
-        ends = _Ends(inbox, self._writer, answered, self._lease)
+        ends = _StreamParts(inbox, self._writer, answered, self._lease)
         self._reader = self._loop.create_task(
             _read(self._call, ends, connection.generation),
             name=f"{name}-reader",
         )
 
     def send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
-        """Queues messages, in order."""
         for request in requests:
             self._outbox.put(request)
 
@@ -151,7 +189,7 @@ async def _write(
         pass
 
 
-async def _read(call: Any, ends: _Ends, generation: int) -> None:
+async def _read(call: Any, ends: _StreamParts, generation: int) -> None:
     """Moves what arrives into the inbox until the stream ends, and says how it ended."""
     try:
         while (response := await call.read()) is not aio.EOF:  # type: ignore[attr-defined]

@@ -48,7 +48,6 @@ class AckRange:
     checkpoint: bytes | None = None
 
     def to_wire(self) -> types_pb.AcknowledgedRange:
-        """The message of the wire."""
         first, last = self.span.first_offset, self.span.last_offset
         if self.checkpoint is not None:
             # Of the record alone: gaps beside it may belong to its span.
@@ -65,7 +64,7 @@ class AckRange:
 
 
 class CommitTicket:
-    """What one commit waits for: the outcome of each of its partitions."""
+    """Pending outcomes of one commit, by partition."""
 
     __slots__ = ("_open", "_places", "results")
 
@@ -77,18 +76,17 @@ class CommitTicket:
 
     @property
     def is_done(self) -> bool:
-        """Whether every partition has its outcome."""
         return not self._open
 
     def expect(self, key: PartitionKey, places: Iterable[tuple[str, int]]) -> None:
-        """One more part to wait for, with records of these places."""
+        """Adds a part to wait for, with records of these topics and partitions."""
         self._open[key] = self._open.get(key, 0) + 1
         self._places.setdefault(key, set()).update(places)
 
     def settle(
         self, key: PartitionKey, places: Iterable[tuple[str, int]], error: KafkaError | None
     ) -> None:
-        """One part has its outcome; the first error of a partition stays."""
+        """Notes the outcome of one part; the first error of a partition stays."""
         for place in places:
             self.results[place] = self.results.get(place) or error
         left = self._open.get(key, 0) - 1
@@ -121,13 +119,12 @@ class PartitionAck:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether it stores a checkpoint (of one record, the only range)."""
         return self.ranges[0].checkpoint is not None
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the records of one partition: one call of the application's callback."""
+    """The outcome of one partition's records: one call of the application's callback."""
 
     key: PartitionKey
     spans: list[Span]
@@ -136,7 +133,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Settlement:
-    """Everything that one answer decided."""
+    """The decisions of one answer."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     #: Renewed records: they come back by the next poll.
@@ -146,7 +143,7 @@ class Settlement:
     #: The group allows no renewals; the locks go on until they end.
     renewals_off: bool = False
     #: Records that should have gone back, and did not: the coordinator has them locked still.
-    not_back: list[AckRange] = field(default_factory=list)
+    failed_returns: list[AckRange] = field(default_factory=list)
 
 
 class AckBook:
@@ -160,29 +157,26 @@ class AckBook:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is under way."""
         return not self._waiting and not self._sent
 
     @property
     def has_waiting(self) -> bool:
-        """Whether something was not sent yet."""
         return bool(self._waiting)
 
-    def has_word(self) -> bool:
-        """Whether something under way is the application's word (returns are only a courtesy)."""
+    def has_application_acks(self) -> bool:
+        """Whether an acknowledgement by the application is under way; mere returns do not count."""
         return any(item.kind != RETURN for item in self.ranges())
 
     def ranges(self) -> Iterable[AckRange]:
-        """Everything under way, for the lock book."""
+        """All acknowledgements under way, for the lock book."""
         for part in (*(p for parts in self._sent.values() for p in parts), *self._waiting):
             yield from part.ranges
 
     def going_back(self) -> Iterable[Span]:
-        """Records that go back, of which no answer has said yet that they are back."""
+        """Records under way as RELEASE or RETURN: no answer has said yet that they are back."""
         yield from (item.span for item in self.ranges() if item.kind in (RELEASE, RETURN))
 
     def add(self, ranges: Sequence[AckRange], ticket: CommitTicket | None, now: float) -> None:
-        """Takes acknowledgements of one call, of any partitions."""
         by_key: dict[PartitionKey, list[AckRange]] = {}
         for item in ranges:
             by_key.setdefault(item.span.columns.key, []).append(item)
@@ -224,7 +218,7 @@ class AckBook:
         )
 
     def drop_checkpoints(self, span: Span) -> None:
-        """A later checkpoint of a record comes: those that were not sent are not sent any more."""
+        """Drops unsent checkpoints of a record, because a later one takes their place."""
         for part in [p for p in self._waiting if p.is_checkpoint]:
             old = part.ranges[0].span
             if old.columns is span.columns and old.start == span.start:
@@ -235,7 +229,7 @@ class AckBook:
                     part.ticket.settle(part.key, _places_of(part.key, part.ranges), error)
 
     def stream_lost(self) -> None:
-        """Nothing will be answered any more: everything waits to be sent again, in order."""
+        """Queues everything sent again, in order: on a lost stream nothing will be answered."""
         again = [part for _, parts in sorted(self._sent.items()) for part in parts]
         for part in again:
             part.resent = True
@@ -243,11 +237,10 @@ class AckBook:
         self._waiting = again + self._waiting
 
     def wake_at(self) -> float | None:
-        """When the next retry is due, or None."""
         return min((part.not_before for part in self._waiting), default=None)
 
     def answered(self, result: service_pb.AcknowledgeResult, now: float) -> Settlement:
-        """Takes the answer to one message: partitions that it leaves out are all right."""
+        """Reads the answer to one message: partitions that it leaves out succeeded."""
         settlement = Settlement()
         answers = result.outcomes
         for part in self._sent.pop(result.acknowledge_id, ()):
@@ -281,7 +274,7 @@ class AckBook:
             answer.error_message or answer.error_reason,
             retriable=answer.error_retriable,
         )
-        settlement.not_back += [i for i in part.ranges if i.kind in (RELEASE, RETURN)]
+        settlement.failed_returns += [i for i in part.ranges if i.kind in (RELEASE, RETURN)]
         _finish(part, [(item, item.span, error) for item in part.ranges], settlement)
 
 
@@ -308,7 +301,7 @@ def _is_awaited(part: PartitionAck) -> bool:
 
 
 def _places_of(key: PartitionKey, ranges: Iterable[AckRange]) -> Iterable[tuple[str, int]]:
-    """Topics and partitions of records, as the application knows them."""
+    """The records' topics and partitions, as the application knows them."""
     if not key.lane:
         return ((key.topic, key.partition),)
     return {place for item in ranges for place in item.span.sources()}
@@ -329,7 +322,6 @@ def _layers(items: list[AckRange]) -> list[list[AckRange]]:
 
 
 def _size_of(item: AckRange) -> int:
-    """Bytes of a range on the wire, at most."""
     return _RANGE_BYTES + 4 * len(item.reason) + len(item.checkpoint or b"")
 
 
@@ -407,7 +399,7 @@ def _finish(
 
 
 def _meaning(item: AckRange, outcome: types_pb.RangeOutcome, *, resent: bool) -> KafkaError | None:
-    """What an exception says of one acknowledgement; None = all right.
+    """Converts a range's outcome to the application's error; None = success.
 
     * ALREADY_FINISHED is success when the final state is what was asked. A RELEASE that was sent
       again and finds the record archived is too: its first sending was the last failed delivery.

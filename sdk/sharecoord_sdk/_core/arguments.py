@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from .errors import KafkaError
 from .records import Message, TopicPartition
-from .texts import check_name, prose
+from .texts import check_name, escaped_text
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -21,7 +21,7 @@ def read_timeout(value: object) -> float | None:
     """Seconds to wait, or None for no limit (any negative number).
 
     Raises:
-        TypeError: Not a number; `Decimal` and `Fraction` are some.
+        TypeError: Not a number (`Decimal` and `Fraction` are numbers).
         ValueError: NaN, which is no time.
         OverflowError: More than a float holds.
     """
@@ -34,7 +34,7 @@ def read_timeout(value: object) -> float | None:
 
 
 def read_topics(topics: object) -> list[str]:
-    """Names of topics.
+    """Checks the topics of a subscription: a list of different, printable names.
 
     Raises:
         TypeError: Not a list.
@@ -80,7 +80,7 @@ def read_place(topic: object, partition: object, offset: object) -> tuple[str, i
 
 
 def read_integer(value: object, largest: int = _INT32_MAX) -> int:
-    """An integer of bounded size.
+    """Checks an integer of bounded size.
 
     Raises:
         TypeError: Not an integer.
@@ -104,13 +104,7 @@ def check_place(what: str, topic: str | None, partition: int | None, offset: int
 
 
 def check_details(kind: int, delay_ms: object, reason: object) -> tuple[int, str]:
-    """Checks what an acknowledgement carries beside its type.
-
-    Args:
-        kind: An `AcknowledgeType`.
-        delay_ms: RELEASE only: not delivered again before so many milliseconds; 0 = the group's
-            back-off.
-        reason: RELEASE and REJECT only: a text of at most 1024 bytes.
+    """Checks delay and reason of an acknowledgement; see `BaseShareConsumer.acknowledge`.
 
     Raises:
         TypeError: Not an integer or not a str.
@@ -127,7 +121,7 @@ def check_details(kind: int, delay_ms: object, reason: object) -> tuple[int, str
         raise ValueError("delay_ms goes with AcknowledgeType.RELEASE only")
     if reason and kind not in (2, 3):
         raise ValueError("reason goes with AcknowledgeType.REJECT and RELEASE only")
-    said = prose(reason)
+    said = escaped_text(reason)
     if len(said.encode()) > REASON_MAX_BYTES:
         raise ValueError(f"reason must have at most {REASON_MAX_BYTES} bytes in UTF-8")
     return delay, said
@@ -152,22 +146,12 @@ def read_partitions(partitions: object) -> set[tuple[str, int]]:
 
 
 def check_callback(callback: object) -> None:
-    """Refuses what is neither callable nor None.
-
-    Raises:
-        TypeError: It is neither.
-    """
     if callback is not None and not callable(callback):
         raise TypeError("callback must be callable or None")
 
 
 def check_texts(*values: object) -> None:
-    """Refuses what is not a str that can be sent, naming its position.
-
-    Raises:
-        TypeError: One is no str.
-        ValueError: One can not be sent.
-    """
+    """Refuses, by position, what is no str (TypeError) or can not be sent (ValueError)."""
     for number, value in enumerate(values, start=1):
         if not isinstance(value, str):
             raise TypeError(f"argument {number} must be str, not {_name(value)}")
@@ -175,12 +159,10 @@ def check_texts(*values: object) -> None:
 
 
 def bad_type_text(what: str, kind: int) -> str:
-    """The text for an acknowledge type that does not exist."""
     return f"Failed to acknowledge {what}: {_INVALID}: {kind} is no AcknowledgeType"
 
 
 def bad_state_text(what: str, why: str) -> str:
-    """The text for an acknowledgement that the state does not allow."""
     return f"Failed to acknowledge {what}: {KafkaError(KafkaError._STATE).str()}: {why}"
 
 

@@ -1,4 +1,4 @@
-"""What both consumers have in common: every method, without a way to wait or to send.
+"""The methods that both consumers share; the shells (`_sync`, `_async`) wait and send.
 
 Calls that wait are generators that yield how long to wait at most and are resumed when something
 arrived or the time is over. The shells (`_sync`, `_async`) run them, and own stream and threads.
@@ -18,11 +18,10 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 from . import arguments
 from .acks import RENEW, CommitTicket, Outcome, mark_row
-from .arrival import Arrival
 from .calls import Calls
 from .columns import IN_FLIGHT, LOST, SETTLED, Columns, Span
 from .config import ConsumerConfig, SaslConfig, read_config
-from .core import Connection, ConsumerCore
+from .core import Arrival, Connection, ConsumerCore
 from .errors import (
     IllegalStateException,
     KafkaError,
@@ -50,7 +49,7 @@ _ACCEPT: Final = AcknowledgeType.ACCEPT
 
 
 class BaseShareConsumer(Calls, ABC):
-    """The parts of a share consumer that neither block nor await. See `ShareConsumer`."""
+    """The calls of a share consumer without blocking or awaiting. See `ShareConsumer`."""
 
     # The longest single wait, so that signals and signs of life are not forgotten.
     _slice_s: ClassVar[float] = 0.2
@@ -76,11 +75,10 @@ class BaseShareConsumer(Calls, ABC):
 
     @abstractmethod
     def _arrivals(self) -> Iterator[Arrival]:
-        """What has arrived, without waiting."""
+        """Arrivals so far, without waiting."""
 
     @abstractmethod
-    def _authorization(self, sasl: SaslConfig) -> list[tuple[str, str]]:
-        """The credentials as metadata."""
+    def _authorization(self, sasl: SaslConfig) -> list[tuple[str, str]]: ...
 
     # -- public, without waiting --------------------------------------------------------------
 
@@ -255,7 +253,7 @@ class BaseShareConsumer(Calls, ABC):
         self._check_open()
         named = arguments.read_partitions(partitions)
         with self._use() as core:
-            with self._whole():
+            with self._as_a_whole():
                 core.set_paused(core.paused | named, self._now())
             self._drive(core)
 
@@ -270,7 +268,7 @@ class BaseShareConsumer(Calls, ABC):
         self._check_open()
         named = arguments.read_partitions(partitions)
         with self._use() as core:
-            with self._whole():
+            with self._as_a_whole():
                 core.set_paused(core.paused - named, self._now())
             self._drive(core)
 
@@ -284,7 +282,7 @@ class BaseShareConsumer(Calls, ABC):
         """
         with self._use() as core:
             self._pump(core)
-            with self._whole():
+            with self._as_a_whole():
                 core.begin_commit(self._now())
             self._drive(core)
             self._dispatch(core)
@@ -296,20 +294,20 @@ class BaseShareConsumer(Calls, ABC):
         names = arguments.read_topics(topics)
         with self._use() as core:
             self._pump(core)
-            with self._whole():
+            with self._as_a_whole():
                 core.subscribe(names, self._now())
             self._drive(core)
 
     def _poll_steps(
         self, timeout: object, limit: int | None = None, *, goes_on: bool = False
     ) -> Steps[Messages]:
-        """Takes records; the shell sets `given` of their hand-out when it returns them.
+        """Polls; the shell sets `given` of the hand-out when it returns the records.
 
         Args:
-            timeout: Seconds.
+            timeout: Seconds, as the application gave it.
             limit: Most records; `max.poll.records` by default.
-            goes_on: What waits already belongs to the poll before: that one is not over, and
-                nothing of it is accepted yet. Without records at hand it is over.
+            goes_on: Whether records at hand belong to the poll before: then that one is not over,
+                and nothing of it is accepted yet. Without records at hand it is over.
         """
         self._check_open()
         timeout_s = arguments.read_timeout(timeout)
@@ -340,11 +338,11 @@ class BaseShareConsumer(Calls, ABC):
             core.check_poll()
         core.check_interval(self._now())
         if not goes_on:
-            with self._whole():
+            with self._as_a_whole():
                 core.begin_poll(self._now())
 
     def _take(self, core: ConsumerCore, limit: int | None) -> Messages:
-        with self._whole():
+        with self._as_a_whole():
             now = self._now()
             hand_out = core.take(now, self._token, limit)
             core.flush(now, polling=True)
@@ -359,7 +357,7 @@ class BaseShareConsumer(Calls, ABC):
             self._pump(core)
             self._dispatch(core)
             core.raise_error()
-            with self._whole():
+            with self._as_a_whole():
                 ticket = core.begin_commit(self._now())
             yield from self._ticket_steps(core, ticket, deadline)
             return {
@@ -370,9 +368,9 @@ class BaseShareConsumer(Calls, ABC):
     def _ticket_steps(
         self, core: ConsumerCore, ticket: CommitTicket, deadline: float | None
     ) -> Steps[None]:
-        """Waits until all that a ticket stands for has its outcome, or until the time is over."""
+        """Waits until the ticket has all its outcomes, or until the deadline."""
         while True:
-            with self._whole():
+            with self._as_a_whole():
                 core.hand_back_unseen(self._now())
             self._flush(core)
             if ticket.is_done or (deadline is not None and self._now() >= deadline):
@@ -395,7 +393,7 @@ class BaseShareConsumer(Calls, ABC):
             core.raise_error()
             columns, row, span = self._in_flight(found)
             ticket = CommitTicket()
-            with self._whole():
+            with self._as_a_whole():
                 core.send_checkpoint(span, stored, ticket, self._now())
             yield from self._ticket_steps(core, ticket, deadline)
             error = next(iter(ticket.results.values()))
@@ -404,7 +402,7 @@ class BaseShareConsumer(Calls, ABC):
             columns.keep_checkpoint(row, stored)
 
     def _in_flight(self, message: Message) -> tuple[Columns, int, Span]:
-        """Where a record of the last poll is, which nothing was said of yet."""
+        """Finds a record of the last poll that was not acknowledged yet."""
         origin = origin_of(message)
         if origin is None or origin[0].owner is not self._token:
             origin = self._find(message.topic(), message.partition(), message.offset())
@@ -423,7 +421,7 @@ class BaseShareConsumer(Calls, ABC):
         with self._use() as core:
             try:
                 self._pump(core)
-                with self._whole():
+                with self._as_a_whole():
                     core.begin_close(self._now())
                 deadline = self._now() + self._config.close_timeout_s
                 while True:
@@ -452,26 +450,26 @@ class BaseShareConsumer(Calls, ABC):
         until.extend(at for at in (deadline, wake_at) if at is not None)
         return max(0.0, min(until) - now)
 
-    def _look_unseen(self) -> None:
-        """The shell's clock says that records may have waited too long for a poll."""
+    def _hand_back_unseen(self) -> None:
+        """Hands back records that waited too long; the shell calls it at the scheduled time."""
         with self._guard:
             core = self._core
-            if core is None or self._closed or self._midway or os.getpid() != self._pid:
+            if core is None or self._closed or self._is_half_done or os.getpid() != self._pid:
                 return
             if self._user is not None:
                 # The call under way may take them; its end asks again.
-                self._is_look_due = True
+                self._is_hand_back_due = True
                 return
             self._pump(core)
             core.hand_back_unseen(self._now())
             requests = core.take_outbox()
             if requests:
                 self._send(requests)
-            self._look_at(core.unseen_at)
+            self._schedule_hand_back(core.unseen_at)
 
     def _pump(self, core: ConsumerCore) -> None:
-        """Gives the core what arrived."""
-        with self._whole():
+        """Passes arrivals on to the core."""
+        with self._as_a_whole():
             for generation, content, received_at in self._arrivals():
                 if isinstance(content, StreamFailure):
                     core.stream_ended(generation, content, self._now())
@@ -479,13 +477,13 @@ class BaseShareConsumer(Calls, ABC):
                     core.received(generation, content, received_at)
 
     def _flush(self, core: ConsumerCore) -> None:
-        with self._whole():
+        with self._as_a_whole():
             core.flush(self._now())
         self._drive(core)
 
     def _drive(self, core: ConsumerCore) -> None:
-        """Does what the core wants done: open a stream, send."""
-        with self._whole():
+        """Carries out the core's decisions: opens a stream, sends."""
+        with self._as_a_whole():
             now = self._now()
             core.tick(now)
             connection = core.connect(now)

@@ -1,4 +1,4 @@
-"""Who is inside a consumer, and what an exception may leave half done."""
+"""Exclusive use of a consumer by one thread or task, and its repair after an interrupted call."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Calls(ABC):
     def _open(self, *, explicit: bool) -> None:
         self._explicit = explicit
         self._in_callback = False
-        # Held while somebody enters, and while `_look_unseen` is at work.
+        # Held while somebody enters, and while `_hand_back_unseen` is at work.
         self._guard = threading.RLock()
-        self._is_look_due = False
+        self._is_hand_back_due = False
         # The thread or task that is inside a call, and how deep.
         self._user: int | None = None
         self._depth = 0
-        # Set while something is done that an exception must not leave half done; see `_whole`.
-        self._midway = False
+        # Set while something is done that an exception must not leave half done; see `_as_a_whole`.
+        self._is_half_done = False
         # Shown by records that this consumer may acknowledge. No reference to the consumer.
         self._token = object()
         self._pid = os.getpid()
@@ -48,12 +48,12 @@ class Calls(ABC):
         _OPENED.add(self)
 
     @abstractmethod
-    def _look_at(self, at: float) -> None:
-        """Has `_look_unseen` called at a time, while nobody is inside a call; inf = never."""
+    def _schedule_hand_back(self, at: float) -> None:
+        """Schedules `_hand_back_unseen`, for a time when nobody is inside a call; inf = never."""
 
     @abstractmethod
     def _caller_id(self) -> int:
-        """Who calls: the thread or the task."""
+        """The id of the thread or task that calls."""
 
     @staticmethod
     def _now() -> float:
@@ -74,7 +74,7 @@ class Calls(ABC):
 
     @contextmanager
     def _use(self) -> Iterator[ConsumerCore]:
-        """One thread (or task) at a time; the same one may come in again, from a signal handler."""
+        """Enters a call: one thread or task at a time, which may enter again (signal handlers)."""
         self._check_open()
         core = self._core
         assert core is not None, "an open consumer has a core"
@@ -95,36 +95,36 @@ class Calls(ABC):
             self._depth -= 1
             if self._depth == 0:
                 self._user = None
-                if self._is_look_due:
-                    self._is_look_due = False
-                    self._look_at(core.unseen_at)
+                if self._is_hand_back_due:
+                    self._is_hand_back_due = False
+                    self._schedule_hand_back(core.unseen_at)
                 if self._explicit and not self._closed:
                     self._quick = self._token
 
     def _enter(self, core: ConsumerCore) -> None:
-        """What earlier calls returned is given. After one that broke off midway: see `_whole`."""
-        broke_off = self._midway and self._depth == 1
-        with self._whole():
-            core.locks.see_given(at_rest=self._depth == 1)
+        """Notes what earlier calls returned; joins anew after one that was left half done."""
+        broke_off = self._is_half_done and self._depth == 1
+        with self._as_a_whole():
+            core.locks.note_given(at_rest=self._depth == 1)
             if broke_off:
                 core.join_anew(self._now())
         if broke_off:
-            self._midway = False
+            self._is_half_done = False
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Around what an exception must not leave half done, whoever raises it.
+    def _as_a_whole(self) -> Iterator[None]:
+        """Marks the block as half done while it runs.
 
         A signal's handler raises anywhere, and a thread can not always be started. The next call
         finds the mark that is left then, and has the coordinator compare locks anew.
         """
-        before, self._midway = self._midway, True
+        before, self._is_half_done = self._is_half_done, True
         yield
-        self._midway = before
+        self._is_half_done = before
 
 
 def _after_fork() -> None:
-    """In a forked child every call goes the long way, where it is refused."""
+    """Sends every call in a forked child the long way, where it is refused."""
     for each in list(_OPENED):
         each._quick = _NOBODY
 

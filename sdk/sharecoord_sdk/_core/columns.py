@@ -1,4 +1,4 @@
-"""What a batch of records looks like inside the SDK: columns, and the locks over them.
+"""Batches of records inside the SDK: columns, and the locks over them.
 
 A record is a row number of a `Columns`; no object per record exists before somebody asks for one.
 What became of each record is one byte in `Columns.states`, so that marking a whole batch is one
@@ -13,8 +13,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
-from .letters import HeadersList, source_of
-
 # States of one record after it was handed out. 1 to 4 are the acknowledge types (KIP-932), set
 # by the application and not sent yet.
 IN_FLIGHT: Final = 0
@@ -26,6 +24,12 @@ SETTLED: Final = 255  # sent, or given up: no longer this poll's business
 
 # A run of equal bytes. One regular expression finds runs several times faster than a loop.
 _RUNS = re.compile(rb"(.)\1*", re.DOTALL)
+
+HeadersList = list[tuple[str, bytes | None]]
+
+# Headers that a coordinator puts on a dead letter: Kafka's own (KIP-1191), then its own.
+_KAFKA_PREFIX: Final = "__dlq.errors."
+_PREFIXES: Final = (_KAFKA_PREFIX, "sharecoord-dead-letter-")
 
 
 class PartitionKey(NamedTuple):
@@ -40,17 +44,15 @@ class PartitionKey(NamedTuple):
 
     @classmethod
     def of(cls, place: types_pb.TopicPartition) -> PartitionKey:
-        """The partition that a message of the wire names."""
         return cls(place.topic, place.partition, place.topic_id, place.lane)
 
     def to_wire(self) -> types_pb.TopicPartition:
-        """The message of the wire."""
         return types_pb.TopicPartition(
             topic=self.topic, partition=self.partition, topic_id=self.topic_id, lane=self.lane
         )
 
     def is_at(self, place: types_pb.TopicPartition) -> bool:
-        """Whether a message means this partition, in whatever life of its topic."""
+        """Whether a message of the wire names this partition, whatever the topic's id."""
         return (place.topic, place.partition, place.lane) == (self.topic, self.partition, self.lane)
 
     @property
@@ -85,39 +87,32 @@ class Source(Protocol):
     """Where a `Message` finds its fields, by row."""
 
     @property
-    def topic(self) -> str | None:
-        """Name of the topic."""
+    def topic(self) -> str | None: ...
 
     @property
-    def partition(self) -> int | None:
-        """Number of the partition."""
+    def partition(self) -> int | None: ...
 
     @property
     def keys(self) -> list[Any] | None:
         """Keys by row, or None when every key is null."""
 
     @property
-    def values(self) -> list[Any]:
-        """Values by row."""
+    def values(self) -> list[Any]: ...
 
-    def offset_at(self, row: int) -> int | None:
-        """Offset of a row."""
+    def offset_at(self, row: int) -> int | None: ...
 
-    def headers_at(self, row: int) -> Any:
-        """Headers of a row, None without any."""
+    def headers_at(self, row: int) -> Any: ...
 
     def timestamp_at(self, row: int) -> tuple[int, int]:
         """Kind and milliseconds of a row's time."""
 
-    def delivery_count_at(self, row: int) -> int | None:
-        """How often the record was handed out, this time included."""
+    def delivery_count_at(self, row: int) -> int | None: ...
 
-    def checkpoint_at(self, row: int) -> bytes | None:
-        """What was stored with the record."""
+    def checkpoint_at(self, row: int) -> bytes | None: ...
 
 
 class Columns:
-    """The records of one batch, by column, and what became of each of them."""
+    """The records of one batch, by column, and the state of each of them."""
 
     __slots__ = (
         "_deltas",
@@ -223,13 +218,11 @@ class Columns:
         return row if row < self.count and self.offset_at(row) == offset else None
 
     def offset_at(self, row: int) -> int:
-        """Offset of a row."""
         if self._deltas is None:
             return self.base_offset + row
         return self.base_offset + self._deltas[row]
 
     def headers_at(self, row: int) -> HeadersList | None:
-        """Headers of a row, None without any."""
         return None if self._headers is None else self._headers.get(row)
 
     def source_at(self, row: int) -> tuple[int, int]:
@@ -241,11 +234,9 @@ class Columns:
         return found or (self.partition, self.offset_at(row))
 
     def checkpoint_at(self, row: int) -> bytes | None:
-        """What was stored with the record, None when nothing was."""
         return None if self.checkpoints is None else self.checkpoints.get(row)
 
     def keep_checkpoint(self, row: int, data: bytes) -> None:
-        """A checkpoint of this delivery is stored."""
         self.checkpoints = {**(self.checkpoints or {}), row: data}
 
     def timestamp_at(self, row: int) -> tuple[int, int]:
@@ -255,16 +246,13 @@ class Columns:
         return (self._timestamp_type, self._timestamps[row])
 
     def span_at(self, row: int) -> Span | None:
-        """One row as a span, None when it is under no lock."""
         lock = self.lock_at(row)
         return None if lock is None else Span(self, lock, row, row + 1)
 
     def lock_at(self, row: int) -> Lock | None:
-        """The lock over a row."""
         return next((lock for lock in self.locks if lock.start <= row < lock.stop), None)
 
     def delivery_count_at(self, row: int) -> int | None:
-        """How often the record was handed out, this time included."""
         lock = self.lock_at(row)
         return None if lock is None else lock.delivery_count
 
@@ -287,7 +275,7 @@ class HandOut:
         self.is_open = True
 
     def split(self) -> tuple[list[Span], list[Span]]:
-        """What was given, and the rest."""
+        """Splits the spans into what was given and the rest."""
         given, rest = [], []
         left = self.given
         for span in self.spans:
@@ -368,11 +356,10 @@ class Span:
         return Span(self.columns, self.lock, start, stop)
 
     def is_before(self, other: Span) -> bool:
-        """Whether the other one goes on under the same lock where this one ends."""
+        """Whether `other` continues this span under the same lock."""
         return self.lock is other.lock and self.stop == other.start
 
     def mark(self, state: int) -> None:
-        """Puts every record of the span into one state."""
         self.columns.states[self.start : self.stop] = bytes((state,)) * len(self)
 
     def runs(self) -> list[tuple[int, Span]]:
@@ -400,3 +387,21 @@ class Span:
         start = max(self.start, self.columns.row_from(first_offset))
         stop = min(self.stop, self.columns.row_from(last_offset + 1))
         return (start, stop) if start < stop else None
+
+
+def source_of(headers: HeadersList | None) -> tuple[int, int] | None:
+    """Partition and offset of the record that became a letter; None when it does not say so."""
+    # The coordinator's come behind the record's own, which may have such names as well.
+    found = {name: value for name, value in headers or () if name.startswith(_KAFKA_PREFIX)}
+    try:
+        partition = int(found[_KAFKA_PREFIX + "partition"] or b"")
+        offset = int(found[_KAFKA_PREFIX + "offset"] or b"")
+    except (KeyError, ValueError):
+        return None
+    return (partition, offset) if partition >= 0 and offset >= 0 else None
+
+
+def own_headers(headers: HeadersList | None) -> HeadersList | None:
+    """The headers that the record had before it became a letter; None without any."""
+    own = [each for each in headers or () if not each[0].startswith(_PREFIXES)]
+    return own or None

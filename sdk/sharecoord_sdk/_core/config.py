@@ -17,7 +17,7 @@ from .texts import check_name
 #: Port of a coordinator when an address names none.
 DEFAULT_PORT: Final = 7070
 
-_FAILED: Final = "Failed to create share consumer: "
+CREATE_FAILED: Final = "Failed to create share consumer: "
 _ALIASES: Final = {"metadata.broker.list": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}
 _TRUE: Final = ("true", "t", "1")
 _SCHEME = re.compile(r"^(plaintext|ssl|sasl_ssl|sasl_plaintext)://", re.IGNORECASE)
@@ -25,8 +25,6 @@ _SCHEME = re.compile(r"^(plaintext|ssl|sasl_ssl|sasl_plaintext)://", re.IGNORECA
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """PEM files, or PEM texts, of the connection. None = gRPC's default roots, no client key."""
-
     ca_file: str | None
     ca_pem: str | None
     certificate_file: str | None
@@ -48,7 +46,7 @@ class SaslConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """Everything that a consumer was told, checked. Times are seconds where a clock needs them."""
+    """The checked configuration of a consumer. Times are seconds where a clock needs them."""
 
     addresses: tuple[str, ...]
     group_id: str
@@ -73,11 +71,7 @@ class ConsumerConfig:
 
 
 def read_config(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> ConsumerConfig:
-    """Reads what a constructor was called with.
-
-    Args:
-        arguments: One dict at the most.
-        keywords: Keys that are added to the dict.
+    """Reads a constructor's arguments: one dict at the most, and keywords that are added to it.
 
     Raises:
         TypeError: Not a dict, or a callback that can not be called.
@@ -99,16 +93,12 @@ def read_config(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Cons
     if "group.id" not in given:
         raise ValueError("Failed to create consumer: group.id must be set")
     if not values["group.id"]:
-        raise ValueError(f"{_FAILED}group.id must not be empty")
+        raise ValueError(f"{CREATE_FAILED}group.id must not be empty")
     return _build(values, given, logger)
 
 
 def read_arguments(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The dict of a constructor's arguments.
-
-    Raises:
-        TypeError: Not one dict.
-    """
+    """The dict of a constructor's arguments; TypeError when there is not exactly one."""
     if len(arguments) > 1:
         raise TypeError("expected tuple containing single dict")
     if arguments and not isinstance(arguments[0], dict):
@@ -136,7 +126,7 @@ def _find(name: object) -> Setting:
 def _read(setting: Setting, value: object) -> object:
     name = setting.name
     if setting.treatment is Treatment.INAPPLICABLE:
-        raise ValueError(f"{_FAILED}`{name}` {setting.meaning}")
+        raise ValueError(f"{CREATE_FAILED}`{name}` {setting.meaning}")
     if setting.treatment is Treatment.REFUSED and str(value).lower() not in setting.harmless:
         raise kafka_exception(
             KafkaError._INVALID_ARG,
@@ -281,16 +271,18 @@ def _tls(values: dict[str, Any]) -> TlsConfig | None:
 
 
 def _check_pem(name: str, path: str | None, text: str | None) -> None:
-    """Refuses what can not be read now. It is read again at each connection."""
+    """Refuses a PEM file or text that can not be used now. Each connection reads the file again."""
     name = f"{name}.pem" if text else f"{name}.location"
     try:
         content = text or (Path(path).read_text(encoding="ascii") if path else "")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no PEM file"
-        raise ValueError(f"{_FAILED}{name} failed: {path!r}: {why}") from None
+        raise ValueError(f"{CREATE_FAILED}{name} failed: {path!r}: {why}") from None
     if (path or text) and "-----BEGIN " not in content:
         where = "" if text else f"{path!r}: "
-        raise ValueError(f"{_FAILED}{name} failed: {where}no PEM: it has no line -----BEGIN …")
+        raise ValueError(
+            f"{CREATE_FAILED}{name} failed: {where}no PEM: it has no line -----BEGIN …"
+        )
 
 
 def _sasl(values: dict[str, Any]) -> SaslConfig | None:
@@ -306,11 +298,11 @@ def _sasl(values: dict[str, Any]) -> SaslConfig | None:
         return None
     if mechanism not in ("PLAIN", "OAUTHBEARER"):
         fix = "use PLAIN or OAUTHBEARER"
-        raise ValueError(f"{_FAILED}No provider for SASL mechanism {mechanism}: {fix}")
+        raise ValueError(f"{CREATE_FAILED}No provider for SASL mechanism {mechanism}: {fix}")
     if mechanism == "PLAIN" and not (values["sasl.username"] and values["sasl.password"]):
-        raise ValueError(f"{_FAILED}sasl.username and sasl.password must be set")
+        raise ValueError(f"{CREATE_FAILED}sasl.username and sasl.password must be set")
     if mechanism == "OAUTHBEARER" and values["oauth_cb"] is None:
-        raise ValueError(f"{_FAILED}OAUTHBEARER needs oauth_cb")
+        raise ValueError(f"{CREATE_FAILED}OAUTHBEARER needs oauth_cb")
     return SaslConfig(
         mechanism,
         values["sasl.username"] or "",

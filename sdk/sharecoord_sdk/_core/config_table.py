@@ -5,6 +5,7 @@ applies to the connection to the coordinator is used. What tunes a Kafka client,
 what a program sees, is accepted with a debug line. What would change it is refused by name.
 """
 
+# ruff: noqa: SIM905 - names that share one treatment are listed as words
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -18,8 +19,6 @@ POLL_RECORDS_MAX: Final = 10_000
 
 
 class Kind(Enum):
-    """How a value is read."""
-
     TEXT = "text"
     INTEGER = "integer"
     BOOLEAN = "true or false"
@@ -29,7 +28,7 @@ class Kind(Enum):
 
 
 class Treatment(Enum):
-    """What becomes of a key."""
+    """The ways to treat a key."""
 
     USED = "used"
     #: Accepted with a debug line: it tunes a Kafka client, and there is none.
@@ -42,7 +41,7 @@ class Treatment(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key. `low` and `high` are inclusive; `meaning` of a refused key is the fix."""
+    """A configuration key. `low` and `high` are inclusive; a refused key's `meaning` is the fix."""
 
     name: str
     kind: Kind
@@ -166,91 +165,31 @@ _USED: Final = (
     ),
 )
 
-_ACCEPTED_NAMES: Final = [
-    "acks",
-    "api.version.fallback.ms",
-    "api.version.request",
-    "api.version.request.timeout.ms",
-    "auto.commit.enable",
-    "auto.commit.interval.ms",
-    "batch.num.messages",
-    "batch.size",
-    "broker.address.family",
-    "broker.address.ttl",
-    "broker.version.fallback",
-    "check.crcs",
-    "client.dns.lookup",
-    "client.software.name",
-    "client.software.version",
-    "compression.codec",
-    "compression.level",
-    "compression.type",
-    "connections.max.idle.ms",
-    "coordinator.query.interval.ms",
-    "debug",
-    "default.topic.config",
-    "delivery.report.only.error",
-    "delivery.timeout.ms",
-    "enable.auto.offset.store",
-    "enable.gapless.guarantee",
-    "enable.idempotence",
-    "enable.metrics.push",
-    "enable.random.seed",
-    "enable.sparse.connections",
-    "fetch.max.bytes",
-    "fetch.max.wait.ms",
-    "fetch.message.max.bytes",
-    "fetch.min.bytes",
-    "fetch.wait.max.ms",
-    "linger.ms",
-    "log.connection.close",
-    "log.queue",
-    "log.thread.name",
-    "log_level",
-    "max.in.flight",
-    "max.in.flight.requests.per.connection",
-    "max.partition.fetch.bytes",
-    "message.max.bytes",
-    "message.send.max.retries",
-    "message.timeout.ms",
-    "metadata.max.age.ms",
-    "metadata.recovery.rebootstrap.trigger.ms",
-    "metadata.recovery.strategy",
-    "metadata.request.timeout.ms",
-    "offset.store.method",
-    "offset.store.path",
-    "offset.store.sync.interval.ms",
-    "partitioner",
-    "produce.offset.report",
-    "queue.buffering.backpressure.threshold",
-    "queue.buffering.max.kbytes",
-    "queue.buffering.max.messages",
-    "queue.buffering.max.ms",
-    "queuing.strategy",
-    "receive.message.max.bytes",
-    "reconnect.backoff.jitter.ms",
-    "request.required.acks",
-    "request.timeout.ms",
-    "retries",
-    "retry.backoff.max.ms",
-    "retry.backoff.ms",
-    "socket.blocking.max.ms",
-    "socket.keepalive.enable",
-    "socket.max.fails",
-    "socket.nagle.disable",
-    "socket.receive.buffer.bytes",
-    "socket.send.buffer.bytes",
-    "stats_cb",
-    "sticky.partitioning.linger.ms",
-    "throttle_cb",
-    "topic.metadata.propagation.max.ms",
-    "topic.metadata.refresh.fast.cnt",
-    "topic.metadata.refresh.fast.interval.ms",
-    "topic.metadata.refresh.interval.ms",
-    "topic.metadata.refresh.sparse",
-    "transaction.timeout.ms",
-    "transactional.id",
-]
+_ACCEPTED_NAMES: Final = """
+    acks api.version.fallback.ms api.version.request api.version.request.timeout.ms
+    auto.commit.enable auto.commit.interval.ms batch.num.messages batch.size
+    broker.address.family broker.address.ttl broker.version.fallback check.crcs
+    client.dns.lookup client.software.name client.software.version compression.codec
+    compression.level compression.type connections.max.idle.ms coordinator.query.interval.ms
+    debug default.topic.config delivery.report.only.error delivery.timeout.ms
+    enable.auto.offset.store enable.gapless.guarantee enable.idempotence enable.metrics.push
+    enable.random.seed enable.sparse.connections fetch.max.bytes fetch.max.wait.ms
+    fetch.message.max.bytes fetch.min.bytes fetch.wait.max.ms linger.ms log.connection.close
+    log.queue log.thread.name log_level max.in.flight max.in.flight.requests.per.connection
+    max.partition.fetch.bytes message.max.bytes message.send.max.retries message.timeout.ms
+    metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy
+    metadata.request.timeout.ms offset.store.method offset.store.path
+    offset.store.sync.interval.ms partitioner produce.offset.report
+    queue.buffering.backpressure.threshold queue.buffering.max.kbytes
+    queue.buffering.max.messages queue.buffering.max.ms queuing.strategy
+    receive.message.max.bytes reconnect.backoff.jitter.ms request.required.acks
+    request.timeout.ms retries retry.backoff.max.ms retry.backoff.ms socket.blocking.max.ms
+    socket.keepalive.enable socket.max.fails socket.nagle.disable socket.receive.buffer.bytes
+    socket.send.buffer.bytes stats_cb sticky.partitioning.linger.ms throttle_cb
+    topic.metadata.propagation.max.ms topic.metadata.refresh.fast.cnt
+    topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms
+    topic.metadata.refresh.sparse transaction.timeout.ms transactional.id
+""".split()
 
 _CALLBACKS_NOBODY_CALLS: Final = ("stats_cb", "throttle_cb")
 
@@ -321,17 +260,10 @@ _REFUSED: Final = (
     _refused("ssl.truststore.password", _PEM_FIX),
     *(
         _refused(f"ssl.{name}", "gRPC's TLS has no such setting; remove it")
-        for name in (
-            "ca.certificate.stores",
-            "certificate.verify_cb",
-            "cipher.suites",
-            "crl.location",
-            "curves.list",
-            "engine.id",
-            "engine.location",
-            "providers",
-            "sigalgs.list",
-        )
+        for name in """
+            ca.certificate.stores certificate.verify_cb cipher.suites crl.location
+            curves.list engine.id engine.location providers sigalgs.list
+        """.split()
     ),
     *(
         _refused(f"https.ca.{name}", "the SDK makes no HTTPS calls; use ssl.ca.location")
@@ -340,59 +272,31 @@ _REFUSED: Final = (
     _refused("sasl.jaas.config", "give sasl.username and sasl.password instead"),
     *(
         _refused(f"sasl.kerberos.{name}", "GSSAPI is not supported; use PLAIN or OAUTHBEARER")
-        for name in (
-            "keytab",
-            "kinit.cmd",
-            "min.time.before.relogin",
-            "principal",
-            "service.name",
-        )
+        for name in """
+            keytab kinit.cmd min.time.before.relogin principal service.name
+        """.split()
     ),
     _refused("sasl.oauthbearer.method", _OIDC_FIX, "default"),
     _refused("enable.sasl.oauthbearer.unsecure.jwt", _OIDC_FIX, "false"),
     *(
         _refused(f"sasl.oauthbearer.{name}", _OIDC_FIX)
-        for name in (
-            "assertion.algorithm",
-            "assertion.claim.aud",
-            "assertion.claim.exp.seconds",
-            "assertion.claim.iss",
-            "assertion.claim.jti.include",
-            "assertion.claim.nbf.seconds",
-            "assertion.claim.sub",
-            "assertion.file",
-            "assertion.jwt.template.file",
-            "assertion.private.key.file",
-            "assertion.private.key.passphrase",
-            "assertion.private.key.pem",
-            "client.credentials.client.id",
-            "client.credentials.client.secret",
-            "client.id",
-            "client.secret",
-            "extensions",
-            "grant.type",
-            "metadata.authentication.type",
-            "scope",
-            "sub.claim.name",
-            "token.endpoint.url",
-        )
+        for name in """
+            assertion.algorithm assertion.claim.aud assertion.claim.exp.seconds
+            assertion.claim.iss assertion.claim.jti.include assertion.claim.nbf.seconds
+            assertion.claim.sub assertion.file assertion.jwt.template.file
+            assertion.private.key.file assertion.private.key.passphrase
+            assertion.private.key.pem client.credentials.client.id
+            client.credentials.client.secret client.id client.secret extensions
+            grant.type metadata.authentication.type scope sub.claim.name
+            token.endpoint.url
+        """.split()
     ),
     *(
         _refused(name, _INTERNAL_FIX)
-        for name in (
-            "background_event_cb",
-            "closesocket_cb",
-            "connect_cb",
-            "consume_cb",
-            "dr_cb",
-            "dr_msg_cb",
-            "log_cb",
-            "offset_commit_cb",
-            "open_cb",
-            "rebalance_cb",
-            "resolve_cb",
-            "socket_cb",
-        )
+        for name in """
+            background_event_cb closesocket_cb connect_cb consume_cb dr_cb dr_msg_cb
+            log_cb offset_commit_cb open_cb rebalance_cb resolve_cb socket_cb
+        """.split()
     ),
 )
 

@@ -1,4 +1,4 @@
-"""One consumer's rules: messages of the coordinator and calls of the application in, actions out.
+"""The rules of one consumer: messages and calls in, actions out.
 
 No threads, no clock, no grpc: `now` is passed in (monotonic seconds), what to send is taken out.
 """
@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
@@ -25,7 +25,7 @@ from .errors import IllegalStateException, KafkaError, KafkaException
 from .held import taken_ranges
 from .link import Link, Phase
 from .lock_book import LockBook
-from .notes import newly_refused, starts_at_end
+from .notices import newly_refused, starts_at_end
 from .order import KEY, PARTITION, Turns
 from .status import StreamFailure, describe
 
@@ -68,11 +68,29 @@ class Notice:
     raised: BaseException | None = None
 
 
+class Arrival(NamedTuple):
+    """A message that a stream brought, or the stream's end."""
+
+    generation: int
+    content: service_pb.ConsumeResponse | StreamFailure
+    received_at: float
+
+    @property
+    def unseen_at(self) -> float:
+        """The time to hand back its records, if they still wait then; inf without records."""
+        if isinstance(self.content, StreamFailure) or not self.content.batches:
+            return math.inf
+        left_ms = min(
+            bounds.lock_remaining_ms for batch in self.content.batches for bounds in batch.ranges
+        )
+        return self.received_at + left_ms / 1000 * LockBook.hand_back_part
+
+
 class ConsumerCore:
     """The state of one share consumer.
 
     Args:
-        config: What the application asked for.
+        config: The consumer's configuration.
         member_id: Made once, kept across reconnects.
         chance: Returns a number in [0, 1), for jitter.
     """
@@ -159,11 +177,10 @@ class ConsumerCore:
 
     @property
     def paused(self) -> set[tuple[str, int]]:
-        """The paused partitions."""
         return set(self._paused)
 
     def check_poll(self) -> None:
-        """Refuses a poll that can not be now (KIP-932, 3.6).
+        """Refuses a poll that is not allowed now (KIP-932, 3.6).
 
         Raises:
             IllegalStateException: Not subscribed, or (explicit mode) records of the last poll
@@ -197,32 +214,32 @@ class ConsumerCore:
             raise KafkaException(KafkaError(KafkaError._MAX_POLL_EXCEEDED, text))
 
     def begin_poll(self, now: float) -> None:
-        """What every poll does first (KIP-932, 3.6): accept the records of the last one."""
+        """Accepts the records of the last poll in implicit mode (KIP-932, 3.6)."""
         self._collect(None, now, accept_rest=not self.config.explicit)
 
     def begin_commit(self, now: float) -> CommitTicket:
-        """Takes what is to be committed; implicit mode accepts the last poll's records."""
+        """Queues acknowledgements for a commit; implicit mode accepts the last poll's records."""
         ticket = CommitTicket()
         self._collect(ticket, now, accept_rest=not self.config.explicit)
         self.flush(now)
         return ticket
 
     def send_checkpoint(self, span: Span, data: bytes, ticket: CommitTicket, now: float) -> None:
-        """Stores something with one record, which stays where it is."""
+        """Sends a checkpoint of one record, which stays with the application."""
         self._acks.drop_checkpoints(span)
         self._acks.add([AckRange(span, RENEW, checkpoint=data)], ticket, now)
         self.flush(now)
 
     def take(self, now: float, owner: object, limit: int | None = None) -> HandOut:
-        """Records for the application, at most `max.poll.records`, or `limit`."""
+        """Hands out records, at most `max.poll.records`, or `limit`."""
         self.called_at = now
         turns = None
         if self.ordering in (KEY, PARTITION):
-            back = (*self._acks.going_back(), *self.locks.not_back(now))
+            back = (*self._acks.going_back(), *self.locks.failed_returns(now))
             turns = Turns(self.ordering, back, one_each=self.config.explicit)
             if self.config.explicit:
                 # A poll that goes on: what it gave already may still be released.
-                for span in self.locks.in_hands:
+                for span in self.locks.in_flight_spans:
                     turns.goes_back(span)
         most = self.config.max_poll_records if limit is None else limit
         hand_out, expired = self.locks.take(most, now, owner, turns)
@@ -233,7 +250,7 @@ class ConsumerCore:
         return hand_out
 
     def flush(self, now: float, *, polling: bool = False) -> None:
-        """Sends what is due: acknowledgements, and of a poll credit or a sign of life.
+        """Sends due acknowledgements, and in a poll credit or a sign of life.
 
         Nothing follows a leave: the coordinator ends the stream, and a message that meets its end
         makes an error of it.
@@ -255,17 +272,17 @@ class ConsumerCore:
 
     @property
     def unseen_at(self) -> float:
-        """When `hand_back_unseen` has something to do."""
-        return self.locks.outwaits_at if self.link.is_up else math.inf
+        """The time at which `hand_back_unseen` has something to do."""
+        return self.locks.hand_back_at if self.link.is_up else math.inf
 
     def hand_back_unseen(self, now: float) -> None:
-        """Hands back what the application has not taken in half of its lock; it does not poll.
+        """Hands back, uncounted, records that the application has not polled in half of their lock.
 
-        Uncounted, for others. The coordinator sends nothing more before the next poll.
+        The coordinator sends nothing more before the next poll.
         """
         if now < self.unseen_at or self._leave_sent:
             return
-        self._acks.add(self.locks.return_outwaited(now), None, now)
+        self._acks.add(self.locks.hand_back_due(now), None, now)
         self._is_waited_for = True
         self._send_with_acks(service_pb.ConsumeRequest(not_polling=True), now)
 
@@ -273,7 +290,7 @@ class ConsumerCore:
         return self._credit.refill()
 
     def _sign_every_s(self, now: float) -> float:
-        """How long a poll with nothing to say may keep silent."""
+        """Seconds for which a poll with nothing to say may keep silent."""
         return self._polled_every_s
 
     def begin_close(self, now: float, within_s: float = math.inf) -> None:
@@ -284,10 +301,7 @@ class ConsumerCore:
 
         The leave itself follows when every acknowledgement has its answer: one that finds no owner,
         because coordinators are replaced at the same moment, is repeated while there are locks.
-
-        Args:
-            now: The time.
-            within_s: Who closes waits no longer.
+        `within_s` is the longest time that the caller waits for the end.
         """
         self._closing = True
         within_s = min(within_s, self.config.close_timeout_s)
@@ -301,18 +315,14 @@ class ConsumerCore:
 
     @property
     def is_close_done(self) -> bool:
-        """Whether nothing is left that a longer wait could bring about."""
+        """Whether a longer wait would change nothing."""
         if self._left or self._error is not None:
             return True
         waits_for_leave = self.link.is_up and self._leave_sent
-        return not waits_for_leave and not self._has_word()
+        return not waits_for_leave and not self._has_application_acks()
 
     def raise_error(self) -> None:
-        """Raises, once, what the coordinator refused.
-
-        Raises:
-            KafkaException: With the coordinator's words.
-        """
+        """Raises, once, the KafkaException for what the coordinator refused."""
         error, self._error = self._error, None
         if error is not None:
             raise KafkaException(error)
@@ -346,7 +356,7 @@ class ConsumerCore:
         response: service_pb.ConsumeResponse,
         received_at: float,
     ) -> None:
-        """Takes one message. What an older stream brought is ignored: its locks were compared."""
+        """Reads one message. An older stream's messages are ignored: its locks were compared."""
         if generation != self.link.generation:
             return
         if response.HasField("joined"):
@@ -417,7 +427,7 @@ class ConsumerCore:
         return going or self._is_paused(key) or key.served not in self.topics
 
     def _is_paused(self, key: PartitionKey) -> bool:
-        """Redriven records may be of any partition of their topic: a paused one stops them."""
+        """Whether a paused partition covers this one; redriven records may be of any partition."""
         topic, partition = key.home
         if partition < 0:
             return any(each == topic for each, _ in self._paused)
@@ -430,15 +440,15 @@ class ConsumerCore:
     def _answered(self, result: service_pb.AcknowledgeResult, now: float) -> None:
         settlement = self._acks.answered(result, now)
         self.locks.settle_renewals(settlement.renewed, settlement.not_renewed)
-        self.locks.keep_not_back(settlement.not_back, now)
+        self.locks.keep_failed_returns(settlement.failed_returns, now)
         self._report(settlement.outcomes)
         self._leave_if_settled(now)
 
     def _draining(self, notice: service_pb.DrainNotice, received_at: float) -> None:
-        """The coordinator goes down: what no handler has seen goes back now, uncounted (design 9).
+        """Prepares for the coordinator's drain: unseen records go back now, uncounted (design 9).
 
-        What the application has stays with it: its locks move with their partitions, and the next
-        coordinator sees them in the lock book.
+        Records that the application has stay with it: their locks move with their partitions,
+        and the next coordinator sees them in the lock book.
         """
         self._drain_until = received_at + notice.grace_ms / 1000
         self._drain_addresses = list(notice.addresses)
@@ -462,7 +472,7 @@ class ConsumerCore:
         was_draining, leave_sent = self._is_draining, self._leave_sent
         error = self.link.failed(failure, now)
         self._without_stream()
-        self._left = self._left or (leave_sent and not self._has_word())
+        self._left = self._left or (leave_sent and not self._has_application_acks())
         if was_draining and self._drain_addresses:
             # It went before the answers came, but said where to go.
             self.link.redirect(self._drain_addresses, now)
@@ -473,9 +483,9 @@ class ConsumerCore:
             self._note(logging.WARNING, text)
 
     def join_anew(self, now: float) -> None:
-        """Ends the stream, because an exception has left a call in the middle of something.
+        """Ends the stream, because an exception has left a call half done.
 
-        What the next join's lock book does not show the coordinator takes back as unseen, and
+        The coordinator takes back as unseen what the next join's lock book does not show, and
         acknowledgements that may not have been sent are sent again: so nothing is lost.
         """
         self.locks.recount(self._acks.ranges())
@@ -486,7 +496,7 @@ class ConsumerCore:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Does what time alone brings about."""
+        """Carries out what is due by time alone."""
         if self.link.opening_overdue(now):
             self.link.give_up_opening(now)
             self._without_stream()
@@ -497,9 +507,9 @@ class ConsumerCore:
             self._note(logging.ERROR, error.str(), error)
 
     def _drain(self, now: float) -> None:
-        """Goes on when everything was answered, or when the time to wait for answers is over.
+        """Leaves a draining coordinator once everything was answered, or the time to wait is over.
 
-        Who leaves goes nowhere: its leave is carried out here, or the stream ends.
+        A closing consumer goes nowhere: its leave is carried out here, or the stream ends.
         """
         if self._drain_until is None or self._closing:
             return
@@ -508,13 +518,13 @@ class ConsumerCore:
             self.link.redirect(self._drain_addresses, now)
 
     def _without_stream(self) -> None:
-        """Nothing more comes on this stream, and what was sent on it may not have arrived."""
+        """Forgets the stream: nothing more comes on it, and what was sent may not have arrived."""
         self._drain_until = None
         self._acks.stream_lost()
         self._leave_sent = False
 
     def wake_at(self, now: float) -> float | None:
-        """When `tick`, `connect` or `flush` has something to do next, or None."""
+        """The next time at which `tick`, `connect` or `flush` has something to do, or None."""
         times = [self._drain_until]
         if self._wants_stream():
             times.append(self.link.wake_at())
@@ -526,7 +536,7 @@ class ConsumerCore:
         return min(due, default=None)
 
     def connect(self, now: float) -> Connection | None:
-        """The stream to open now, if any."""
+        """The stream to open now, or None."""
         if not self._wants_stream() or not self.link.may_open(now):
             return None
         address = self.link.open(now)
@@ -579,26 +589,25 @@ class ConsumerCore:
     def _wants_stream(self) -> bool:
         if self._left:
             return False
-        return bool(self.topics and not self._closing) or self._has_word()
+        return bool(self.topics and not self._closing) or self._has_application_acks()
 
-    def _has_word(self) -> bool:
-        return self._acks.has_word()
+    def _has_application_acks(self) -> bool:
+        return self._acks.has_application_acks()
 
     # -- what goes out ------------------------------------------------------------------------
 
     def take_outbox(self) -> list[service_pb.ConsumeRequest]:
-        """Messages to send on the current stream, in order."""
         out, self._outbox = self._outbox, []
         return out
 
     def take_notices(self) -> list[Notice]:
-        """What to log and to report, all at once."""
+        """Notices since the last call."""
         out = list(self.notices)
         self.notices.clear()
         return out
 
     def take_outcomes(self) -> list[Outcome]:
-        """The same, all at once."""
+        """Outcomes since the last call."""
         out = list(self.outcomes)
         self.outcomes.clear()
         return out
@@ -606,7 +615,7 @@ class ConsumerCore:
     def _leave_if_settled(self, now: float) -> None:
         if not self._closing or self._leave_sent or not self.link.is_up:
             return
-        if not self._has_word() or now >= self._leave_by:
+        if not self._has_application_acks() or now >= self._leave_by:
             self._leave(now)
 
     def _leave(self, now: float) -> None:
@@ -620,7 +629,7 @@ class ConsumerCore:
         self._send_with_acks(request, now)
 
     def _send_with_acks(self, last: service_pb.ConsumeRequest, now: float) -> None:
-        """Sends every acknowledgement that is due; the last message carries `last` as well."""
+        """Sends all due acknowledgements; the last message carries `last` as well."""
         requests: list[service_pb.ConsumeRequest] = []
         while self._acks.has_waiting:
             due = self._acks.take(now)

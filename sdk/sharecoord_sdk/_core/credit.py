@@ -1,4 +1,4 @@
-"""How much this consumer is ready to take, as the running totals of the wire (`Credit`).
+"""Room that this consumer offers, as the running totals of the wire (`Credit`).
 
 Totals count from the join of the current stream: what has arrived plus the room that is left. They
 only grow, so a repeated message does no harm.
@@ -31,14 +31,14 @@ class StreamCredit:
         self.buffered_bytes = 0
 
     def add(self, records: int, size_bytes: int) -> None:
-        """Records arrived and wait."""
+        """Counts records that arrived and wait."""
         self._received_records += records
         self._received_bytes += size_bytes
         self.buffered_records += records
         self.buffered_bytes += size_bytes
 
     def remove(self, records: int, size_bytes: int) -> None:
-        """Records left the buffer, by whichever way."""
+        """Counts records that left the buffer, by whichever way."""
         self.buffered_records -= records
         self.buffered_bytes -= size_bytes
         if self.buffered_records == 0:
@@ -46,7 +46,6 @@ class StreamCredit:
             self.buffered_bytes = 0
 
     def set_buffered(self, records: int, size_bytes: int) -> None:
-        """What waits, counted anew."""
         self.buffered_records, self.buffered_bytes = records, size_bytes
 
     def set_room(self, records: int) -> None:
@@ -60,11 +59,7 @@ class StreamCredit:
         return self._grant()
 
     def refill(self, parts: int = _REFILL_PARTS) -> types_pb.Credit | None:
-        """The next promise, or None while too little of the room was used to be worth it.
-
-        Args:
-            parts: One of so many parts of the room is enough.
-        """
+        """The next promise, or None until one of `parts` parts of the room was used."""
         records = self._total_records() - self._granted_records
         size_bytes = self._total_bytes() - self._granted_bytes
         # Rounded up, so that the smallest room still waits for one record.

@@ -31,14 +31,11 @@ class SerializationContext:
 
 
 class Deserializers:
-    """The two deserializers of a consumer; None leaves the bytes as they are."""
-
     def __init__(self, key: Deserializer | None, value: Deserializer | None) -> None:
         self._key = key
         self._value = value
 
     def apply(self, messages: Messages) -> Messages:
-        """Deserializes every message in place; a failure marks its message and keeps its bytes."""
         if self._key is not None or self._value is not None:
             for message in messages:
                 if message.error() is None:
@@ -73,7 +70,6 @@ class Deserializers:
 def split_config(
     arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[dict[str, Any], Deserializers]:
-    """Takes `key.deserializer` and `value.deserializer` out of the configuration."""
     config = read_arguments(arguments, keywords)
     key = config.pop("key.deserializer", None)
     value = config.pop("value.deserializer", None)

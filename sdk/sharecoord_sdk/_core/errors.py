@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import builtins
+import copyreg
 import operator
+from typing import Any
 
-from .error_codes import CODE_NAMES, ErrorCodes
-from .error_texts import ERROR_TEXTS
+from .error_codes import CODE_NAMES, ERROR_TEXTS, ErrorCodes
+
+
+class PicklableError(Exception):
+    """An exception that comes out of a pickle with all its fields.
+
+    By default Python makes it anew by calling its class with `args`, the text alone; that fails, or
+    loses fields, when the constructor takes something else. Here the constructor is not called:
+    arguments and fields are put back as they were, also those of an application's subclasses.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class KafkaError(ErrorCodes):
-    """One error: a code with Kafka's number, a text, and what it means for the caller.
+    """An error: a code with Kafka's number, a text, and its meaning for the caller.
 
     Compares equal to another `KafkaError` or an `int` with the same code.
 
@@ -113,5 +126,4 @@ class ConcurrentModificationException(RuntimeError):  # noqa: N818 - the twin's 
 def kafka_exception(
     code: int, reason: str | None = None, *, retriable: bool = False
 ) -> KafkaException:
-    """A `KafkaException` around a fresh `KafkaError`."""
     return KafkaException(KafkaError(code, reason, retriable=retriable))

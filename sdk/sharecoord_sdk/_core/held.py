@@ -26,7 +26,6 @@ class Held(NamedTuple):
     last_offset: int
 
     def to_wire(self) -> types_pb.HeldRange:
-        """The message of the wire."""
         return types_pb.HeldRange(
             partition=self.key.to_wire(),
             first_offset=self.first_offset,
@@ -36,7 +35,7 @@ class Held(NamedTuple):
 
 
 def merged(spans: Iterable[Span]) -> list[Held]:
-    """The spans, those that follow one another under the same lock in one."""
+    """Ranges for the spans; spans that follow one another under the same lock share one."""
     out: list[Held] = []
     for item in sorted(map(_held, spans)):
         last = out[-1] if out else None
@@ -49,8 +48,8 @@ def merged(spans: Iterable[Span]) -> list[Held]:
     return out
 
 
-def hulls(spans: Iterable[Span]) -> list[Held]:
-    """One range per lock, from the first to the last offset that is held under it, in their order.
+def one_range_per_lock(spans: Iterable[Span]) -> list[Held]:
+    """Ranges for the spans, one per lock, from its first to its last held offset.
 
     It may cover settled offsets in between: see the top of this module.
     """
@@ -70,7 +69,7 @@ def size_of(items: Iterable[Held]) -> int:
     return sum(_size_of_one(item.key) for item in items)
 
 
-def fitting(items: Sequence[Held], room_bytes: int) -> tuple[list[Held], list[Held]]:
+def split_by_room(items: Sequence[Held], room_bytes: int) -> tuple[list[Held], list[Held]]:
     """Splits ranges into the first ones, which fit, and the rest."""
     for count, item in enumerate(items):
         room_bytes -= _size_of_one(item.key)
@@ -80,7 +79,7 @@ def fitting(items: Sequence[Held], room_bytes: int) -> tuple[list[Held], list[He
 
 
 def taken_ranges(notice: service_pb.TakenBack) -> list[types_pb.HeldRange]:
-    """What a notice takes back, as entries of a lock book."""
+    """The ranges of a notice, as entries of a lock book."""
     return [
         types_pb.HeldRange(
             partition=notice.partition,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final
 
-from .absence import no_coordinator
 from .errors import KafkaError
+from .notices import no_coordinator
 from .status import StreamFailure, error_for_application
 
 # A stream that lived so long was a good one: the next back-off starts small again.
@@ -15,8 +15,6 @@ _GOOD_STREAM_S: Final = 5.0
 
 
 class Phase(Enum):
-    """Where the stream stands."""
-
     #: No stream, and none wanted yet.
     IDLE = "idle"
     #: No stream; the next attempt is at `retry_at`.
@@ -28,7 +26,7 @@ class Phase(Enum):
 
 
 def _rotated(addresses: Sequence[str], chance: Callable[[], float]) -> list[str]:
-    """The same order from another place on."""
+    """The same cyclic order from a random first element on."""
     first = int(chance() * len(addresses))
     return [*addresses[first:], *addresses[:first]]
 
@@ -77,15 +75,12 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Whether messages can be sent: the join went out, or was answered."""
         return self.phase in (Phase.OPENING, Phase.JOINED)
 
     def may_open(self, now: float) -> bool:
-        """Whether it is time for a new stream."""
         return self.phase is Phase.IDLE or (self.phase is Phase.WAITING and now >= self.retry_at)
 
     def open(self, now: float) -> str:
-        """Starts an attempt and returns its address."""
         if self._redirects:
             self.address = self._redirects.pop(0)
         else:
@@ -99,7 +94,7 @@ class Link:
         return self.address
 
     def joined(self, now: float) -> None:
-        """The coordinator answered: this address is good, and stays the first choice."""
+        """Notes the coordinator's answer: its address stays the first choice."""
         self.phase = Phase.JOINED
         self._joined_at = now
         if self.address in self._addresses:
@@ -110,7 +105,7 @@ class Link:
         self._last_failure = None
 
     def failed(self, failure: StreamFailure, now: float) -> KafkaError | None:
-        """The stream ended. Returns what the application must hear of it, if anything."""
+        """Notes the end of the stream; returns the error to tell the application, if any."""
         self._last_failure = failure
         if self._joined_at is not None and now - self._joined_at >= _GOOD_STREAM_S:
             self._failures_in_row = 0
@@ -124,23 +119,22 @@ class Link:
         return error_for_application(failure, self.address)
 
     def opening_overdue(self, now: float) -> bool:
-        """Whether the join has waited too long for its answer."""
         return self.phase is Phase.OPENING and now - self._opened_at >= self._connect_timeout_s
 
     def give_up_opening(self, now: float) -> None:
-        """Leaves an attempt that nobody answers."""
+        """Ends an attempt that nobody answers."""
         self._last_failure = StreamFailure("DEADLINE_EXCEEDED", "no answer to the join")
         self._wait(now, None)
 
     def redirect(self, addresses: list[str], now: float) -> None:
-        """The coordinator drains: the next attempt is at once, at these addresses first."""
+        """Plans an attempt at once, at a draining coordinator's addresses first."""
         self._redirects = _rotated(addresses, self._chance) or [self.address]
         self.phase = Phase.WAITING
         self.generation += 1
         self.retry_at = now
 
     def notice(self, now: float) -> KafkaError | None:
-        """The error to report when no coordinator has answered for long: once per absence."""
+        """The error when no coordinator has answered for long: once per absence."""
         if self._told_away or self._away_since is None or self.phase is Phase.JOINED:
             return None
         waited_s = now - self._away_since
@@ -150,7 +144,6 @@ class Link:
         return no_coordinator(self.address, self._last_failure, waited_s)
 
     def wake_at(self) -> float | None:
-        """When this link needs attention, or None."""
         if self.phase is Phase.WAITING:
             return self.retry_at
         if self.phase is Phase.OPENING:

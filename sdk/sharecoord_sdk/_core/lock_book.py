@@ -1,4 +1,4 @@
-"""What this consumer holds: records that wait, records that the application has, renewed ones."""
+"""The lock book of a consumer: records that wait, that the application has, and renewed ones."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .columns import (
     Span,
 )
 from .credit import StreamCredit
-from .held import fitting, hulls, merged, size_of
+from .held import merged, one_range_per_lock, size_of, split_by_room
 from .order import Turns, take_in_turn
 
-_UNTOLD_S: Final = 300.0
+_FAILED_RETURN_S: Final = 300.0
 """How long after the end of its lock a record that is not back stops what follows it. The
 coordinator tells within seconds, or its successor does; no key may stand still for ever."""
 
@@ -41,18 +41,18 @@ class LockBook:
     """
 
     #: What still waits when so much of its lock is left goes back: nobody takes it.
-    return_part = 0.5
+    hand_back_part = 0.5
 
     def __init__(self, credit: StreamCredit) -> None:
         self.credit = credit
         self._buffer: deque[Span] = deque()
-        # What calls take at the moment, or took since `see_given` looked last.
+        # What calls take at the moment, or took since `note_given` looked last.
         self._hand_outs: list[HandOut] = []
         self._in_flight: list[Span] = []
         self._renewed: list[Span] = []
         self._renewing_records = 0
         # Records whose way back failed: the coordinator has them locked for this consumer still.
-        self._not_back: list[AckRange] = []
+        self._failed_returns: list[AckRange] = []
 
     @property
     def is_renewing(self) -> bool:
@@ -62,9 +62,9 @@ class LockBook:
     def receive(self, columns: Columns) -> None:
         """Takes a batch into the buffer. Rows under no lock are dropped: they are not ours."""
         self.credit.add(columns.count, columns.credit_bytes)
-        if self._not_back:
+        if self._failed_returns:
             # What is delivered again was back.
-            self._not_back = [b for b in self._not_back if not _is_in(b.span, columns)]
+            self._failed_returns = [b for b in self._failed_returns if not _is_in(b.span, columns)]
         covered = 0
         for lock in columns.locks:
             if lock.start < lock.stop:
@@ -77,17 +77,17 @@ class LockBook:
     def take(
         self, limit: int, now: float, owner: object, turns: Turns | None = None
     ) -> tuple[HandOut, list[AckRange]]:
-        """Hands out records.
+        """Hands out at most `limit` records, which `owner` may acknowledge.
 
         Args:
             limit: Most records.
             now: The time, on the clock of the locks.
-            owner: Who may acknowledge them.
-            turns: Whose turn it is, in a group that keeps order.
+            owner: The consumer's token.
+            turns: The order to keep, in a group that keeps order.
 
         Returns:
-            The records, per partition in order of offset, and what goes back because its lock
-            ended in the buffer.
+            The records, per partition in order of offset; and ranges to hand back because their
+            lock ended in the buffer.
         """
         expired: list[AckRange] = []
         spans: list[Span] = []
@@ -128,12 +128,12 @@ class LockBook:
         return hand_out
 
     @property
-    def in_hands(self) -> list[Span]:
-        """What calls have returned to the application, and what was not sent yet of it."""
+    def in_flight_spans(self) -> list[Span]:
+        """Spans that the application has, and whose settlement was not sent yet."""
         return self._in_flight
 
-    def see_given(self, *, at_rest: bool) -> None:
-        """Takes note of what calls have returned; what they took and did not return waits again.
+    def note_given(self, *, at_rest: bool) -> None:
+        """Notes the records that calls have returned; records that they took and kept wait again.
 
         Args:
             at_rest: No call is under way that may still return what it took.
@@ -148,9 +148,9 @@ class LockBook:
             given, rest = hand_out.split()
             self._wait_again(rest, is_renewed=hand_out.is_renewed)
             for span in given:
-                self._has_got(span)
+                self._add_given(span)
 
-    def _has_got(self, span: Span) -> None:
+    def _add_given(self, span: Span) -> None:
         last = self._in_flight[-1] if self._in_flight else None
         if last is not None and last.is_before(span):
             # What was given bit by bit is acknowledged together.
@@ -185,7 +185,7 @@ class LockBook:
         return None
 
     def has_unacknowledged(self) -> bool:
-        """Whether the application still has records that it said nothing of."""
+        """Whether the application has records that it did not acknowledge."""
         return any(
             span.columns.states.find(state, span.start, span.stop) >= 0
             for span in self._in_flight
@@ -193,13 +193,13 @@ class LockBook:
         )
 
     def collect(self, *, accept_rest: bool) -> tuple[list[AckRange], list[Span]]:
-        """Takes what was acknowledged out of the application's hands.
+        """Takes acknowledged records from the application.
 
         Args:
-            accept_rest: Whether records without a word count as accepted (implicit mode).
+            accept_rest: Whether other records count as accepted (implicit mode).
 
         Returns:
-            What to send, and acknowledged records whose lock is known to be lost.
+            Ranges to send, and acknowledged records whose lock is known to be lost.
         """
         ranges: list[AckRange] = []
         lost: list[Span] = []
@@ -229,7 +229,7 @@ class LockBook:
             self._renewing_records += len(run)
 
     def settle_renewals(self, renewed: Iterable[Span], failed: Iterable[Span]) -> None:
-        """Renewed records come back by the next poll; those whose renewal failed are gone."""
+        """Keeps renewed records for the next poll; those whose renewal failed are gone."""
         for span in renewed:
             span.mark(RENEWED)
             self._renewing_records -= len(span)
@@ -239,7 +239,7 @@ class LockBook:
             self._renewing_records -= len(span)
 
     def give_back(self, unwanted: Callable[[PartitionKey], bool]) -> list[AckRange]:
-        """Takes records that nobody saw out of the buffer, to be handed back uncounted."""
+        """Takes unwanted partitions' records out of the buffer, to be handed back uncounted."""
         return self._take_back(lambda span: unwanted(span.columns.key))
 
     def _take_back(self, unwanted: Callable[[Span], bool]) -> list[AckRange]:
@@ -255,17 +255,17 @@ class LockBook:
         return back
 
     @property
-    def outwaits_at(self) -> float:
-        """When the first record that nobody saw has to go back, so that its lock ends uncounted."""
-        return self._outwaits_at(self._buffer[0]) if self._buffer else math.inf
+    def hand_back_at(self) -> float:
+        """The time to hand back the first buffered record, so that its lock ends uncounted."""
+        return self._hand_back_at(self._buffer[0]) if self._buffer else math.inf
 
-    def return_outwaited(self, now: float) -> list[AckRange]:
-        """Takes out of the buffer what waited too long, to be handed back uncounted."""
-        return self._take_back(lambda span: self._outwaits_at(span) <= now)
+    def hand_back_due(self, now: float) -> list[AckRange]:
+        """Takes records that waited too long out of the buffer, to be handed back uncounted."""
+        return self._take_back(lambda span: self._hand_back_at(span) <= now)
 
-    def _outwaits_at(self, span: Span) -> float:
+    def _hand_back_at(self, span: Span) -> float:
         deadline, received_at = span.lock.deadline, span.columns.received_at
-        return deadline - (deadline - received_at) * self.return_part
+        return deadline - (deadline - received_at) * self.hand_back_part
 
     def show(
         self, under_way: Iterable[AckRange], room_bytes: int
@@ -285,49 +285,49 @@ class LockBook:
         """
         words: list[Span] = []
         returns: list[Span] = []
-        for item in (*under_way, *self._not_back):
+        for item in (*under_way, *self._failed_returns):
             (returns if item.kind == RETURN else words).append(item.span)
         # In the order in which they find room.
-        spans = [*words, *self._in_hands(), *self._renewed, *self._waiting(), *returns]
+        spans = [*words, *self._held_spans(), *self._renewed, *self._waiting(), *returns]
         book = merged(spans)
         if size_of(book) > room_bytes:
-            book = hulls(spans)
-        shown, left_out = fitting(book, room_bytes)
+            book = one_range_per_lock(spans)
+        shown, left_out = split_by_room(book, room_bytes)
         self.lose([item.to_wire() for item in left_out])
         return [item.to_wire() for item in shown], len(left_out)
 
     def show_seen(
         self, under_way: Iterable[AckRange], room_bytes: int
     ) -> list[types_pb.HeldRange] | None:
-        """What the application has or had, as a leave shows it; None when it does not fit.
+        """Locks on records that the application has or had, for a leave; None = no room.
 
         Args:
             under_way: Acknowledgements without an answer. They may find no owner any more, and then
                 their records count as delivered all the same.
-            room_bytes: What the book may take on the wire.
+            room_bytes: Bytes that the book may take on the wire.
         """
-        words = [i.span for i in (*under_way, *self._not_back) if i.kind != RETURN]
-        spans = merged([*words, *self._in_hands(), *self._renewed])
-        shown, left_out = fitting(spans, room_bytes)
+        words = [i.span for i in (*under_way, *self._failed_returns) if i.kind != RETURN]
+        spans = merged([*words, *self._held_spans(), *self._renewed])
+        shown, left_out = split_by_room(spans, room_bytes)
         return None if left_out else [item.to_wire() for item in shown]
 
-    def keep_not_back(self, failed: Iterable[AckRange], now: float) -> None:
-        """Holds records whose way back failed, until the coordinator says that they are back.
+    def keep_failed_returns(self, failed: Iterable[AckRange], now: float) -> None:
+        """Keeps returns that failed, until the coordinator says that the records are back.
 
         The end of a lock says nothing: who loads a share-partition extends its locks (design 9).
         """
-        held = (*self._not_back, *failed)
-        self._not_back = [b for b in held if b.span.lock.deadline + _UNTOLD_S > now]
+        held = (*self._failed_returns, *failed)
+        self._failed_returns = [b for b in held if b.span.lock.deadline + _FAILED_RETURN_S > now]
 
-    def not_back(self, now: float) -> list[Span]:
-        """Records whose way back failed; nothing that follows them may be handed out."""
-        self.keep_not_back((), now)
-        return [each.span for each in self._not_back]
+    def failed_returns(self, now: float) -> list[Span]:
+        """Records whose return failed; no record that follows them may be handed out."""
+        self.keep_failed_returns((), now)
+        return [each.span for each in self._failed_returns]
 
     def lose(self, lost: Sequence[types_pb.HeldRange]) -> None:
-        """Takes note of locks that the owner says are gone.
+        """Removes locks that the owner says are gone.
 
-        What waited is dropped. What the application has stays there, and fails when acknowledged.
+        Buffered records are dropped. Records of the application stay, and fail when acknowledged.
         """
         by_token: dict[int, list[types_pb.HeldRange]] = {}
         for item in lost:
@@ -337,37 +337,33 @@ class LockBook:
         before, after = _size(waiting), _size(self._buffer)
         self.credit.remove(before[0] - after[0], before[1] - after[1])
         self._renewed = [p for span in self._renewed for p in _without(span, by_token)]
-        self._not_back = [
-            replace(each, span=p) for each in self._not_back for p in _without(each.span, by_token)
+        self._failed_returns = [
+            replace(each, span=p)
+            for each in self._failed_returns
+            for p in _without(each.span, by_token)
         ]
-        self._lose_in_hands(by_token)
+        self._lose_held(by_token)
 
     def recount(self, under_way: Iterable[AckRange]) -> None:
-        """Counts anew what is kept in numbers, after an exception in the middle of anything.
-
-        Args:
-            under_way: Acknowledgements without an answer.
-        """
+        """Recomputes the counters after an exception; `under_way` are unanswered ranges."""
         self.credit.set_buffered(*_size(self._buffer))
         self._renewing_records = sum(
             len(item.span) for item in under_way if item.kind == RENEW and item.checkpoint is None
         )
 
     def _waiting(self) -> Iterable[Span]:
-        """What nobody has seen."""
         return self._buffer
 
-    def _in_hands(self) -> list[Span]:
-        """What the application has."""
+    def _held_spans(self) -> list[Span]:
         return [run for span in self._given() for state, run in span.runs() if state <= RENEW]
 
     def _given(self) -> list[Span]:
-        """What the application has, or gets from a call that is under way."""
+        """Spans that the application has, or gets from a call that is under way."""
         return [*self._in_flight, *(span for each in self._hand_outs for span in each.spans)]
 
-    def _lose_in_hands(self, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
+    def _lose_held(self, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
         for span in self._given():
-            for start, stop in hits(span, by_token):
+            for start, stop in rows_covered(span, by_token):
                 _mark_lost(span.within(start, stop))
 
 
@@ -387,7 +383,9 @@ def _mark_lost(span: Span) -> None:
             run.mark(LOST_ACKNOWLEDGED)
 
 
-def hits(span: Span, by_token: dict[int, list[types_pb.HeldRange]]) -> list[tuple[int, int]]:
+def rows_covered(
+    span: Span, by_token: dict[int, list[types_pb.HeldRange]]
+) -> list[tuple[int, int]]:
     """Rows [start, stop) of a span that ranges of its own lock cover, in order."""
     key = span.columns.key
     rows = [
@@ -399,7 +397,7 @@ def hits(span: Span, by_token: dict[int, list[types_pb.HeldRange]]) -> list[tupl
 
 
 def _without(span: Span, by_token: dict[int, list[types_pb.HeldRange]]) -> list[Span]:
-    gone = hits(span, by_token)
+    gone = rows_covered(span, by_token)
     if not gone:
         return [span]
     left: list[Span] = []
@@ -421,7 +419,7 @@ def _is_in(span: Span, columns: Columns) -> bool:
 
 
 def _in_order(spans: list[Span]) -> list[Span]:
-    """Partitions as they came, and within each the offsets ascending (a redelivery comes late)."""
+    """Spans grouped by partition in order of arrival, and sorted by offset within each."""
     if len(spans) < 2:
         return spans
     rank: dict[PartitionKey, int] = {}
@@ -431,7 +429,7 @@ def _in_order(spans: list[Span]) -> list[Span]:
 
 
 def _with_details(run: Span, kind: int) -> list[AckRange]:
-    """One range, or several when delays or reasons differ inside."""
+    """A range for the run, or several when delays or reasons differ inside."""
     details = run.columns.details
     if not details:
         return [AckRange(run, kind)]

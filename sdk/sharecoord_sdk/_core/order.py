@@ -21,12 +21,11 @@ Lane = tuple[Hashable, ...]
 
 
 class Turns:
-    """Whose turn it is among the records that wait, for one poll.
+    """The turns of the records that wait, for one poll.
 
     Args:
         ordering: The group's `share.ordering`.
-        going_back: Records of which no answer has said yet that they are back: nothing that follows
-            them is handed out.
+        going_back: Records that are on their way back: nothing that follows them is handed out.
         one_each: Whether a poll gives one record of a key at most.
     """
 
@@ -38,7 +37,7 @@ class Turns:
             self.goes_back(span)
 
     def goes_back(self, span: Span) -> None:
-        """Records go back: what follows them waits."""
+        """Holds back records that follow these, which go back."""
         columns = span.columns
         columns.unpack()
         for row in range(span.start, span.stop):
@@ -63,7 +62,7 @@ class Turns:
         return picked, left
 
     def _lane(self, columns: Columns, row: int) -> Lane | None:
-        """What stands in one order; a record without a key has none."""
+        """The name of the record's order; None for a record without a key."""
         if self._by_partition:
             return (columns.key,)
         key = None if columns.keys is None else columns.keys[row]

@@ -1,15 +1,15 @@
-"""What a handler's return or exception means for its record: one rule, here and in tests."""
+"""The meaning of a handler's return or exception for its record: one rule, here and in tests."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from .pickling import WholeError
+from .errors import PicklableError
 from .records import AcknowledgeType
 
 
-class Retry(WholeError):  # noqa: N818 - reads as an order: raise Retry(after_s=5)
+class Retry(PicklableError):  # noqa: N818 - reads as an order: raise Retry(after_s=5)
     """Raised by a handler: deliver the record again, not before `after_s` seconds.
 
     Args:
@@ -31,7 +31,7 @@ class Retry(WholeError):  # noqa: N818 - reads as an order: raise Retry(after_s=
         self.reason = reason
 
 
-class Reject(WholeError):  # noqa: N818
+class Reject(PicklableError):  # noqa: N818
     """Raised by a handler: the record can not be processed, ever.
 
     Args:
@@ -45,7 +45,7 @@ class Reject(WholeError):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a handler did with one record.
+    """The outcome of one record's handler.
 
     Attributes:
         type: The acknowledgement that follows.
@@ -61,5 +61,5 @@ class Outcome:
 
 
 def delay_ms_of(after_s: float | None) -> int:
-    """What a release carries: 0 leaves it to the group's back-off, so at once is 1 ms."""
+    """The `delay_ms` of a release: 0 leaves it to the group's back-off, so at once is 1 ms."""
     return 0 if after_s is None else max(1, round(after_s * 1000))

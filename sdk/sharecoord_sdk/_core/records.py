@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, overload
 
-from .columns import Columns, HandOut, Source, Span
+from .columns import Columns, HandOut, Source, Span, own_headers
 from .errors import IllegalStateException, KafkaError
-from .letters import own_headers
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -38,7 +37,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 
 class AcknowledgeType(IntEnum):
-    """What happened to a record (KIP-932); the numbers are Kafka's."""
+    """The ways to settle a record (KIP-932); the numbers are Kafka's."""
 
     #: Processed; never delivered to the group again.
     ACCEPT = 1
@@ -50,27 +49,26 @@ class AcknowledgeType(IntEnum):
     RENEW = 4
 
 
-class Keeper(ABC):
+class CheckpointStore(ABC):
     """The owner of records whose messages can store checkpoints."""
 
     @abstractmethod
-    def keep(self, columns: Columns, row: int, data: bytes) -> Awaitable[None]:
-        """Stores a checkpoint; see `Message.checkpoint`."""
+    def keep(self, columns: Columns, row: int, data: bytes) -> Awaitable[None]: ...
 
 
-class Done:
-    """Awaitable, and over already."""
+class Completed:
+    """An awaitable that is done already."""
 
     def __await__(self) -> Generator[None, None, None]:
         return
         yield
 
 
-DONE: Final = Done()
+COMPLETED: Final = Completed()
 
 
 def read_checkpoint(data: object) -> bytes:
-    """What is stored with a record.
+    """Checks a checkpoint's bytes.
 
     Raises:
         TypeError: Not bytes.
@@ -85,7 +83,7 @@ def read_checkpoint(data: object) -> bytes:
     return found
 
 
-class Single:
+class OwnFields:
     """The fields of one message that the application made or changed."""
 
     __slots__ = (
@@ -124,19 +122,15 @@ class Single:
         self.origin = origin
 
     def offset_at(self, row: int) -> int | None:
-        """The offset."""
         return self.offset
 
     def headers_at(self, row: int) -> Any:
-        """The headers."""
         return self.headers
 
     def timestamp_at(self, row: int) -> tuple[int, int]:
-        """The time."""
         return self.timestamp
 
     def delivery_count_at(self, row: int) -> int | None:
-        """The delivery count."""
         return self.delivery_count
 
     def checkpoint_at(self, row: int) -> bytes | None:
@@ -148,7 +142,7 @@ class Single:
 
 
 class Message(Generic[K, V]):
-    """One record, or an error in a record's place (`error()` is not None).
+    """A record, or an error in a record's place (`error()` is not None).
 
     `poll` makes messages; the constructor is for tests, as in the twin. A message is falsy and
     has length 0 when its value is null or empty, as in the twin: test `error()`, not the message.
@@ -174,7 +168,7 @@ class Message(Generic[K, V]):
         delivery_count: int | None = None,
         checkpoint: bytes | None = None,
     ) -> None:
-        own = Single(key, value)
+        own = OwnFields(key, value)
         own.topic = topic
         own.partition = None if partition is None else operator.index(partition)
         own.offset = None if offset is None else operator.index(offset)
@@ -225,9 +219,9 @@ class Message(Generic[K, V]):
         return self._source.headers_at(self._row)
 
     def error(self) -> KafkaError | None:
-        """What is wrong with this record, or None."""
+        """The error of this record, or None."""
         source = self._source
-        return source.error if isinstance(source, Single) else None
+        return source.error if isinstance(source, OwnFields) else None
 
     def timestamp(self) -> tuple[int, int]:
         """Kind of the time (`TIMESTAMP_*`) and milliseconds since the epoch."""
@@ -236,12 +230,12 @@ class Message(Generic[K, V]):
     def latency(self) -> float | None:
         """Always None on a consumed message, as in the twin."""
         source = self._source
-        return source.latency if isinstance(source, Single) else None
+        return source.latency if isinstance(source, OwnFields) else None
 
     def leader_epoch(self) -> int | None:
         """None: the coordinator reads the log, this client does not."""
         source = self._source
-        return source.leader_epoch if isinstance(source, Single) else None
+        return source.leader_epoch if isinstance(source, OwnFields) else None
 
     def delivery_count(self) -> int | None:
         """How often the record was handed out, this time included: 1 at the first delivery."""
@@ -256,7 +250,7 @@ class Message(Generic[K, V]):
         return None
 
     def checkpoint_data(self) -> bytes | None:
-        """What a handler stored with the record by `checkpoint`, in this or an earlier delivery."""
+        """The checkpoint of this or an earlier delivery; None without one."""
         return self._source.checkpoint_at(self._row)
 
     def checkpoint(self, data: bytes) -> Awaitable[None]:
@@ -281,9 +275,9 @@ class Message(Generic[K, V]):
         if origin is None:
             # Made by the application, to test a handler.
             self._own().checkpoint = read_checkpoint(data)
-            return DONE
+            return COMPLETED
         columns, row = origin
-        if not isinstance(columns.owner, Keeper):
+        if not isinstance(columns.owner, CheckpointStore):
             raise IllegalStateException(
                 "only handlers of a Worker store it so; use checkpoint() of the consumer"
             )
@@ -311,13 +305,13 @@ class Message(Generic[K, V]):
         """Marks the record as bad, or as good again (None)."""
         self._own().error = error
 
-    def _own(self) -> Single:
+    def _own(self) -> OwnFields:
         """The fields of this message alone: copied out of the batch at the first change."""
         source = self._source
-        if isinstance(source, Single):
+        if isinstance(source, OwnFields):
             return source
         origin = (source, self._row) if isinstance(source, Columns) else None
-        own = Single(self.key(), self.value(), origin)
+        own = OwnFields(self.key(), self.value(), origin)
         own.topic, own.partition, own.offset = source.topic, self.partition(), self.offset()
         own.headers, own.timestamp = self.headers(), self.timestamp()
         own.delivery_count, own.checkpoint = self.delivery_count(), self.checkpoint_data()
@@ -360,7 +354,7 @@ class ReceivedMessage(Message[K, V]):
 
 
 class RedrivenMessage(ReceivedMessage[K, V]):
-    """The same of a record that was a dead letter."""
+    """A received message of a record that was a dead letter."""
 
     __slots__ = ()
 
@@ -393,7 +387,6 @@ class RedrivenMessage(ReceivedMessage[K, V]):
 
 
 def message_class(columns: Columns) -> type[ReceivedMessage[Any, Any]]:
-    """What the rows of a batch become."""
     return RedrivenMessage if columns.key.lane else ReceivedMessage
 
 
@@ -402,7 +395,7 @@ def origin_of(message: Message[Any, Any]) -> tuple[Columns, int] | None:
     source = message._source
     if isinstance(source, Columns):
         return source, message._row
-    return source.origin if isinstance(source, Single) else None
+    return source.origin if isinstance(source, OwnFields) else None
 
 
 class Messages(Generic[K, V]):
@@ -416,7 +409,6 @@ class Messages(Generic[K, V]):
 
     @classmethod
     def _of(cls, hand_out: HandOut) -> Messages[K, V]:
-        """Messages over rows that are handed out."""
         made = cls.__new__(cls)
         made._records = None
         made._spans = hand_out.spans
@@ -523,7 +515,7 @@ class TopicPartition:
 
     @property
     def error(self) -> KafkaError | None:
-        """What went wrong with this partition, or None."""
+        """The error of this partition, or None."""
         return self._error
 
     def __eq__(self, other: object) -> bool:
@@ -550,3 +542,22 @@ class TopicPartition:
         epoch = f"leader_epoch={self._leader_epoch},error={self._error}"
         place = f"topic={self._topic},partition={self._partition},offset={self.offset}"
         return f"TopicPartition{{{place},{epoch}}}"
+
+
+class ThrottleEvent:
+    """The argument of the twin's `throttle_cb`. No broker throttles a consumer here: none is made.
+
+    Attributes:
+        broker_name: The broker that throttled a request.
+        broker_id: Its number.
+        throttle_time: Seconds.
+    """
+
+    def __init__(self, broker_name: str, broker_id: int, throttle_time: float) -> None:
+        self.broker_name = broker_name
+        self.broker_id = broker_id
+        self.throttle_time = throttle_time
+
+    def __str__(self) -> str:
+        after_ms = int(self.throttle_time * 1000)
+        return f"{self.broker_name}/{self.broker_id} throttled for {after_ms} ms"

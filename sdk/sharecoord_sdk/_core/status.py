@@ -1,4 +1,4 @@
-"""What a failed stream, or a refused acknowledgement, means in Kafka's error codes: tables."""
+"""Kafka's error codes for failed streams and refused acknowledgements: tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RETRY_AFTER_KEY: Final = "sharecoord-retry-after-ms"
 
 @dataclass(frozen=True, slots=True)
 class StreamFailure:
-    """How a stream ended, in grpc's words and the coordinator's.
+    """The end of a stream, in grpc's words and the coordinator's.
 
     Attributes:
         code: Name of the grpc status, "OK" when the coordinator ended the stream in order.
@@ -115,7 +115,7 @@ def error_for_application(failure: StreamFailure, address: str) -> KafkaError | 
 
 
 def describe(failure: StreamFailure, address: str) -> str:
-    """One line for people: who said what."""
+    """The failure in one line, with the address."""
     # Only a coordinator gives a reason; without one it may be anybody.
     who = f"coordinator {address}" if failure.reason else address
     hint = "" if failure.reason else _hint(failure)
@@ -123,7 +123,7 @@ def describe(failure: StreamFailure, address: str) -> str:
 
 
 def say(failure: StreamFailure) -> str:
-    """What was said, in one line."""
+    """The failure in one line."""
     why = f" ({failure.reason})" if failure.reason else ""
     return f"{failure.code}{why}: {failure.details or 'no details'}"
 

@@ -11,11 +11,7 @@ from __future__ import annotations
 
 
 def check_name(what: str, text: str) -> str:
-    """A text that names something, as it is.
-
-    Args:
-        what: The argument or setting, for the error.
-        text: Its value.
+    """Checks a text that names something: `what` is the argument or setting, for the error.
 
     Raises:
         ValueError: It holds a lone surrogate or a NUL character.
@@ -44,8 +40,8 @@ def to_bytes(what: str, text: str) -> bytes:
         raise ValueError(f"{what} {text!r} is not valid Unicode: {place}; give bytes") from None
 
 
-def prose(text: str) -> str:
-    """A text that says something; what can not be sent or stored is written as an escape."""
+def escaped_text(text: str) -> str:
+    """A text that says something; characters that can not be sent or stored become escapes."""
     if not isinstance(text, str) or (text.isascii() and "\x00" not in text):
         # What is no text is named by whoever takes it.
         return text

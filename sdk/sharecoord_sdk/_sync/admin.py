@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from types import NoneType, TracebackType
+from types import NoneType
 from typing import Any, Self, TypeVar
 
 # Before grpc: it sets what grpc reads when it is imported.
@@ -26,8 +26,7 @@ from sharecoord_sdk._admin.calls import (
     targets_of,
 )
 from sharecoord_sdk._admin.errors import AdminError, kafka_broker
-from sharecoord_sdk._admin.probe import speaks_kafka
-from sharecoord_sdk._admin.route import Route
+from sharecoord_sdk._admin.route import Route, speaks_kafka
 from sharecoord_sdk._admin.types import (
     BlockedKey,
     ConfigEntry,
@@ -50,7 +49,7 @@ from sharecoord_sdk._admin.types import (
     ResetResult,
     ResetTo,
 )
-from sharecoord_sdk._core.texts import prose
+from sharecoord_sdk._core.texts import escaped_text
 
 T = TypeVar("T")
 
@@ -77,12 +76,7 @@ class AdminClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -218,7 +212,7 @@ class AdminClient:
             group_id=group_id,
             topics=targets_of(topics),
             member_ids=names_of("members", members),
-            reason=prose(reason),
+            reason=escaped_text(reason),
         )
 
     def resume_group(
@@ -374,7 +368,7 @@ class AdminClient:
         place: tuple[int, int] | None = None,
         dead_letter_topic: str = "",
     ) -> DeadLetterDetails:
-        """One letter whole, by its id, or by partition and offset in the topic (which is quicker).
+        """Reads one whole letter, by its id or (quicker) by partition and offset in the topic.
 
         Raises:
             UnknownDeadLetterError: The group has no such letter.
@@ -484,7 +478,11 @@ class AdminClient:
             InvalidRequestError: The group keeps no order by key, or a key is too long.
         """
         self._call(
-            "BlockKeys", NoneType, group_id=group_id, keys=keys_of(keys), reason=prose(reason)
+            "BlockKeys",
+            NoneType,
+            group_id=group_id,
+            keys=keys_of(keys),
+            reason=escaped_text(reason),
         )
 
     def unblock_keys(self, group_id: str, keys: Iterable[bytes | str]) -> list[bytes]:

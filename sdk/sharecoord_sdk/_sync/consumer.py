@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator
 from queue import Empty
 from typing import Any, Self, TypeVar
 
-from sharecoord_sdk._core.arrival import Arrival
 from sharecoord_sdk._core.base import BaseShareConsumer, Steps
 from sharecoord_sdk._core.config import SaslConfig
-from sharecoord_sdk._core.core import Connection
+from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, Messages, TopicPartition
 from sharecoord_sdk._grpc import authorization
@@ -27,8 +26,6 @@ T = TypeVar("T")
 
 
 class _StreamSlot:
-    """Holds the current stream for the consumer and for its finalizer."""
-
     __slots__ = ("ending", "stream")
 
     def __init__(self) -> None:
@@ -37,7 +34,6 @@ class _StreamSlot:
         self.ending: list[Stream] = []
 
     def cancel(self) -> None:
-        """Ends the current stream. Never blocks."""
         if self.stream is not None:
             self.stream.cancel()
             self.ending.append(self.stream)
@@ -203,7 +199,6 @@ class ShareConsumer(BaseShareConsumer):
     # -- the shell ----------------------------------------------------------------------------
 
     def _run(self, steps: Steps[T]) -> T:
-        """Runs the steps of a call, waiting in between in the caller's thread."""
         try:
             while True:
                 self._wait(next(steps))
@@ -238,7 +233,7 @@ class ShareConsumer(BaseShareConsumer):
     def _authorization(self, sasl: SaslConfig) -> list[tuple[str, str]]:
         return authorization(sasl)
 
-    def _look_at(self, at: float) -> None:
+    def _schedule_hand_back(self, at: float) -> None:
         self._inbox.ask(at)
 
     def _caller_id(self) -> int:

@@ -30,7 +30,7 @@ class DeserializingShareConsumer(ShareConsumer):
         super().__init__(config)
 
     def poll(self, timeout: float = -1) -> Messages:
-        """Waits for records and deserializes them. See `ShareConsumer.poll`."""
+        """Polls and deserializes; see `ShareConsumer.poll`."""
         messages = self._deserializers.apply(self._run(self._poll_steps(timeout)))
         messages._hand_out.given = messages._count
         return messages

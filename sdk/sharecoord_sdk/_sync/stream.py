@@ -1,4 +1,4 @@
-"""One stream on grpc's synchronous stack, with one thread that reads it.
+"""A Consume stream on grpc's synchronous stack, with one thread that reads it.
 
 grpc adds two threads of its own per call: one takes requests out of our iterator, one brings
 events. All three are daemons. A daemon that still runs when the interpreter ends is stopped where
@@ -18,9 +18,8 @@ from typing import Any, Final
 
 import grpc
 
-from sharecoord_sdk._core.arrival import Arrival
 from sharecoord_sdk._core.config import TlsConfig
-from sharecoord_sdk._core.core import Connection
+from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.status import StreamFailure
 from sharecoord_sdk._grpc import CONSUME, encode, failure_of, open_channel
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
@@ -32,25 +31,24 @@ Outbox = SimpleQueue[service_pb.ConsumeRequest | None]
 END_S: Final = 1.0
 
 
-class _Party:
-    """A thread of grpc, known as soon as it shows itself."""
+class _GrpcThread:
+    """A thread that grpc started, known from its first call on."""
 
     def __init__(self) -> None:
         self._seen = Event()
         self._thread: Thread | None = None
 
     def here(self) -> None:
-        """Called in that thread."""
+        """Registers the calling thread."""
         self._thread = current_thread()
         self._seen.set()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs, or is still to show itself."""
+        """Whether the thread runs, or has not registered yet."""
         return self._thread is None or self._thread.is_alive()
 
     def join(self, deadline: float) -> None:
-        """Waits for its end, until `deadline` (monotonic) at most."""
         self._seen.wait(_left(deadline))
         if self._thread is not None:
             self._thread.join(_left(deadline))
@@ -59,9 +57,9 @@ class _Party:
 class _Requests:
     """The iterator that grpc takes requests from; ends at the None that the end of a call puts."""
 
-    def __init__(self, outbox: Outbox, sender: _Party) -> None:
+    def __init__(self, outbox: Outbox, sender: _GrpcThread) -> None:
         self._outbox = outbox
-        self._sender: _Party | None = sender
+        self._sender: _GrpcThread | None = sender
 
     def __iter__(self) -> Iterator[service_pb.ConsumeRequest]:
         return self
@@ -77,7 +75,7 @@ class _Requests:
 
 
 class Stream:
-    """A call to the coordinator. Knows nothing of the consumer, so that it can be collected."""
+    """A call of Consume. Knows nothing of the consumer, so that the consumer can be collected."""
 
     def __init__(
         self,
@@ -95,7 +93,7 @@ class Stream:
             request_serializer=encode,
             response_deserializer=service_pb.ConsumeResponse.FromString,
         )
-        self._sender, self._events = _Party(), _Party()
+        self._sender, self._events = _GrpcThread(), _GrpcThread()
         try:
             self._start(method, channel, metadata, inbox, connection.generation)
         except BaseException:
@@ -127,7 +125,6 @@ class Stream:
         self._reader.start()
 
     def send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
-        """Queues messages, in order."""
         for request in requests:
             self._outbox.put(request)
 
@@ -137,20 +134,20 @@ class Stream:
         self._outbox.put(None)
 
     def join(self, deadline: float) -> None:
-        """Waits for the threads of an ended call, until `deadline` (monotonic) at most."""
+        """Waits for the call's threads, until `deadline` (monotonic) at most."""
         self._reader.join(_left(deadline))
-        for party in self._parties():
-            party.join(deadline)
+        for thread in self._grpc_threads():
+            thread.join(deadline)
         self.forget_if_over()
 
     def forget_if_over(self) -> None:
-        """Nothing of it runs any more: nobody has to wait for it."""
-        if not self._reader.is_alive() and not any(p.is_alive for p in self._parties()):
+        """Forgets the stream once nothing of it runs, so that nobody waits for it."""
+        if not self._reader.is_alive() and not any(p.is_alive for p in self._grpc_threads()):
             _LIVE.discard(self)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it was running when it was last looked at."""
+        """Whether nothing of the stream was running at the last check."""
         return self not in _LIVE
 
     def end_at_exit(self, deadline: float) -> None:
@@ -159,7 +156,7 @@ class Stream:
             self.cancel()
             self.join(deadline)
 
-    def _parties(self) -> tuple[_Party, ...]:
+    def _grpc_threads(self) -> tuple[_GrpcThread, ...]:
         return (self._sender, self._events) if self._is_watched else (self._sender,)
 
 

@@ -16,27 +16,18 @@ import time
 import weakref
 from queue import SimpleQueue
 from threading import Condition, Thread
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from sharecoord_sdk._core.arrival import Arrival
+from sharecoord_sdk._core.core import Arrival
+
+if TYPE_CHECKING:
+    from sharecoord_sdk._core.base import BaseShareConsumer
 
 # At the end of the process the thread is waited for: see `_sync/stream.py`.
 END_S: Final = 1.0
 
 
-class Looking(Protocol):
-    """What looks after its records when it is asked."""
-
-    def _look_unseen(self) -> None:
-        """See `BaseShareConsumer`."""
-
-
-Ref = weakref.ref[Looking]
-
-
 class _Clock:
-    """Calls `_look_unseen` of consumers at the times that were asked for."""
-
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._changed = Condition()
@@ -46,7 +37,7 @@ class _Clock:
         self._is_over = False
 
     def ask(self, at: float, inbox: Inbox) -> None:
-        """Has the consumer of an inbox looked after at a time."""
+        """Schedules the hand-back of an inbox's consumer."""
         if self._pid != os.getpid():
             self.__init__()  # type: ignore[misc]
         with self._changed:
@@ -59,7 +50,7 @@ class _Clock:
             self._changed.notify()
 
     def forget(self, inbox: Inbox) -> None:
-        """Its consumer is closed; where it was the last one, this returns when the thread ends."""
+        """Unschedules an inbox; after the last one this returns when the thread has ended."""
         if self._pid != os.getpid():
             return
         with self._changed:
@@ -71,7 +62,6 @@ class _Clock:
             ends.join(END_S)
 
     def stop(self) -> None:
-        """The process ends."""
         if self._pid != os.getpid():
             return
         with self._changed:
@@ -90,7 +80,7 @@ class _Clock:
             del inbox
 
     def _next(self) -> weakref.ref[Inbox] | None:
-        """The next inbox whose time has come; None = there is none, and the thread ends."""
+        """The next inbox that is due; None = there is none, and the thread ends."""
         with self._changed:
             while self._times and not self._is_over:
                 wait_s = self._times[0][0] - time.monotonic()
@@ -106,32 +96,29 @@ atexit.register(_CLOCK.stop)
 
 
 class Inbox(SimpleQueue[Arrival]):
-    """What the reader of a stream puts arrivals into; it asks for a look when records came."""
+    """A queue for the reader of a stream, which also schedules the hand-back of unseen records."""
 
-    def __init__(self, consumer: Looking) -> None:
+    def __init__(self, consumer: BaseShareConsumer) -> None:
         super().__init__()
-        self._consumer: Ref = weakref.ref(consumer)
+        self._consumer = weakref.ref(consumer)
         # At most one look is asked for at a time.
         self._is_asked = False
 
     def put(self, item: Arrival, block: bool = True, timeout: float | None = None) -> None:  # noqa: FBT001, FBT002
-        """See `SimpleQueue.put`."""
         super().put(item, block, timeout)
         self.ask(item.unseen_at)
 
     def ask(self, at: float) -> None:
-        """Has its consumer looked after at a time; inf = never."""
+        """Schedules the hand-back of unseen records of its consumer; inf = never."""
         if at < math.inf and not self._is_asked:
             self._is_asked = True
             _CLOCK.ask(at, self)
 
     def forget(self) -> None:
-        """Its consumer is closed."""
         _CLOCK.forget(self)
 
     def look(self) -> None:
-        """The time has come."""
         self._is_asked = False
         consumer = self._consumer()
         if consumer is not None:
-            consumer._look_unseen()
+            consumer._hand_back_unseen()

@@ -1,1 +1,1 @@
-"""Values of records as types: inside."""
+"""Converters of values into types."""

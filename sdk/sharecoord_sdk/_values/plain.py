@@ -19,7 +19,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
-from .errors import BadValueError, UnreadableTypeError
+from sharecoord_sdk._core.errors import PicklableError
 
 Convert = Callable[[Any, str], Any]
 
@@ -27,6 +27,19 @@ _UNIONS: Final = (typing.Union, types.UnionType)
 _LISTS: Final = (list, Sequence)
 _SETS: Final = (set, frozenset)
 _DICTS: Final = (dict, Mapping)
+
+
+class BadValueError(PicklableError, ValueError):
+    """The value of a record is not what was asked for; the text names the field and why."""
+
+    def __init__(self, why: str, where: str = "") -> None:
+        super().__init__(f"{where}: {why}" if where else why)
+        self.why = why
+        self.where = where
+
+
+class UnreadableTypeError(TypeError):
+    """Nothing reads values of this type."""
 
 
 def converter(hint: Any, *, native: bool = False) -> Convert:
@@ -142,7 +155,7 @@ class _Maker:
         return convert
 
     def _later(self, hint: Any) -> Convert:
-        """Of a dataclass inside itself: its converter is there by the time it is called."""
+        """A converter for a dataclass inside itself: the real one is known when it is called."""
 
         def convert(value: Any, where: str) -> Any:
             return self._known[hint](value, where)
@@ -201,7 +214,7 @@ def _made(hint: Any, fields: dict[str, Any], where: str) -> Any:
 
 
 def _bare(hint: Any) -> Any:
-    """What stands under `Annotated` and `NewType`."""
+    """The type under `Annotated` and `NewType`."""
     while typing.get_origin(hint) is typing.Annotated or hasattr(hint, "__supertype__"):
         hint = getattr(hint, "__supertype__", None) or typing.get_args(hint)[0]
     return hint
@@ -364,7 +377,7 @@ def _union(makes: Sequence[Convert], args: tuple[Any, ...]) -> Convert:
 
 
 def _field_names(hint: Any) -> frozenset[str] | None:
-    """The fields of a dataclass; None of what is none, or takes any."""
+    """The names of a dataclass's fields; None for another type."""
     kind = _bare(hint)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         return None
@@ -388,8 +401,6 @@ def is_pydantic(hint: Any) -> bool:
 
 
 def pydantic_converter(hint: Any) -> Convert:
-    """Leaves it to the model, with its own rules."""
-
     def convert(value: Any, where: str) -> Any:
         try:
             return hint.model_validate(value)

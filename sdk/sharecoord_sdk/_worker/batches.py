@@ -18,7 +18,7 @@ from .options import PARTITION, outcomes_of, refuse_unfinished
 
 
 class HeldBackError(Retry):
-    """No handler saw the record: an earlier one of its key is to come again, and so is it."""
+    """The outcome of a record that was held back, because an earlier one comes again."""
 
     def __init__(self) -> None:
         super().__init__(reason="an earlier record of its key has no value yet")
@@ -28,9 +28,9 @@ class ReadBatch:
     """A list of messages, with their values as far as they can be read.
 
     Attributes:
-        messages: Those with a value; the list as it was given when that is all of them.
-        values: Theirs.
-        errors: By place in the list as it was given: what becomes of the others.
+        messages: The readable ones; the original list when that is all of them.
+        values: The values of `messages`.
+        errors: The outcome of each other message, by place in the original list.
     """
 
     __slots__ = ("errors", "messages", "values")
@@ -41,10 +41,10 @@ class ReadBatch:
         self.errors: dict[int, Exception] = {}
 
     def of_all(self, result: Any) -> Any:
-        """What a handler of these messages returned, as if it had got the list as it was given.
+        """Extends the handler's result to the original list.
 
         Raises:
-            TypeError: As of `outcomes_of`, or it has not run.
+            TypeError: As of `outcomes_of`, or the result has not run.
             ValueError: As of `outcomes_of`.
         """
         if not self.errors:
@@ -61,9 +61,9 @@ def read_batch(
     """Reads the values of a list of messages.
 
     Args:
-        messages: As a call got them.
+        messages: The messages of one call.
         read: Reads one; what it raises is the outcome of its record.
-        ordering: Of the handler. What follows a record that is not rejected is held back.
+        ordering: The handler's. A record that follows one that is not rejected is held back.
     """
     batch = ReadBatch()
     kept: list[Message] = []
@@ -87,7 +87,7 @@ def read_batch(
 
 
 def _lane_of(message: Message, ordering: str | None) -> Hashable:
-    """What has an order with other records; None = nothing."""
+    """The name of the message's order; None without one."""
     origin = origin_of(message)
     if ordering is None or origin is None:
         return None
@@ -99,7 +99,7 @@ def _lane_of(message: Message, ordering: str | None) -> Hashable:
 
 
 def _note(message: Message, error: Exception | None) -> None:
-    """Writes down what becomes of a record, in place of what an earlier call said."""
+    """Stores the outcome of a record that its handler does not see, or clears an earlier one."""
     origin = origin_of(message)
     if origin is None:
         return
@@ -111,7 +111,7 @@ def _note(message: Message, error: Exception | None) -> None:
 
 
 def take_unread(parts: Sequence[Part]) -> dict[Part, BaseException]:
-    """The records of a call that its handler did not see, each with what becomes of it."""
+    """The outcomes of a call's records that its handler did not see."""
     return {
         Part(lease, row, row + 1): lease.columns.unread.pop(row)
         for lease, start, stop in parts

@@ -1,4 +1,4 @@
-"""What a handler's parameters are filled with: the message, its value, or both; of batches lists.
+"""Arguments of handlers: the message, its value, or both; lists of them for batches.
 
 Everything that can be wrong with them is told when the handler is registered.
 """
@@ -35,11 +35,7 @@ _MESSAGE_NAMES: Final = ("Message", "Messages")
 
 
 def with_values(handler: Handler, value: Any, on_bad_value: Any) -> Handler:
-    """A handler whose function takes messages, whatever it took.
-
-    Raises:
-        TypeError: See `bind`.
-    """
+    """The handler with a function of messages alone; TypeError as of `bind`."""
     binding = bind(
         handler.function,
         name=handler.name,
@@ -62,7 +58,7 @@ class _Unknown:
 
 
 class _Form(NamedTuple):
-    """How things are called, by how many records a call takes."""
+    """The words of errors, for handlers of one record or of batches."""
 
     who: str
     message: str
@@ -94,7 +90,7 @@ _BATCH: Final = _Form(
 
 
 class Binding:
-    """How the records of a handler become its arguments.
+    """The way in which records become a handler's arguments.
 
     Attributes:
         text: For people: `message`, `value Order`, `message, value Order`; of batches `messages`,
@@ -120,13 +116,7 @@ class Binding:
     def applied(
         self, function: Callable[..., Any], *, is_async: bool, ordering: str | None = None
     ) -> Callable[[Any], Any]:
-        """The function as one of the message (of batches: the messages) alone.
-
-        Args:
-            function: The handler.
-            is_async: Whether it is a coroutine function.
-            ordering: As of the handler.
-        """
+        """The function as a function of the message (of batches: the messages) alone."""
         if self._read is None:
             return function
         if self._is_batch:
@@ -150,7 +140,7 @@ class Binding:
     def _applied_to_lists(
         self, function: Callable[..., Any], *, is_async: bool, ordering: str | None
     ) -> Callable[[Any], Any]:
-        """The function is called with what can be read, unless that is nothing."""
+        """The function for lists: called with the readable messages, unless there are none."""
         arguments, value = self._arguments, self._value
 
         if is_async:
@@ -177,7 +167,7 @@ class Binding:
         return (message, value) if self._with_message else (value,)
 
     def _value(self, message: Message) -> Any:
-        """Reads a value; raises what becomes of the record when it can not be read."""
+        """Reads a value; raises the outcome of a record that can not be read."""
         assert self._read is not None, "has a value"
         try:
             return self._read(message)
@@ -207,15 +197,15 @@ def bind(
     value: Any = None,
     on_bad_value: Any = Reject,
 ) -> Binding:
-    """Finds out what a handler wants.
+    """Finds out what a handler takes.
 
     Args:
         function: The handler.
         name: For errors.
         is_batch: Whether it takes lists.
-        value: What reads the value (a type, or a callable of the bytes), of batches that of one
-            record; None = the hints say it.
-        on_bad_value: What becomes of a record whose value can not be read.
+        value: Reads the value of one record (a type, or a callable of the bytes); None = the hints
+            say it.
+        on_bad_value: The outcome of a record whose value can not be read.
 
     Raises:
         TypeError: A parameter that nobody fills, a hint that nothing reads, or arguments of another
@@ -244,11 +234,7 @@ def bind(
 def _takes_value(
     name: str, form: _Form, wanted: list[inspect.Parameter], hints: list[Any], value: Any
 ) -> bool:
-    """Whether a handler takes the value.
-
-    Raises:
-        TypeError: Nobody fills its parameters.
-    """
+    """Whether a handler takes the value; TypeError for parameters that nobody fills."""
     if len(wanted) > 2:
         raise TypeError(
             f"handler {name}: nobody fills parameter {wanted[2].name!r}; {form.who} takes the"
@@ -315,11 +301,7 @@ def _needed(function: Callable[..., Any], name: str) -> list[inspect.Parameter] 
 
 
 def _item(hint: Any, name: str, parameter: inspect.Parameter) -> Any:
-    """What a list has in it, by its hint; as unknown as the list itself.
-
-    Raises:
-        TypeError: It is no list.
-    """
+    """The type of a list's items by the list's hint; TypeError for a hint of no list."""
     if typing.get_origin(hint) is typing.Annotated:
         hint = typing.get_args(hint)[0]
     if isinstance(hint, _Unknown):
@@ -342,7 +324,7 @@ def _item(hint: Any, name: str, parameter: inspect.Parameter) -> Any:
 
 
 def _hint(function: Callable[..., Any], found: Any) -> Any:
-    """What an annotation means where the function stands."""
+    """The type of an annotation where the function stands."""
     if not isinstance(found, str):
         return found
     inner: Any = function
@@ -363,7 +345,7 @@ def _hint(function: Callable[..., Any], found: Any) -> Any:
 
 
 def _is_message(hint: Any, *, by_name: bool = False) -> bool:
-    """Whether a parameter takes the message; by name = it says so itself."""
+    """Whether a parameter takes the message; `by_name` = its hint must say so."""
     if hint in (_EMPTY, Any, object) or isinstance(hint, typing.TypeVar):
         return not by_name
     if isinstance(hint, _Unknown):
@@ -375,11 +357,7 @@ def _is_message(hint: Any, *, by_name: bool = False) -> bool:
 
 
 def check_on_bad_value(found: Any) -> None:
-    """Refuses what gives no outcome.
-
-    Raises:
-        TypeError: It gives none.
-    """
+    """Refuses an `on_bad_value` that gives no outcome, by TypeError."""
     is_outcome = found in (Reject, Retry) or isinstance(found, Reject | Retry)
     if not is_outcome and (isinstance(found, type) or not callable(found)):
         raise TypeError(

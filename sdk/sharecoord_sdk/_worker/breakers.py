@@ -1,4 +1,4 @@
-"""The circuit breakers of a worker's handlers: when topics are paused, and what is told of it."""
+"""The circuit breakers of a worker's handlers: the topics that they pause, and their log lines."""
 
 from __future__ import annotations
 
@@ -10,27 +10,21 @@ from .line import Line
 
 
 class Breakers:
-    """All of them.
+    """All circuit breakers of a worker; `locks` has the lines of the handlers."""
 
-    Args:
-        hands: Where the lines of the handlers are.
-    """
-
-    def __init__(self, hands: WorkerLeases) -> None:
-        self._hands = hands
-        self._lines = [line for line in hands.lines.values() if line.breaker is not None]
+    def __init__(self, locks: WorkerLeases) -> None:
+        self._locks = locks
+        self._lines = [line for line in locks.lines.values() if line.breaker is not None]
 
     def _states(self) -> list[tuple[Line, BreakerState]]:
         return [(line, line.breaker) for line in self._lines if line.breaker is not None]
 
     @property
     def probe_at(self) -> float:
-        """When the next probe is due, or infinity."""
         return min((state.probe_at for _, state in self._states()), default=float("inf"))
 
     @property
     def any_holds(self) -> bool:
-        """Whether one is open."""
         return any(state.state == BreakerState.OPEN for _, state in self._states())
 
     def states(self) -> dict[str, str]:
@@ -40,7 +34,7 @@ class Breakers:
     def finished(
         self, line: Line, parts: Sequence[Part], error: BaseException | None, now: float
     ) -> str:
-        """A handler ended; what there is to say when its breaker changed."""
+        """Notes the end of a handler; returns the log line when its breaker changed, else ""."""
         state = line.breaker
         assert state is not None, "asked before"
         is_probe = False
@@ -59,7 +53,7 @@ class Breakers:
         )
 
     def probe(self, now: float) -> list[str]:
-        """Lets one record try where it is time; what there is to say."""
+        """Lets one record try where it is time; returns the log lines."""
         texts: list[str] = []
         for line, state in self._states():
             if now >= state.probe_at:
@@ -68,11 +62,7 @@ class Breakers:
         return texts
 
     def paused(self, assigned: Mapping[str, Sequence[int]]) -> set[tuple[str, int]]:
-        """The partitions of topics whose breaker is open.
-
-        Args:
-            assigned: The partitions of each topic, as far as the coordinator named them.
-        """
+        """Partitions of topics whose breaker is open: assigned ones, and those with leases."""
         found: set[tuple[str, int]] = set()
         for line, state in self._states():
             if state.state == BreakerState.OPEN:
@@ -80,7 +70,7 @@ class Breakers:
                 found |= {(topic, partition) for partition in assigned.get(topic, ())}
                 found |= {
                     (topic, lease.columns.partition)
-                    for lease in self._hands.leases
+                    for lease in self._locks.leases
                     if lease.line is line
                 }
         return found

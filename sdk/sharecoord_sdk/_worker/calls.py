@@ -1,4 +1,4 @@
-"""What is around a handler when it is called: middleware, a time limit, a thread.
+"""Layers around a handler's function: middleware, a time limit, a thread.
 
 Outermost first: a span, middleware in the order in which it was registered, the time limit, the
 handler.
@@ -20,30 +20,30 @@ Middleware = Callable[[Any, AsyncFunction], Awaitable[Any]]
 Around = Callable[[Handler], Handler]
 
 
-def dressed(
+def wrapped(
     handlers: Mapping[str, Handler],
     middleware: Sequence[Middleware],
     threads: Threads,
     on_stuck: Callable[[Handler, Any], None],
     around: Around | None = None,
 ) -> dict[str, Handler]:
-    """The handlers with what is around them; those without anything as they are.
+    """The handlers with their layers; a handler without any stays as it is.
 
     Args:
         handlers: By topic.
         middleware: Outermost first.
-        threads: Where plain functions run.
+        threads: For plain functions.
         on_stuck: Called with handler and argument when a plain function is not waited for any more.
-        around: Puts the outermost around a handler.
+        around: Adds the outermost layer.
     """
     found = {
-        topic: _dressed(handler, middleware, threads, on_stuck)
+        topic: _wrapped(handler, middleware, threads, on_stuck)
         for topic, handler in handlers.items()
     }
     return found if around is None else {topic: around(each) for topic, each in found.items()}
 
 
-def _dressed(
+def _wrapped(
     handler: Handler,
     middleware: Sequence[Middleware],
     threads: Threads,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from sharecoord_sdk._core.acks import CommitTicket
 from sharecoord_sdk._core.columns import IN_FLIGHT, LOST, Columns, PartitionKey
 from sharecoord_sdk._core.errors import IllegalStateException, KafkaError, KafkaException
-from sharecoord_sdk._core.records import DONE, Keeper
+from sharecoord_sdk._core.records import COMPLETED, CheckpointStore
 
 if TYPE_CHECKING:
     from .core import WorkerCore
@@ -22,7 +22,7 @@ _LOOP_S: Final = 5.0
 
 
 class _Ticket(CommitTicket):
-    """Tells a future when the outcome is there."""
+    """A ticket that also completes a future."""
 
     __slots__ = ("_future",)
 
@@ -38,8 +38,8 @@ class _Ticket(CommitTicket):
             self._future.set_result(None)
 
 
-class WorkerKeeper(Keeper):
-    """Owns the records that a worker's handlers have. Made in the worker's loop.
+class WorkerCheckpoints(CheckpointStore):
+    """The checkpoint store of a worker. Made in the worker's loop.
 
     Args:
         core: The worker's rules.
@@ -54,7 +54,7 @@ class WorkerKeeper(Keeper):
         self._open: set[asyncio.Future[None]] = set()
 
     def keep(self, columns: Columns, row: int, data: bytes) -> Awaitable[None]:
-        """In the loop's thread something to await; on another one it waits itself."""
+        """Returns an awaitable in the loop's thread; waits itself on another one."""
         stored = self._keep(columns, row, data)
         if threading.get_ident() == self._thread:
             return stored
@@ -73,7 +73,7 @@ class WorkerKeeper(Keeper):
             # The loop is blocked, or was closed before it began.
             waiting.cancel()
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
-        return DONE
+        return COMPLETED
 
     async def _keep(self, columns: Columns, row: int, data: bytes) -> None:
         core, state = self._core, columns.states[row]
@@ -98,10 +98,10 @@ class WorkerKeeper(Keeper):
         if error is not None:
             raise KafkaException(error)
         columns.keep_checkpoint(row, data)
-        core.came_on(columns, row, monotonic())
+        core.checkpoint_stored(columns, row, monotonic())
 
     def close(self) -> None:
-        """The worker ends: nobody answers any more."""
+        """Fails every open checkpoint, because the worker ends."""
         for future in self._open:
             if not future.done():
                 future.set_exception(IllegalStateException("the worker has ended"))

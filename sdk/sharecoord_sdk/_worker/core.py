@@ -1,4 +1,4 @@
-"""A worker's rules: slots, outcomes, renewals, what is asked for, how it ends. Sans-IO.
+"""The rules of a worker: slots, outcomes, renewals, demand, the end. Sans-IO.
 
 No threads, no loop, no clock: `now` is passed in (monotonic seconds).
 """
@@ -22,33 +22,40 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from .batches import HeldBackError, take_unread
 from .breakers import Breakers
 from .demand import Demand
-from .failures import LINES_MAX, TRACES_MAX, WINDOW_S, FailureLog
+from .failures import (
+    LINES_MAX,
+    TRACES_MAX,
+    WINDOW_S,
+    FailureLog,
+    FailureRules,
+    settlement_of,
+    text_of,
+)
 from .handlers import Handler, order_problem
 from .leases import Part, WorkerLeases, extend
 from .line import Lease, Settlement
 from .options import read_result
-from .verdicts import Judge, text_of, word_of
 
 # Renewals that fall due so soon after one another go out together.
 _RENEW_TOGETHER_PART: Final = 0.05
 # A worker says so often that it lives while a lock may end that it does not renew any more.
 _SIGN_S: Final = 1.0
 # What no handler saw goes back, uncounted.
-_UNSEEN: Final = Settlement(RETURN, 0, "")
+_HAND_BACK: Final = Settlement(RETURN, 0, "")
 # Any growth of the credit is worth a place in a message that goes out anyway.
-_FINEST: Final = 1 << 40
+_ANY_GROWTH: Final = 1 << 40
 
 
 class WorkerCore(ConsumerCore):
     """The state of one worker.
 
     Args:
-        config: As of a consumer.
+        config: The consumer's configuration.
         member_id: Made once, kept across reconnects.
         chance: Returns a number in [0, 1), for jitter.
         handlers: By topic.
         concurrency: Most handlers at a time.
-        renew_max_s: Locks of one record are renewed for so long.
+        renew_max_s: Seconds for which the locks of one record are renewed.
     """
 
     def __init__(
@@ -66,12 +73,11 @@ class WorkerCore(ConsumerCore):
         self._handlers = handlers
         self._renew_max_s = renew_max_s
         batch_max = max((handler.records_max for handler in handlers.values()), default=1)
-        self.hands = WorkerLeases(self._credit, handlers)
-        self.locks = self.hands
+        self.locks: WorkerLeases = WorkerLeases(self._credit, handlers)
         self.demand = Demand(concurrency, batch_max, config.buffer_records)
         self._failures = FailureLog()
-        self._judge = Judge(chance, self._note_failure)
-        self._breakers = Breakers(self.hands)
+        self._failure_rules = FailureRules(chance, self._note_failure)
+        self._breakers = Breakers(self.locks)
         # As of the last call that told it.
         self._now = 0.0
         self.reports_outcomes = True
@@ -89,15 +95,15 @@ class WorkerCore(ConsumerCore):
     @property
     def free(self) -> int:
         """Handlers that may be started now."""
-        return 0 if self._stopping else self._concurrency - self.hands.jobs
+        return 0 if self._stopping else self._concurrency - self.locks.jobs
 
     def head(self, now: float) -> Lease | None:
-        """Where the next handler's records are, or None: no free slot, or nothing waits."""
-        hands = self.hands
-        if self._stopping or hands.jobs >= self._concurrency:
+        """The lease of the next handler's records, or None: no free slot, or nothing waits."""
+        locks = self.locks
+        if self._stopping or locks.jobs >= self._concurrency:
             return None
         self._now = now
-        lease = hands.head(now)
+        lease = locks.head(now)
         if lease is not None:
             if lease.due < self._renew_at:
                 self._renew_at = lease.due
@@ -106,24 +112,22 @@ class WorkerCore(ConsumerCore):
         return lease
 
     def start(self, lease: Lease) -> int:
-        """Takes the head's next record into a slot; returns its row."""
-        return self.hands.start(lease)
+        return self.locks.start(lease)
 
     def start_batch(self, lease: Lease, now: float) -> list[Part]:
-        """Takes the next records of the head's topic into a slot."""
-        parts = self.hands.start_batch(lease, now)
+        parts = self.locks.start_batch(lease, now)
         for part in parts:
             self._renew_at = min(self._renew_at, part.lease.due)
         return parts
 
     def accept(self, lease: Lease, row: int) -> None:
-        """A handler returned."""
-        self.hands.accept(lease, row)
+        """Notes that a handler of one record returned None."""
+        self.locks.accept(lease, row)
         if lease.probe == row:
-            self._told_breaker([Part(lease, row, row + 1)], None, self._now)
+            self._tell_breaker([Part(lease, row, row + 1)], None, self._now)
 
     def finish(self, parts: Sequence[Part], result: object, now: float | None = None) -> None:
-        """A handler returned something: of batches, what became of each of the records."""
+        """Notes a handler's return value, which may name an outcome for each record of a batch."""
         count = sum(stop - start for _, start, stop in parts)
         errors = read_result(result, count if parts[0].lease.handler.batch else None)
         if errors is None or isinstance(errors, BaseException):
@@ -135,45 +139,49 @@ class WorkerCore(ConsumerCore):
         parts = self._settle_alone(parts, unread, now)
         if not parts:
             return
-        self.hands.settle_each(
-            parts, [self._word(part.lease, part.start, error) for part, error in pairs]
+        self.locks.settle_each(
+            parts, [self._settlement_of(part.lease, part.start, error) for part, error in pairs]
         )
         for part, error in pairs:
             if error is not None:
-                self._explain([part], error)
+                self._log_failure([part], error)
         counted = next((error for _, error in pairs if error is not None), None)
-        self._told_breaker(parts, counted, self._now if now is None else now)
+        self._tell_breaker(parts, counted, self._now if now is None else now)
 
     def settle(
         self, parts: Sequence[Part], error: BaseException | None, now: float | None = None
     ) -> None:
-        """A handler returned (None) or raised: one outcome for all records that it got."""
+        """Settles all records of a call alike by what its handler raised; None = accepted."""
         parts = self._settle_alone(parts, take_unread(parts), now)
         if not parts:
             return
-        if error is None or not self._judge.tells_apart(parts[0].lease.handler, error):
-            self.hands.settle(parts, self._word(parts[0].lease, parts[0].start, error))
+        if error is None or not self._failure_rules.differs_by_record(
+            parts[0].lease.handler, error
+        ):
+            self.locks.settle(parts, self._settlement_of(parts[0].lease, parts[0].start, error))
         else:
             rows = [(p.lease, row) for p in parts for row in range(p.start, p.stop)]
-            self.hands.settle_each(parts, [self._word(*row, error) for row in rows])
+            self.locks.settle_each(parts, [self._settlement_of(*row, error) for row in rows])
         if error is not None:
-            self._explain(parts, error)
-        self._told_breaker(parts, error, self._now if now is None else now)
+            self._log_failure(parts, error)
+        self._tell_breaker(parts, error, self._now if now is None else now)
 
-    def _word(self, lease: Lease, row: int, error: BaseException | None) -> Settlement | None:
-        """What is said of a record; None = accepted."""
+    def _settlement_of(
+        self, lease: Lease, row: int, error: BaseException | None
+    ) -> Settlement | None:
+        """The settlement of a record whose handler raised; None = accepted."""
         if error is None:
             return None
         message = message_class(lease.columns)(lease.columns, row)
-        return self._judge.word(lease.handler, message, error)
+        return self._failure_rules.settlement(lease.handler, message, error)
 
     def _settle_alone(
         self, parts: Sequence[Part], unread: Mapping[Part, BaseException], now: float | None
     ) -> Sequence[Part]:
-        """Settles what a handler of batches did not see, each record as in a call of its own.
+        """Settles the records that a handler of batches did not see, each as in a call of its own.
 
         Returns:
-            The others; the call is over when there are none.
+            The other parts; without any the call is over.
         """
         if not unread:
             return parts
@@ -183,39 +191,39 @@ class WorkerCore(ConsumerCore):
             if error is None:
                 extend(seen, part.lease, part.start)
                 continue
-            self.hands.jobs += 1
+            self.locks.jobs += 1
             if isinstance(error, HeldBackError):
                 # Unless what it follows was rejected after all, or its lock is lost.
                 is_broken = part.lease.queues[part.start].broken
-                self.hands.settle([part], _UNSEEN if is_broken else word_of(error))
+                self.locks.settle([part], _HAND_BACK if is_broken else settlement_of(error))
             else:
                 self.settle([part], error, now)
         if not seen:
-            self.hands.settle((), None)
+            self.locks.settle((), None)
         return seen
 
     def got_stuck(self, handler: Handler, where: str) -> None:
-        """A plain handler is not waited for any more: its slot is taken until it returns."""
-        hands = self.hands
-        hands.jobs += 1
-        hands.stuck += 1
+        """Gives up a plain handler: its slot is taken until it returns."""
+        locks = self.locks
+        locks.jobs += 1
+        locks.stuck += 1
         self._note(
             logging.ERROR,
             f"handler {handler.name} of {where} does not return: its thread and its slot are lost"
-            f" until it does; {hands.stuck} of {self._concurrency} slots are lost so",
+            f" until it does; {locks.stuck} of {self._concurrency} slots are lost so",
         )
 
-    def came_back(self) -> None:
-        """A plain handler that was given up has returned."""
-        self.hands.stuck -= 1
-        self.hands.jobs -= 1
+    def stuck_returned(self) -> None:
+        """Frees the slot of a plain handler that was given up."""
+        self.locks.stuck -= 1
+        self.locks.jobs -= 1
 
     def look(self, now: float) -> None:
-        """Finds out what may start now of what waits for a time."""
+        """Finds records that may start now, of those that wait for a time."""
         self._now = now
-        self.hands.look(now)
+        self.locks.look(now)
 
-    def _told_breaker(self, parts: Sequence[Part], error: BaseException | None, now: float) -> None:
+    def _tell_breaker(self, parts: Sequence[Part], error: BaseException | None, now: float) -> None:
         line = parts[0].lease.line
         if line is None or line.breaker is None:
             return
@@ -228,10 +236,9 @@ class WorkerCore(ConsumerCore):
         self.set_paused(self._breakers.paused(self.assigned), now)
 
     def states(self) -> dict[str, str]:
-        """The state of each breaker, by topic."""
         return self._breakers.states()
 
-    def _explain(self, parts: Sequence[Part], error: BaseException) -> None:
+    def _log_failure(self, parts: Sequence[Part], error: BaseException) -> None:
         handler = parts[0].lease.handler
         where = ", ".join(map(_place_of, parts))
         what = f"{type(error).__name__}: {text_of(error)}"
@@ -239,11 +246,11 @@ class WorkerCore(ConsumerCore):
             text = f"handler {handler.name} of {where} raised {what}"
             self.notices.append(Notice(logging.DEBUG, text, raised=error))
         else:
-            becomes = self._judge.becomes(handler, error)
+            becomes = self._failure_rules.verb_of(handler, error)
             text = f"handler {handler.name} of {where} failed, the record is {becomes}: {what}"
             self._note_failure(handler, text, error)
 
-    def _note_left_out(self, now: float) -> None:
+    def _note_unlogged(self, now: float) -> None:
         for text in self._failures.over(now):
             self._note(logging.WARNING, text)
 
@@ -258,16 +265,16 @@ class WorkerCore(ConsumerCore):
     # -- what is sent -------------------------------------------------------------------------
 
     def publish(self, now: float) -> None:
-        """Sends results, what goes back, and what this worker has room for."""
-        hands = self.hands
+        """Sends results, returns and credit."""
+        locks = self.locks
         self._now = now
         pace = self.demand.pace
-        if hands.finished:
-            idle = not hands.running and not hands.waiting
-            pace.finished(hands.finished, now, drained=idle)
-        if hands.running or hands.waiting:
+        if locks.finished:
+            idle = not locks.running and not locks.waiting
+            pace.finished(locks.finished, now, drained=idle)
+        if locks.running or locks.waiting:
             pace.started(now)
-        expired = hands.take_expired()
+        expired = locks.take_expired()
         if expired:
             self._acks.add(expired, None, now)
         self._collect(None, now, accept_rest=False)
@@ -281,38 +288,37 @@ class WorkerCore(ConsumerCore):
         if self._stopping:
             return None
         self._resize()
-        return self._credit.refill(_FINEST)
+        return self._credit.refill(_ANY_GROWTH)
 
     def _resize(self) -> None:
-        hands = self.hands
-        startable = hands.startable
+        locks = self.locks
+        startable = locks.startable
         room = self.demand.room(
-            running=hands.running,
-            jobs=hands.jobs,
+            running=locks.running,
+            jobs=locks.jobs,
             waiting=startable,
-            held=hands.waiting - startable,
+            held=locks.waiting - startable,
         )
         self._credit.set_room(room)
 
     def _join_request(self) -> service_pb.ConsumeRequest:
         # Everything that is done, and what goes back, goes into the book of what is under way.
-        self._acks.add(self.hands.take_expired(), None, self._connecting_at)
+        self._acks.add(self.locks.take_expired(), None, self._connecting_at)
         self._collect(None, self._connecting_at, accept_rest=False)
         self._resize()
         return super()._join_request()
 
     def connect(self, now: float) -> Connection | None:
-        """See `ConsumerCore.connect`."""
         self._connecting_at = now
         return super().connect(now)
 
     def _joined(self, joined: service_pb.Joined, now: float) -> None:
         if joined.lock_duration_ms:
-            self.hands.duration_s = joined.lock_duration_ms / 1000
+            self.locks.duration_s = joined.lock_duration_ms / 1000
         super()._joined(joined, now)
 
     def _keep_order(self, ordering: str) -> None:
-        """Says where handlers keep another order than their group."""
+        """Keeps the group's order, and warns of handlers that keep another one."""
         if ordering in ("", self.ordering):
             return
         super()._keep_order(ordering)
@@ -337,24 +343,23 @@ class WorkerCore(ConsumerCore):
     def tick(self, now: float) -> None:
         """See `ConsumerCore.tick`; renews locks that are due."""
         super().tick(now)
-        self._note_left_out(now)
+        self._note_unlogged(now)
         if now >= self._renew_at:
             self._renew(now)
-        if now >= self._outwaits_at:
-            self._return_outwaited(now)
+        if now >= self._hand_back_at:
+            self._hand_back_due(now)
         if now >= self._breakers.probe_at and not self._stopping:
             for text in self._breakers.probe(now):
                 self._note(logging.INFO, text)
             self._pause(now)
 
     def wake_at(self, now: float) -> float | None:
-        """See `ConsumerCore.wake_at`."""
         wake_at = super().wake_at(now)
-        times = [self._renew_at, self._outwaits_at]
+        times = [self._renew_at, self._hand_back_at]
         if now < self._signs_until:
             times.append(now + _SIGN_S)
         if self.free:
-            opening = (line.opens_at() for line in self.hands.lines.values())
+            opening = (line.opens_at() for line in self.locks.lines.values())
             times.extend(at for at in (*opening, self._breakers.probe_at) if at > now)
         if wake_at is not None:
             times.append(wake_at)
@@ -362,32 +367,32 @@ class WorkerCore(ConsumerCore):
         return at if at < math.inf else None
 
     @property
-    def _outwaits_at(self) -> float:
-        """When records that wait have to go back: beside busy slots, or for something else."""
-        lines_at = self.hands.lines_outwait_at
-        return min(self.hands.outwaits_at, lines_at) if self._is_full else lines_at
+    def _hand_back_at(self) -> float:
+        """The time at which waiting records have to go back: beside busy slots, or out of lines."""
+        lines_at = self.locks.lines_hand_back_at
+        return min(self.locks.hand_back_at, lines_at) if self._is_full else lines_at
 
     @property
     def _is_full(self) -> bool:
-        return self.hands.jobs >= self._concurrency
+        return self.locks.jobs >= self._concurrency
 
-    def _return_outwaited(self, now: float) -> None:
-        """What handlers are too busy for goes back while its lock still lasts, uncounted.
+    def _hand_back_due(self, now: float) -> None:
+        """Hands back, uncounted, records that handlers are too busy for.
 
         A coordinator keeps records from a program that takes no part; a worker whose handlers all
         run for long renews their locks, so it seems to take part.
         """
         if self._is_full:
-            self._acks.add(self.hands.return_outwaited(now), None, now)
-            self.demand.outwaited()
-        self.hands.return_from_lines(now)
-        self._acks.add(self.hands.take_expired(), None, now)
+            self._acks.add(self.locks.hand_back_due(now), None, now)
+            self.demand.handed_back()
+        self.locks.hand_back_from_lines(now)
+        self._acks.add(self.locks.take_expired(), None, now)
         self.flush(now)
 
     def _renew(self, now: float) -> None:
-        half_s = self.hands.duration_s / 2
+        half_s = self.locks.duration_s / 2
         soon = now + half_s * _RENEW_TOGETHER_PART
-        due = [lease for lease in self.hands.leases if lease.due <= soon]
+        due = [lease for lease in self.locks.leases if lease.due <= soon]
         ranges: list[AckRange] = []
         for lease in due:
             spans = lease.running_spans()
@@ -398,11 +403,11 @@ class WorkerCore(ConsumerCore):
             lease.due = now + half_s
         if due:
             # Rows that wait have their first lock still: they go into leases of their own.
-            self.hands.close_head()
+            self.locks.close_head()
         if ranges:
             self._acks.add(ranges, None, now)
             self.flush(now)
-        self._renew_at = min((lease.due for lease in self.hands.leases), default=math.inf)
+        self._renew_at = min((lease.due for lease in self.locks.leases), default=math.inf)
 
     def _may_renew(self, lease: Lease, spans: list[Span], now: float) -> bool:
         if lease.since is None:
@@ -414,7 +419,7 @@ class WorkerCore(ConsumerCore):
         else:
             return True
         # A lock that ends keeps records away until the next sign (`ConsumeRequest.polled`).
-        self._signs_until = now + 2 * self.hands.duration_s
+        self._signs_until = now + 2 * self.locks.duration_s
         where = ", ".join(map(_place_of_span, spans))
         self._note(
             logging.WARNING,
@@ -422,9 +427,9 @@ class WorkerCore(ConsumerCore):
         )
         return False
 
-    def came_on(self, columns: Columns, row: int, now: float) -> None:
-        """A handler stored a checkpoint: its lock is renewed for another `renew_max_s`."""
-        self._renew_at = min(self._renew_at, self.hands.came_on(columns, row, now))
+    def checkpoint_stored(self, columns: Columns, row: int, now: float) -> None:
+        """Renews the lock for another `renew_max_s`, because its handler stored a checkpoint."""
+        self._renew_at = min(self._renew_at, self.locks.checkpoint_stored(columns, row, now))
 
     def _answered(self, result: service_pb.AcknowledgeResult, now: float) -> None:
         settlement = self._acks.answered(result, now)
@@ -434,12 +439,12 @@ class WorkerCore(ConsumerCore):
             self._stop_renewing(settlement.not_renewed, now)
         else:
             for span in settlement.not_renewed:
-                self.hands.mark_lost(span)
+                self.locks.mark_lost(span)
         renewals = {id(span) for span in (*settlement.renewed, *settlement.not_renewed)}
         for outcome in settlement.outcomes:
             for span in outcome.spans:
                 if id(span) not in renewals:
-                    self.hands.confirmed(span, is_lost=outcome.error is not None)
+                    self.locks.confirmed(span, is_lost=outcome.error is not None)
             if outcome.error is not None:
                 outcome.spans = [span for span in outcome.spans if id(span) not in renewals]
                 if outcome.spans:
@@ -447,7 +452,7 @@ class WorkerCore(ConsumerCore):
 
     def _stop_renewing(self, refused: list[Span], now: float) -> None:
         columns = {id(span.columns) for span in refused}
-        for lease in self.hands.leases:
+        for lease in self.locks.leases:
             if id(lease.columns) in columns:
                 spans = lease.running_spans()
                 if spans:
@@ -458,11 +463,10 @@ class WorkerCore(ConsumerCore):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether nothing is started any more."""
         return self._stopping
 
     def begin_stop(self, now: float) -> None:
-        """Takes nothing more: what no handler has seen goes back, uncounted."""
+        """Stops taking records: unseen ones go back, uncounted."""
         if self._stopping:
             return
         self._stopping = True
@@ -470,10 +474,10 @@ class WorkerCore(ConsumerCore):
         self.publish(now)
 
     def begin_close(self, now: float, within_s: float = math.inf) -> None:
-        """Leaves: what was not finished is released by the coordinator, and counted."""
+        """Leaves: the coordinator releases unfinished records, and counts them."""
         self._stopping = True
-        self._note_left_out(math.inf)
-        expired = self.hands.take_expired()
+        self._note_unlogged(math.inf)
+        expired = self.locks.take_expired()
         if expired:
             self._acks.add(expired, None, now)
         super().begin_close(now, within_s)
@@ -481,7 +485,7 @@ class WorkerCore(ConsumerCore):
     @property
     def is_settled(self) -> bool:
         """Whether the coordinator confirmed every result, and everything that went back."""
-        return self._acks.is_empty and not self.hands.has_results
+        return self._acks.is_empty and not self.locks.has_results
 
     @property
     def failure(self) -> bool:
@@ -489,7 +493,7 @@ class WorkerCore(ConsumerCore):
         return self._error is not None
 
     def _wants_stream(self) -> bool:
-        running = self.hands.running > 0 and not self._closing and not self._left
+        running = self.locks.running > 0 and not self._closing and not self._left
         return running or super()._wants_stream()
 
 

@@ -1,4 +1,4 @@
-"""How many records a worker asks for beyond those that its handlers have.
+"""The number of records that a worker asks for beyond those that its handlers have.
 
 Enough that no slot waits, no more than is worked off in `PREFETCH_S`: what waits here is locked,
 and another member may be idle.
@@ -25,7 +25,7 @@ _SHORTEST_S: Final = 0.001
 
 
 class Pace:
-    """How fast the handlers work, learnt from what they finish."""
+    """The handlers' pace, learnt from what they finish."""
 
     def __init__(self) -> None:
         self.records_per_s = 0.0
@@ -35,14 +35,14 @@ class Pace:
         self._from_idle = False
 
     def started(self, now: float) -> None:
-        """There is something to do."""
+        """Notes that there is something to do."""
         if not self._busy:
             self._busy = self._from_idle = True
             self._slice_start = now
             self._finished = 0
 
     def finished(self, records: int, now: float, *, drained: bool) -> None:
-        """Handlers finished records; `drained` = there is nothing more to do."""
+        """Notes finished records; `drained` = there is nothing more to do."""
         self._finished += records
         elapsed_s = now - self._slice_start
         # A slice that began idle and ended so is a whole measurement, however short.
@@ -65,7 +65,7 @@ class Pace:
 
 
 class Demand:
-    """How many records may wait.
+    """The number of records that may wait.
 
     A free slot is a reason to ask for a record only when handlers really run side by side: those
     that compute keep the others waiting, whatever the concurrency. So what is asked for free slots
@@ -85,26 +85,26 @@ class Demand:
         self._limit = limit
         self._useful = min(self._all, FIRST)
         self.pace = Pace()
-        self._is_outwaited = False
+        self._was_handed_back = False
 
-    def outwaited(self) -> None:
-        """Records waited beside busy slots until they had to go back: none may until one is free.
+    def handed_back(self) -> None:
+        """Allows no waiting records until a slot is free, because some had to be handed back.
 
         Else the same ones would come and go back again and again, while others could have them.
         """
         self.pace = Pace()
-        self._is_outwaited = True
+        self._was_handed_back = True
 
     def computing(self, running: int) -> None:
-        """Records wait though slots are free: more at a time are of no use."""
+        """Lowers the demand: records wait though slots are free, so handlers compute."""
         self._useful = min(self._useful, max(FIRST, running + FIRST))
 
     def room(self, *, running: int, jobs: int, waiting: int, held: int = 0) -> int:
-        """How many records may wait now.
+        """The number of records that may wait now.
 
         Args:
             running: Records that handlers have.
-            jobs: Handlers that run.
+            jobs: Running handlers.
             waiting: Records that wait already for a free slot.
             held: Records that wait for something else.
         """
@@ -115,10 +115,10 @@ class Demand:
             extra = min(held, HELD_MAX, int(self.pace.records_per_s * HELD_S))
             return min(room + extra, self._limit)
         if jobs < self._concurrency:
-            self._is_outwaited = False
+            self._was_handed_back = False
             if not (waiting or held) and running >= self._useful // 2:
                 self._useful = min(self._all, self._useful * 2)
             room = max(room, self._useful - running, self._batch_max)
-        elif self._is_outwaited:
+        elif self._was_handed_back:
             return 0
         return min(room, self._limit)

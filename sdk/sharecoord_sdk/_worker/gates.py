@@ -1,4 +1,4 @@
-"""What holds a handler back though a slot is free: rates. Sans-IO; times in monotonic seconds."""
+"""Gates of handlers with a free slot: rates and breakers. Sans-IO; monotonic seconds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ _ROUNDING: Final = 1e-6
 
 
 class Rate:
-    """A token bucket: one record each 1 / `per_s` seconds, and `burst` of them at once.
-
-    Args:
-        per_s: Records per second.
-    """
+    """A token bucket for `per_s` records per second, with a burst of `BURST_S`."""
 
     def __init__(self, per_s: float) -> None:
         self._gap_s = 1 / per_s
@@ -32,36 +28,28 @@ class Rate:
         self._due = -math.inf
 
     def opens_at(self) -> float:
-        """When the next record may start."""
         return self._due - self._burst_s
 
     def room(self, now: float) -> int:
-        """How many records may start now, once `opens_at` is over."""
+        """Records that may start now, once `opens_at` is over."""
         spare_s = now + self._burst_s - max(self._due, now)
         return 1 + max(0, int(spare_s / self._gap_s))
 
     def take(self, records: int, now: float) -> None:
-        """Records start."""
         self._due = max(self._due, now) + records * self._gap_s
 
 
 class KeyRates:
-    """When the next record of each key may start. Evenly: a key has no burst.
-
-    Args:
-        per_s: Records per second of one key.
-    """
+    """The next start of each key, `per_s` records per second. Evenly: a key has no burst."""
 
     def __init__(self, per_s: float) -> None:
         self._gap_s = 1 / per_s
         self._due: dict[Hashable, float] = {}
 
     def opens_at(self, key: Hashable) -> float:
-        """When the next record of a key may start."""
         return self._due.get(key, -math.inf)
 
     def take(self, key: Hashable, now: float) -> None:
-        """A record of a key starts."""
         due = self._due
         # To the end: the first entry is the one that is over first.
         due.pop(key, None)
@@ -74,11 +62,7 @@ class KeyRates:
 
 
 class BreakerState:
-    """A circuit breaker: closed, open, or probing with one record.
-
-    Args:
-        policy: When it opens, and for how long.
-    """
+    """A circuit breaker under a policy: closed, open, or probing with one record."""
 
     CLOSED: Final = "closed"
     OPEN: Final = "open"
@@ -94,7 +78,7 @@ class BreakerState:
 
     @property
     def probe_at(self) -> float:
-        """When the next probe is due; never, unless it is open."""
+        """The time of the next probe; inf unless it is open."""
         return self._probe_at if self.state == self.OPEN else math.inf
 
     @property
@@ -103,22 +87,22 @@ class BreakerState:
         return self.state == self.OPEN or (self.state == self.PROBING and self.probe_runs)
 
     def started(self) -> bool:
-        """A handler starts; whether it is the probe."""
+        """Notes that a handler starts; whether it is the probe."""
         if self.state != self.PROBING:
             return False
         self.probe_runs = True
         return True
 
     def probe(self) -> None:
-        """The time is over: one record may try."""
+        """Lets one record try."""
         self.state, self.probe_runs = self.PROBING, False
 
     def counts(self, error: BaseException | None) -> bool:
-        """Whether this is a failure of what the handler depends on."""
+        """Whether an exception is a failure that the policy counts."""
         return error is not None and self.policy.counts(error)
 
     def finished(self, error: BaseException | None, now: float, *, is_probe: bool) -> bool:
-        """A handler ended; returns whether the state is another now."""
+        """Notes that a handler ended; whether the state has changed."""
         failed = self.counts(error)
         if self.state == self.PROBING and is_probe:
             self._failed_at.clear()

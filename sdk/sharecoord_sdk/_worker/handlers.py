@@ -22,16 +22,16 @@ HandlerFunction = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """One handler of one topic.
+    """A handler of a topic.
 
     Attributes:
-        topic: Whose records it takes.
+        topic: The topic of its records.
         function: Takes a `Message`, or a list of them when `batch` is set; reads their values.
         name: For logs.
         is_async: Whether it is a coroutine function; others run on threads.
         batch: Most records of one call; 0 = one record, not in a list.
-        behaviour: What else it was told.
-        takes: What the application's function is given, for people.
+        behaviour: Its other settings.
+        takes: The arguments of the application's function, for people.
     """
 
     topic: str
@@ -43,7 +43,6 @@ class Handler:
     takes: str = "message"
 
     def described(self) -> dict[str, Any]:
-        """For people and tools: plain values."""
         found = {
             "topic": self.topic,
             "handler": self.name,
@@ -54,7 +53,6 @@ class Handler:
 
     @property
     def records_max(self) -> int:
-        """Most records that one call takes."""
         return self.batch or 1
 
 
@@ -88,13 +86,9 @@ def read_handler(
 
 
 def order_problem(handler: Handler, group: str, ordering: str, *, concurrency: int) -> str | None:
-    """What is wrong when a handler keeps another order than its group; None = nothing.
+    """The warning for a handler that keeps another order than its group; None = it does not.
 
-    Args:
-        handler: The handler.
-        group: Its group.
-        ordering: The group's `share.ordering`; one that is not known is compared with nothing.
-        concurrency: Handlers at a time.
+    An `ordering` that this SDK does not know is compared with nothing.
     """
     if ordering not in _ORDERS:
         return None

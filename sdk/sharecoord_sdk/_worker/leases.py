@@ -1,4 +1,4 @@
-"""What handlers have: rows of batches that were started, what became of them, until it is sent.
+"""Records that handlers have: rows of batches, from their start until their outcome is sent.
 
 A record is a row of a `Columns`; its state byte says whether a handler has it (IN_FLIGHT), its lock
 is gone (LOST) or it is done (SETTLED). Starting and finishing a record makes no object.
@@ -22,7 +22,7 @@ from sharecoord_sdk._core.columns import (
     Span,
 )
 from sharecoord_sdk._core.credit import StreamCredit
-from sharecoord_sdk._core.lock_book import LockBook, hits
+from sharecoord_sdk._core.lock_book import LockBook, rows_covered
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .handlers import Handler
@@ -44,14 +44,11 @@ class WorkerLeases(LockBook):
     """The lock book of a worker: records that wait, and those that handlers have.
 
     Invariant: a row is waiting (in `_buffer`), running (in a lease, IN_FLIGHT or LOST), or done.
-
-    Args:
-        credit: Counts what waits.
-        handlers: By topic.
+    `handlers` are by topic.
     """
 
     #: Slots are busy for longer.
-    return_part = 0.2
+    hand_back_part = 0.2
 
     def __init__(self, credit: StreamCredit, handlers: Mapping[str, Handler]) -> None:
         super().__init__(credit)
@@ -79,7 +76,6 @@ class WorkerLeases(LockBook):
 
     @property
     def waiting(self) -> int:
-        """Records that no handler has seen."""
         return self.credit.buffered_records
 
     @property
@@ -92,13 +88,12 @@ class WorkerLeases(LockBook):
 
     @property
     def has_results(self) -> bool:
-        """Whether `collect` or `take_expired` has something."""
         return bool(self._dirty or self._lost or self._expired)
 
     # -- starting -----------------------------------------------------------------------------
 
     def head(self, now: float) -> Lease | None:
-        """Where the next record is to be started from, or None when none waits."""
+        """The lease to start the next record from, or None when none waits."""
         if self.lines and not (self._line_went and self._buffer):
             found = self._line_head(now)
             if found is not None:
@@ -112,7 +107,6 @@ class WorkerLeases(LockBook):
         return opened
 
     def look(self, now: float) -> None:
-        """Finds out what may start now."""
         for line in self.lines.values():
             line.peek(now)
 
@@ -158,23 +152,22 @@ class WorkerLeases(LockBook):
         self.credit.remove(len(span), span.credit_bytes)
         self._expired.append(AckRange(span, RETURN))
 
-    def return_outwaited(self, now: float) -> list[AckRange]:
-        """See `LockBook.return_outwaited`."""
+    def hand_back_due(self, now: float) -> list[AckRange]:
         self.close_head()
-        return super().return_outwaited(now)
+        return super().hand_back_due(now)
 
     @property
-    def lines_outwait_at(self) -> float:
-        """`outwaits_at` of records that wait for more than a free slot."""
+    def lines_hand_back_at(self) -> float:
+        """`hand_back_at` of records that wait for more than a free slot."""
         firsts = [next(iter(line.leases), None) for line in self.lines.values()]
-        return min((self._outwaits_at(lease.span) for lease in firsts if lease), default=math.inf)
+        return min((self._hand_back_at(lease.span) for lease in firsts if lease), default=math.inf)
 
-    def return_from_lines(self, now: float) -> None:
-        """Takes out of lines what waited too long; `take_expired` has it."""
+    def hand_back_from_lines(self, now: float) -> None:
+        """Takes records that waited too long out of lines; `take_expired` has them."""
         for line in self.lines.values():
             while line.leases:
                 lease = next(iter(line.leases))
-                if self._outwaits_at(lease.span) > now:
+                if self._hand_back_at(lease.span) > now:
                     break
                 rows = range(lease.first, lease.span.stop)
                 self._expired += self._returns(line.give_back(lease, rows))
@@ -190,7 +183,6 @@ class WorkerLeases(LockBook):
         self._drop_if_done(lease)
 
     def start(self, lease: Lease) -> int:
-        """Gives the head's next record to a handler; returns its row."""
         if lease.line is not None:
             self.jobs += 1
             return self._started(lease.line.start())
@@ -207,7 +199,7 @@ class WorkerLeases(LockBook):
         return row
 
     def _started(self, place: Place) -> int:
-        """A record has left its line."""
+        """Counts a record that has left its line."""
         lease, row = place
         if not lease.running:
             lease.since = None
@@ -219,7 +211,7 @@ class WorkerLeases(LockBook):
         return row
 
     def _left_line(self, lease: Lease, rows: int) -> None:
-        """Rows wait no more; the bytes of a lease leave the buffer with its last row."""
+        """Removes rows from the credit; the bytes of a lease leave it with its last row."""
         size = 0
         if not lease.waiting:
             size, lease.held_bytes = lease.held_bytes, 0
@@ -262,7 +254,6 @@ class WorkerLeases(LockBook):
     # -- finishing ----------------------------------------------------------------------------
 
     def accept(self, lease: Lease, row: int) -> None:
-        """A handler of one record is done with it."""
         self.jobs -= 1
         self.running -= 1
         self.finished += 1
@@ -280,19 +271,19 @@ class WorkerLeases(LockBook):
         if not lease.running:
             self._drop_if_done(lease)
 
-    def settle(self, parts: Sequence[Part], word: Settlement | None) -> None:
-        """A handler is done with records: the same word for all (None = ACCEPT)."""
+    def settle(self, parts: Sequence[Part], settlement: Settlement | None) -> None:
+        """Settles all records of a handler alike (None = ACCEPT)."""
         self.jobs -= 1
-        self._settle(parts, word)
+        self._settle(parts, settlement)
 
-    def settle_each(self, parts: Sequence[Part], words: Sequence[Settlement | None]) -> None:
-        """A handler is done with records: a word for each of them, in order."""
+    def settle_each(self, parts: Sequence[Part], settlements: Sequence[Settlement | None]) -> None:
+        """Settles the records of a handler one by one, in order."""
         self.jobs -= 1
         rows = [(lease, row) for lease, start, stop in parts for row in range(start, stop)]
-        for (lease, row), word in zip(rows, words, strict=True):
-            self._settle([Part(lease, row, row + 1)], word)
+        for (lease, row), settlement in zip(rows, settlements, strict=True):
+            self._settle([Part(lease, row, row + 1)], settlement)
 
-    def _settle(self, parts: Sequence[Part], word: Settlement | None) -> None:
+    def _settle(self, parts: Sequence[Part], settlement: Settlement | None) -> None:
         for lease, start, stop in parts:
             rows = stop - start
             self.running -= rows
@@ -304,16 +295,16 @@ class WorkerLeases(LockBook):
             else:
                 alive = [row for row in range(start, stop) if lease.states[row] == IN_FLIGHT]
                 self._settle_lost(lease, start, stop)
-            if word is None:
+            if settlement is None:
                 lease.accepted.extend(alive)
             else:
-                lease.others.extend((row, word) for row in alive)
+                lease.others.extend((row, settlement) for row in alive)
             if not lease.is_dirty:
                 lease.is_dirty = True
                 self._dirty.append(lease)
             if lease.line is not None:
                 # What goes back unseen follows one that broke the queue.
-                breaks = word is not None and word.kind not in (REJECT, RETURN)
+                breaks = settlement is not None and settlement.kind not in (REJECT, RETURN)
                 leave = lease.line.broke if breaks else lease.line.passed
                 for row in alive:
                     back = leave(lease, row)
@@ -334,7 +325,7 @@ class WorkerLeases(LockBook):
         return ranges
 
     def _settle_lost(self, lease: Lease, start: int, stop: int) -> None:
-        """Rows whose lock went meanwhile: what the handler did is dropped, and somebody is told."""
+        """Drops the results of rows whose lock went meanwhile, and keeps them for a notice."""
         if lease.line is not None:
             for row in range(start, stop):
                 if lease.states[row] == LOST:
@@ -350,11 +341,10 @@ class WorkerLeases(LockBook):
             self.leases.pop(lease, None)
 
     def has_unacknowledged(self) -> bool:
-        """Whether handlers run."""
         return self.running > 0
 
     def collect(self, *, accept_rest: bool) -> tuple[list[AckRange], list[Span]]:
-        """What finished since the last time: ranges to send, and what was lost meanwhile."""
+        """Results since the last time: ranges to send, and rows that were lost meanwhile."""
         dirty, self._dirty = self._dirty, []
         lost, self._lost = self._lost, []
         self.finished = 0
@@ -366,20 +356,20 @@ class WorkerLeases(LockBook):
             ranges.extend(AckRange(within(*run), ACCEPT) for run in runs_of(rows))
             others, lease.others = lease.others, []
             others.sort(key=lambda item: item[0])
-            for word, group in groupby(others, key=lambda item: item[1]):
+            for settlement, group in groupby(others, key=lambda item: item[1]):
                 runs = runs_of([row for row, _ in group])
-                ranges.extend(AckRange(within(*run), *word) for run in runs)
+                ranges.extend(AckRange(within(*run), *settlement) for run in runs)
         return ranges, lost
 
     def take_expired(self) -> list[AckRange]:
-        """What goes back because no handler saw it in time."""
+        """Ranges that go back because no handler saw them in time."""
         expired, self._expired = self._expired, []
         return expired
 
     # -- what the coordinator wants to know, and says -------------------------------------------
 
     def receive(self, columns: Columns) -> None:
-        """See `LockBook.receive`; records of handlers with a line go into it."""
+        """See `LockBook.receive`; records of handlers with a line go into the line."""
         super().receive(columns)
         line = self.lines.get(columns.topic)
         if line is None:
@@ -399,7 +389,6 @@ class WorkerLeases(LockBook):
                 self._expired += self._returns(back)
 
     def give_back(self, unwanted: Callable[[PartitionKey], bool]) -> list[AckRange]:
-        """See `LockBook.give_back`."""
         self.close_head()
         back = super().give_back(unwanted)
         for line in self.lines.values():
@@ -408,12 +397,12 @@ class WorkerLeases(LockBook):
         return back
 
     def lose(self, lost: Sequence[types_pb.HeldRange]) -> None:
-        """See `LockBook.lose`: results of what handlers have are dropped when they come."""
+        """See `LockBook.lose`; the results of running handlers are dropped when they come."""
         self.close_head()
         super().lose(lost)
 
     def confirmed(self, span: Span, *, is_lost: bool) -> None:
-        """The coordinator answered the word about records; lost = it did not take it."""
+        """Notes the coordinator's answer about records; lost = it did not take the result."""
         columns = span.columns
         line = self.lines.get(columns.topic)
         if line is None:
@@ -423,7 +412,7 @@ class WorkerLeases(LockBook):
             self._break_after(line, span)
 
     def mark_lost(self, span: Span) -> None:
-        """The lock of a span is gone: handlers that still run lose their results."""
+        """Marks a span's lock as lost: handlers that still run lose their results."""
         _mark_lost(span)
         line = self.lines.get(span.columns.topic)
         if line is not None:
@@ -439,8 +428,8 @@ class WorkerLeases(LockBook):
         lined = [span for line in self.lines.values() for span in line.waiting_spans()]
         return [*super()._waiting(), *lined]
 
-    def came_on(self, columns: Columns, row: int, now: float) -> float:
-        """A checkpoint was stored: `renew_max_s` begins anew. Returns when to renew."""
+    def checkpoint_stored(self, columns: Columns, row: int, now: float) -> float:
+        """Begins `renew_max_s` anew after a checkpoint; returns when to renew."""
         for lease in self.leases:
             # What has a line is not started from the front on.
             end = lease.span.start if lease.line is None else lease.span.stop
@@ -450,23 +439,23 @@ class WorkerLeases(LockBook):
                 return lease.due
         return math.inf
 
-    def _in_hands(self) -> list[Span]:
+    def _held_spans(self) -> list[Span]:
         return [span for lease in self.leases for span in lease.running_spans()]
 
-    def _lose_in_hands(self, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
+    def _lose_held(self, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
         # What waits first: what is gone does not go back with the rest of its queue.
         for line in self.lines.values():
             self._lose_in_line(line, by_token)
-        for span in self._in_hands():
-            for start, stop in hits(span, by_token):
+        for span in self._held_spans():
+            for start, stop in rows_covered(span, by_token):
                 self.mark_lost(span.within(start, stop))
 
     def _lose_in_line(self, line: Line, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
-        """What waits and is lost goes nowhere; what follows it in its queue goes back."""
+        """Drops lost rows that wait; rows that follow them in their queues go back."""
         gone: dict[Lease, set[int]] = {}
         for lease in line.leases:
             for span in lease.spans_in(WAITING):
-                for start, stop in hits(span, by_token):
+                for start, stop in rows_covered(span, by_token):
                     gone.setdefault(lease, set()).update(range(start, stop))
         back = [place for lease, rows in gone.items() for place in line.give_back(lease, rows)]
         lost = [(lease, row) for lease, row in back if row in gone.get(lease, ())]

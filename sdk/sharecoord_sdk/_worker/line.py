@@ -36,7 +36,7 @@ _NO_QUEUES: Final[dict[Hashable, KeyQueue]] = {}
 
 
 class KeyQueue:
-    """Records that follow one another: (offset, lease, row), ascending."""
+    """Records of one order: (offset, lease, row), ascending."""
 
     __slots__ = ("broken", "is_listed", "key", "rows", "running")
 
@@ -61,7 +61,7 @@ class Settlement(NamedTuple):
 
 
 class Lease:
-    """Started rows of one span: what is renewed together.
+    """The rows of one span that are renewed together.
 
     Rows [first, span.start) were started; [span.start, span.stop) wait, while this is the head.
     """
@@ -111,7 +111,6 @@ class Lease:
         self.probe = -1
 
     def running_spans(self) -> list[Span]:
-        """The rows that handlers have, and whose locks are not known to be lost."""
         return self.spans_in(IN_FLIGHT)
 
     def spans_in(self, wanted: int) -> list[Span]:
@@ -123,11 +122,7 @@ class Lease:
 
 
 class Line:
-    """The records of one handler that wait, and what they wait for.
-
-    Args:
-        handler: Whose records these are.
-    """
+    """The waiting records of one handler, and the gates that hold them."""
 
     def __init__(self, handler: Handler) -> None:
         behaviour = handler.behaviour
@@ -154,7 +149,7 @@ class Line:
     # -- coming in ----------------------------------------------------------------------------
 
     def add(self, lease: Lease) -> list[Place]:
-        """Puts the rows of a lease into their queues; what comes of broken queues goes back."""
+        """Puts a lease's rows into their queues; returns rows of broken queues, which go back."""
         span = lease.span
         queues = self._lanes.setdefault(span.columns.key, {})
         keys = span.columns.keys
@@ -211,11 +206,11 @@ class Line:
 
     @property
     def startable(self) -> int:
-        """About how many handlers may start, as of the last `peek`; 0 when that found none."""
+        """About as many handlers as may start, as of the last `peek`; 0 when that found none."""
         return 0 if self._is_closed else len(self._ready)
 
     def opens_at(self) -> float:
-        """When a record may start that waits for time alone; infinity when none does."""
+        """The time at which a record may start that waits for time alone; inf when none does."""
         if not self.waiting:
             return math.inf
         if self.breaker is not None and self.breaker.holds:
@@ -259,7 +254,6 @@ class Line:
         return self._key_rates.opens_at(queue.key)
 
     def start(self) -> Place:
-        """Takes the record that `peek` found."""
         queue = self._ready.popleft()
         _, lease, row = queue.rows.popleft()
         queue.is_listed = False
@@ -309,7 +303,7 @@ class Line:
     # -- coming to an end ---------------------------------------------------------------------
 
     def passed(self, lease: Lease, row: int) -> list[Place] | None:
-        """A handler is done with a record, and its queue goes on."""
+        """Lets a queue go on after a record that was accepted, rejected or lost."""
         queue = lease.queues.pop(row)
         queue.running -= 1
         if queue.rows:
@@ -319,7 +313,7 @@ class Line:
         return None
 
     def broke(self, lease: Lease, row: int) -> list[Place] | None:
-        """A record was released, and the coordinator will confirm it: what follows it goes back."""
+        """Breaks the queue of a released record until it is confirmed; returns the rest."""
         queue = lease.queues[row]
         back: list[Place] | None = None
         if self._ordering and queue.key is not None:
@@ -330,7 +324,7 @@ class Line:
         return back
 
     def lost(self, columns: Columns, row: int) -> list[Place]:
-        """A record that a handler has or had is no longer ours: what follows it goes back."""
+        """Clears the queue of a record whose lock is lost; returns the rest, which goes back."""
         if not self._ordering:
             return []
         key: Hashable = None if columns.keys is None else columns.keys[row]
@@ -344,7 +338,7 @@ class Line:
         return back
 
     def confirmed(self, columns: Columns, rows: Iterable[int]) -> None:
-        """The coordinator knows what became of records: what comes of their queues is current."""
+        """Mends broken queues, because the coordinator knows the outcome of these records."""
         if not self._broken:
             return
         for row in rows:
@@ -369,7 +363,6 @@ class Line:
                 del self._lanes[partition]
 
     def _take_out(self, rows: list[Place]) -> list[Place]:
-        """Marks rows that have left their queues."""
         for lease, row in rows:
             lease.states[row] = SETTLED
             self._left(lease)
@@ -378,11 +371,10 @@ class Line:
     # -- giving back --------------------------------------------------------------------------
 
     def waiting_spans(self) -> list[Span]:
-        """What stands in queues."""
         return [span for lease in self.leases for span in lease.spans_in(WAITING)]
 
     def give_back(self, lease: Lease, rows: Iterable[int]) -> list[Place]:
-        """Takes rows that wait out of their queues, and with order what follows them there."""
+        """Takes waiting rows out of their queues, with order also those that follow."""
         wanted = {(id(lease), row) for row in rows if lease.states[row] == WAITING}
         if not wanted:
             return []
@@ -401,7 +393,7 @@ class Line:
         return self._take_out(out)
 
     def _queues_of(self, lease: Lease, wanted: set[tuple[int, int]]) -> list[KeyQueue]:
-        """Lanes with rows of a lease; those without order stand in `_ready` alone."""
+        """Queues with rows of a lease; those without order stand in `_ready` and `_timed` alone."""
         found = list(self._lanes.get(lease.columns.key, _NO_QUEUES).values())
         timed = (queue for _, _, queue in self._timed)
         found += [

@@ -1,4 +1,4 @@
-"""What `Worker.handler` can be told of a handler, and how it is checked."""
+"""The options of `Worker.handler`, and their checks."""
 
 from __future__ import annotations
 
@@ -51,12 +51,6 @@ class Backoff:
         number("jitter", self.jitter, 0, 1)
 
     def delay_s(self, attempt: int, chance: float) -> float:
-        """The wait after an attempt.
-
-        Args:
-            attempt: 1 = the first.
-            chance: A number in [0, 1).
-        """
         try:
             wait_s = self.first_s * math.pow(self.multiplier, attempt - 1)
         except OverflowError:
@@ -100,7 +94,7 @@ class Breaker:
             _exception_class("errors", each)
 
     def counts(self, error: BaseException) -> bool:
-        """Whether an exception is a failure of what the handler depends on."""
+        """Whether an exception is a failure of the handler's dependency."""
         if isinstance(error, Retry | Reject):
             return any(
                 issubclass(each, Retry | Reject) and isinstance(error, each) for each in self.errors
@@ -109,7 +103,7 @@ class Breaker:
 
 
 class BatchOutcome:
-    """What a handler of batches did with each message, where it was not the same for all.
+    """Outcomes of single messages of a batch, where they differ.
 
     Args:
         failed: By place in the list, from 0 on: `Retry`, `Reject`, or another exception. All others
@@ -133,7 +127,7 @@ class BatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What a handler was told beside its topic and its batch.
+    """The options of a handler beside its topic and its batch.
 
     Attributes:
         ordering: `key`, `partition`, or None.
@@ -156,7 +150,7 @@ class Behaviour:
     breaker: Breaker | None = None
 
     def described(self) -> dict[str, Any]:
-        """What was told, under the names of `Worker.handler`, in words."""
+        """The given options in words, by their names at `Worker.handler`."""
         told = {
             "ordering": self.ordering,
             "retry": self.retry and _words(self.retry),
@@ -169,7 +163,6 @@ class Behaviour:
         return {name: value for name, value in told.items() if value}
 
     def __post_init__(self) -> None:
-        """Raises TypeError or ValueError that names what can not be."""
         if self.ordering not in (None, KEY, PARTITION):
             raise ValueError(f"ordering must be 'key', 'partition' or None, not {self.ordering!r}")
         if self.retry is not None and not isinstance(self.retry, Backoff):
@@ -219,10 +212,10 @@ def is_outcome(value: object) -> bool:
 
 
 def as_error(outcome: object) -> BaseException | None:
-    """What one entry of a batch's outcome says, as if it had been raised; None = accepted.
+    """The exception that an entry of a batch's outcome stands for; None = accepted.
 
     Raises:
-        TypeError: It says nothing.
+        TypeError: It is no outcome.
     """
     if outcome is None or isinstance(outcome, BaseException):
         return outcome
@@ -232,7 +225,7 @@ def as_error(outcome: object) -> BaseException | None:
 
 
 def refuse_unfinished(result: object) -> None:
-    """Raises TypeError when what a handler returned has not run: an awaitable, a generator."""
+    """Raises TypeError for a returned awaitable or generator, which nobody would run."""
     if inspect.iscoroutine(result):
         result.close()
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
@@ -241,14 +234,14 @@ def refuse_unfinished(result: object) -> None:
 
 
 def returned_error(result: object) -> BaseException | None:
-    """An exception or an outcome that was returned counts as raised; everything else is nothing."""
+    """The exception or outcome that a handler returned, as if raised; None for anything else."""
     if isinstance(result, BaseException) or is_outcome(result):
         return as_error(result)
     return None
 
 
 def outcomes_of(result: object, count: int) -> Sequence[BaseException | None] | None:
-    """What a handler of batches returned: for each message, or None when all are accepted.
+    """The outcome of each message, from a batch handler's result; None = all accepted.
 
     Raises:
         TypeError: It returned something else.
@@ -274,11 +267,7 @@ def outcomes_of(result: object, count: int) -> Sequence[BaseException | None] | 
 
 
 def refuse_unbound(function: object, what: str) -> None:
-    """Refuses a method that is not bound: `self` would be what the worker passes.
-
-    Raises:
-        TypeError: It says how to register the method.
-    """
+    """Refuses, by TypeError, a method that is not bound: `self` would be what the worker passes."""
     try:
         names = list(inspect.signature(function).parameters)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -295,14 +284,9 @@ def refuse_unbound(function: object, what: str) -> None:
 def read_result(
     result: object, batch_of: int | None
 ) -> Sequence[BaseException | None] | BaseException | None:
-    """What a handler's return value says of the records that it got.
+    """The outcomes in a handler's return value: for each record or for all; None = accepted.
 
-    Args:
-        result: What it returned.
-        batch_of: How many messages it got; None = one, not in a list.
-
-    Returns:
-        What is as if it had been raised: for each record, or for all of them; None = accepted.
+    `batch_of` is the number of messages it got; None = one, not in a list.
     """
     try:
         refuse_unfinished(result)
@@ -312,12 +296,7 @@ def read_result(
 
 
 def number(name: str, value: object, least: float, most: float) -> None:
-    """Checks a number.
-
-    Raises:
-        TypeError: It is none.
-        ValueError: It is out of bounds.
-    """
+    """Checks a number: TypeError when it is none, ValueError out of bounds."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
     if not least <= value <= most:
@@ -330,5 +309,4 @@ def _exception_class(name: str, value: object) -> None:
 
 
 def _words(value: object) -> str:
-    """A policy by its settings, a function or class by its name."""
     return str(getattr(value, "__qualname__", None) or value)

@@ -20,21 +20,21 @@ from typing import Any, Final, TypeVar
 from sharecoord_sdk._async.consumer import AsyncShareConsumer
 from sharecoord_sdk._async.stream import Mailbox
 from sharecoord_sdk._core.acks import Outcome
-from sharecoord_sdk._core.arrival import Arrival
 from sharecoord_sdk._core.columns import Span
 from sharecoord_sdk._core.config_table import POLL_RECORDS_MAX
+from sharecoord_sdk._core.core import Arrival
 from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, message_class
 from sharecoord_sdk._core.status import StreamFailure
 
-from .calls import Around, Middleware, dressed
-from .checkpoints import WorkerKeeper
+from .calls import Around, Middleware, wrapped
+from .checkpoints import WorkerCheckpoints
 from .core import WorkerCore
+from .failures import text_of
 from .handlers import Handler
 from .leases import Part
 from .line import Lease
 from .threads import Job, Threads
-from .verdicts import text_of
 
 # Results wait so long for others, when some were sent just before.
 _FLUSH_S: Final = 0.005
@@ -56,7 +56,7 @@ _EXIT_DRAIN_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a worker was told beside the configuration of its consumer. Times in seconds."""
+    """The options of a worker beside the configuration of its consumer. Times in seconds."""
 
     concurrency: int
     renew_max_s: float
@@ -68,7 +68,7 @@ class Options:
 
 
 class _Inbox(Mailbox[Arrival]):
-    """WorkerLeases over what arrives at once: a worker never polls."""
+    """A mailbox that passes arrivals on at once: a worker never polls."""
 
     def __init__(self, shell: Shell) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ _Step = TypeVar("_Step", bound=Callable[..., None])
 
 
 def _guarded(step: _Step) -> _Step:
-    """A step of the loop whose error ends the worker: nobody else would see it.
+    """Decorates a step of the loop, whose error ends the worker: nobody else would see it.
 
     In the loop's own handler of exceptions the worker would live on, and take no records.
     """
@@ -98,13 +98,7 @@ def _guarded(step: _Step) -> _Step:
 
 
 class Shell(AsyncShareConsumer):
-    """One run of a worker, in the running loop.
-
-    Args:
-        conf: As of a consumer.
-        handlers: By topic.
-        options: See `Options`.
-    """
+    """A run of a worker, in the running loop; `handlers` are by topic."""
 
     def __init__(
         self, conf: dict[str, Any], handlers: Mapping[str, Handler], options: Options
@@ -123,7 +117,7 @@ class Shell(AsyncShareConsumer):
         assert self._core is not None, "a new consumer has a core"
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(options.concurrency, self._jobs_done, self._threads_refused)
-        handlers = dressed(
+        handlers = wrapped(
             handlers, options.middleware, self._threads, self._got_stuck, options.around
         )
         self._rules = WorkerCore(
@@ -135,9 +129,9 @@ class Shell(AsyncShareConsumer):
             renew_max_s=options.renew_max_s,
         )
         self._core = self._rules
-        self._hands = self._rules.hands
-        self._keeper = WorkerKeeper(self._rules, self._soon)
-        self._hands.owner = self._keeper
+        self._locks = self._rules.locks
+        self._checkpoints = WorkerCheckpoints(self._rules, self._soon)
+        self._locks.owner = self._checkpoints
         self._handlers = handlers
         self._options = options
         self._inbox = _Inbox(self)
@@ -166,13 +160,13 @@ class Shell(AsyncShareConsumer):
         self.is_hurried = False
 
     def state(self) -> dict[str, Any]:
-        """What is done right now, as `WorkerState` has it."""
-        hands = self._hands
+        """The fields of `WorkerState`."""
+        locks = self._locks
         return {
-            "handlers": hands.jobs - hands.stuck,
-            "records": hands.running,
-            "waiting": hands.waiting,
-            "stuck": hands.stuck,
+            "handlers": locks.jobs - locks.stuck,
+            "records": locks.running,
+            "waiting": locks.waiting,
+            "stuck": locks.stuck,
             "breakers": self._rules.states(),
         }
 
@@ -187,7 +181,7 @@ class Shell(AsyncShareConsumer):
         self._config.logger.log(logging.WARNING, "%s", text)
 
     def end_by(self, error: BaseException) -> None:
-        """Ends by what ends the program: drains, and `run` raises it. In the loop, or beside it."""
+        """Ends the worker by an exception that ends the program: drains, and `run` raises it."""
         if self._exit is not None or not isinstance(error, KeyboardInterrupt | SystemExit):
             return
         self._exit = error
@@ -198,7 +192,7 @@ class Shell(AsyncShareConsumer):
         self._soon()
 
     def _failed(self, error: Exception) -> None:
-        """Ends by an error of this worker, or of a callback of the application."""
+        """Ends the worker by an error of its own, or of a callback of the application."""
         if self._exit is not None:
             self._is_broken = True
         else:
@@ -238,7 +232,7 @@ class Shell(AsyncShareConsumer):
             await self._end()
 
     async def _work(self) -> asyncio.CancelledError | None:
-        """Until somebody asks to stop, in whichever way."""
+        """Waits for a stop, a failure, or the worker's cancellation, which it returns."""
         try:
             while self._exit is None and not (self._stop_asked or self._rules.failure):
                 self._changed.clear()
@@ -248,7 +242,7 @@ class Shell(AsyncShareConsumer):
         return None
 
     async def _drain(self) -> None:
-        core, hands = self._rules, self._hands
+        core, locks = self._rules, self._locks
         if self.is_hurried or self._is_broken:
             return
         ends_at, handlers_s = math.inf, self._options.drain_timeout_s
@@ -260,9 +254,9 @@ class Shell(AsyncShareConsumer):
         core.begin_stop(monotonic())
         self._cycle()
         # Who was given up is not waited for.
-        if not await self._until(lambda: hands.jobs <= hands.stuck, handlers_s):
+        if not await self._until(lambda: locks.jobs <= locks.stuck, handlers_s):
             text = (
-                f"{hands.jobs - hands.stuck} handlers with {hands.running} records did not finish"
+                f"{locks.jobs - locks.stuck} handlers with {locks.running} records did not finish"
                 f" within {limit}; their records come again"
             )
             self._warn(text)
@@ -299,13 +293,13 @@ class Shell(AsyncShareConsumer):
             await asyncio.wait(tasks, timeout=_CANCEL_S)
 
     def _end_now(self) -> None:
-        """Nothing runs after this but what can not be stopped."""
+        """Stops everything that can be stopped."""
         self._closed = True
         self._cancelling = True
         for task in self._tasks:
             task.cancel()
         self._threads.stop()
-        self._keeper.close()
+        self._checkpoints.close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -328,7 +322,7 @@ class Shell(AsyncShareConsumer):
 
     @_guarded
     def _cycle(self) -> None:
-        """Everything that is due: starts handlers, sends results, opens streams, logs."""
+        """Runs everything that is due: starts handlers, sends results, opens streams, logs."""
         self._cycle_set = False
         if self._closed:
             return
@@ -342,7 +336,7 @@ class Shell(AsyncShareConsumer):
             self._flush_set = False
             self._flushed_at = now
             self._drive(core)
-        elif self._hands.has_results:
+        elif self._locks.has_results:
             self._flush_later()
         self._dispatch(core)
         self._changed.set()
@@ -365,7 +359,7 @@ class Shell(AsyncShareConsumer):
         self._soon()
 
     def _arm(self) -> None:
-        """Sets the timer for what time alone brings about."""
+        """Sets the timer for the next time at which something is due."""
         now = monotonic()
         low, high = _SIGN_S
         at = now + min(high, max(low, self._config.max_poll_interval_ms / 4000))
@@ -386,7 +380,7 @@ class Shell(AsyncShareConsumer):
     # -- handlers -----------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        """Starts what can be started, unless a turn is due that does so."""
+        """Starts handlers, unless a turn is due that does so."""
         if not self._turn_set:
             self._turn()
 
@@ -396,15 +390,15 @@ class Shell(AsyncShareConsumer):
 
         Async ones begin in tasks of their own, as many in a turn as keep the loop for `_TURN_S`.
         """
-        core, hands, now = self._rules, self._hands, monotonic()
-        if hands.lines:
+        core, locks, now = self._rules, self._locks, monotonic()
+        if locks.lines:
             core.look(now)
         self._learn_turn(now)
         # What begins at once must not start others in turn.
         self._turn_set = True
-        made, self._turn_jobs = 0, hands.jobs
+        made, self._turn_jobs = 0, locks.jobs
         if self._next() is not None:
-            room = hands.startable if self._are_straight else min(core.free, hands.startable)
+            room = locks.startable if self._are_straight else min(core.free, locks.startable)
             made = min(room, self._turn_most)
             for _ in range(made):
                 self._begin_call(_EAGER)
@@ -415,7 +409,7 @@ class Shell(AsyncShareConsumer):
             self._turn_set = False
 
     def _begin_call(self, how: dict[str, Any]) -> None:
-        """A task in a context of its own, as the application's was at the start."""
+        """Starts a task in a context of its own, as the application's was at the start."""
         context = self._context.copy()
         task = asyncio.Task(
             self._call(), loop=self._loop, name="sharecoord-handler", context=context, **how
@@ -424,17 +418,17 @@ class Shell(AsyncShareConsumer):
             self._tasks.add(task)
 
     def _learn_turn(self, now: float) -> None:
-        """What the last turn says of the next: how long it took, and whether handlers suspend."""
+        """Learns from the last turn: how long it took, and whether handlers suspend."""
         if self._turn_began is None:
             return
-        core, hands, took_s = self._rules, self._hands, now - self._turn_began
+        core, locks, took_s = self._rules, self._locks, now - self._turn_began
         self._turn_began = None
-        self._are_straight = hands.jobs <= self._turn_jobs
+        self._are_straight = locks.jobs <= self._turn_jobs
         if took_s >= _TURN_S:
             self._turn_most = max(1, self._turn_most // 2)
-            if hands.startable and core.free:
+            if locks.startable and core.free:
                 # It was used up by handlers that compute.
-                core.demand.computing(hands.running)
+                core.demand.computing(locks.running)
         elif 2 * took_s < _TURN_S:
             self._turn_most = min(_TURN_TASKS_MAX, 2 * self._turn_most)
 
@@ -459,7 +453,7 @@ class Shell(AsyncShareConsumer):
         return None
 
     async def _call(self) -> None:
-        """One task: calls an async handler with the next record or batch."""
+        """The body of a task: calls an async handler with the next record or batch."""
         try:
             await self._call_next()
         except Exception as error:  # noqa: BLE001 - not of the handler, whose errors are settled
@@ -473,7 +467,7 @@ class Shell(AsyncShareConsumer):
             if lease.handler.batch:
                 await self._call_batch(lease)
             else:
-                row = self._hands.start(lease)
+                row = self._locks.start(lease)
                 try:
                     message = message_class(lease.columns)(lease.columns, row)
                     result = await lease.handler.function(message)
@@ -481,7 +475,7 @@ class Shell(AsyncShareConsumer):
                     self._raised([Part(lease, row, row + 1)], error)
                 else:
                     if result is None and row != lease.probe:
-                        self._hands.accept(lease, row)
+                        self._locks.accept(lease, row)
                     else:
                         self._rules.finish([Part(lease, row, row + 1)], result, monotonic())
             if not self._flush_set:
@@ -500,7 +494,6 @@ class Shell(AsyncShareConsumer):
         self._rules.finish(parts, result, monotonic())
 
     def _raised(self, parts: list[Part], error: BaseException) -> None:
-        """An async handler raised."""
         if isinstance(error, asyncio.CancelledError) and self._cancelling:
             return
         if self.is_hurried and isinstance(error, KeyboardInterrupt | SystemExit):
@@ -515,11 +508,10 @@ class Shell(AsyncShareConsumer):
 
     @_guarded
     def _jobs_done(self) -> None:
-        """Threads finished handlers."""
         for job in self._threads.take_done():
             if job.future is not None:
                 if job.future.cancelled():
-                    self._rules.came_back()
+                    self._rules.stuck_returned()
                     if job.error is not None:
                         self.end_by(job.error)
                 else:
@@ -535,7 +527,7 @@ class Shell(AsyncShareConsumer):
                 self._soon()
 
     def _threads_refused(self, error: Exception) -> None:
-        """The system gives no more threads; said once, they are tried again all the time."""
+        """Warns once that the system gives no more threads; they are tried again all the time."""
         if not self._is_short:
             self._is_short = True
             text = (
@@ -546,7 +538,6 @@ class Shell(AsyncShareConsumer):
             self._warn(text)
 
     def _got_stuck(self, handler: Handler, argument: Any) -> None:
-        """A plain handler is not waited for any more."""
         if self._cancelling:
             return
         first = argument[0] if handler.batch else argument
@@ -556,7 +547,7 @@ class Shell(AsyncShareConsumer):
     # -- what the application hears -----------------------------------------------------------
 
     def _report(self, outcome: Outcome) -> None:
-        """Results that the coordinator did not take."""
+        """Logs results that the coordinator did not take."""
         if outcome.error is None:
             return
         key = outcome.key

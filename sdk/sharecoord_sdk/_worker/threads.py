@@ -20,11 +20,11 @@ class Job:
     """A call of a plain function, and what it returned or raised.
 
     Args:
-        function: To be called.
-        argument: With this.
+        function: The function.
+        argument: Its argument.
         parts: The records, when nobody awaits the call.
-        context: Where the function runs; nobody else's.
-        future: Whoever awaits it, in the loop.
+        context: The context of the call alone.
+        future: Completed by the call, in the loop.
     """
 
     __slots__ = ("argument", "context", "error", "function", "future", "parts", "result")
@@ -46,7 +46,7 @@ class Job:
         self.error: BaseException | None = None
 
     def tell(self) -> None:
-        """Tells whoever awaits it. In the loop."""
+        """Completes the future. In the loop."""
         future = self.future
         assert future is not None, "somebody awaits it"
         error = self.error
@@ -116,7 +116,6 @@ class Threads:
             self.count += 1
 
     def take_done(self) -> list[Job]:
-        """The finished jobs."""
         # First, so that a job that finishes from here on tells the loop again.
         self._told = False
         jobs: list[Job] = []
@@ -150,11 +149,7 @@ class Threads:
 
 
 def call_plain(function: Callable[[Any], Any], argument: Any) -> Any:
-    """Calls a plain function.
-
-    Raises:
-        TypeError: It returned an awaitable, which nobody would await.
-    """
+    """Calls a plain function; TypeError when it returns an awaitable, which nobody would await."""
     result = function(argument)
     if not inspect.isawaitable(result):
         return result

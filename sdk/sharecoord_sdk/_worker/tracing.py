@@ -23,11 +23,7 @@ LINKS_MAX: Final = 128
 
 
 class Tracing:
-    """Spans of one worker.
-
-    Args:
-        config: Of the worker.
-        provider: Of tracers; None = OpenTelemetry's global one.
+    """Spans of one worker; `provider` of tracers, None = OpenTelemetry's global one.
 
     Raises:
         ImportError: opentelemetry-api is not installed.
@@ -50,7 +46,6 @@ class Tracing:
         }
 
     def around(self, handler: Handler) -> Handler:
-        """A handler with a span around each of its calls."""
         function = handler.function
 
         if handler.is_async:
@@ -114,7 +109,7 @@ class Tracing:
         return links
 
     def _failed(self, span: Any, error: BaseException) -> None:
-        """Retry is no failure of the work; Reject is one, of the record."""
+        """Describes an error in its span. Retry is no failure of the work; Reject is one."""
         kind = type(error)
         if isinstance(error, Retry):
             span.set_attribute("sharecoord.outcome", "retry")
@@ -162,7 +157,6 @@ class _Getter:
     """Reads a record's headers for a propagator."""
 
     def get(self, carrier: Sequence[tuple[str, bytes | str | None]], key: str) -> list[str] | None:
-        """All values of a header; names are compared without case, as propagators expect."""
         found = [
             value if isinstance(value, str) else value.decode("utf-8", "replace")
             for name, value in carrier
@@ -171,7 +165,6 @@ class _Getter:
         return found or None
 
     def keys(self, carrier: Sequence[tuple[str, bytes | str | None]]) -> list[str]:
-        """The names of the headers."""
         return [name for name, _ in carrier]
 
 
@@ -179,7 +172,7 @@ _GETTER: Final[Any] = _Getter()
 
 
 def read_tracing(tracing: object, config: ConsumerConfig) -> Callable[[Handler], Handler] | None:
-    """What goes around handlers; None = nothing.
+    """The layer that `tracing` adds to handlers; None = none.
 
     Raises:
         TypeError: Neither a bool nor a provider of tracers.

@@ -1,1 +1,1 @@
-"""What joins the SDK to libraries that it does not need itself; each module names its extra."""
+"""Bridges to libraries that the SDK does not need itself; each module names its extra."""

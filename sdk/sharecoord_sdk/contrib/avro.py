@@ -20,8 +20,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-from sharecoord_sdk._values.errors import BadValueError
-from sharecoord_sdk._values.plain import converter, shown
+from sharecoord_sdk._values.plain import BadValueError, converter, shown
 from sharecoord_sdk.values import READER_ATTRIBUTE
 
 __all__ = ["AvroReader", "avro"]

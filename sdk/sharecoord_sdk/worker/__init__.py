@@ -45,7 +45,7 @@ _NOT_HERE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """What a worker does right now.
+    """The momentary work of a worker.
 
     Attributes:
         handlers: Handlers that run.
@@ -218,7 +218,7 @@ class Worker:
         return function
 
     def state(self) -> WorkerState:
-        """What the worker does right now; from any thread. Nothing, before and after its run."""
+        """The worker's momentary work; empty before and after its run. From any thread."""
         shell = self._shell
         return WorkerState() if shell is None else WorkerState(**shell.state())
 

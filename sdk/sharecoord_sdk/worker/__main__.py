@@ -129,7 +129,7 @@ def _checked_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _UsageError(Exception):
-    """What was asked for can not be done; the text says why."""
+    """A command line that can not be carried out; the text says why."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from sqlalchemy import (
     BigInteger,
@@ -25,13 +25,58 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from sharecoord_sdk._core.delivery_id import DeliveryId, delivery_id_of
-from sharecoord_sdk._core.records import Message
+from sharecoord_sdk._core.records import Message, origin_of
 
 T = TypeVar("T")
 
 #: A batch whose records another worker settles at the same time is begun anew so often.
 TRIES: Final = 5
+
+
+class DeliveryId(NamedTuple):
+    """A delivery, by the coordinator's own names.
+
+    The first six fields name the record in its present life, the same at each of its deliveries; a
+    reset of the group's offsets begins another one.
+    """
+
+    group_id: str
+    topic: str
+    topic_id: str
+    """32 hex digits; "" where the cluster has none."""
+    partition: int
+    offset: int
+    replay_epoch: int
+    member_id: str
+    lock_token: int
+    """Unsigned 64 bits; 0 = there is no lock: a test made the message."""
+
+
+def delivery_id_of(message: Message) -> DeliveryId:
+    """The delivery that a message came with; a test's message has no group, member or lock.
+
+    Raises:
+        ValueError: It names no record: the application made it, or it is an error.
+    """
+    origin = origin_of(message)
+    if origin is None:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        if topic is None or partition is None or offset is None:
+            raise ValueError("the message names no record: it has no topic, partition or offset")
+        return DeliveryId("", topic, "", partition, offset, 0, "", 0)
+    columns, row = origin
+    lock = columns.lock_at(row)
+    place, (group_id, member_id) = columns.key, columns.holder
+    return DeliveryId(
+        group_id,
+        place.topic,
+        place.topic_id.hex(),
+        place.partition,
+        columns.offset_at(row),
+        columns.replay_epoch,
+        member_id,
+        0 if lock is None else lock.token,
+    )
 
 
 class AlreadySettledError(Exception):
@@ -142,7 +187,7 @@ class AckOutbox:
     def _known(
         self, connection: Connection, ids: Sequence[DeliveryId]
     ) -> set[tuple[str, str, str, int, int, int]]:
-        """Which of these have a row; one query for each run of one partition."""
+        """Those of the deliveries that have a row; one query for each partition."""
         columns = self.table.c
         found: set[tuple[str, str, str, int, int, int]] = set()
         by_place: dict[tuple[str, str, str, int], list[int]] = {}
@@ -271,14 +316,14 @@ def _listed(given: Message | list[Message]) -> list[Message]:
 
 
 def _left(given: Message | list[Message], fresh: list[Message]) -> Message | list[Message] | None:
-    """What is still to be processed, in the form in which it was given; None = nothing."""
+    """The fresh messages in the form in which they were given; None = there are none."""
     if not fresh:
         return None
     return fresh[0] if isinstance(given, Message) else fresh
 
 
 def _without_first(handle: Callable[..., Any], function: Callable[..., Any]) -> Any:
-    """Shows a handler's signature without the connection, for those who look at type hints."""
+    """Shows the handler's signature without the connection, for readers of type hints."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())[1:]
     shown = cast("Any", handle)

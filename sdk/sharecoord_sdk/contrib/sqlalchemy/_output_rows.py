@@ -32,12 +32,11 @@ class Batch(NamedTuple):
 
     @property
     def topics(self) -> list[str]:
-        """Each once, in the order of the rows."""
         return list(dict.fromkeys(row.topic for row in self.rows))
 
 
 class Ended(NamedTuple):
-    """What became of a batch."""
+    """The end of a batch: it arrived, it did not, or Kafka never takes it."""
 
     token: str
     has_arrived: bool = False
@@ -49,7 +48,7 @@ class Ended(NamedTuple):
 class OutputRows:
     """The rows of an outbox, for one relay.
 
-    Only the owner of the head, a row of its own, gives rows a batch: each such transaction changes
+    The owner of the head, a row of its own, alone gives rows a batch: each such transaction changes
     the head first, on the condition that it is still the owner's. So a relay that stood still can
     not touch rows that another one has on their way.
     """
@@ -70,7 +69,7 @@ class OutputRows:
         """Becomes the owner; False = another relay is at work.
 
         A relay counts as gone when it has given no sign of life for the time to a takeover, on
-        this clock. That is courtesy; what holds is the head, and Kafka's fence.
+        this clock. That is courtesy; the head and Kafka's fence are what holds.
 
         Raises:
             IllegalStateException: Rows are on their way under another transactional id.
@@ -103,11 +102,7 @@ class OutputRows:
         return now_s - self._seen[1] >= self._takeover_s
 
     def beat(self) -> None:
-        """Gives a sign of life.
-
-        Raises:
-            OvertakenError: Another relay has taken over.
-        """
+        """Gives a sign of life; OvertakenError when another relay has taken over."""
         with self._engine.begin() as connection:
             self._guard(connection)
 
@@ -122,7 +117,7 @@ class OutputRows:
             )
 
     def _guard(self, connection: Connection) -> None:
-        """Keeps all other relays out until this transaction ends."""
+        """Keeps all other relays out until this transaction ends; OvertakenError as of `beat`."""
         columns = self._head.c
         changed = connection.execute(
             update(self._head)
@@ -145,10 +140,7 @@ class OutputRows:
         return [(row.batch, row.topic) for row in connection.execute(query)]
 
     def recover(self, arrived: Collection[str]) -> int:
-        """Deletes batches that arrived, and has the rows of all others wait again.
-
-        Returns:
-            How many rows were deleted.
+        """Deletes batches that arrived, returns how many rows; the rows of all others wait again.
 
         Raises:
             OvertakenError: Another relay has taken over.
@@ -210,7 +202,6 @@ class OutputRows:
     def _waiting(
         self, connection: Connection, rows_max: int, bytes_max: int, held: Collection[str]
     ) -> list[int]:
-        """The ids of what goes next."""
         if not rows_max:
             return []
         columns = self._table.c

@@ -175,10 +175,10 @@ class ProduceOutbox:
         await connection.execute(insert(self.table), row)
 
     def retry_refused(self, connection: Connection) -> int:
-        """Has the relay try records again that Kafka refused; returns how many.
+        """Queues records again that Kafka refused, once the reason is gone; returns how many.
 
-        Call it when the reason is gone. They are sent in the order of their ids, behind what was
-        sent meanwhile. What is not to be sent any more is deleted with SQL.
+        They are sent in the order of their ids, behind what was sent meanwhile. Delete with SQL
+        what is not to be sent any more.
 
         Args:
             connection: In a transaction.
@@ -225,12 +225,10 @@ class ProduceOutbox:
 
 
 def headers_to_text(headers: Iterable[tuple[str, bytes | None]]) -> str:
-    """Headers as they stand in the table."""
     return json.dumps([[n, None if v is None else v.decode("latin-1")] for n, v in headers])
 
 
 def headers_from_text(text: str) -> list[tuple[str, bytes | None]]:
-    """Headers as they are sent."""
     return [(n, None if v is None else v.encode("latin-1")) for n, v in json.loads(text)]
 
 

@@ -36,7 +36,7 @@ DRAIN_S: Final = 5.0
 
 
 class ProduceReport(NamedTuple):
-    """What one look at the outbox did, in rows."""
+    """The counts of one run over the outbox, in rows."""
 
     sent: int
     """They are in their topics, and deleted here; some perhaps by a former relay."""
@@ -138,7 +138,7 @@ class ProduceRelay(RelayThread):
             self._stop.wait(wait_s)
 
     def _wait_on(self) -> bool:
-        """Between two looks at an answer of Kafka's; whether to wait for it any longer."""
+        """Beats between two looks at an answer of Kafka's; whether to wait for it any longer."""
         self._rows.beat()
         return self._clock() < self._until_s
 
@@ -186,7 +186,7 @@ class ProduceRelay(RelayThread):
         self._transactions.close()
 
     def _open(self) -> int:
-        """Hears what became of the batches of former relays; returns how many rows had arrived.
+        """Reads Kafka's marks of former relays; returns how many of their rows had arrived.
 
         The head was taken before Kafka fences: who is fenced afterwards is the owner no more, and
         so only one relay has both.
@@ -229,15 +229,15 @@ class ProduceRelay(RelayThread):
         try:
             self._transactions.send(batch, int(self._clock() * 1000))
         except RefusedError as error:
-            self._ended = self._judge(batch, error)
+            self._ended = self._blame(batch, error)
             return
         self._ended = Ended(batch.token, has_arrived=True)
         self._limit = min(2 * self._limit, self._rows_max)
         for topic in batch.topics:
             self._held.pop(topic, None)
 
-    def _judge(self, batch: Batch, refused: RefusedError) -> Ended:
-        """Which topic or row is to blame; if that is not clear, a smaller batch will tell."""
+    def _blame(self, batch: Batch, refused: RefusedError) -> Ended:
+        """Holds the topic or refuses the row to blame; while that is unclear, halves the batch."""
         is_alone = len(batch.rows) == 1
         row = batch.rows[0]
         if refused.is_topic and (refused.topics or is_alone):

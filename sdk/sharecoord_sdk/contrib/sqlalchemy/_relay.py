@@ -1,4 +1,4 @@
-"""`AckRelay`: says what stands in an outbox to the coordinator, for workers that are gone."""
+"""`AckRelay`: acknowledges an outbox's rows to the coordinator, for workers that are gone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Place = tuple[str, str, int]
 
 
 class RelayReport(NamedTuple):
-    """What one look at the outbox did, in rows."""
+    """The counts of one run over the outbox, in rows."""
 
     finished: int
     """Finished at the coordinator, some of them by this look."""
@@ -136,7 +136,7 @@ class AckRelay(RelayThread):
             return list(connection.execute(query))
 
     def _say(self, rows: Sequence[Row[Any]]) -> tuple[list[Row[Any]], list[Row[Any]]]:
-        """Asks the coordinators; returns what is finished, and what is not."""
+        """Acknowledges rows; returns the finished ones and the others."""
         done: list[Row[Any]] = []
         open_rows: dict[_Member, list[Row[Any]]] = {}
         newest: dict[tuple[Any, ...], Row[Any]] = {}
@@ -163,7 +163,7 @@ class AckRelay(RelayThread):
     def _ask(
         self, client: AdminClient, member: _Member, rows: Sequence[Row[Any]]
     ) -> list[Row[Any]]:
-        """Says it to one coordinator; returns the rows whose records are finished."""
+        """Acknowledges rows to one coordinator; returns those whose records are finished."""
         by_place: dict[_Place, list[Row[Any]]] = {}
         for row in rows:
             by_place.setdefault((row.topic, row.topic_id, row.partition_index), []).append(row)
@@ -182,7 +182,7 @@ class AckRelay(RelayThread):
         return finished
 
     def _note(self, done: Sequence[Row[Any]], other: Sequence[Row[Any]]) -> None:
-        """Writes down what is finished, and when the rest is said again."""
+        """Marks finished rows, and schedules the others again."""
         if not done and not other:
             return
         table, now_ms = self._outbox.table, int(self._clock() * 1000)
@@ -204,7 +204,7 @@ class AckRelay(RelayThread):
 def _acknowledge_for(
     group_id: str, member_id: str, acknowledgements: Sequence[types_pb.PartitionAcknowledgements]
 ) -> Call:
-    """Acknowledge of the ShareService, for a member that may be gone; harmless to repeat."""
+    """A call of Acknowledge for a member that may be gone; harmless to repeat."""
     request = share_pb.AcknowledgeRequest(
         group_id=group_id, member_id=member_id, acknowledgements=acknowledgements
     )
@@ -214,7 +214,7 @@ def _acknowledge_for(
 
 
 def _to_wire(place: _Place, rows: Sequence[Row[Any]]) -> types_pb.PartitionAcknowledgements:
-    """Neighbours under one lock are one range."""
+    """Acknowledgements of one partition's rows; neighbours under one lock are one range."""
     topic, topic_id, partition = place
     found = types_pb.PartitionAcknowledgements(
         partition=types_pb.TopicPartition(

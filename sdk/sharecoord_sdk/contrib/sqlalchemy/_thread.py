@@ -1,11 +1,10 @@
-"""What looks into a table again and again, in a thread of its own."""
+"""A thread that runs a relay until it is stopped."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Self
 
 from sharecoord_sdk._core.errors import IllegalStateException
@@ -14,11 +13,7 @@ _log = logging.getLogger("sharecoord_sdk")
 
 
 class RelayThread(ABC):
-    """From `start` to `stop`, or for the length of a `with` block.
-
-    Args:
-        thread_name: Of the thread.
-    """
+    """A relay from `start` to `stop`, or for the length of a `with` block."""
 
     def __init__(self, thread_name: str) -> None:
         self._thread_name = thread_name
@@ -30,12 +25,7 @@ class RelayThread(ABC):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -50,8 +40,7 @@ class RelayThread(ABC):
         self._thread.start()
 
     @abstractmethod
-    def stop(self) -> None:
-        """Ends the thread."""
+    def stop(self) -> None: ...
 
     def _join(self) -> None:
         self._stop.set()
@@ -60,10 +49,10 @@ class RelayThread(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """What the thread does until `_stop` is set."""
+        """Runs the relay until `_stop` is set."""
 
     def _tell(self, text: str) -> None:
-        """Says what is wrong, once while it is the same."""
+        """Logs a problem, once while it is the same."""
         if text != self._said:
             self._said = text
             _log.warning(text)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sharecoord_sdk._admin.errors import InvalidConfigError
-from sharecoord_sdk._core.pickling import WholeError
+from sharecoord_sdk._core.errors import PicklableError
 
 from ._output_rows import Batch
 from ._produce_outbox import headers_from_text
@@ -57,7 +57,7 @@ _RECORD: Final = frozenset(
 )
 
 
-class RefusedError(WholeError):
+class RefusedError(PicklableError):
     """A transaction was aborted, because a topic or a record can not be.
 
     It never arrives, also where Kafka did not confirm that it is aborted: nobody asked for its end.
@@ -123,33 +123,24 @@ class OutputTransactions:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can send."""
         return self._producer is not None
 
     @property
     def last_words(self) -> str:
-        """What librdkafka said last about its connections."""
+        """The last text of librdkafka about its connections."""
         return self._last_words
 
     def _heard(self, error: Any) -> None:
         self._last_words = error.str()
 
     def open(self) -> None:
-        """Fences the former producer, whose open transaction is over then.
-
-        Raises:
-            KafkaException: Kafka does not answer, or does not allow it.
-        """
+        """Fences the former producer and ends its transaction; KafkaException when it can not."""
         self.close()
         self._producer = self._kafka.Producer(self._conf)
         self._patiently(self._producer.init_transactions)
 
     def marks(self, topics: Sequence[str]) -> set[str]:
-        """The tokens of the last batches that arrived in these topics.
-
-        Raises:
-            KafkaException: As `open`.
-        """
+        """The tokens of the batches that arrived last in these topics; errors as of `open`."""
         places = [self._kafka.TopicPartition(topic, 0) for topic in topics]
         reader = self._kafka.Consumer(self._reader_conf)
         try:
@@ -165,11 +156,7 @@ class OutputTransactions:
         return {str(place.metadata) for place in found if place.error is None and place.offset >= 0}
 
     def problem_with(self, topic: str) -> str | None:
-        """Why a topic can not be written to, as far as Kafka tells beforehand; None = it can.
-
-        Raises:
-            KafkaException: Kafka does not answer.
-        """
+        """Why a topic can not be written to, as far as Kafka tells beforehand; None = it can."""
         if topic in self._known:
             return None
         error = self._producer.list_topics(topic, timeout=SLICES * SLICE_S).topics[topic].error
@@ -178,7 +165,7 @@ class OutputTransactions:
         return None if error is None else _text(error)
 
     def send(self, batch: Batch, now_ms: int) -> None:
-        """One transaction.
+        """Sends a batch in one transaction.
 
         Raises:
             RefusedError: It never arrives: Kafka does not take one of its records, or topics. The
@@ -277,7 +264,7 @@ class OutputTransactions:
                 return
 
     def _refused(self, failed: Sequence[tuple[str, Any]], error: Any) -> RefusedError | None:
-        """What an error says about topics and records; None = it says something else."""
+        """The refusal of topics or records that an error means; None = it means something else."""
         causes = [*failed, ("", error)]
         for is_topic, names in ((True, _TOPIC), (False, _RECORD)):
             found = [(topic, cause) for topic, cause in causes if cause.name() in names]

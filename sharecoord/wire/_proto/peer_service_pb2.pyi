@@ -1,5 +1,5 @@
-from . import share_service_pb2 as _share_service_pb2
-from . import share_types_pb2 as _share_types_pb2
+from sharecoord_sdk._proto import share_service_pb2 as _share_service_pb2
+from sharecoord_sdk._proto import share_types_pb2 as _share_types_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

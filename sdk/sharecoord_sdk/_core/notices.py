@@ -1,8 +1,10 @@
-"""Why this consumer is not joined: a true sentence and the fix, for each way in which it fails."""
+"""Texts for people: why a consumer is not joined, where a new group starts, refused topics."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from .errors import KafkaError
@@ -15,7 +17,7 @@ _ADDRESS: Final = (
 
 
 class _Case(NamedTuple):
-    """One way to fail: what the details of the status show it by, and what to say."""
+    """A way to fail: the pattern that shows it in the status, and what to say."""
 
     pattern: re.Pattern[str]
     code: int
@@ -115,12 +117,9 @@ _BY_REASON: Final = {
 
 
 def no_coordinator(address: str, failure: StreamFailure | None, waited_s: float) -> KafkaError:
-    """The error for a consumer that has not been joined for so long.
+    """The error for a consumer that has not been joined for `waited_s` seconds.
 
-    Args:
-        address: Tried last.
-        failure: How that ended; None while it is under way.
-        waited_s: Seconds since the consumer was joined, or first tried.
+    `failure` is how the last attempt ended, at `address`; None while it is under way.
     """
     if failure is None:
         failure = StreamFailure("DEADLINE_EXCEEDED", "no answer to the join yet")
@@ -136,7 +135,7 @@ def no_coordinator(address: str, failure: StreamFailure | None, waited_s: float)
 
 
 def _explain(failure: StreamFailure) -> tuple[str, int, str, str]:
-    """What is sure, Kafka's code, what is the case, and what to do about it."""
+    """Who failed, Kafka's code, the cause, and the fix."""
     nobody = "no coordinator has answered there"
     # It may be one, but gRPC itself has ended the call.
     unserved = "this consumer has not been served there"
@@ -152,3 +151,28 @@ def _explain(failure: StreamFailure) -> tuple[str, int, str, str]:
         return unserved, KafkaError._TRANSPORT, what, fix
     what = "what serves there fails without a reason of a coordinator"
     return unserved, KafkaError._TRANSPORT, what, f"Look at its log. {_ADDRESS}."
+
+
+def starts_at_end(group: str, topic: str, address: str) -> str:
+    """The warning that a new group gets nothing that is in its topic already, and how to get it."""
+    server, name = f"--bootstrap-server {address}", shlex.quote(group)
+    return (
+        f"group {group!r} is new on topic {topic!r} and starts at its end: it gets the records "
+        "that come from now on (share.auto.offset.reset=latest). For those that are there already: "
+        f"sharecoord groups {server} --group {name} --topic {topic} --reset-offsets --to-earliest "
+        f"--execute --force; for topics that it reads later: sharecoord configs {server} "
+        f"--entity-type groups --entity-name {name} --alter --add-config "
+        "share.auto.offset.reset=earliest (or latest, and this is not said again)"
+    )
+
+
+def newly_refused(refused: Mapping[str, str], told: set[str]) -> list[KafkaError]:
+    """Errors of topics that Kafka refuses and that were not told yet; updates `told`.
+
+    `refused` has what to allow, by topic.
+    """
+    fresh = sorted(refused.keys() - told)
+    told.clear()
+    told.update(refused)
+    code = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    return [KafkaError(code, refused[topic]) for topic in fresh]

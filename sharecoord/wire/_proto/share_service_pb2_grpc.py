@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from . import share_service_pb2 as sharecoord_dot_v1_dot_share__service__pb2
+from sharecoord_sdk._proto import share_service_pb2 as sharecoord_dot_v1_dot_share__service__pb2
 
 GRPC_GENERATED_VERSION = '1.73.1'
 GRPC_VERSION = grpc.__version__
