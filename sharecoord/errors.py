@@ -54,18 +54,6 @@ class InvalidConfigError(SharecoordError):
     reason = "INVALID_CONFIG"
 
 
-class InvalidRecordStateError(SharecoordError):
-    """A record is not in the state that the operation needs."""
-
-    reason = "INVALID_RECORD_STATE"
-
-
-class LockLostError(SharecoordError):
-    """The lock ended or moved on before the acknowledgement came."""
-
-    reason = "LOCK_LOST"
-
-
 class UnknownMemberError(SharecoordError):
     """The member is not known (any more): join again."""
 
@@ -100,13 +88,6 @@ class GroupNotEmptyError(SharecoordError):
     """The group has members, and the operation needs it empty."""
 
     reason = "GROUP_NOT_EMPTY"
-
-
-class GroupPausedError(SharecoordError):
-    """An operator paused the group."""
-
-    reason = "GROUP_PAUSED"
-    retriable = True
 
 
 class UnsupportedVersionError(SharecoordError):
@@ -221,9 +202,3 @@ class OffsetOutOfRangeError(SharecoordError):
     """The offset is below the log start or beyond the log end."""
 
     reason = "OFFSET_OUT_OF_RANGE"
-
-
-class LogRegressedError(SharecoordError):
-    """The log end went back and neither topic id nor leader epoch explains it (design 5.12)."""
-
-    reason = "LOG_REGRESSED"

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
@@ -23,6 +23,7 @@ from sharecoord.core.partition.decisions import AcknowledgedRange, HeldRange, Ta
 from sharecoord.core.partition.invariants import check_partition
 from sharecoord.core.states import AcknowledgeType, AcquireMode, RecordState, TakenBackReason
 from sharecoord.errors import SharecoordError, StoreUnavailableError
+from sharecoord.ports import CommittedOffset
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet.fleet import Fleet
 from sharecoord.runtime.group.actor import GroupActor
@@ -31,6 +32,7 @@ from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.runtime.kernel.committer import Committer
 from sharecoord.runtime.kernel.context import Context, Limits, ParkingLimits
 from sharecoord.runtime.kernel.lease import Lease
+from sharecoord.runtime.kernel.open_files import OpenFiles
 from sharecoord.runtime.member.session import JoinCommand, Session
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.collector import Collector
@@ -54,6 +56,9 @@ __all__ = [
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+FILES = 1 << 20
+"""Files that a coordinator may open: more than any test needs."""
 
 COMMIT_S = 0.001
 """Virtual duration of a store call."""
@@ -376,6 +381,25 @@ class FakeMember:
         self._arrived.set()
 
 
+class NoConsumerGroups:
+    """An `OffsetsExport` without consumer groups: it takes every offset, and forgets it."""
+
+    async def read(
+        self, group_id: str, *, even_with_members: bool = False
+    ) -> dict[tuple[str, int], CommittedOffset]:
+        """No offsets."""
+        return {}
+
+    async def write(
+        self, group_id: str, offsets: Mapping[tuple[str, int], CommittedOffset]
+    ) -> set[tuple[str, int]]:
+        """All places."""
+        return set(offsets)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
 class World:
     """A log, a database, and the coordinators that run on them. Made inside a running loop."""
 
@@ -462,7 +486,9 @@ class World:
             limits=Limits(parking=self.parking),
             group_defaults=self.defaults,
             in_fleet=fleet,
+            offsets_export=NoConsumerGroups(),
             dead_letters=self.dead_letters.client(),
+            files=OpenFiles(FILES, brokers=1, count=lambda: 0),
             events=self.events,
         )
         coordinator = Coordinator(

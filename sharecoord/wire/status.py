@@ -17,15 +17,12 @@ CODES: dict[str, grpc.StatusCode] = {
     "INTERNAL": grpc.StatusCode.INTERNAL,
     "INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
     "INVALID_CONFIG": grpc.StatusCode.INVALID_ARGUMENT,
-    "INVALID_RECORD_STATE": grpc.StatusCode.FAILED_PRECONDITION,
-    "LOCK_LOST": grpc.StatusCode.FAILED_PRECONDITION,
     "UNKNOWN_MEMBER": grpc.StatusCode.NOT_FOUND,
     "MEMBER_FENCED": grpc.StatusCode.FAILED_PRECONDITION,
     "UNKNOWN_TOPIC_OR_PARTITION": grpc.StatusCode.NOT_FOUND,
     "UNKNOWN_DEAD_LETTER": grpc.StatusCode.NOT_FOUND,
     "GROUP_ID_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
     "GROUP_NOT_EMPTY": grpc.StatusCode.FAILED_PRECONDITION,
-    "GROUP_PAUSED": grpc.StatusCode.UNAVAILABLE,
     "UNSUPPORTED_VERSION": grpc.StatusCode.FAILED_PRECONDITION,
     "UNAUTHENTICATED": grpc.StatusCode.UNAUTHENTICATED,
     "AUTHORIZATION_FAILED": grpc.StatusCode.PERMISSION_DENIED,
@@ -43,7 +40,6 @@ CODES: dict[str, grpc.StatusCode] = {
     "EVENTS_FOLDER_IN_USE": grpc.StatusCode.FAILED_PRECONDITION,
     "KAFKA_UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
     "OFFSET_OUT_OF_RANGE": grpc.StatusCode.OUT_OF_RANGE,
-    "LOG_REGRESSED": grpc.StatusCode.FAILED_PRECONDITION,
 }
 """Every reason of `sharecoord.errors`; a test holds the two complete."""
 

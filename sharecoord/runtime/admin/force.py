@@ -140,7 +140,7 @@ class ForceCommands(GroupAccess):
                 raise _no_place(key.group_id, key.topic, key.partition)
             if change.dry_run or not change.change_sequence:
                 return
-            tell_forced(self._context, key, change)
+            tell_forced(self._context, key, change.changes, change.change_sequence)
         except StoreOutcomeUnknownError:
             await self._reload(key.group_id, [key])
             raise

@@ -86,7 +86,7 @@ class GroupAccess:
             work.close()
             answer.cancel()
 
-        self._context.spawn(run(), "operator").add_done_callback(ended)
+        self._context.tasks.spawn(run(), "operator").add_done_callback(ended)
         return await answer
 
     async def _load(self) -> tuple[dict[str, GroupRow], dict[str, list[MemberRow]]]:
@@ -145,7 +145,7 @@ class GroupAccess:
         except SharecoordError:
             if group_id not in self._refreshing:
                 self._refreshing.add(group_id)
-                self._context.spawn(self._refresh_later(group_id), "refresh")
+                self._context.tasks.spawn(self._refresh_later(group_id), "refresh")
             raise
 
     async def _refresh_later(self, group_id: str) -> None:

@@ -11,7 +11,6 @@ from sharecoord.config.group import GroupConfig
 from sharecoord.core.partition.start_offset import resolve_start
 from sharecoord.errors import (
     InvalidRequestError,
-    KafkaUnavailableError,
     SharecoordError,
     UnknownTopicOrPartitionError,
 )
@@ -20,7 +19,6 @@ from sharecoord.ports import (
     LATEST,
     CommittedOffset,
     OffsetQuery,
-    OffsetsExport,
     TopicCatalog,
 )
 from sharecoord.runtime.admin.group_access import not_empty, reads_committed
@@ -137,7 +135,7 @@ class MigrationCommands(ResetCommands):
 
     async def _committed(self, command: ImportCommand) -> dict[Place, CommittedOffset]:
         """What the consumer group has committed for the topics that are wanted."""
-        port = _port(self._context)
+        port = self._context.offsets_export
         even = command.dry_run or command.force
         committed = await port.read(command.consumer_group, even_with_members=even)
         _refuse_exported(command.consumer_group, committed)
@@ -180,7 +178,7 @@ class MigrationCommands(ResetCommands):
                 f"to_consumer_group: share.offsets.export.group of {group_id!r} is {name!r}, where "
                 "other offsets are written for its lag. Delete that setting first"
             )
-        port = _port(self._context)
+        port = self._context.offsets_export
         heads = {
             (row.key.topic, row.key.partition): row.head
             for row in await self._log_rows(group_id)
@@ -214,12 +212,6 @@ class MigrationCommands(ResetCommands):
 def _check_named(field: str, name: str) -> None:
     if not name:
         raise InvalidRequestError(f"{field} is empty; name the consumer group of Kafka")
-
-
-def _port(context: Context) -> OffsetsExport:
-    if context.offsets_export is None:
-        raise KafkaUnavailableError("this coordinator has no way to consumer groups of Kafka")
-    return context.offsets_export
 
 
 def _refuse_exported(name: str, committed: Mapping[Place, CommittedOffset]) -> None:

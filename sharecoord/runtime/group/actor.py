@@ -32,7 +32,7 @@ from sharecoord.ports import TopicInfo
 from sharecoord.runtime.group import idle, loading, lock_books, log_changes
 from sharecoord.runtime.group.dispatch import Dispatcher
 from sharecoord.runtime.group.events import tell
-from sharecoord.runtime.group.group import NOBODY, Group, Peers, Place
+from sharecoord.runtime.group.group import Group, Peers, Place
 from sharecoord.runtime.group.not_served import why_not_served
 from sharecoord.runtime.group.opening import Opener
 from sharecoord.runtime.group.settings import check_subscription, config_of, settings_of
@@ -63,7 +63,7 @@ POLL_LOOK_S_MIN = 0.01
 class GroupActor(Group):
     """See the module. Methods run on the loop; those that wait say so."""
 
-    def __init__(self, context: Context, row: GroupRow, peers: Peers = NOBODY) -> None:
+    def __init__(self, context: Context, row: GroupRow, peers: Peers) -> None:
         super().__init__(context, row.group_id, peers)
         self._joining = 0
         """Joins that are being written."""

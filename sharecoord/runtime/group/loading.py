@@ -67,7 +67,7 @@ def start_loading(
         actor.stopped_reason = f"the store refuses its changes; again in {wait_s:g} s: {dropped}"
     previous = actor.incarnation or None
     work = load(context, group, actor, previous_incarnation=previous, wait_s=wait_s)
-    actor.load.task = context.spawn(work, f"load-{actor.key.name}-{actor.key.partition}")
+    actor.load.task = context.tasks.spawn(work, f"load-{actor.key.name}-{actor.key.partition}")
 
 
 async def load(
@@ -137,7 +137,7 @@ async def _load_once(
     if loaded is None:
         raise NotOwnerError("another coordinator claimed the share-partition")
     context.clock.measured(loaded.store_now_ms, asked_ms=asked_ms)
-    if context.lanes is not None and group.settings.ordering is Ordering.KEY:
+    if group.settings.ordering is Ordering.KEY:
         # Whoever had a lane before this claim may have keys out.
         await context.lanes.ask(None)
     if loaded.row.stopped_reason:

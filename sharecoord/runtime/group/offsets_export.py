@@ -118,7 +118,6 @@ class OffsetsExporter:
     async def run(self) -> None:
         """Exports again and again, until cancelled; one group after the other."""
         port = self._context.offsets_export
-        assert port is not None, "somebody looks on"
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(EXPORT_INTERVAL_S)
