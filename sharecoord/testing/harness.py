@@ -20,7 +20,6 @@ from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.core.fleet.held_book import lock_book_of
 from sharecoord.core.fleet.peering import Relayed
 from sharecoord.core.partition.decisions import AcknowledgedRange, HeldRange, TakenBack
-from sharecoord.core.partition.invariants import check_partition
 from sharecoord.core.states import AcknowledgeType, AcquireMode, RecordState, TakenBackReason
 from sharecoord.errors import SharecoordError, StoreUnavailableError
 from sharecoord.ports import CommittedOffset
@@ -41,6 +40,7 @@ from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.fake_log import EPOCH_MS, FakeLog
+from sharecoord.testing.invariants import check_partition
 from sharecoord.testing.ledger import BookEntry, Ledger
 from sharecoord.testing.peers import PeerHub
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from sharecoord.config.group import GroupConfig
+from sharecoord.core.changes import Place
 from sharecoord.core.partition.start_offset import resolve_start
 from sharecoord.errors import (
     InvalidRequestError,
@@ -21,9 +22,8 @@ from sharecoord.ports import (
     OffsetQuery,
     TopicCatalog,
 )
-from sharecoord.runtime.admin.group_access import not_empty, reads_committed
+from sharecoord.runtime.admin.group_access import not_empty
 from sharecoord.runtime.admin.reset import (
-    Place,
     ResetCommand,
     ResetCommands,
     ResetKind,
@@ -31,6 +31,7 @@ from sharecoord.runtime.admin.reset import (
     ResetTo,
 )
 from sharecoord.runtime.group.offsets_export import METADATA, WRITE_PARTITIONS_MAX
+from sharecoord.runtime.group.settings import reads_committed
 from sharecoord.runtime.kernel.context import Context
 
 log = structlog.get_logger(__name__)
@@ -233,7 +234,7 @@ async def _by_policy(
     policy = config.auto_offset_reset
     times = [EARLIEST, LATEST]
     if policy.duration_ms is not None:
-        now_ms = context.clock.to_store(context.clock.now_ms())
+        now_ms = context.clock.store_now_ms()
         times.append(max(0, now_ms - policy.duration_ms))
     found = await context.catalog.offsets(
         [OffsetQuery(*place, at) for place in places for at in times],
