@@ -57,9 +57,6 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 
-FILES = 1 << 20
-"""Files that a coordinator may open: more than any test needs."""
-
 COMMIT_S = 0.001
 """Virtual duration of a store call."""
 
@@ -400,6 +397,11 @@ class NoConsumerGroups:
         """Nothing is open."""
 
 
+def enough_files() -> OpenFiles:
+    """More files than any test needs, and none of them is open."""
+    return OpenFiles(1 << 20, brokers=1, count=lambda: 0)
+
+
 class World:
     """A log, a database, and the coordinators that run on them. Made inside a running loop."""
 
@@ -488,7 +490,7 @@ class World:
             in_fleet=fleet,
             offsets_export=NoConsumerGroups(),
             dead_letters=self.dead_letters.client(),
-            files=OpenFiles(FILES, brokers=1, count=lambda: 0),
+            files=enough_files(),
             events=self.events,
         )
         coordinator = Coordinator(
