@@ -137,9 +137,9 @@ class Application:
         self._stack.push_async_callback(coordinator.close)
         await coordinator.start()
         await self._listen(coordinator)
-        context.loops.keep("status", lambda: self._tick(coordinator))
+        context.tasks.keep("status", lambda: self._tick(coordinator))
         if self._sampler is not None:
-            context.loops.keep("event-samples", self._sampler.run)
+            context.tasks.keep("event-samples", self._sampler.run)
         if config.management.enable:
             management = ManagementServer(
                 self.board,
@@ -165,7 +165,7 @@ class Application:
         )
         admin = self._admin(coordinator)
         server.add_generic_rpc_handlers((AdminService(admin).handlers(),))
-        coordinator.context.loops.keep("floods", FloodWatch(coordinator, admin).run)
+        coordinator.context.tasks.keep("floods", FloodWatch(coordinator, admin).run)
         peers = PeerService(coordinator, fleet) if fleet else None
         if peers is not None:
             server.add_generic_rpc_handlers((peers.handlers(),))
@@ -309,8 +309,7 @@ class Application:
     async def _tick(self, coordinator: Coordinator) -> None:
         files = coordinator.context.files
         while True:
-            if files is not None:
-                await asyncio.to_thread(files.look)
+            await asyncio.to_thread(files.look)
             for group in coordinator.groups.values():
                 wanted = group.dispatcher.measure()
                 if self._sampler is not None:

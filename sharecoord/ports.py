@@ -7,7 +7,7 @@ runs against every implementation.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sharecoord.core.changes import (
     CommitBatch,
@@ -289,7 +289,7 @@ class Store(Protocol):
         """Bytes of the checkpoints in [first, last], by offset, in order."""
 
     def count_in_flight(self, partition_id: int) -> dict[int, int]:
-        """Number of records (not ranges) by state number; delayed ones under -1."""
+        """Number of records (not ranges) by state number; delayed ones under `DELAYED`."""
 
 
 class LogSink(Protocol):
@@ -390,6 +390,9 @@ class OffsetQuery(NamedTuple):
     partition: int
     timestamp_ms: int
 
+
+DELAYED: Final = -1
+"""Stands for the state of AVAILABLE records that are not due, in `Store.count_in_flight`."""
 
 EARLIEST = -2
 LATEST = -1

@@ -338,6 +338,9 @@ class PausesChanged(NamedTuple):
 LANE_MARK = "/"
 """Stands between the topics in the name of a lane."""
 
+Place = tuple[str, int]
+"""(name, partition): a topic, or a lane, and a partition."""
+
 LogId = tuple[str, str, int]
 """(name, topic id, partition): a topic that was made again is another log."""
 
@@ -365,7 +368,7 @@ class PartitionKey:
         return f"{self.topic}{LANE_MARK}{self.lane}" if self.lane else self.topic
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> Place:
         """Name and partition: unique in the group, but for former lives of the topic."""
         return self.name, self.partition
 
@@ -380,7 +383,7 @@ class PartitionKey:
         return self.home[0]
 
     @cached_property
-    def home(self) -> tuple[str, int]:
+    def home(self) -> Place:
         """Topic and partition that the records were first written to; -1 = several partitions."""
         if not self.lane:
             return self.topic, self.partition

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 
 from sharecoord.core.spans import Span, spans_of, uncovered
 
+KEY_HASH_BYTES = 8
+"""Length of a key's hash."""
+
 _END = 1 << 63
-_NO_KEY = bytes(8)
+_NO_KEY = bytes(KEY_HASH_BYTES)
 _SEED = b"sharecoord key order"
 
 
@@ -24,7 +27,7 @@ def key_hash(key: bytes) -> bytes:
     The hash is stored, so it is stable over restarts and versions. Two keys with one hash only wait
     for each other.
     """
-    found = hashlib.blake2b(key, digest_size=8, key=_SEED).digest()
+    found = hashlib.blake2b(key, digest_size=KEY_HASH_BYTES, key=_SEED).digest()
     return found if found != _NO_KEY else b"\x00\x00\x00\x00\x00\x00\x00\x01"
 
 

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import prometheus_client
 import structlog
@@ -22,7 +22,12 @@ from sharecoord import __version__
 from sharecoord.errors import InvalidConfigError
 from sharecoord.ports import EventFigures
 from sharecoord.runtime.memory.use import MemoryFigures, MemoryLevel
-from sharecoord.runtime.status.status import PartitionFigures, Snapshot, StatusBoard
+from sharecoord.runtime.status.status import (
+    GroupFigures,
+    PartitionFigures,
+    Snapshot,
+    StatusBoard,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +61,7 @@ class BoardCollector(Collector):
         yield GaugeMetricFamily(
             "sharecoord_cache_bytes", "Record payloads in memory.", value=snapshot.cache_bytes
         )
-        yield from _groups(snapshot)
+        yield from _by_group(snapshot.groups)
         yield from _loops(snapshot)
         exports = GaugeMetricFamily(
             "sharecoord_offsets_export_ok",
@@ -128,56 +133,57 @@ def _by_place(partitions: Iterable[PartitionFigures]) -> Iterable[Metric]:
     return families.values()
 
 
-def _groups(snapshot: Snapshot) -> Iterable[Metric]:
-    """What has one figure for each group."""
-    yield _by_group("sharecoord_members", "Members of the group.", snapshot.members)
-    yield _by_group(
+_GROUP_GAUGES = {
+    "members": ("sharecoord_members", "Members of the group."),
+    "fairness": (
         "sharecoord_fairness_jain_ratio",
         "Jain's index of the last second over what members got against their fair part.",
-        snapshot.fairness,
-    )
-    yield _by_group(
+    ),
+    "outbox_bytes": (
         "sharecoord_dead_letters_waiting_bytes",
         "Dead letters that are not in their topic yet.",
-        {group: size for group, (size, _) in snapshot.outboxes.items()},
-    )
-    yield _by_group(
+    ),
+    "outbox_full": (
         "sharecoord_dead_letters_full",
         "1 = so many dead letters wait that the group acquires nothing more.",
-        {group: is_full for group, (_, is_full) in snapshot.outboxes.items()},
-    )
-    yield _by_group(
-        "sharecoord_kept_payload_bytes",
-        "Stored payloads of records that wait.",
-        snapshot.kept_bytes,
-    )
-    yield _by_group(
+    ),
+    "kept_bytes": ("sharecoord_kept_payload_bytes", "Stored payloads of records that wait."),
+    "paused": (
         "sharecoord_group_paused",
         "1 = the whole group is paused, by an operator or by its flood breaker.",
-        snapshot.groups_paused,
-    )
-    yield _by_group(
+    ),
+    "flood": (
         "sharecoord_flood_breaker_open",
         "1 = paused because too many records became dead letters.",
-        snapshot.floods,
-    )
-    yield _by_group(
+    ),
+    "members_paused": (
         "sharecoord_members_paused",
         "Members that get nothing new because they are paused.",
-        snapshot.members_paused,
-    )
-    yield _by_group(
+    ),
+    "blocked_keys": (
         "sharecoord_blocked_keys",
         "Keys of which nothing is handed out, in groups that keep order by key.",
-        snapshot.blocked_keys,
-    )
+    ),
+}
+
+
+def _by_group(groups: Iterable[GroupFigures]) -> Iterable[Metric]:
+    """One metric of each kind per share group; none where the group has no such figure."""
+    for name, said in _GROUP_GAUGES.items():
+        family = GaugeMetricFamily(*said, labels=["group"])
+        for figures in groups:
+            value = getattr(figures, name)
+            if value is not None:
+                family.add_metric([figures.group], value)
+        yield family
     unused = GaugeMetricFamily(
         "sharecoord_group_settings_not_in_force",
         "1 = this stored setting of the group can not be used; `configs --describe` says why.",
         labels=["group", "setting"],
     )
-    for place in snapshot.unused_settings:
-        unused.add_metric([*place], 1)
+    for figures in groups:
+        for setting in figures.unused_settings:
+            unused.add_metric([figures.group, setting], 1)
     yield unused
 
 
@@ -232,13 +238,6 @@ def _events(figures: EventFigures) -> Iterable[Metric]:
         "Events that wait for the writer.",
         value=figures.waiting_bytes,
     )
-
-
-def _by_group(name: str, text: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=["group"])
-    for group, value in values.items():
-        family.add_metric([group], value)
-    return family
 
 
 def make_app(board: StatusBoard) -> Starlette:

@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from sharecoord.errors import (
-    SharecoordError,
-)
+from sharecoord.errors import SharecoordError
 from sharecoord.ports import PeerNetwork
 from sharecoord.runtime.fleet import hand_over
 from sharecoord.runtime.fleet.fleet import Fleet
@@ -68,7 +66,6 @@ class Coordinator:
         )
         self._network = network
         self.lanes = Lanes(context, self.groups)
-        context.lanes_known = False
         context.lease.on_renewed = self._lease_renewed
         self.watch: FleetWatch | None = None
         """In a fleet."""
@@ -92,7 +89,7 @@ class Coordinator:
             here = fleet is None or member.gateway == fleet.coordinator_id
             if group is not None and here:
                 group.remember(member)
-        keep = self.context.loops.keep
+        keep = self.context.tasks.keep
         if self.watch is not None:
             keep("fleet", self.watch.run)
         else:
@@ -105,8 +102,7 @@ class Coordinator:
         keep("topics", self._watch_topics)
         keep("log-starts", self._follow_log_starts)
         keep("outboxes", self._follow_letters)
-        if self.context.offsets_export is not None:
-            keep("offsets-export", self.offsets_exporter.run)
+        keep("offsets-export", self.offsets_exporter.run)
 
     async def drain(self, grace_ms: int = 2_000) -> None:
         """Stops acquiring, asks members to go, commits what is pending (design 9, Drain).
@@ -139,10 +135,8 @@ class Coordinator:
         await self.context.stop_tasks()
         await self.context.reader.close()
         await self.context.catalog.close()
-        if self.context.offsets_export is not None:
-            await self.context.offsets_export.close()
-        if self.context.dead_letters is not None:
-            await self.context.dead_letters.close()
+        await self.context.offsets_export.close()
+        await self.context.dead_letters.close()
         if self.context.lease.caller is not self.context.caller:
             self.context.lease.caller.close()
         await self.context.caller.call(self.context.store.close)

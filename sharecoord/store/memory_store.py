@@ -48,6 +48,7 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreInUseError,
 )
+from sharecoord.ports import DELAYED
 from sharecoord.store import memory_delayed, memory_lanes
 from sharecoord.store.clock import wall_clock_ms
 from sharecoord.store.memory_database import (
@@ -60,7 +61,6 @@ from sharecoord.store.memory_database import (
 )
 
 FIRST_LEASE_MS = 4000
-DELAYED = -1
 
 _INT64_MAX = 2**63 - 1
 

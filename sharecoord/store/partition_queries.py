@@ -24,6 +24,7 @@ from sharecoord.core.changes import (
 )
 from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.states import RecordState
+from sharecoord.ports import DELAYED
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError
 from sharecoord.store.flight_reads import find_cuts, read_parked, read_ranges
@@ -44,9 +45,6 @@ from sharecoord.store.tables import (
     SHARE_PARTITION,
     STORE_META,
 )
-
-DELAYED = -1
-"""Where `count_in_flight` counts AVAILABLE records that are not due."""
 
 ROUNDS = 10
 """How often a row is made that another transaction deletes before we have locked it."""

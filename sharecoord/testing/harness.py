@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
@@ -20,9 +20,9 @@ from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.core.fleet.held_book import lock_book_of
 from sharecoord.core.fleet.peering import Relayed
 from sharecoord.core.partition.decisions import AcknowledgedRange, HeldRange, TakenBack
-from sharecoord.core.partition.invariants import check_partition
 from sharecoord.core.states import AcknowledgeType, AcquireMode, RecordState, TakenBackReason
 from sharecoord.errors import SharecoordError, StoreUnavailableError
+from sharecoord.ports import CommittedOffset
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet.fleet import Fleet
 from sharecoord.runtime.group.actor import GroupActor
@@ -31,6 +31,7 @@ from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.runtime.kernel.committer import Committer
 from sharecoord.runtime.kernel.context import Context, Limits, ParkingLimits
 from sharecoord.runtime.kernel.lease import Lease
+from sharecoord.runtime.kernel.open_files import OpenFiles
 from sharecoord.runtime.member.session import JoinCommand, Session
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.collector import Collector
@@ -39,6 +40,7 @@ from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.fake_log import EPOCH_MS, FakeLog
+from sharecoord.testing.invariants import check_partition
 from sharecoord.testing.ledger import BookEntry, Ledger
 from sharecoord.testing.peers import PeerHub
 
@@ -376,6 +378,30 @@ class FakeMember:
         self._arrived.set()
 
 
+class NoConsumerGroups:
+    """An `OffsetsExport` without consumer groups: it takes every offset, and forgets it."""
+
+    async def read(
+        self, group_id: str, *, even_with_members: bool = False
+    ) -> dict[tuple[str, int], CommittedOffset]:
+        """No offsets."""
+        return {}
+
+    async def write(
+        self, group_id: str, offsets: Mapping[tuple[str, int], CommittedOffset]
+    ) -> set[tuple[str, int]]:
+        """All places."""
+        return set(offsets)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def enough_files() -> OpenFiles:
+    """More files than any test needs, and none of them is open."""
+    return OpenFiles(1 << 20, brokers=1, count=lambda: 0)
+
+
 class World:
     """A log, a database, and the coordinators that run on them. Made inside a running loop."""
 
@@ -462,7 +488,9 @@ class World:
             limits=Limits(parking=self.parking),
             group_defaults=self.defaults,
             in_fleet=fleet,
+            offsets_export=NoConsumerGroups(),
             dead_letters=self.dead_letters.client(),
+            files=enough_files(),
             events=self.events,
         )
         coordinator = Coordinator(

@@ -19,7 +19,6 @@ from hypothesis.stateful import (
 
 from sharecoord.core.changes import InFlightRow, PartitionHead
 from sharecoord.core.partition.acquire import Run
-from sharecoord.core.partition.invariants import check_decision, check_partition
 from sharecoord.core.partition.share_partition import (
     AcknowledgedRange,
     Decision,
@@ -31,6 +30,8 @@ from sharecoord.core.states import AcknowledgeType, AcquireMode, ForceAction, Or
 from sharecoord.core.window.window import Keys
 from sharecoord.eventlog.schema import RangeEvent
 from sharecoord.store.memory_delayed import truncate
+from sharecoord.testing.invariants import check_partition
+from tests.invariants import check_decision
 from tests.property.conversions import (
     Found,
     as_record,

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
-from sharecoord.core.partition.invariants import check_chains
 from sharecoord.core.states import Ordering
 from sharecoord.core.window.window import NEVER_MS
+from tests.invariants import check_chains
 from tests.property.conversions import from_row
 from tests.property.machine import SharePartitionMachine
 from tests.property.oracle import AVAILABLE, UNFINISHED

@@ -20,6 +20,7 @@ from sharecoord.runtime.kernel.lease import Lease
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
+from sharecoord.testing.harness import NoConsumerGroups, enough_files
 from tests.simulation.environment import (
     GROUP,
     LogView,
@@ -86,7 +87,9 @@ class Node:
             limits=Limits(parking=fleet.parking),
             group_defaults=fleet.defaults,
             in_fleet=not fleet.lone,
+            offsets_export=NoConsumerGroups(),
             dead_letters=fleet.dead_letters.client(),
+            files=enough_files(),
             events=fleet.events,
         )
         self.peers = None if fleet.lone else peers.Fleet(self.name, self.clock)

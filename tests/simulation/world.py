@@ -16,13 +16,13 @@ from sharecoord.config.group import GroupConfig
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.dispatch.schedule import DELIVER_AT_HEADER
 from sharecoord.core.partition.decisions import Decision
-from sharecoord.core.partition.invariants import check_decision
 from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.records import Headers
 from sharecoord.core.states import AcquireMode
 from sharecoord.runtime.kernel.context import ParkingLimits
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.harness import STORE_EPOCH_MS, check_coordinator
+from tests.invariants import check_decision
 from tests.simulation.environment import GROUP, SimLog
 from tests.simulation.fleet import DEAD_LETTERS, Fleet, Node, finished
 from tests.simulation.judges.judge import Judge

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import PartitionKey, Place
 from sharecoord.core.delivery import LostRange, PartitionResult
 from sharecoord.core.partition.decisions import (
     AcknowledgedRange,
@@ -37,7 +37,7 @@ class MemberUp:
     topics: tuple[str, ...]
     mode: AcquireMode
     max_poll_records: int
-    paused: frozenset[tuple[str, int]]
+    paused: frozenset[Place]
     lock_book: Sequence[LostRange]
     """Locks of the member on share-partitions that the gateway does not own."""
 

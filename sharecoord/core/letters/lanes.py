@@ -19,15 +19,13 @@ from sharecoord.core.changes import (
     PartitionKey,
     PartitionRow,
 )
+from sharecoord.core.records import KEY_HASH_BYTES
 from sharecoord.core.spans import Span, count, covers, difference, union
 from sharecoord.core.states import RecordState
 from sharecoord.errors import InvalidRequestError
 
 RATE_MAX: Final = 1_000_000
 """Highest rate in records per second: more than a coordinator hands out."""
-
-KEY_BYTES: Final = 8
-"""Length of a key's hash; see `core.records`."""
 
 
 class MarkKind(StrEnum):
@@ -271,8 +269,8 @@ def _new_rows(selection: Selection, taken: Iterable[Span]) -> list[InFlightRow]:
             start, end = next(spans)
         keys = None
         if selection.keys is not None:
-            at = (before + first - start) * KEY_BYTES
-            keys = selection.keys[at : at + (last - first + 1) * KEY_BYTES]
+            at = (before + first - start) * KEY_HASH_BYTES
+            keys = selection.keys[at : at + (last - first + 1) * KEY_HASH_BYTES]
         rows.append(_available(first, last, keys))
     return rows
 
@@ -302,7 +300,7 @@ def _cut(rows: Sequence[InFlightRow], taken: Sequence[Span]) -> tuple[list[int],
         for first, last in rest:
             start, stop = first - row.first_offset, last - row.first_offset + 1
             keys = row.key_hashes
-            cut = None if keys is None else keys[start * KEY_BYTES : stop * KEY_BYTES]
+            cut = None if keys is None else keys[start * KEY_HASH_BYTES : stop * KEY_HASH_BYTES]
             pieces.append(row._replace(first_offset=first, last_offset=last, key_hashes=cut))
     return deleted, pieces
 

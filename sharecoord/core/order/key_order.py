@@ -25,7 +25,7 @@ from sharecoord.core.order.key_queue import KeyQueue
 from sharecoord.core.order.shared_keys import KeyUser, SharedKeys
 from sharecoord.core.states import RecordState
 from sharecoord.core.window.follower import WindowFollower
-from sharecoord.core.window.range_state import Edit, Keys, RangeState
+from sharecoord.core.window.range_state import Edit, Keys, Range, RangeState
 from sharecoord.core.window.window import Window
 
 AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
@@ -271,9 +271,7 @@ class KeyOrder(WindowFollower, KeyUser):
             for queue in self.queues.values()
         )
 
-    def ready_ranges(
-        self, records_max: int, member_id: str | None
-    ) -> list[tuple[int, int, RangeState]]:
+    def ready_ranges(self, records_max: int, member_id: str | None) -> list[Range]:
         """The due records that a member may have, lowest offset first, at most `records_max`.
 
         Without a member: those that a member without locks could have.
@@ -360,7 +358,7 @@ class KeyOrder(WindowFollower, KeyUser):
 
     # -- chains that break ----------------------------------------------------------------------
 
-    def rest_of_chains(self, broken: Iterable[tuple[int, int, RangeState]]) -> list[int]:
+    def rest_of_chains(self, broken: Iterable[Range]) -> list[int]:
         """Later records, under locks of the same member, of the keys in these ACQUIRED pieces."""
         lowest: dict[tuple[int, str | None], int] = {}
         for first, last, value in broken:

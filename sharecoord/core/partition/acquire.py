@@ -17,9 +17,7 @@ from sharecoord.core.order.admission import Admission
 from sharecoord.core.order.key_order import KeyOrder
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcquireMode, RecordState
-from sharecoord.core.window.window import Keys, RangeState, Window
-
-DueRange = tuple[int, int, RangeState]
+from sharecoord.core.window.window import Keys, Range, RangeState, Window
 
 
 class Run(NamedTuple):
@@ -48,7 +46,7 @@ class AcquirePlan:
     waiting: list[Take] = field(default_factory=list)
     """New records that their key or their schedule holds back: they enter the window and wait."""
     records: int = 0
-    worn_out: list[DueRange] = field(default_factory=list)
+    worn_out: list[Range] = field(default_factory=list)
     """Due ranges whose count has reached a limit that was lowered since: they are archived."""
     end_offset: int | None = None
     isolate: bool = False
@@ -74,7 +72,7 @@ def plan_acquire(
     member_id: str,
     max_records: int,
     mode: AcquireMode,
-    due: Sequence[DueRange],
+    due: Sequence[Range],
     fresh: Sequence[Run],
     room: int,
     may_isolate: bool,
@@ -107,7 +105,7 @@ def plan_acquire(
     return plan
 
 
-def _batch_base(found: DueRange) -> int:
+def _batch_base(found: Range) -> int:
     return found[2].batch_base
 
 
@@ -122,7 +120,7 @@ class _Batch:
         self.held = held
         self.may_isolate = may_isolate
 
-    def plan(self, plan: AcquirePlan, parts: list[DueRange], budget: int, *, soft: bool) -> None:
+    def plan(self, plan: AcquirePlan, parts: list[Range], budget: int, *, soft: bool) -> None:
         """Adds to `plan` the records of `parts` that may be taken."""
         plan.worn_out += [p for p in parts if p[2].delivery_count >= self.limit]
         parts = [p for p in parts if p[2].delivery_count < self.limit]
@@ -140,7 +138,7 @@ class _Batch:
             return
         self._plan_throttled(plan, parts, budget if not soft else limits.ACQUIRE_RECORDS_MAX)
 
-    def _plan_throttled(self, plan: AcquirePlan, parts: list[DueRange], budget: int) -> None:
+    def _plan_throttled(self, plan: AcquirePlan, parts: list[Range], budget: int) -> None:
         """Takes offset by offset, as specification 2.8 says, in steps of ranges."""
         cap: int | None = None
         for first, last, old in parts:
@@ -209,11 +207,9 @@ def _scheduled(run: Run) -> Take:
     return Take(first, last, value)
 
 
-def _ready_parts(
-    due: Sequence[DueRange], admission: Admission, delivery_limit: int
-) -> list[DueRange]:
+def _ready_parts(due: Sequence[Range], admission: Admission, delivery_limit: int) -> list[Range]:
     """The parts of due ranges that order lets go out, if all parts before them go out."""
-    parts: list[DueRange] = []
+    parts: list[Range] = []
     for first, last, old in due:
         if old.delivery_count >= delivery_limit:
             admission.finish(first, last, old.keys)

@@ -16,7 +16,7 @@ from sharecoord.core.partition.decisions import Decision, RangeOutcome, TakenBac
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.spans import difference, spans_of
 from sharecoord.core.states import AcknowledgeOutcome, ArchiveReason, RecordState
-from sharecoord.core.window.window import Edit, RangeState, Window
+from sharecoord.core.window.window import Edit, Range, RangeState, Window
 
 
 def take_back_chains(
@@ -27,7 +27,7 @@ def take_back_chains(
     now_ms: int,
 ) -> None:
     """Adds to a decision the records that must go back unseen because of it."""
-    broken: list[tuple[int, int, RangeState]] = []
+    broken: list[Range] = []
     for first, last, value in decision.edits:
         found = window.ranges.get(first)
         if found is not None and found[2].state is RecordState.ACQUIRED and _breaks(value):

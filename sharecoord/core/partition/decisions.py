@@ -12,7 +12,7 @@ from sharecoord.core.states import (
     RecordState,
     TakenBackReason,
 )
-from sharecoord.core.window.window import Edit, RangeState
+from sharecoord.core.window.window import Edit, Range
 
 
 class AcquiredRange(NamedTuple):
@@ -125,7 +125,7 @@ class Decision:
         return bool(self.edits) or self.end_offset is not None or self.truncate_to is not None
 
     @property
-    def archiving(self) -> list[tuple[int, int, RangeState]]:
+    def archiving(self) -> list[Range]:
         """The ranges that need an outbox row: (first, last, state with its reason)."""
         return [
             (first, last, value)

@@ -10,7 +10,7 @@ from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.partition import outcomes
 from sharecoord.core.spans import Span, split, uncovered
 from sharecoord.core.states import ArchiveReason, RecordState
-from sharecoord.core.window.window import Edit, RangeState, Window
+from sharecoord.core.window.window import Edit, Range, Window
 
 
 def gone(window: Window, log_start_offset: int, kept: OffsetSet) -> list[Edit]:
@@ -22,9 +22,7 @@ def gone(window: Window, log_start_offset: int, kept: OffsetSet) -> list[Edit]:
     ]
 
 
-def available_in(
-    window: Window, first: int, last: int, kept: OffsetSet
-) -> list[tuple[int, int, RangeState]]:
+def available_in(window: Window, first: int, last: int, kept: OffsetSet) -> list[Range]:
     """The AVAILABLE records in [first, last] that can be read from the log alone."""
     return [
         (left, right, value)

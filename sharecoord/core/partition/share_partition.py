@@ -27,7 +27,6 @@ from sharecoord.core.partition.decisions import (
     TakenBack,
     taken_back_of,
 )
-from sharecoord.core.partition.room import full_at, room_of
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.spans import split, uncovered, within
 from sharecoord.core.states import (
@@ -40,7 +39,7 @@ from sharecoord.core.states import (
     RecordState,
     TakenBackReason,
 )
-from sharecoord.core.window.window import NEVER_MS, Edit, RangeState, Window
+from sharecoord.core.window.window import NEVER_MS, Edit, Range, RangeState, Window
 
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 REJECT, RENEW, RETURN = AcknowledgeType.REJECT, AcknowledgeType.RENEW, AcknowledgeType.RETURN
@@ -185,16 +184,30 @@ class SharePartition:
     @property
     def room(self) -> int:
         """How many new records may enter the window (design 5.4)."""
-        return room_of(self.window, self.order, self._settings)
+        window, order, most = self.window, self.order, self._settings.record_locks_max
+        if self._is_full:
+            return 0
+        if order is None:
+            return max(0, most - window.acquired - window.due)
+        # What a blocked key holds back is bounded by ranges alone, as are delayed records.
+        unfinished = window.acquired + window.due + window.delayed - order.blocked_records
+        free = most - window.acquired - order.ready
+        return max(0, min(free, limits.WINDOW_RECORDS_MAX - unfinished))
 
     @property
     def full_at(self) -> int | None:
         """The offset that must be finished before anything new is read, if the window is full."""
-        return full_at(self.window, self.order, self._settings)
+        if not self._is_full:
+            return None
+        blocked = None if self.order is None else self.order.first_blocked()
+        return self.window.start_offset if blocked is None else blocked
 
-    def due_ranges(
-        self, records_max: int, member_id: str | None = None
-    ) -> list[tuple[int, int, RangeState]]:
+    @property
+    def _is_full(self) -> bool:
+        ranges = len(self.window.ranges) + self.window.parked.segments
+        return ranges >= self._settings.window_ranges_max
+
+    def due_ranges(self, records_max: int, member_id: str | None = None) -> list[Range]:
         """Ranges that a member may have again, lowest offset first, until `records_max` is reached.
 
         Without order the last range is given whole, so the sum may exceed `records_max`. With order
@@ -231,7 +244,7 @@ class SharePartition:
         *,
         max_records: int,
         mode: AcquireMode,
-        due: Sequence[tuple[int, int, RangeState]],
+        due: Sequence[Range],
         fresh: Sequence[Run],
     ) -> Decision:
         """Hands records to a member: due ones first, then new ones (KIP-932, 2.5-2.8).
@@ -317,7 +330,7 @@ class SharePartition:
         """
         decision = Decision()
         previous_last = -1
-        cached: tuple[int, int, RangeState] | None = None
+        cached: Range | None = None
         memo_old: RangeState | None = None
         memo_key: tuple[AcknowledgeType, int, str | None] | None = None
         memo_new: RangeState | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sharecoord.core.records import KEY_HASH_BYTES
 from sharecoord.core.states import RecordState
 from sharecoord.core.window.history import History
 
@@ -17,13 +18,12 @@ class Keys(NamedTuple):
 
     def slice(self, first: int, last: int) -> bytes:
         """The hashes of [first, last]."""
-        start = (first - self.base_offset) * 8
-        return self.hashes[start : start + (last - first + 1) * 8]
+        start = (first - self.base_offset) * KEY_HASH_BYTES
+        return self.hashes[start : start + (last - first + 1) * KEY_HASH_BYTES]
 
     def at(self, offset: int) -> bytes:
         """The hash of one offset."""
-        start = (offset - self.base_offset) * 8
-        return self.hashes[start : start + 8]
+        return self.slice(offset, offset)
 
 
 class RangeState(NamedTuple):
@@ -43,6 +43,10 @@ class RangeState(NamedTuple):
     keys: Keys | None = None
     history: History | None = None
     """None until the first delivery that failed."""
+
+
+Range = tuple[int, int, RangeState]
+"""First offset, last offset, and the state of the records from one to the other."""
 
 
 class Edit(NamedTuple):

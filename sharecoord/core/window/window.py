@@ -16,9 +16,9 @@ from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.states import LEGAL_MOVES, RecordState
 from sharecoord.core.window.follower import WindowFollower
 from sharecoord.core.window.range_map import RangeMap
-from sharecoord.core.window.range_state import Edit, Keys, RangeState
+from sharecoord.core.window.range_state import Edit, Keys, Range, RangeState
 
-__all__ = ["NEVER_MS", "Edit", "Grant", "Keys", "RangeState", "Window"]
+__all__ = ["NEVER_MS", "Edit", "Grant", "Keys", "Range", "RangeState", "Window"]
 
 AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
 ARCHIVING, ARCHIVED = RecordState.ARCHIVING, RecordState.ARCHIVED
@@ -109,7 +109,7 @@ class Window:
         """The earliest time at which a delayed record becomes due, or None."""
         return self._delayed_heap[0][0] if self._delayed_heap else None
 
-    def due_ranges(self, records_max: int) -> list[tuple[int, int, RangeState]]:
+    def due_ranges(self, records_max: int) -> list[Range]:
         """Ranges that are due, lowest offset first, until `records_max` is reached.
 
         The last range is given whole, so the sum may exceed `records_max`.
@@ -145,7 +145,7 @@ class Window:
             ended = sorted({e.first: e for e in ended}.values())
         return ended
 
-    def held_by(self, member_id: str) -> Iterator[tuple[int, int, RangeState]]:
+    def held_by(self, member_id: str) -> Iterator[Range]:
         """The ranges that a member holds, grant by grant."""
         for token in sorted(self.grants_of.get(member_id, ())):
             grant = self.grants[token]
@@ -177,7 +177,7 @@ class Window:
         """Makes delayed records due whose time has come; returns how many."""
         before = self.due
         if now_ms > self._due_until_ms:
-            became_due: list[tuple[int, int, RangeState]] = []
+            became_due: list[Range] = []
             heap = self._delayed_heap
             entry, before_it = (-1, -1), (-1, -1)
             while heap and heap[0][0] <= now_ms:
@@ -230,7 +230,7 @@ class Window:
                 self.dirty[first] = (last, value)
             return at + 1
         old_first, old_last, old = found
-        pieces: list[tuple[int, int, RangeState]] = []
+        pieces: list[Range] = []
         position, moved, may_finish = old_first, 0, old.state in _MAY_FINISH
         while at < len(edits) and edits[at].first <= old_last:
             first, last, value = edits[at]
@@ -265,7 +265,7 @@ class Window:
             self.ranges.replace(old_first, pieces)
         return at
 
-    def _join_left(self, old_first: int, pieces: list[tuple[int, int, RangeState]]) -> None:
+    def _join_left(self, old_first: int, pieces: list[Range]) -> None:
         """Replaces the range at `old_first`, its first piece joined to an equal left neighbour."""
         _, last, value = pieces[0]
         left = self.ranges.get(old_first - 1)
@@ -278,9 +278,7 @@ class Window:
         self.ranges.replace(left[0], ((left[0], last, value),))
 
     @staticmethod
-    def _add_piece(
-        pieces: list[tuple[int, int, RangeState]], first: int, last: int, value: RangeState
-    ) -> None:
+    def _add_piece(pieces: list[Range], first: int, last: int, value: RangeState) -> None:
         """Appends a piece, joined with its left neighbour when nothing tells them apart."""
         if pieces:
             before_first, before_last, before = pieces[-1]
@@ -427,7 +425,7 @@ class Window:
                 self.due += size
         self.parked_from_ms = from_ms if self.parked.records else NEVER_MS
 
-    def _is_waiting(self, found: tuple[int, int, RangeState], entry: tuple[int, int]) -> bool:
+    def _is_waiting(self, found: Range, entry: tuple[int, int]) -> bool:
         """Whether an entry of the heap of delayed ranges is up to date."""
         first, _, value = found
         return (

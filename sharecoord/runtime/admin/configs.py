@@ -109,7 +109,7 @@ class ConfigCommands(GroupAccess):
     async def _check_dead_letters(self, group_id: str, checked: Mapping[str, str]) -> None:
         """Whether dead letters could go to their topic, as far as can be seen now."""
         config = resolve(checked, self._context.group_defaults)
-        topic, sink = config.dlq_topic_name, self._context.dead_letters
+        topic = config.dlq_topic_name
         if not topic:
             return
         if any(row.key.topic == topic for row in await self._log_rows(group_id)):
@@ -118,5 +118,4 @@ class ConfigCommands(GroupAccess):
                 "its dead letters would come back for ever; name another topic",
                 metadata={"key": "errors.deadletterqueue.topic.name", "value": topic},
             )
-        if sink is not None:
-            await sink.ensure(topic, create=config.dlq_auto_create)
+        await self._context.dead_letters.ensure(topic, create=config.dlq_auto_create)

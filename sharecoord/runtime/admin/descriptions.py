@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from sharecoord.config.group import GroupConfig, IsolationLevel
+from sharecoord.config.group import GroupConfig
 from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey, PartitionRow
 from sharecoord.core.dispatch.pauses import Pause, Pauses
 from sharecoord.core.lag import lag as lag_of
 from sharecoord.core.states import RecordState
 from sharecoord.errors import SharecoordError
-from sharecoord.ports import LATEST, OffsetQuery
+from sharecoord.ports import DELAYED, LATEST, OffsetQuery
 from sharecoord.runtime.admin.group_access import GroupAccess, not_found
 from sharecoord.runtime.admin.groups import GroupState, state_of
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.refused_topics import refused_of
-from sharecoord.runtime.group.settings import why_unserved
+from sharecoord.runtime.group.settings import reads_committed, why_unserved
 from sharecoord.runtime.kernel.store_thread import StoreCaller
 from sharecoord.runtime.partition.actor import PartitionActor
 
@@ -31,9 +31,6 @@ LOG_END_WAIT_S = 5.0
 
 PAGE_ROWS = 10_000
 """Rows of one read of the store."""
-
-DELAYED = -1
-"""The key of delayed records in `Store.count_in_flight`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +173,10 @@ class Description:
         """
         ends: dict[PartitionKey, int] = {}
         for committed in (False, True):
-            level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
             keys = [
                 row.key
                 for name, found in rows.items()
-                if configs[name].isolation_level is level
+                if reads_committed(configs[name]) is committed
                 for row in found
             ]
             queries = {OffsetQuery(key.topic, key.partition, LATEST) for key in keys}

@@ -34,10 +34,10 @@ from sharecoord.errors import (
 from sharecoord.eventlog.ranges import RangeChange, changes_of
 from sharecoord.eventlog.schema import RangeEvent
 from sharecoord.ports import LATEST, OffsetQuery
-from sharecoord.runtime.admin.group_access import GroupAccess, reads_committed
+from sharecoord.runtime.admin.group_access import GroupAccess
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.group.events import tell_forced
-from sharecoord.runtime.group.settings import settings_of
+from sharecoord.runtime.group.settings import reads_committed, settings_of
 from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.runtime.partition.checkpoints import ended_by, for_letter
 from sharecoord.runtime.partition.new_letters import letters_of
@@ -140,7 +140,7 @@ class ForceCommands(GroupAccess):
                 raise _no_place(key.group_id, key.topic, key.partition)
             if change.dry_run or not change.change_sequence:
                 return
-            tell_forced(self._context, key, change)
+            tell_forced(self._context, key, change.changes, change.change_sequence)
         except StoreOutcomeUnknownError:
             await self._reload(key.group_id, [key])
             raise

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from sharecoord.config.group import GroupConfig, IsolationLevel, UnusedSetting, resolve_stored
+from sharecoord.config.group import GroupConfig, UnusedSetting, resolve_stored
 from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey, PartitionRow
 from sharecoord.errors import (
     GroupNotEmptyError,
@@ -86,7 +86,7 @@ class GroupAccess:
             work.close()
             answer.cancel()
 
-        self._context.spawn(run(), "operator").add_done_callback(ended)
+        self._context.tasks.spawn(run(), "operator").add_done_callback(ended)
         return await answer
 
     async def _load(self) -> tuple[dict[str, GroupRow], dict[str, list[MemberRow]]]:
@@ -108,11 +108,6 @@ class GroupAccess:
         if group_id not in groups:
             raise not_found(group_id)
         return groups[group_id], members.get(group_id, [])
-
-    @property
-    def _store_now_ms(self) -> int:
-        """Now, by the store's clock."""
-        return self._context.clock.to_store(self._context.clock.now_ms())
 
     async def _rows(self, group_id: str) -> list[PartitionRow]:
         """The share-partitions of a group, without those of former topics."""
@@ -145,7 +140,7 @@ class GroupAccess:
         except SharecoordError:
             if group_id not in self._refreshing:
                 self._refreshing.add(group_id)
-                self._context.spawn(self._refresh_later(group_id), "refresh")
+                self._context.tasks.spawn(self._refresh_later(group_id), "refresh")
             raise
 
     async def _refresh_later(self, group_id: str) -> None:
@@ -192,11 +187,6 @@ def no_partition(topic: str, partition: int, count: int) -> UnknownTopicOrPartit
     return UnknownTopicOrPartitionError(
         f"topic {topic!r} has no partition {partition}; it has {count} (0 to {count - 1})"
     )
-
-
-def reads_committed(config: GroupConfig) -> bool:
-    """Whether the logs of a group end at their last stable offset."""
-    return config.isolation_level is IsolationLevel.READ_COMMITTED
 
 
 def not_found(group_id: str) -> GroupNotFoundError:

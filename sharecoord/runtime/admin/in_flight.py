@@ -89,7 +89,7 @@ class InFlightCommands(GroupAccess):
             max_rows=max_ranges or RANGES_DEFAULT,
         )
         checkpoints = await self._checkpoints_of(found.partition_id, rows) if rows else ()
-        store_now_ms = self._store_now_ms
+        store_now_ms = self._context.clock.store_now_ms()
         return [
             _range_of(row, store_now_ms, *of_range)
             for row, of_range in zip(rows, checkpoints, strict=True)

@@ -288,7 +288,7 @@ class LetterCommands(GroupAccess):
 
     async def _carry_out(self, plan: Plan, topic: str, topic_id: str) -> LetterRun:
         command, context = plan.command, self._context
-        at_s = self._store_now_ms // 1000
+        at_s = self._context.clock.store_now_ms() // 1000
         when = datetime.fromtimestamp(at_s, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
         run_id = f"{when}-{context.new_incarnation() & 0xFFFFFF:06x}"
         chosen = plan.selections(topic, topic_id)

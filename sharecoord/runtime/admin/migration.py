@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import structlog
 
 from sharecoord.config.group import GroupConfig
+from sharecoord.core.changes import Place
 from sharecoord.core.partition.start_offset import resolve_start
 from sharecoord.errors import (
     InvalidRequestError,
-    KafkaUnavailableError,
     SharecoordError,
     UnknownTopicOrPartitionError,
 )
@@ -20,12 +20,10 @@ from sharecoord.ports import (
     LATEST,
     CommittedOffset,
     OffsetQuery,
-    OffsetsExport,
     TopicCatalog,
 )
-from sharecoord.runtime.admin.group_access import not_empty, reads_committed
+from sharecoord.runtime.admin.group_access import not_empty
 from sharecoord.runtime.admin.reset import (
-    Place,
     ResetCommand,
     ResetCommands,
     ResetKind,
@@ -33,6 +31,7 @@ from sharecoord.runtime.admin.reset import (
     ResetTo,
 )
 from sharecoord.runtime.group.offsets_export import METADATA, WRITE_PARTITIONS_MAX
+from sharecoord.runtime.group.settings import reads_committed
 from sharecoord.runtime.kernel.context import Context
 
 log = structlog.get_logger(__name__)
@@ -137,7 +136,7 @@ class MigrationCommands(ResetCommands):
 
     async def _committed(self, command: ImportCommand) -> dict[Place, CommittedOffset]:
         """What the consumer group has committed for the topics that are wanted."""
-        port = _port(self._context)
+        port = self._context.offsets_export
         even = command.dry_run or command.force
         committed = await port.read(command.consumer_group, even_with_members=even)
         _refuse_exported(command.consumer_group, committed)
@@ -180,7 +179,7 @@ class MigrationCommands(ResetCommands):
                 f"to_consumer_group: share.offsets.export.group of {group_id!r} is {name!r}, where "
                 "other offsets are written for its lag. Delete that setting first"
             )
-        port = _port(self._context)
+        port = self._context.offsets_export
         heads = {
             (row.key.topic, row.key.partition): row.head
             for row in await self._log_rows(group_id)
@@ -216,12 +215,6 @@ def _check_named(field: str, name: str) -> None:
         raise InvalidRequestError(f"{field} is empty; name the consumer group of Kafka")
 
 
-def _port(context: Context) -> OffsetsExport:
-    if context.offsets_export is None:
-        raise KafkaUnavailableError("this coordinator has no way to consumer groups of Kafka")
-    return context.offsets_export
-
-
 def _refuse_exported(name: str, committed: Mapping[Place, CommittedOffset]) -> None:
     """What stands there for lag alone is no place to go on from."""
     for place, found in committed.items():
@@ -241,7 +234,7 @@ async def _by_policy(
     policy = config.auto_offset_reset
     times = [EARLIEST, LATEST]
     if policy.duration_ms is not None:
-        now_ms = context.clock.to_store(context.clock.now_ms())
+        now_ms = context.clock.store_now_ms()
         times.append(max(0, now_ms - policy.duration_ms))
     found = await context.catalog.offsets(
         [OffsetQuery(*place, at) for place in places for at in times],

@@ -70,7 +70,7 @@ class PauseCommands(GroupAccess):
         scopes = _scopes(topics, member_ids)
         _, members = await self._existing(group_id)
         await self._check_scopes(group_id, scopes, members)
-        pauses = [Pause(scope, self._store_now_ms, by, reason) for scope in scopes]
+        pauses = [Pause(scope, self._context.clock.store_now_ms(), by, reason) for scope in scopes]
         change = await self._to_the_end(self._change_pauses(group_id, pauses, ()))
         return _answer(change, scopes, pausing=True)
 

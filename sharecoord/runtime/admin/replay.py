@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import structlog
 
-from sharecoord.core.changes import PartitionKey
+from sharecoord.core.changes import PartitionKey, Place
 from sharecoord.core.letters.lanes import Replayed, divided, hinders_replay
 from sharecoord.core.spans import Span, union
 from sharecoord.errors import (
@@ -25,11 +25,10 @@ from sharecoord.runtime.admin.group_access import (
     no_partition,
     not_empty,
     not_found,
-    reads_committed,
 )
-from sharecoord.runtime.admin.reset import Place
 from sharecoord.runtime.group.events import tell
 from sharecoord.runtime.group.refused_topics import no_topic
+from sharecoord.runtime.group.settings import reads_committed
 from sharecoord.runtime.letters.lanes import SPANS_MAX
 
 log = structlog.get_logger(__name__)
@@ -102,7 +101,7 @@ class ReplayCommands(GroupAccess):
         parts = await plan_replay(
             self._context.catalog,
             command,
-            now_ms=self._store_now_ms,
+            now_ms=self._context.clock.store_now_ms(),
             committed=reads_committed(self._config(groups[command.group_id])),
         )
         if not command.dry_run:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from sharecoord.core.changes import PartitionKey, PartitionRow
+from sharecoord.core.changes import PartitionKey, PartitionRow, Place
 from sharecoord.errors import (
     InvalidRequestError,
     KafkaUnavailableError,
@@ -22,15 +22,12 @@ from sharecoord.runtime.admin.group_access import (
     no_partition,
     not_empty,
     not_found,
-    reads_committed,
 )
 from sharecoord.runtime.group.events import tell_reset, told_when_done
 from sharecoord.runtime.group.refused_topics import no_topic
+from sharecoord.runtime.group.settings import reads_committed
 
 log = structlog.get_logger(__name__)
-
-Place = tuple[str, int]
-"""Topic and partition."""
 
 
 class ResetKind(enum.Enum):
@@ -125,7 +122,7 @@ class ResetCommands(GroupAccess):
             command,
             rows,
             committed=reads_committed(self._config(groups.get(group_id))),
-            now_ms=self._store_now_ms,
+            now_ms=self._context.clock.store_now_ms(),
         )
         if not command.dry_run:
             await self._to_the_end(self._execute_reset(group_id, results))
@@ -212,10 +209,6 @@ class ResetCommands(GroupAccess):
         log.info("offsets deleted", group=group_id, topics=list(topics))
 
 
-Rows = Mapping[tuple[str, str, int], PartitionRow]
-"""The group's share-partitions by topic, topic id and partition."""
-
-
 async def plan_reset(
     catalog: TopicCatalog,
     command: ResetCommand,
@@ -241,7 +234,7 @@ async def plan_reset(
     wanted = _wanted(command, rows)
     infos = await catalog.describe(sorted(wanted))
     places, results = _existing(catalog, wanted, infos)
-    known: Rows = {(r.key.topic, r.key.topic_id, r.key.partition): r for r in rows}
+    known = {row.key.log_id: row for row in rows}
     found = await catalog.offsets(_queries(command.to, places), committed=committed)
     for topic, partition in places:
         topic_id = infos[topic].topic_id

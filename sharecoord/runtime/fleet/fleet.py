@@ -10,12 +10,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from sharecoord.core.changes import CoordinatorRow, PartitionKey, PartitionRelease, served_by
-from sharecoord.core.delivery import LostRange
-from sharecoord.core.fleet.held_book import LockBook
 from sharecoord.core.fleet.lending import HERE
 from sharecoord.core.fleet.peering import Hungry, Look
 from sharecoord.core.fleet.placement import wanted_keeper, wanted_owner
-from sharecoord.core.partition.decisions import AcknowledgedRange, AcquiredRange
 from sharecoord.runtime.fleet.gateway import Gateway
 from sharecoord.runtime.fleet.owner import GatewayLink, LentChannel
 from sharecoord.runtime.group.actor import GroupActor
@@ -23,7 +20,6 @@ from sharecoord.runtime.group.group import Group, Peers
 from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.actor import PartitionActor
-from sharecoord.runtime.partition.collector import Collector
 
 INTRODUCED_WITHIN_S = 1.0
 """So long may a gateway take that has a new link to say which members it has."""
@@ -38,7 +34,7 @@ class Fleet(Peers):
 
     def __init__(self, coordinator_id: str, clock: RuntimeClock) -> None:
         self.coordinator_id = coordinator_id
-        self.gateway = Gateway(clock)
+        self.gateway: Gateway = Gateway(clock)
         self.groups: Mapping[str, GroupActor] = {}
         """The coordinator's."""
         self.gateway_links: dict[str, GatewayLink] = {}
@@ -151,45 +147,6 @@ class Fleet(Peers):
         """Tells the others that the store has news."""
         self.gateway.say_all(Look())
 
-    async def introduce(self, group: Group, session: Session) -> list[LostRange]:
-        """Tells the owners of a member that joined here; returns what it lost of its lock book."""
-        return await self.gateway.introduce(group, session)
-
-    def changed(self, group: Group, session: Session) -> None:
-        """A member with its stream here wants other topics, or paused other partitions."""
-        self.gateway.changed(group, session)
-
-    def gone(self, session: Session) -> None:
-        """The stream of a member has ended here."""
-        self.gateway.gone(session)
-
-    def left(self, session: Session, book: LockBook | None) -> None:
-        """A member leaves; `book` is what its application has, as far as it is known."""
-        self.gateway.left(session, book)
-
-    def balance(self, group: Group, session: Session, *, has_backlog: bool) -> None:
-        """Lends what a member can take now to the owners of what it wants."""
-        self.gateway.balance(group, session, has_backlog=has_backlog)
-
-    def settle(
-        self,
-        owner_id: str,
-        session: Session,
-        key: PartitionKey,
-        ranges: Sequence[AcknowledgedRange],
-        collector: Collector,
-        *,
-        may_wait: bool,
-    ) -> int:
-        """Passes acknowledgements on to their owner; returns how many records they settle."""
-        return self.gateway.settle(owner_id, session, key, ranges, collector, may_wait=may_wait)
-
-    def hand_back(
-        self, group: Group, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
-    ) -> None:
-        """What came from another coordinator and never reached its member goes back unseen."""
-        self.gateway.hand_back(group, session, key, ranges)
-
     def gateway_came(self, link: GatewayLink) -> None:
         """A gateway has a link here; a former one of it has ended, noticed or not."""
         former = self.gateway_links.get(link.gateway_id)
@@ -222,12 +179,7 @@ class Fleet(Peers):
             self.gateway.recall(session)
 
     def unmet(self, group_id: str, records: Mapping[str, int]) -> None:
-        """Records of a group that no credit was lent for.
-
-        Args:
-            group_id: The group.
-            records: By topic that its members want; of all others there are none.
-        """
+        """Tells gateways for how many records of a group no credit was lent, by topic."""
         before = self._told.get(group_id, set())
         now = {topic for topic, count in records.items() if count}
         if before == now:

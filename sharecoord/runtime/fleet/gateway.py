@@ -46,7 +46,7 @@ from sharecoord.core.partition.decisions import (
 from sharecoord.core.states import AcknowledgeType, Ordering
 from sharecoord.errors import SharecoordError, StoreUnavailableError
 from sharecoord.ports import OwnerWay
-from sharecoord.runtime.group.group import Group
+from sharecoord.runtime.group.group import Group, OwnerLinks
 from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.runtime.member.session import Away, Hindrance, Session
 from sharecoord.runtime.partition.collector import Collector
@@ -99,7 +99,7 @@ class OwnerLink:
     relays: dict[int, _Relay] = field(default_factory=dict)
 
 
-class Gateway:
+class Gateway(OwnerLinks):
     """All links of this coordinator to owners."""
 
     def __init__(self, clock: RuntimeClock) -> None:
@@ -137,7 +137,7 @@ class Gateway:
     # -- members --------------------------------------------------------------------------------
 
     async def introduce(self, group: Group, session: Session) -> list[LostRange]:
-        """Tells the owners of a member that joined here; returns what it lost of its lock book."""
+        """See `OwnerLinks`."""
         asked = [self._introduce_to(link, group, session) for link in self._links.values()]
         waiting = [guest.compared for guest in asked if guest is not None]
         if not waiting:
@@ -185,7 +185,7 @@ class Gateway:
                 self._introduce_to(link, group, session)
 
     def changed(self, group: Group, session: Session) -> None:
-        """A member wants other topics, or paused other partitions."""
+        """See `OwnerLinks`."""
         for link in self._links.values():
             guest = link.by_session.get(session)
             if guest is None:
@@ -194,11 +194,11 @@ class Gateway:
                 link.way.say(self._member_up(guest))
 
     def gone(self, session: Session) -> None:
-        """A member's stream is gone."""
+        """See `OwnerLinks`."""
         self._say_down(session, left=False, book=None)
 
     def left(self, session: Session, book: LockBook | None) -> None:
-        """A member leaves its group; `book` is what its application has, as far as it is known."""
+        """See `OwnerLinks`."""
         if book is None and session.away is not None:
             # What was passed on may have arrived; what is still under way never will.
             book = session.away.shown()
@@ -231,13 +231,7 @@ class Gateway:
     # -- credit ---------------------------------------------------------------------------------
 
     def balance(self, group: Group, session: Session, *, has_backlog: bool) -> None:
-        """Lends what a member can take now.
-
-        Args:
-            group: The member's.
-            session: The member.
-            has_backlog: Whether own share-partitions have more than they could hand out.
-        """
+        """See `OwnerLinks`."""
         if session.away is None:
             return
         wanted = _owners(group, session)
@@ -300,7 +294,7 @@ class Gateway:
         key: PartitionKey,
         ranges: Sequence[AcquiredRange],
     ) -> None:
-        """What came for a member and never reached it goes back unseen."""
+        """See `OwnerLinks`."""
         self._hand_back(group.elsewhere.get(key.place, HERE), session, key, ranges)
 
     def _hand_back(
@@ -343,7 +337,7 @@ class Gateway:
         *,
         may_wait: bool,
     ) -> int:
-        """Passes acknowledgements on to the owner; returns how many records they settle."""
+        """See `OwnerLinks`."""
         link = self._links.get(owner_id)
         guest = link.by_session.get(session) if link else None
         collector.expect()
@@ -446,7 +440,7 @@ class Gateway:
         is_of_former = any(each.lock_token >> 32 < epoch for each in item.ranges)
         if is_of_former or self._clock.is_doubtful:
             return True
-        return self._clock.to_store(self._clock.now_ms()) > item.send_by_ms
+        return self._clock.store_now_ms() > item.send_by_ms
 
     def _heard_settled(self, link: OwnerLink, item: Settled) -> None:
         relay = link.relays.pop(item.relay_id, None)

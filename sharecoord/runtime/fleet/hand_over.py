@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 
 import structlog
 
-from sharecoord.core.changes import PartitionKey, PartitionRelease
+from sharecoord.core.changes import PartitionKey, PartitionRelease, Place
 from sharecoord.core.fleet.lending import HERE
 from sharecoord.core.fleet.peering import Freed
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime.fleet.fleet import Fleet
 from sharecoord.runtime.group.actor import GroupActor
-from sharecoord.runtime.group.group import Place
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState

@@ -176,7 +176,7 @@ class GatewayLink:
         elif isinstance(item, MemberUp) and item.handle not in self._here:
             self._coming[item.handle] = []
             work = self._take_in(item, self._epochs(item.group_id))
-            self._context.spawn(work, "peer-member")
+            self._context.tasks.spawn(work, "peer-member")
         elif item.handle in self._here:
             self._hear_of(*self._here[item.handle], item)
 

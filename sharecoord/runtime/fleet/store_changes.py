@@ -28,7 +28,7 @@ LOADED_POLL_S = 0.05
 def see_row(context: Context, group: GroupActor, actor: PartitionActor) -> None:
     """Makes a live share-partition see what the store has now."""
     if actor.state is ActorState.LOADING:
-        context.spawn(_fence_when_loaded(context, actor), "see-row")
+        context.tasks.spawn(_fence_when_loaded(context, actor), "see-row")
     elif actor.state is ActorState.ACTIVE:
         context.committer.add(actor)
     else:
@@ -65,9 +65,9 @@ async def see_changes(
         elif stored > group.seen_epoch:
             await _see_group(context, groups, fleet, group, stored)
             has_changed = True
-    if has_changed and (lanes := context.lanes) is not None:
+    if has_changed:
         # A redrive may be what has changed.
-        await lanes.ask(None)
+        await context.lanes.ask(None)
 
 
 async def _see_deleted(context: Context, groups: Groups, group: GroupActor) -> None:

@@ -12,6 +12,7 @@ from sharecoord.core.changes import (
     GroupRow,
     MemberRow,
     PartitionKey,
+    Place,
     key_of,
     served_by,
 )
@@ -32,7 +33,7 @@ from sharecoord.ports import TopicInfo
 from sharecoord.runtime.group import idle, loading, lock_books, log_changes
 from sharecoord.runtime.group.dispatch import Dispatcher
 from sharecoord.runtime.group.events import tell
-from sharecoord.runtime.group.group import NOBODY, Group, Peers, Place
+from sharecoord.runtime.group.group import Group, Peers
 from sharecoord.runtime.group.not_served import why_not_served
 from sharecoord.runtime.group.opening import Opener
 from sharecoord.runtime.group.settings import check_subscription, config_of, settings_of
@@ -63,7 +64,7 @@ POLL_LOOK_S_MIN = 0.01
 class GroupActor(Group):
     """See the module. Methods run on the loop; those that wait say so."""
 
-    def __init__(self, context: Context, row: GroupRow, peers: Peers = NOBODY) -> None:
+    def __init__(self, context: Context, row: GroupRow, peers: Peers) -> None:
         super().__init__(context, row.group_id, peers)
         self._joining = 0
         """Joins that are being written."""
@@ -180,7 +181,7 @@ class GroupActor(Group):
             lost = await lock_books.compare_joined(self, session, command.lock_book)
             lost = await lock_books.stored(self, session, lost)
             if self.context.in_fleet and not gateway:
-                lost += await self.peers.introduce(self, session)
+                lost += await self.peers.gateway.introduce(self, session)
                 lock_books.check_current(self, session)
                 late = lock_books.compare_places(self, session)
                 lost += await lock_books.stored(self, session, late)
@@ -238,7 +239,7 @@ class GroupActor(Group):
             stale, former.channel = former.channel, None
             stale.end(MemberFencedError("a newer stream of this member id joined"))
             if not former.is_lent:
-                self.peers.gone(former)
+                self.peers.gateway.gone(former)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -279,7 +280,7 @@ class GroupActor(Group):
         session.channel = None
         self.expire_later(session)
         if not session.is_lent:
-            self.peers.gone(session)
+            self.peers.gateway.gone(session)
 
     def fenced(self, session: Session, error: SharecoordError) -> None:
         """The member has a newer stream elsewhere, or its group is gone."""
@@ -370,7 +371,7 @@ class GroupActor(Group):
         session.presence.cancel_timers()
         session.channel = None
         if not session.is_lent:
-            self.peers.left(session, book)
+            self.peers.gateway.left(session, book)
         self.dispatcher.left(session)
         event = GroupEvent.SESSION_ENDED if why else GroupEvent.LEFT
         tell(self.context, self.group_id, event, session=session, reason=why or None)
@@ -390,7 +391,7 @@ class GroupActor(Group):
         if actor is not None:
             actor.hand_back(session.member_id, ranges)
         else:
-            self.peers.hand_back(self, session, key, ranges)
+            self.peers.gateway.hand_back(self, session, key, ranges)
 
     def subscribe(self, session: Session, topics: Sequence[str]) -> None:
         """Replaces a member's topics; a stream that was replaced itself has no say any more."""
@@ -408,7 +409,7 @@ class GroupActor(Group):
     def changed(self, session: Session) -> None:
         """A member wants something else than before."""
         if not session.is_lent:
-            self.peers.changed(self, session)
+            self.peers.gateway.changed(self, session)
         self.dispatcher.offer(session)
 
     def assignment(self, session: Session) -> Assignment:
@@ -447,7 +448,7 @@ class GroupActor(Group):
             owner = self.elsewhere.get((topic, partition))
             if actor is None and owner is not None:
                 key = key_of(self.group_id, topic, topic_id, partition)
-                on_way += self.peers.settle(
+                on_way += self.peers.gateway.settle(
                     owner, session, key, ranges, collector, may_wait=may_wait
                 )
                 continue
@@ -564,7 +565,7 @@ class GroupActor(Group):
         self.peers.closed(self)
         for session in self.sessions.values():
             session.presence.cancel_timers()
-            self.peers.gone(session)
+            self.peers.gateway.gone(session)
             channel, session.channel = session.channel, None
             if channel is not None:
                 channel.end(StoreFencedError("the group was deleted meanwhile; join again"))

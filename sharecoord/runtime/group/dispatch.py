@@ -124,7 +124,7 @@ class Dispatcher:
         session.is_alone = self._is_alone(session)
         if session.away is not None:
             has_backlog = any(_has_something(actor) for actor in self._ready)
-            self._group.peers.balance(self._group, session, has_backlog=has_backlog)
+            self._group.peers.gateway.balance(self._group, session, has_backlog=has_backlog)
         wanted = session.wants(self._held(session))
         session.share.wants(wanted)
         if wanted <= 0:

@@ -1,11 +1,10 @@
-"""What happens to whole groups, for the event log: who comes and goes, settings, resets."""
+"""Events of whole groups: members that come and go, settings, resets, deletions."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from sharecoord.core.changes import PartitionKey, PartitionRow
 from sharecoord.core.states import RecordState
@@ -43,13 +42,6 @@ RESET_COLUMNS = (
 )
 
 
-class Forced(Protocol):
-    """What an operator did to records of one share-partition."""
-
-    changes: list[RangeChange]
-    change_sequence: int
-
-
 def tell(
     context: Context,
     group_id: str,
@@ -63,13 +55,13 @@ def tell(
     """Writes one row of kind `group`.
 
     Args:
-        context: Of the coordinator.
-        group_id: Which group.
+        context: The coordinator's.
+        group_id: The group.
         event: What happened.
-        session: To whom; a member whose stream is elsewhere is told of there.
-        member_id: To whom, where there may be no session.
-        place: To which topic and partition.
-        reason: Why, or what.
+        session: The member's. A member whose stream is elsewhere is told of there.
+        member_id: The member, where there may be no session.
+        place: Topic and partition.
+        reason: The cause, or the new values.
     """
     if context.events is None or (session is not None and session.is_lent):
         return
@@ -84,7 +76,7 @@ def tell_reset(context: Context, group_id: str, rows: Mapping[PartitionKey, Part
     if context.events is None:
         return
     found = [
-        (*_named(key), head.change_sequence, head.start_offset, head.start_offset)
+        (*key.log_id, head.change_sequence, head.start_offset, head.start_offset)
         for key, row in rows.items()
         if (head := row.head) is not None
     ]
@@ -99,12 +91,14 @@ def tell_reset(context: Context, group_id: str, rows: Mapping[PartitionKey, Part
     context.events.put(EventBlock(common, RESET_COLUMNS, found))
 
 
-def tell_forced(context: Context, key: PartitionKey, forced: Forced) -> None:
+def tell_forced(
+    context: Context, key: PartitionKey, changes: Sequence[RangeChange], change_sequence: int
+) -> None:
     """Writes what an operator did to records, under the change sequence that the store has now."""
     if context.events is None:
         return
     rows: list[EventRow] = []
-    for change in forced.changes:
+    for change in changes:
         new, old = change.new, change.old
         # What is settled before it is read has no row: it is finished, whatever the event says.
         state = RecordState.ACKNOWLEDGED if new is None else new.state
@@ -120,7 +114,7 @@ def tell_forced(context: Context, key: PartitionKey, forced: Forced) -> None:
             )
         )
     common = range_values(key)
-    common |= {"change_sequence": forced.change_sequence, "time": store_us(context)}
+    common |= {"change_sequence": change_sequence, "time": store_us(context)}
     context.events.put(EventBlock(common, FORCED_COLUMNS, rows))
 
 
@@ -144,7 +138,3 @@ def told_when_done(
         say("outcome unknown")
         raise
     say(None)
-
-
-def _named(key: PartitionKey) -> tuple[str, str, int]:
-    return key.name, key.topic_id, key.partition

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from sharecoord.config.group import GroupConfig, UnusedSetting
-from sharecoord.core.changes import MemberRow, PartitionKey, key_of
+from sharecoord.core.changes import MemberRow, PartitionKey, Place, key_of
 from sharecoord.core.delivery import LostRange
 from sharecoord.core.dispatch.pauses import Pauses
 from sharecoord.core.fleet.held_book import LockBook
@@ -22,12 +22,53 @@ from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.collector import Collector
 
-Place = tuple[str, int]
-"""A topic, or a lane, and a partition."""
+
+class OwnerLinks:
+    """Links to owners elsewhere of members with streams here. This class: there are none."""
+
+    async def introduce(self, group: Group, session: Session) -> list[LostRange]:
+        """Tells the owners of a member that joined here; returns what it lost of its lock book."""
+        return []
+
+    def changed(self, group: Group, session: Session) -> None:
+        """A member wants other topics, or paused other partitions."""
+
+    def gone(self, session: Session) -> None:
+        """The stream of a member has ended here."""
+
+    def left(self, session: Session, book: LockBook | None) -> None:
+        """A member leaves; `book` is what its application has, as far as it is known."""
+
+    def balance(self, group: Group, session: Session, *, has_backlog: bool) -> None:
+        """Lends what a member can take now to the owners of what it wants.
+
+        `has_backlog` tells whether own share-partitions have more than they could hand out.
+        """
+
+    def settle(
+        self,
+        owner_id: str,
+        session: Session,
+        key: PartitionKey,
+        ranges: Sequence[AcknowledgedRange],
+        collector: Collector,
+        *,
+        may_wait: bool,
+    ) -> int:
+        """Passes acknowledgements on to their owner; returns how many records they settle."""
+        raise AssertionError(f"{owner_id} owns {key}, and there is no other coordinator")
+
+    def hand_back(
+        self, group: Group, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
+    ) -> None:
+        """Records from another coordinator never reached their member: they go back unseen."""
 
 
 class Peers:
     """The other coordinators, as a group sees them. This class: there are none."""
+
+    def __init__(self) -> None:
+        self.gateway = OwnerLinks()
 
     @property
     def is_blind(self) -> bool:
@@ -71,58 +112,11 @@ class Peers:
         """For how long a gateway, whose link is new, may still have members to introduce."""
         return 0.0
 
-    async def introduce(self, group: Group, session: Session) -> list[LostRange]:
-        """Tells the others of a member that joined here; returns what it lost of its lock book."""
-        return []
-
-    def changed(self, group: Group, session: Session) -> None:
-        """A member with its stream here wants other topics, or paused other partitions."""
-
-    def gone(self, session: Session) -> None:
-        """The stream of a member has ended here."""
-
-    def left(self, session: Session, book: LockBook | None) -> None:
-        """A member leaves; `book` is what its application has, as far as it is known."""
-
     def timed_out(self, session: Session) -> None:
         """A lock of a member ended by itself: whoever serves it, it gets nothing more."""
 
-    # -- credit and records ---------------------------------------------------------------------
-
-    def balance(self, group: Group, session: Session, *, has_backlog: bool) -> None:
-        """Lends what a member can take now to the owners of what it wants.
-
-        Args:
-            group: The member's.
-            session: The member.
-            has_backlog: Whether own share-partitions have more than they could hand out.
-        """
-
     def unmet(self, group_id: str, records: Mapping[str, int]) -> None:
-        """Tells of records of a group that no credit was lent for.
-
-        Args:
-            group_id: The group.
-            records: By topic that its members want; of all others there are none.
-        """
-
-    def settle(
-        self,
-        owner_id: str,
-        session: Session,
-        key: PartitionKey,
-        ranges: Sequence[AcknowledgedRange],
-        collector: Collector,
-        *,
-        may_wait: bool,
-    ) -> int:
-        """Passes acknowledgements on to their owner; returns how many records they settle."""
-        raise AssertionError(f"{owner_id} owns {key}, and there is no other coordinator")
-
-    def hand_back(
-        self, group: Group, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
-    ) -> None:
-        """What came from another coordinator and never reached its member goes back unseen."""
+        """Tells gateways for how many records of a group no credit was lent, by topic."""
 
 
 NOBODY = Peers()

@@ -160,7 +160,7 @@ class Groups(Mapping[str, GroupActor]):
         """Whether a member that is not known yet may take what it needs of open files."""
         group = self._actors.get(group_id)
         sessions = () if group is None else group.sessions
-        if self._context.files is not None and member_id not in sessions:
+        if member_id not in sessions:
             self._context.files.check_member(needs_reader=not sessions)
 
     async def admit(
@@ -201,4 +201,4 @@ class Groups(Mapping[str, GroupActor]):
 
     def subscription_changed(self, group: GroupActor, session: Session) -> None:
         """A member wants other topics: open what is new of them."""
-        self._context.spawn(self._open_topics(group, sorted(session.topics)), "subscribe")
+        self._context.tasks.spawn(self._open_topics(group, sorted(session.topics)), "subscribe")

@@ -10,7 +10,6 @@ import contextlib
 
 import structlog
 
-from sharecoord.config.group import IsolationLevel
 from sharecoord.core.changes import (
     LoadedPartition,
     PartitionClaim,
@@ -32,6 +31,7 @@ from sharecoord.errors import (
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery
 from sharecoord.runtime.group import log_changes
 from sharecoord.runtime.group.group import Group
+from sharecoord.runtime.group.settings import reads_committed
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.partition import parking
 from sharecoord.runtime.partition.actor import PartitionActor
@@ -62,12 +62,12 @@ def start_loading(
     """
     wait_s = 0.0
     if dropped is not None:
-        wait_s = actor.load.refusals.wait_s(dropped, asyncio.get_running_loop().time())
+        wait_s = actor.load.wait_s(dropped, asyncio.get_running_loop().time())
     if wait_s and dropped is not None:
         actor.stopped_reason = f"the store refuses its changes; again in {wait_s:g} s: {dropped}"
     previous = actor.incarnation or None
     work = load(context, group, actor, previous_incarnation=previous, wait_s=wait_s)
-    actor.load.task = context.spawn(work, f"load-{actor.key.name}-{actor.key.partition}")
+    actor.load.task = context.tasks.spawn(work, f"load-{actor.key.name}-{actor.key.partition}")
 
 
 async def load(
@@ -137,7 +137,7 @@ async def _load_once(
     if loaded is None:
         raise NotOwnerError("another coordinator claimed the share-partition")
     context.clock.measured(loaded.store_now_ms, asked_ms=asked_ms)
-    if context.lanes is not None and group.settings.ordering is Ordering.KEY:
+    if group.settings.ordering is Ordering.KEY:
         # Whoever had a lane before this claim may have keys out.
         await context.lanes.ask(None)
     if loaded.row.stopped_reason:
@@ -149,7 +149,7 @@ async def _load_once(
         return
     log_start, log_end = await _log_bounds(context, group, actor.key)
     truncated_at = await log_changes.judge_log_end(
-        context, actor, loaded.row, log_end, committed=_reads_committed(group)
+        context, actor, loaded.row, log_end, committed=reads_committed(group.config)
     )
     head = loaded.row.head
     if head is None:
@@ -208,7 +208,7 @@ def _activate(
         loaded.parked.offsets,
         parking.parked_from_ms(context, loaded),
     )
-    actor.reads_committed = _reads_committed(group)
+    actor.reads_committed = reads_committed(group.config)
     actor.activate(partition, loaded, incarnation=incarnation)
     log.info(
         "share-partition loaded",
@@ -223,13 +223,9 @@ def _activate(
     )
 
 
-def _reads_committed(group: Group) -> bool:
-    return group.config.isolation_level is IsolationLevel.READ_COMMITTED
-
-
 async def _log_bounds(context: Context, group: Group, key: PartitionKey) -> tuple[int, int]:
     """Log start and log end (last stable offset under read_committed)."""
-    committed = _reads_committed(group)
+    committed = reads_committed(group.config)
     first, last = await asyncio.gather(
         context.calls.offset(OffsetQuery(key.topic, key.partition, EARLIEST), committed=committed),
         context.calls.offset(OffsetQuery(key.topic, key.partition, LATEST), committed=committed),
@@ -242,6 +238,6 @@ async def _offset_for_time(context: Context, group: Group, key: PartitionKey) ->
     reset = group.config.auto_offset_reset
     if reset.duration_ms is None:
         return None
-    now_ms = context.clock.to_store(context.clock.now_ms())
+    now_ms = context.clock.store_now_ms()
     query = OffsetQuery(key.topic, key.partition, max(0, now_ms - reset.duration_ms))
     return await context.calls.offset(query)

@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from sharecoord.core.changes import LANE_MARK, LogId, key_of
+from sharecoord.core.changes import LANE_MARK, LogId, Place, key_of
 from sharecoord.core.delivery import LostRange
 from sharecoord.core.fleet.held_book import LockBook, held_of, log_ids_of
 from sharecoord.core.partition.decisions import HeldRange
 from sharecoord.errors import MemberFencedError
-from sharecoord.runtime.group.group import Group, Place
+from sharecoord.runtime.group.group import Group
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.recovery import lock_left_max_ms

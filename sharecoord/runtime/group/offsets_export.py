@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from sharecoord.config.setting import invalid_config
+from sharecoord.core.changes import Place
 from sharecoord.core.lag import consumer_offset
 from sharecoord.errors import InternalError, SharecoordError
 from sharecoord.ports import CommittedOffset, OffsetsExport
@@ -55,8 +56,6 @@ bytes in a group's."""
 METADATA = re.compile(r'sharecoord spso=\d+ group=("(?:[^"\\]|\\.)*")')
 """The name in quotation marks, as JSON has it: confluent-kafka reads metadata up to some NUL behind
 its end, so the text itself must say where it ends."""
-
-Place = tuple[str, int]
 
 
 class ExportFigures(NamedTuple):
@@ -118,7 +117,6 @@ class OffsetsExporter:
     async def run(self) -> None:
         """Exports again and again, until cancelled; one group after the other."""
         port = self._context.offsets_export
-        assert port is not None, "somebody looks on"
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(EXPORT_INTERVAL_S)

@@ -57,7 +57,9 @@ class Opener:
         task = self._tasks.get(topic)
         if task is None or task.done():
             info = TopicInfo(self._group.topic_ids[topic], self._group.partition_ids[topic])
-            self._tasks[topic] = self._group.context.spawn(self._open(topic, info), f"open-{topic}")
+            self._tasks[topic] = self._group.context.tasks.spawn(
+                self._open(topic, info), f"open-{topic}"
+            )
 
     def stop(self, topic: str) -> None:
         """What is being opened belongs to a life of the topic that has ended."""

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
-from sharecoord.config.group import GUARANTEES, GroupConfig, UnusedSetting, resolve_stored
+from sharecoord.config.group import (
+    GUARANTEES,
+    GroupConfig,
+    IsolationLevel,
+    UnusedSetting,
+    resolve_stored,
+)
 from sharecoord.core.changes import BlockedKey, GroupRow
 from sharecoord.core.dispatch.pace import grown_window
 from sharecoord.core.order.blocked_keys import hash_of
@@ -69,6 +75,11 @@ def config_of(
                 served=each.name not in GUARANTEES,
             )
     return config, unused
+
+
+def reads_committed(config: GroupConfig) -> bool:
+    """Whether a group reads committed records only: its logs end at their last stable offset."""
+    return config.isolation_level is IsolationLevel.READ_COMMITTED
 
 
 def why_unserved(unused: Iterable[UnusedSetting]) -> str:

@@ -13,10 +13,10 @@ from typing import Final
 
 import structlog
 
-from sharecoord.core.changes import LANE_MARK, PartitionKey, served_by
+from sharecoord.core.changes import LANE_MARK, PartitionKey, Place, served_by
 from sharecoord.core.order.shared_keys import SharedKeys
 from sharecoord.core.states import Ordering
-from sharecoord.runtime.group.group import Group, Place
+from sharecoord.runtime.group.group import Group
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
 

@@ -32,15 +32,11 @@ class RuntimeClock:
         return int(self._loop.time() * 1000)
 
     def measured(self, store_now_ms: int, *, asked_ms: int | None = None) -> None:
-        """Notes what the store's clock showed between the question and now.
+        """Notes what the store's clock showed at some time between `asked_ms` (None = now) and now.
 
         An offset that fits is kept: of an answer that was long under way, as over a standstill,
-        nobody knows when it was true. Going by its end would store deadlines that are early.
-
-        Args:
-            store_now_ms: Its answer.
-            asked_ms: When it was asked; None = just now. An answer that took too long ends no
-                doubt.
+        nobody knows when it was true. Going by its end would store deadlines that are early. An
+        answer that took too long ends no doubt.
         """
         now_ms = self.now_ms()
         asked_ms = now_ms if asked_ms is None else asked_ms
@@ -62,6 +58,10 @@ class RuntimeClock:
         if self._beat_ms is not None:
             self.beat()
         return self.now_ms() < self._doubt_until_ms
+
+    def store_now_ms(self) -> int:
+        """Now, by the store's clock."""
+        return self.to_store(self.now_ms())
 
     def to_store(self, at_ms: int) -> int:
         """A stored time; 0 stays 0."""

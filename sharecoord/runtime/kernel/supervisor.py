@@ -1,4 +1,4 @@
-"""Runs the loops that must never end, all in one way.
+"""Runs all side work of a coordinator, and the loops that must never end, each in one way.
 
 A loop that ends by an error that nobody expected begins again after a wait. Until it has proven
 itself it counts as down: readiness, a metric and the log say so.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from sharecoord.errors import StoreFatalError, StoreInUseError
+from sharecoord.errors import SharecoordError, StoreFatalError, StoreInUseError
 
 log = structlog.get_logger(__name__)
 
@@ -29,37 +29,49 @@ of them have made several passes by then."""
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Spawn(Protocol):
-    """Starts a task that ends with the coordinator."""
-
-    def __call__(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """The task."""
-
-
 class Supervisor:
-    """The loops of one coordinator.
+    """The tasks of one coordinator.
 
-    Args:
-        spawn: Starts tasks. What ends the process (the store is lost) ends the task of its loop;
-            whoever spawned it hears so.
+    `on_fatal` hears that a task found the store lost: the process must end.
     """
 
-    def __init__(self, spawn: Spawn) -> None:
-        self._spawn = spawn
+    def __init__(self, on_fatal: Callable[[SharecoordError], None]) -> None:
+        self._on_fatal = on_fatal
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.down: tuple[str, ...] = ()
         """The loops that are down, by name; replaced as a whole, so any thread may read it."""
         self.restarts: dict[str, int] = {}
         """How often each loop began again."""
 
-    def keep(self, name: str, work: Work) -> asyncio.Task[None]:
-        """Runs a loop until its task is cancelled.
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Runs side work that is stopped with the coordinator; its failure is logged."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
 
-        Args:
-            name: Of the loop, for people and metrics.
-            work: The loop; called again after an error, or should it return.
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("task failed", task=task.get_name(), exc_info=error)
+        if isinstance(error, (StoreFatalError, StoreInUseError)):
+            self._on_fatal(error)
+
+    async def stop(self) -> None:
+        """Cancels all tasks, and waits for them."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def keep(self, name: str, work: Work) -> asyncio.Task[None]:
+        """Runs a loop until its task is cancelled; calls it again after an error or a return.
+
+        Logs and metrics show the name.
         """
         self.restarts[name] = 0
-        return self._spawn(self._keep(name, work), name)
+        return self.spawn(self._keep(name, work), name)
 
     async def _keep(self, name: str, work: Work) -> None:
         loop = asyncio.get_running_loop()

@@ -17,7 +17,6 @@ import structlog
 from sharecoord.config.group import GroupConfig, resolve_stored
 from sharecoord.core.changes import KeptPayload, PartitionKey, PartitionRow, lane_of
 from sharecoord.core.letters.lanes import (
-    KEY_BYTES,
     Mark,
     Marking,
     MarkKind,
@@ -25,6 +24,7 @@ from sharecoord.core.letters.lanes import (
     SelectionResult,
     divided,
 )
+from sharecoord.core.records import KEY_HASH_BYTES
 from sharecoord.core.spans import Span, count
 from sharecoord.core.states import Ordering
 from sharecoord.errors import (
@@ -405,7 +405,7 @@ def _check_selection(selection: LaneSelection) -> None:
             )
         before = last
     if selection.keys is not None:
-        wanted = count(selection.spans) * KEY_BYTES
+        wanted = count(selection.spans) * KEY_HASH_BYTES
         if len(selection.keys) != wanted:
             raise InvalidRequestError(
                 f"selections: keys of {where} have {len(selection.keys)} bytes, not {wanted}"

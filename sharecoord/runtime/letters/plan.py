@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 from sharecoord.core.changes import KeptPayload, PartitionRow
 from sharecoord.core.letters.dead_letters import headers_of
 from sharecoord.core.letters.filter import LetterFilter
-from sharecoord.core.letters.lanes import KEY_BYTES, RATE_MAX, MarkKind, divided
+from sharecoord.core.letters.lanes import RATE_MAX, MarkKind, divided
 from sharecoord.core.letters.letter import SeenIds
+from sharecoord.core.records import KEY_HASH_BYTES
 from sharecoord.core.spans import Span, count
 from sharecoord.errors import InvalidRequestError, LimitExceededError
 from sharecoord.ports import TopicInfo
@@ -166,7 +167,7 @@ class Plan:
                     if self._is_full:
                         self._more = True
                         return
-                    key_hash = hashes[index * KEY_BYTES : (index + 1) * KEY_BYTES]
+                    key_hash = hashes[index * KEY_HASH_BYTES : (index + 1) * KEY_HASH_BYTES]
                     kept = await self._kept_of(scan, found, each.chunk.timestamp_type)
                     self._meet(found, key_hash, kept)
                 if len(self._seen) > SEEN_MAX:

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sharecoord.core.changes import LogId, MemberRow, PartitionKey
+from sharecoord.core.changes import LogId, MemberRow, PartitionKey, Place
 from sharecoord.core.delivery import LostRange
 from sharecoord.core.dispatch.pace import (
     FIRST_RECORDS_MAX,
@@ -104,7 +104,7 @@ class Away:
         known = former.away if former is not None else None
         return cls() if known is None else cls(told=set(known.told))
 
-    def held(self, places: Container[tuple[str, int]]) -> int:
+    def held(self, places: Container[Place]) -> int:
         """Records that it holds of some share-partitions."""
         return sum(
             book.records
@@ -224,7 +224,7 @@ class Comparison:
     """What is still to be compared; None before the first join here."""
     epochs: dict[LogId, int] | None = None
     """See `JoinCommand.book_epochs`."""
-    done: set[tuple[str, int]] = field(default_factory=set)
+    done: set[Place] = field(default_factory=set)
     """Where it was compared: only from there may the member receive."""
 
 
@@ -276,7 +276,7 @@ class Session:
     credit: Credit = field(default_factory=Credit)
     totals: Totals = field(default_factory=Totals)
     """On all streams of the member."""
-    paused: frozenset[tuple[str, int]] = frozenset()
+    paused: frozenset[Place] = frozenset()
     """The share-partitions that it wants nothing of for now."""
     pace: Pace = field(default_factory=Pace)
     share: Share = field(default_factory=Share)

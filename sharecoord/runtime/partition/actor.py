@@ -29,6 +29,7 @@ from sharecoord.eventlog.schema import RangeEvent
 from sharecoord.ports import TopicInfo
 from sharecoord.runtime.kernel.alarm import Alarm
 from sharecoord.runtime.kernel.budget import GroupBudget
+from sharecoord.runtime.kernel.committer import CallbackEffect
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.member.channel import MemberChannel
 from sharecoord.runtime.member.session import Hindrance, Session, Totals
@@ -78,7 +79,8 @@ class PartitionActor(ClaimedPartition):
         """
         super().__init__(key, partition_id, context, budget)
         self.stopped_reason, self.load = "", Load()
-        self.books = Books(self, self._start_moved)
+        # The log is made after its books.
+        self.books = Books(self, lambda at: self.log.start_moved(at))  # noqa: PLW0108
         events = context.events
         self._events = None if events is None else EventTap(self, events, sessions)
         on_arrival = None if self._events is None else self._events.arrived
@@ -179,9 +181,6 @@ class PartitionActor(ClaimedPartition):
                 return
             self.partition.settings = self.settings = settings
             self.books.letters.apply_settings(settings)
-
-    def _start_moved(self, log_start_offset: int) -> None:
-        self.log.start_moved(log_start_offset)
 
     async def confirmed(self) -> None:
         """Waits until what was read until now is known to be of the partition's own topic."""
@@ -300,9 +299,18 @@ class PartitionActor(ClaimedPartition):
         decision = self.partition.decide_acknowledge(self.clock.now_ms(), member_id, returned)
         if decision.changes_anything:
             self.commit(decision)
-            self.context.committer.add(self, HandBackEffect(self, member_id, ranges))
+            self._remember_unseen(member_id, ranges)
         # Also when its locks have ended meanwhile: its credit is back only now.
         self._on_change(self, member_id)
+
+    def _remember_unseen(self, member_id: str, ranges: Sequence[AcquiredRange | HeldRange]) -> None:
+        """Hands ranges back again when this commit fails: nobody else remembers them."""
+
+        def committed(error: SharecoordError | None) -> None:
+            if error is not None:
+                self.hand_back(member_id, ranges)
+
+        self.context.committer.add(self, CallbackEffect(committed))
 
     # -- acknowledge, leave, time ---------------------------------------------------------------
 
@@ -365,7 +373,7 @@ class PartitionActor(ClaimedPartition):
         decision = self.partition.decide_lock_book(self.clock.now_ms(), member_id, book, forgets_ms)
         self.commit(decision)
         if decision.unseen and not is_shown_again:
-            self.context.committer.add(self, HandBackEffect(self, member_id, decision.unseen))
+            self._remember_unseen(member_id, decision.unseen)
         return decision.lost
 
     def letters_arrived(self, first: int, last: int) -> None:
@@ -482,29 +490,6 @@ class DeliveryEffect:
     def hand_back(self) -> None:
         """Takes back unseen what never reached the member."""
         self.actor.hand_back(self.session.member_id, self.delivery.ranges)
-
-
-class HandBackEffect:
-    """What goes back unseen goes back again when that commit fails: nobody else remembers it."""
-
-    __slots__ = ("actor", "member_id", "ranges")
-
-    def __init__(
-        self,
-        actor: PartitionActor,
-        member_id: str,
-        ranges: Sequence[AcquiredRange | HeldRange],
-    ) -> None:
-        self.actor = actor
-        self.member_id = member_id
-        self.ranges = ranges
-
-    def release(self) -> None:
-        """Durable."""
-
-    def abort(self, error: SharecoordError) -> None:
-        """Once more, after the reload."""
-        self.actor.hand_back(self.member_id, self.ranges)
 
 
 class AcknowledgeEffect:

@@ -16,7 +16,7 @@ from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.spans import offsets_of, split, uncovered
 from sharecoord.core.states import Ordering
-from sharecoord.core.window.window import Keys, RangeState
+from sharecoord.core.window.window import Keys, Range
 from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.runtime.partition.record_cache import RecordCache
 
@@ -32,8 +32,6 @@ is under a lock: their acknowledgements are the only way in which their ranges c
 
 TOKENS_RESERVE = 100_000
 """With fewer lock tokens left than any acquire can use, the share-partition is claimed anew."""
-
-DueRange = tuple[int, int, RangeState]
 
 
 class _Batch:
@@ -54,7 +52,7 @@ class _Batch:
 class Candidates(NamedTuple):
     """What may be acquired, and what was found out meanwhile."""
 
-    due: list[DueRange]
+    due: list[Range]
     fresh: list[Run]
     gaps: list[tuple[int, int]]
     """Due offsets that are no longer in the log."""
@@ -100,7 +98,7 @@ def candidates(
 class _Due(NamedTuple):
     """What became of due ranges: in order of offset each."""
 
-    readable: list[DueRange]
+    readable: list[Range]
     """With their payload at hand."""
     gaps: list[tuple[int, int]]
     missing: list[tuple[int, int]]
@@ -184,7 +182,7 @@ def _by_time(
     """Runs cut where the time changes before which records are not to be handed out (0: none)."""
     if not chunk.due_times:
         return ((first, last, 0) for first, last in runs)
-    now_ms = clock.to_store(clock.now_ms())
+    now_ms = clock.store_now_ms()
     pieces: list[tuple[int, int, int]] = []
     for first, last in runs:
         start = chunk.span(first, first)[0] - first

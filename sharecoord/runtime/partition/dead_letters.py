@@ -315,7 +315,7 @@ class DeadLetters(Book):
     def _read_lacking(self) -> None:
         if self._source.partition is not None and self._lacking and self._reading is None:
             name = f"dead-letters-{self._source.key.topic}"
-            self._reading = self._context.spawn(self._read(), name)
+            self._reading = self._context.tasks.spawn(self._read(), name)
 
     def _has_arrived(self, entry: WaitingLetter) -> None:
         if not self._safe:

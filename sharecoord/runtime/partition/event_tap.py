@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from sharecoord.core.changes import PartitionKey
@@ -24,6 +25,7 @@ from sharecoord.eventlog.schema import (
     RangeEvent,
 )
 from sharecoord.ports import EventSink
+from sharecoord.runtime.kernel.committer import CallbackEffect
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.claimed import ClaimedPartition
@@ -75,23 +77,6 @@ _FAILURES = frozenset(
 _BY_ITSELF = frozenset({RangeEvent.EXPIRED, RangeEvent.DEPARTED})
 
 
-class EventEffect:
-    """Rows that wait for the commit of what they tell."""
-
-    __slots__ = ("_tap", "rows")
-
-    def __init__(self, tap: EventTap) -> None:
-        self._tap = tap
-        self.rows: list[EventRow] = []
-
-    def release(self) -> None:
-        """Durable: it happened."""
-        self._tap.emit(self.rows)
-
-    def abort(self, error: SharecoordError) -> None:
-        """It did not happen, or nobody knows: then the change sequence shows that rows miss."""
-
-
 class EventTap:
     """The rows of one share-partition.
 
@@ -109,7 +94,8 @@ class EventTap:
         self._clock = part.clock
         self._sessions = sessions
         self._common = range_values(part.key)
-        self._pending: EventEffect | None = None
+        self._pending: list[EventRow] | None = None
+        """Rows that leave with the next commit."""
         self._began: dict[int, tuple[int, str]] = {}
         """By lock token: when, and the client id of its holder."""
         self._ended_ms: dict[int, int] = {}
@@ -145,21 +131,22 @@ class EventTap:
         changes = changes_of(partition.window, decision, ended_by)
         if not changes:
             return
-        pending = self._pending
-        if pending is None:
-            pending = self._pending = EventEffect(self)
+        rows = self._pending
+        if rows is None:
+            rows = self._pending = []
+            effect = CallbackEffect(partial(self._committed, rows))
             # Whoever carries a decision out says itself how soon it must be stored.
-            self._part.context.committer.add(self._part, pending, may_wait=True)
+            self._part.context.committer.add(self._part, effect, may_wait=True)
         now_ms = self._clock.now_ms()
         time_us = self._clock.to_store(now_ms) * 1000
         sequence = partition.change_sequence + 1
-        rows = pending.rows
         for change in changes:
             rows.append((time_us, sequence, *self._row(change, now_ms, work_us)))
 
-    def emit(self, rows: list[EventRow]) -> None:
-        """Hands rows to the sink."""
-        self._sink.put(EventBlock(self._common, RANGE_COLUMNS, rows))
+    def _committed(self, rows: list[EventRow], error: SharecoordError | None) -> None:
+        # After a commit that failed, or may have, the change sequence shows that rows are missing.
+        if error is None:
+            self._sink.put(EventBlock(self._common, RANGE_COLUMNS, rows))
 
     # -- one row --------------------------------------------------------------------------------
 
@@ -313,7 +300,7 @@ def range_values(key: PartitionKey) -> dict[str, EventValue]:
 
 def store_us(context: Context) -> int:
     """Now, by the store's clock, in microseconds."""
-    return context.clock.to_store(context.clock.now_ms()) * 1000
+    return context.clock.store_now_ms() * 1000
 
 
 def work_us_each(

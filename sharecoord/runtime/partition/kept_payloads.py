@@ -55,9 +55,7 @@ AGAIN_S: Final = 0.5
 class KeptPayloads(Book):
     """Those of one share-partition, in one incarnation of it after the other."""
 
-    def __init__(
-        self, part: ClaimedPartition, lacking: Callable[[], Container[int]] = frozenset
-    ) -> None:
+    def __init__(self, part: ClaimedPartition, lacking: Callable[[], Container[int]]) -> None:
         """Keeps nothing yet.
 
         Args:
@@ -212,7 +210,7 @@ class KeptPayloads(Book):
         """Has payloads of due records read into the cache."""
         if self._reading is None and offsets:
             name = f"kept-{self._part.key.topic}"
-            self._reading = self._context.spawn(self._bring(offsets), name)
+            self._reading = self._context.tasks.spawn(self._bring(offsets), name)
 
     async def _bring(self, offsets: Sequence[int]) -> None:
         part, generation = self._part, self._part.generation
@@ -277,7 +275,7 @@ class KeptPayloads(Book):
         self._lacking.add(offset, offset)
         if self._completing is None:
             name = f"keep-{self._part.key.topic}"
-            self._completing = self._context.spawn(self._complete(), name)
+            self._completing = self._context.tasks.spawn(self._complete(), name)
 
     async def _complete(self) -> None:
         """Reads from the topic what is to be kept, until all that can be read is."""

@@ -182,13 +182,13 @@ class LetterSender:
         sink, topic = self._context.dead_letters, self._settings.dead_letter_topic
         if self._queue and not topic:
             self.problem = "errors.deadletterqueue.topic.name is empty"
-        if sink is None or not topic or self._again is not None or self._transaction is not None:
+        if not topic or self._again is not None or self._transaction is not None:
             return
         if self._settings.dead_letter_exactly_once:
             # What is under way without a transaction is waited for: a mark stands for all before.
             if self._queue and not self._under_way:
                 work = self._transact(sink, topic)
-                self._transaction = self._context.spawn(work, f"dead-letters-{topic}")
+                self._transaction = self._context.tasks.spawn(work, f"dead-letters-{topic}")
             return
         while self._queue and self._has_room(self._queue[0]):
             entry = self._queue.popleft()
@@ -297,7 +297,7 @@ class LetterSender:
             isinstance(error, UnknownTopicOrPartitionError)
             and self._settings.dead_letter_auto_create
         ):
-            self._context.spawn(self._make_topic(), "dead-letter-topic")
+            self._context.tasks.spawn(self._make_topic(), "dead-letter-topic")
         if self._again is None:
             loop = asyncio.get_running_loop()
             self._again = loop.call_later(self._delay_s, self.try_again)
@@ -390,10 +390,8 @@ class LetterSender:
                 self._arrived(entry)
 
     async def _make_topic(self) -> None:
-        sink = self._context.dead_letters
-        assert sink is not None, "it refused a letter"
         try:
-            await sink.ensure(self._settings.dead_letter_topic, create=True)
+            await self._context.dead_letters.ensure(self._settings.dead_letter_topic, create=True)
         except SharecoordError as error:
             self.problem = error.message
         else:

@@ -61,7 +61,7 @@ def _in_common(
         timestamp_ms=-1,
         members=history.members if history else (),
         first_failed_at_ms=history.first_failed_ms + clock.store_offset_ms if history else 0,
-        failed_at_ms=clock.to_store(clock.now_ms()),
+        failed_at_ms=clock.store_now_ms(),
         state_epoch=state_epoch,
         topic=settings.dead_letter_topic,
         exactly_once=settings.dead_letter_exactly_once,

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from sharecoord.core.partition.decisions import HeldRange, TakenBack
 from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.states import TakenBackReason
 from sharecoord.errors import SharecoordError
+from sharecoord.runtime.kernel.committer import CallbackEffect
 from sharecoord.runtime.member.channel import MemberChannel
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.claimed import ClaimedPartition
@@ -38,17 +40,27 @@ class Notices:
         for member_id, taken in _by_member(ranges).items():
             session = self._sessions.get(member_id)
             if session is not None and session.channel is not None:
-                effect = TakenBackEffect(self, session, taken)
-                self._part.context.committer.add(self._part, effect)
+                tell = partial(self._committed, session, session.channel, taken)
+                self._part.context.committer.add(self._part, CallbackEffect(tell))
+
+    def _committed(
+        self,
+        session: Session,
+        channel: MemberChannel,
+        taken: Sequence[TakenBack],
+        error: SharecoordError | None,
+    ) -> None:
+        if error is not None:
+            # Whether these locks ended is known when the state is loaded again.
+            self._believed += taken
+        elif channel is session.channel:
+            # A newer stream has heard it in the answer to its lock book.
+            session.hears(self._part.key, taken)
 
     def tell_lost(self, member_id: str, lost: Sequence[HeldRange]) -> None:
         """Has a member told which entries of its lock book are not its own."""
         why = TakenBackReason.STATE_CHANGED
         self.tell([TakenBack(member_id, *held, why) for held in lost])
-
-    def untold(self, ranges: Sequence[TakenBack]) -> None:
-        """A commit failed: whether these locks ended is known when the state is loaded again."""
-        self._believed += ranges
 
     def ends(self, partition: SharePartition, *, for_ever: bool) -> None:
         """The share-partition is not served any more, `for_ever` or until it is loaded again."""
@@ -67,31 +79,6 @@ class Notices:
             if session is not None:
                 why = TakenBackReason.DELETED
                 session.hears(self._part.key, [each._replace(reason=why) for each in taken])
-
-    def say(self, session: Session, ranges: Sequence[TakenBack]) -> None:
-        """Tells a member now."""
-        session.hears(self._part.key, ranges)
-
-
-class TakenBackEffect:
-    """Waits for the commit that takes ranges back."""
-
-    __slots__ = ("_channel", "_notices", "_ranges", "_session")
-
-    def __init__(self, notices: Notices, session: Session, ranges: Sequence[TakenBack]) -> None:
-        self._notices = notices
-        self._session = session
-        self._channel: MemberChannel | None = session.channel
-        self._ranges = ranges
-
-    def release(self) -> None:
-        """Durable. A newer stream has heard it in the answer to its lock book."""
-        if self._channel is self._session.channel:
-            self._notices.say(self._session, self._ranges)
-
-    def abort(self, error: SharecoordError) -> None:
-        """Perhaps it did not happen."""
-        self._notices.untold(self._ranges)
 
 
 def _by_member(ranges: Sequence[TakenBack]) -> dict[str, list[TakenBack]]:

@@ -99,7 +99,7 @@ class Parking:
         """
         if self._reading is None and self._is_wanted(partition, now_ms):
             name = f"delayed-{self._part.key.topic}"
-            self._reading = self._context.spawn(self._read(partition), name)
+            self._reading = self._context.tasks.spawn(self._read(partition), name)
         at_ms = partition.window.parked_from_ms - self._context.limits.parking.ahead_ms
         return [at_ms] if at_ms > now_ms else []
 

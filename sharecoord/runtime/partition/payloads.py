@@ -65,7 +65,7 @@ class Payloads:
         self._kept.bring(found.stored)
         if found.missing is not None and not self.rereading:
             self.rereading = True
-            part.context.spawn(self._reread(*found.missing), f"reread-{part.key.name}")
+            part.context.tasks.spawn(self._reread(*found.missing), f"reread-{part.key.name}")
         return found
 
     async def _reread(self, first: int, last: int) -> None:

@@ -30,7 +30,7 @@ def ranges_of(
     more lock duration (design 5, Time): what was used of it is taken from `granted_ms`, which is
     stored with the new deadline when the range changes. No row is rewritten.
     """
-    grace_until_ms = clock.to_store(clock.now_ms()) + lock_grace_ms
+    grace_until_ms = clock.store_now_ms() + lock_grace_ms
     # What ranges have in common is one object: millions of them are made of a few.
     known = {
         number: _state_of(InFlightRow(0, 0, *stored), clock, grace_until_ms)

@@ -82,7 +82,7 @@ class TopicLife:
         if not self._looking and self._loop.time() - self._known_s > SILENCE_S / 2:
             self._looking = True
             name = f"look-{self._part.key.topic}-{self._part.key.partition}"
-            self._context.spawn(self._look(), name)
+            self._context.tasks.spawn(self._look(), name)
 
     def confirm(self, use: Callable[[], None]) -> None:
         """Calls `use` once what was read until now is known to be of this life."""

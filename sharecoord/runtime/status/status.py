@@ -1,6 +1,7 @@
-"""What a running coordinator tells its watchers: read from other threads, written by the loop.
+"""The figures of a running coordinator for health and metrics.
 
-A snapshot is replaced as a whole, so a reader never sees half of one.
+The loop writes them once a second, other threads read them. A snapshot is replaced as a whole, so a
+reader never sees half of one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from sharecoord.core.lag import lag as lag_of
 from sharecoord.core.states import Ordering
 from sharecoord.ports import EventFigures
 from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.group.offsets_export import ExportFigures
 from sharecoord.runtime.kernel.supervisor import Supervisor
 from sharecoord.runtime.member.session import Hindrance
@@ -38,25 +40,50 @@ class PartitionFigures:
     window_ranges: int
     active: bool
     delivered: int = 0
-    """Records sent to members since the process started; `settled` by them likewise."""
+    """Records sent to members since the process started."""
     settled: int = 0
+    """Records that members settled since the process started."""
     memory_bytes: int = 0
     """Payloads, ranges and keys."""
     held_back: bool = False
-    """Nothing new is read because of `memory.limit`."""
+    """Whether nothing new is read because of `memory.limit`."""
     blocked: int = 0
     """Records that wait because their key is blocked."""
     dead_letters: int = 0
     """Records that went to the dead-letter topic since the process started."""
     payloads_not_kept: int = 0
-    """Records that came to wait without, though `share.retry.keep.payload` is on."""
+    """Records that wait without a stored payload, though `share.retry.keep.payload` is on."""
     dead_letters_waiting: int = 0
     dead_letters_failing: bool = False
-    """The topic does not take them at the moment."""
+    """Whether the dead-letter topic takes no letters at the moment."""
     refused: bool = False
-    """The store refuses its changes: it waits, and is tried again."""
+    """Whether the store refuses the changes: the share-partition waits, and is tried again."""
     paused: bool = False
-    """Nothing of it is handed out: it is paused, its topic or its group."""
+    """Whether the partition, its topic or its group is paused: nothing is handed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """One share group at the last tick."""
+
+    group: str
+    members: int = 0
+    members_paused: int = 0
+    fairness: float | None = None
+    """Jain's index of the last second; None when nothing was handed out."""
+    outbox_bytes: int | None = None
+    """Dead letters that wait; None in a group without dead letters."""
+    outbox_full: bool | None = None
+    """Whether so many dead letters wait that the group acquires nothing; None as above."""
+    kept_bytes: int | None = None
+    """Stored payloads of records that wait; None in a group without them."""
+    paused: bool = False
+    flood: bool | None = None
+    """Whether the flood breaker has paused the group; None in a group without a breaker."""
+    blocked_keys: int | None = None
+    """Number of blocked keys; None in a group that does not keep order by key."""
+    unused_settings: tuple[str, ...] = ()
+    """Names of stored settings that are not in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,40 +95,25 @@ class Snapshot:
     store_ok: bool
     kafka_ok: bool
     commits: int
-    members: dict[str, int]
+    groups: tuple[GroupFigures, ...]
     partitions: tuple[PartitionFigures, ...]
     cache_bytes: int
     memory: MemoryFigures | None = None
-    fairness: dict[str, float] = field(default_factory=dict)
-    """Jain's index of the last second, of the groups in which something was handed out."""
-    outboxes: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """Bytes of dead letters that wait, by group, and whether they stop it."""
-    kept_bytes: dict[str, int] = field(default_factory=dict)
-    """Stored payloads of records that wait, by group; only groups that have, or want them."""
-    groups_paused: dict[str, bool] = field(default_factory=dict)
-    floods: dict[str, bool] = field(default_factory=dict)
-    """Groups that their flood breaker has paused."""
-    unused_settings: tuple[tuple[str, str], ...] = ()
-    """(group, setting): stored values that are not in force."""
-    members_paused: dict[str, int] = field(default_factory=dict)
-    """By group, of those that are here."""
-    blocked_keys: dict[str, int] = field(default_factory=dict)
-    """Number of blocked keys, by group; only groups that keep order by key."""
     loops_down: dict[str, bool] = field(default_factory=dict)
     """By name: whether a loop that must never end has failed, and has not proven itself since."""
     loop_restarts: dict[str, int] = field(default_factory=dict)
     exports: tuple[ExportFigures, ...] = ()
     events: EventFigures | None = None
-    """None where there is no event log."""
+    """None when there is no event log."""
 
 
 class StatusBoard:
-    """The latest snapshot."""
+    """The latest snapshot, and what health probes conclude from it."""
 
     def __init__(self) -> None:
         self.latest: Snapshot | None = None
         self.dropped_lines: Callable[[], int] = lambda: 0
-        """Lines of the log that could not be written."""
+        """Counts lines of the log that could not be written."""
         self._loops: Supervisor | None = None
         self.short_of_files: Callable[[], str] = lambda: ""
         """Why members can not be served for want of files that may be open; "" = they can."""
@@ -135,63 +147,44 @@ class StatusBoard:
         return self.short_of_files()
 
     def update(self, coordinator: Coordinator) -> None:
-        """Called by the loop, once a second."""
-        loops = self._loops = coordinator.context.loops
-        groups = coordinator.groups.values()
-        sink = coordinator.context.events
+        """Takes a new snapshot; called by the loop once a second."""
+        context, loops = coordinator.context, coordinator.context.tasks
+        self._loops = loops
         self.latest = Snapshot(
             ticked_at_s=time.monotonic(),
             serving=not coordinator.draining,
             store_ok=coordinator.store_ok,
             kafka_ok=coordinator.kafka_ok,
-            commits=coordinator.context.committer.commits,
-            members={g.group_id: len(g.sessions) for g in groups},
+            commits=context.committer.commits,
+            groups=tuple(map(_group_figures, coordinator.groups.values())),
             partitions=tuple(_figures(coordinator)),
-            cache_bytes=coordinator.context.budget.used_bytes,
+            cache_bytes=context.budget.used_bytes,
             memory=coordinator.memory.figures,
-            fairness={
-                g.group_id: g.dispatcher.fairness
-                for g in groups
-                if g.dispatcher.fairness is not None
-            },
-            outboxes={
-                g.group_id: (
-                    g.budget.outbox_bytes,
-                    g.budget.outbox_bytes >= g.settings.outbox_max_bytes,
-                )
-                for g in groups
-                if g.settings.dead_letter_topic or g.budget.outbox_bytes
-            },
-            kept_bytes={
-                g.group_id: g.budget.kept_bytes
-                for g in groups
-                if g.settings.retry_keep_payload or g.budget.kept_bytes
-            },
-            groups_paused={g.group_id: g.pauses.group is not None for g in groups},
-            floods={
-                g.group_id: g.pauses.group is not None and g.pauses.group.by == FLOOD_BREAKER
-                for g in groups
-                if g.config.dlq_flood_ratio
-            },
-            unused_settings=tuple(
-                (g.group_id, name) for g in groups for name in {u.name for u in g.unused_settings}
-            ),
-            members_paused={
-                g.group_id: sum(
-                    Hindrance.PAUSED in session.hindrances for session in g.sessions.values()
-                )
-                for g in groups
-            },
-            blocked_keys={
-                g.group_id: len(g.settings.blocked_keys)
-                for g in groups
-                if g.settings.ordering is Ordering.KEY
-            },
             loops_down={name: name in loops.down for name in loops.restarts},
             loop_restarts=dict(loops.restarts),
             exports=coordinator.offsets_exporter.figures(),
-            events=None if sink is None else sink.figures,
+            events=None if context.events is None else context.events.figures,
         )
+
+
+def _group_figures(group: GroupActor) -> GroupFigures:
+    settings, budget, pause = group.settings, group.budget, group.pauses.group
+    has_letters = bool(settings.dead_letter_topic or budget.outbox_bytes)
+    has_kept = settings.retry_keep_payload or budget.kept_bytes
+    by_flood = pause is not None and pause.by == FLOOD_BREAKER
+    return GroupFigures(
+        group.group_id,
+        members=len(group.sessions),
+        members_paused=sum(Hindrance.PAUSED in s.hindrances for s in group.sessions.values()),
+        fairness=group.dispatcher.fairness,
+        outbox_bytes=budget.outbox_bytes if has_letters else None,
+        outbox_full=budget.outbox_bytes >= settings.outbox_max_bytes if has_letters else None,
+        kept_bytes=budget.kept_bytes if has_kept else None,
+        paused=pause is not None,
+        flood=by_flood if group.config.dlq_flood_ratio else None,
+        blocked_keys=len(settings.blocked_keys) if settings.ordering is Ordering.KEY else None,
+        unused_settings=tuple({unused.name for unused in group.unused_settings}),
+    )
 
 
 def _figures(coordinator: Coordinator) -> list[PartitionFigures]:

@@ -33,7 +33,7 @@ SETTINGS = {
 
 def watch(coordinator: Coordinator) -> None:
     floods = FloodWatch(coordinator, Admin(coordinator, INFO))
-    coordinator.context.spawn(floods.run(), "floods")
+    coordinator.context.tasks.spawn(floods.run(), "floods")
 
 
 async def breaker(bench: Bench, **more: str) -> None:

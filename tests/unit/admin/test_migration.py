@@ -181,9 +181,3 @@ async def test_an_export_is_refused_where_it_would_lose_its_way(
     with pytest.raises(GroupNotEmptyError, match="'g' has 1 member; stop them first"):
         await bench.admin.export_offsets(ExportCommand("g", "new"))
     assert await bench.admin.export_offsets(ExportCommand("g", "new", force=True))
-
-
-@virtual
-async def test_a_coordinator_without_a_way_to_consumer_groups_says_so(bench: Bench) -> None:
-    with pytest.raises(KafkaUnavailableError, match="no way to consumer groups"):
-        await bench.admin.import_offsets(came())

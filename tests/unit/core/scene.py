@@ -7,7 +7,6 @@ from typing import Any
 
 from sharecoord.core.changes import PartitionHead
 from sharecoord.core.partition.acquire import Run
-from sharecoord.core.partition.invariants import check_decision, check_partition
 from sharecoord.core.partition.share_partition import (
     AcknowledgedRange,
     AcquiredRange,
@@ -19,6 +18,8 @@ from sharecoord.core.partition.share_partition import (
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType, AcquireMode, ForceAction, RecordState
 from sharecoord.core.window.window import Keys, RangeState
+from sharecoord.testing.invariants import check_partition
+from tests.invariants import check_decision
 from tests.support import columns_of
 
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE

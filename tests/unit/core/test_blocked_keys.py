@@ -7,10 +7,10 @@ import pytest
 from sharecoord.core import limits
 from sharecoord.core.changes import GroupRow
 from sharecoord.core.order.blocked_keys import hash_of, merged
-from sharecoord.core.partition.invariants import check_chains
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.states import Ordering
 from sharecoord.errors import LimitExceededError
+from tests.invariants import check_chains
 from tests.unit.core.scene import ACCEPT, ACQUIRED, AVAILABLE, RELEASE, Scene
 
 A, B, NONE = 11, 22, 0

@@ -9,7 +9,6 @@ import pytest
 from sharecoord.config.group import Ordering as ConfiguredOrdering
 from sharecoord.core import limits
 from sharecoord.core.partition.acquire import Run
-from sharecoord.core.partition.invariants import check_chains
 from sharecoord.core.partition.share_partition import (
     AcknowledgedRange,
     HeldRange,
@@ -18,6 +17,7 @@ from sharecoord.core.partition.share_partition import (
 )
 from sharecoord.core.states import AcknowledgeOutcome, AcquireMode, ForceAction, Ordering
 from sharecoord.core.window.window import Keys, RangeState
+from tests.invariants import check_chains
 from tests.unit.core.scene import (
     ACCEPT,
     ACQUIRED,

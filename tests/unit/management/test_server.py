@@ -15,7 +15,12 @@ from sharecoord.management.server import ManagementServer
 from sharecoord.ports import EventFigures
 from sharecoord.runtime.group.offsets_export import ExportFigures
 from sharecoord.runtime.memory.use import MemoryFigures, MemoryLevel
-from sharecoord.runtime.status.status import PartitionFigures, Snapshot, StatusBoard
+from sharecoord.runtime.status.status import (
+    GroupFigures,
+    PartitionFigures,
+    Snapshot,
+    StatusBoard,
+)
 
 
 def get(port: int, path: str, address: str = "127.0.0.1") -> tuple[int, str]:
@@ -32,7 +37,21 @@ SNAPSHOT = Snapshot(
     store_ok=False,
     kafka_ok=True,
     commits=7,
-    members={"g": 2},
+    groups=(
+        GroupFigures(
+            "g",
+            members=2,
+            members_paused=3,
+            fairness=0.5,
+            outbox_bytes=700,
+            outbox_full=True,
+            kept_bytes=90,
+            paused=True,
+            flood=True,
+            blocked_keys=4,
+            unused_settings=("share.ordering",),
+        ),
+    ),
     partitions=(
         PartitionFigures(
             group="g",
@@ -57,18 +76,10 @@ SNAPSHOT = Snapshot(
         ),
     ),
     cache_bytes=0,
-    fairness={"g": 0.5},
-    blocked_keys={"g": 4},
     exports=(
         ExportFigures("g", "sharecoord.g", ""),
         ExportFigures("h", "taken", "GROUP_NOT_EMPTY"),
     ),
-    outboxes={"g": (700, True)},
-    kept_bytes={"g": 90},
-    groups_paused={"g": True},
-    members_paused={"g": 3},
-    floods={"g": True},
-    unused_settings=(("g", "share.ordering"),),
     loops_down={"idle": True, "lease": False},
     loop_restarts={"idle": 3, "lease": 0},
     events=EventFigures(9, 2, 100),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sharecoord.core.partition.decisions import Decision
-from sharecoord.core.partition.invariants import check_decision
 from sharecoord.core.partition.share_partition import SharePartition
+from tests.invariants import check_decision
 
 
 @pytest.fixture(autouse=True)

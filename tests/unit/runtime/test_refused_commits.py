@@ -11,7 +11,7 @@ from sharecoord.core.changes import CommitBatch, CommitResult
 from sharecoord.core.letters.dead_letters import PAYLOAD_HEADER
 from sharecoord.errors import InternalError, StoreFencedError
 from sharecoord.runtime.admin.admin import Admin
-from sharecoord.runtime.partition.load import FIRST_S, GOOD_S, MAX_S, Refusals
+from sharecoord.runtime.partition.load import FIRST_S, GOOD_S, MAX_S, Load
 from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.testing.harness import World, running
 from sharecoord.testing.ledger import Ledger
@@ -35,7 +35,7 @@ MOST_BYTES = 1_000
 
 
 def test_waits_grow_to_a_bound_and_begin_anew_after_a_good_time() -> None:
-    refusals, refused = Refusals(), InternalError("a row that no database takes")
+    refusals, refused = Load(), InternalError("a row that no database takes")
     assert refusals.wait_s(StoreFencedError("another came first"), 0.0) == 0.0
     now_s, waits = 0.0, []
     for _ in range(12):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 import structlog
@@ -16,6 +15,7 @@ from sharecoord.runtime.coordinator import LOG_START_INTERVAL_S
 from sharecoord.runtime.fleet.gateway import Gateway
 from sharecoord.runtime.group import log_changes
 from sharecoord.runtime.group.idle import IdleWatch
+from sharecoord.runtime.group.offsets_export import OffsetsExporter
 from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.runtime.kernel.supervisor import PROVEN_S, RESTART_MAX_S, RESTART_S, Supervisor
 from sharecoord.runtime.letters.orphans import OrphanWatch
@@ -25,10 +25,6 @@ from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.harness import running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import now_s, world_with
-
-
-def spawn(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    return asyncio.create_task(work, name=name)
 
 
 class Loop:
@@ -53,7 +49,7 @@ class Loop:
 async def test_a_loop_that_ends_begins_again_and_is_down_until_proven(
     error: Exception | None,
 ) -> None:
-    supervisor = Supervisor(spawn)
+    supervisor = Supervisor(list[SharecoordError]().append)
     loop = Loop(error, times=3)
     with structlog.testing.capture_logs() as lines:
         task = supervisor.keep("idle", loop.run)
@@ -72,7 +68,7 @@ async def test_a_loop_that_ends_begins_again_and_is_down_until_proven(
 
 @virtual
 async def test_waits_are_bounded_and_begin_anew_after_a_good_time() -> None:
-    supervisor = Supervisor(spawn)
+    supervisor = Supervisor(list[SharecoordError]().append)
     begun_s: list[float] = []
 
     async def fails() -> None:
@@ -93,7 +89,7 @@ async def test_waits_are_bounded_and_begin_anew_after_a_good_time() -> None:
 
 @virtual
 async def test_a_cancelled_loop_ends_and_one_whose_answer_was_cancelled_does_not() -> None:
-    supervisor = Supervisor(spawn)
+    supervisor = Supervisor(list[SharecoordError]().append)
     loop = Loop(asyncio.CancelledError(), times=1)
     task = supervisor.keep("topics", loop.run)
     await asyncio.sleep(1)
@@ -107,7 +103,7 @@ async def test_a_cancelled_loop_ends_and_one_whose_answer_was_cancelled_does_not
 @pytest.mark.parametrize("error", [StoreFatalError("disk"), StoreInUseError("taken")])
 @virtual
 async def test_what_ends_the_process_is_not_held_up(error: SharecoordError) -> None:
-    supervisor = Supervisor(spawn)
+    supervisor = Supervisor(list[SharecoordError]().append)
     task = supervisor.keep("lease", Loop(error, times=1).run)
     await asyncio.wait([task])
     assert task.exception() is error
@@ -120,6 +116,7 @@ WORK_OF = {
     "lease": (MemoryStore, "renew_lease"),
     "log-starts": (log_changes, "follow_log_starts"),
     "memory": (MemoryWatch, "_look_safely"),
+    "offsets-export": (OffsetsExporter, "_follow_settings"),
     "outboxes": (OrphanWatch, "look"),
     "topics": (coordinator_module, "_wanted"),
 }
@@ -153,7 +150,7 @@ async def test_a_coordinator_is_not_ready_while_one_of_its_loops_is_down(name: s
         if name != "lease":
             assert name in board.not_ready
     await asyncio.sleep(RESTART_MAX_S + PROVEN_S)
-    assert not coordinator.context.loops.down
+    assert not coordinator.context.tasks.down
     board.update(coordinator)
     assert board.not_ready == ""
     await coordinator.close()
@@ -167,7 +164,7 @@ async def test_readiness_needs_no_new_snapshot_to_see_a_loop_go_down() -> None:
         board.update(coordinator)
         assert board.ready
         with structlog.testing.capture_logs():
-            coordinator.context.loops.keep("status", Loop(ValueError("unforeseen"), times=99).run)
+            coordinator.context.tasks.keep("status", Loop(ValueError("unforeseen"), times=99).run)
             await asyncio.sleep(1)
         assert "status" in board.not_ready
 

@@ -38,7 +38,7 @@ def unused(coordinator: Coordinator) -> tuple[tuple[str, str], ...]:
     board = StatusBoard()
     board.update(coordinator)
     assert board.latest is not None
-    return board.latest.unused_settings
+    return tuple((g.group, name) for g in board.latest.groups for name in g.unused_settings)
 
 
 @virtual

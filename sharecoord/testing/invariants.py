@@ -1,6 +1,6 @@
-"""What holds in every state of a share-partition, checked by a recount (design 4).
+"""The invariants of a share-partition in memory, checked by a recount (design 4).
 
-For tests, the simulator and debug mode: a check costs O(ranges in the window).
+A check costs O(ranges in the window).
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from sharecoord.core.order.key_order import NO_KEY, KeyOrder
-from sharecoord.core.partition.decisions import Decision
 from sharecoord.core.partition.share_partition import SharePartition
-from sharecoord.core.states import LEGAL_MOVES, RecordState
-from sharecoord.core.window.window import RangeState, Window
+from sharecoord.core.states import RecordState
+from sharecoord.core.window.window import Window
 from sharecoord.errors import InternalError
 
 _STORED = (
@@ -37,77 +36,20 @@ def check_partition(partition: SharePartition) -> None:
         _check_order(window, partition.order)
 
 
-def check_chains(partition: SharePartition) -> None:
-    """Checks the order of a group that has kept order since its window was empty.
-
-    Raises:
-        InternalError: Two members hold records of one key, or a record is held while an earlier
-            one of its key waits.
-    """
-    order = partition.order
-    for key, queue in order.queues.items() if order is not None else ():
-        _require(len(queue.holders) <= 1, f"key {key} is held by {sorted(queue.holders)}")
-        if queue.waiting and queue.held:
-            ahead = queue.held[-1] < queue.waiting[0]
-            _require(ahead, f"{queue.held[-1]} is held while {queue.waiting[0]} of its key waits")
-
-
-def check_decision(partition: SharePartition, decision: Decision) -> None:
-    """Checks what a decision would do to the present state, before it is applied.
-
-    Raises:
-        InternalError: An edit is out of order or not a legal move, a delivery count goes down
-            without being handed back, a record is handed out at its limit or under a used token.
-    """
-    previous_last = -1
-    seen_tokens: set[int] = set()
-    for first, last, value in decision.edits:
-        _require(previous_last < first <= last, f"edit [{first}, {last}] is out of order")
-        previous_last = last
-        found = partition.window.ranges.get(first)
-        if found is None:
-            _require(first >= partition.window.end_offset, f"edit at finished offset {first}")
-            old = RangeState(RecordState.AVAILABLE)
-        else:
-            _require(last <= found[1], f"edit [{first}, {last}] crosses a range")
-            old = found[2]
-        state = RecordState.ACKNOWLEDGED if value is None else value.state
-        legal = state in LEGAL_MOVES[old.state]
-        _require(legal, f"{first}: illegal move {old.state.name} -> {state.name}")
-        if value is not None:
-            _check_move(partition, first, old, value, seen_tokens)
-
-
-def _check_move(
-    partition: SharePartition, first: int, old: RangeState, new: RangeState, tokens: set[int]
-) -> None:
-    _require(new.hand_outs >= old.hand_outs, f"{first}: the hand-outs went down")
-    handed_back = old.state is RecordState.ACQUIRED and new.state is not RecordState.ACQUIRED
-    lowest = old.delivery_count - 1 if handed_back else old.delivery_count
-    _require(new.delivery_count >= lowest, f"{first}: the delivery count went down")
-    if new.state is RecordState.ACQUIRED and old.state is RecordState.AVAILABLE:
-        limit = partition.settings.delivery_limit
-        _require(old.delivery_count < limit, f"{first}: handed out at its limit of {limit}")
-        token = new.lock_token
-        fresh = token >> 32 == partition.owner_epoch and token not in partition.window.grants
-        _require(fresh and token not in tokens, f"{first}: lock token {token} was used before")
-        tokens.add(token)
-
-
 def _check_shape(window: Window) -> None:
     position = window.start_offset
     for first, last, value in window.ranges:
-        _require(position <= first <= last, f"range [{first}, {last}] is out of order")
-        _require(value.state in _STORED, f"range at {first} is {value.state.name}")
-        _require(value.delivery_count >= 0, f"range at {first} has a negative delivery count")
-        _require(not [*window.parked.spans(first, last)], f"range at {first} is parked too")
+        require(position <= first <= last, f"range [{first}, {last}] is out of order")
+        require(value.state in _STORED, f"range at {first} is {value.state.name}")
+        require(value.delivery_count >= 0, f"range at {first} has a negative delivery count")
+        require(not [*window.parked.spans(first, last)], f"range at {first} is parked too")
         position = last + 1
-    _require(position <= window.end_offset, f"a range ends beyond {window.end_offset}")
+    require(position <= window.end_offset, f"a range ends beyond {window.end_offset}")
     front, parked = window.ranges.front(), window.parked.lowest
     start = min(window.end_offset if n is None else n for n in (front and front[0], parked))
-    _require(window.start_offset == start, f"the start is {window.start_offset}, not {start}")
+    require(window.start_offset == start, f"the start is {window.start_offset}, not {start}")
     if front is not None and front[0] == start:
-        _require(front[2].state is not RecordState.ARCHIVED, "the start offset is finished")
+        require(front[2].state is not RecordState.ARCHIVED, "the start offset is finished")
 
 
 def _check_counts(window: Window) -> None:
@@ -119,7 +61,7 @@ def _check_counts(window: Window) -> None:
         counts[name] += last - first + 1
     for name in ("acquired", "due", "delayed", "archiving", "archived"):
         kept = getattr(window, name)
-        _require(kept == counts[name], f"{name} is {kept}, a recount gives {counts[name]}")
+        require(kept == counts[name], f"{name} is {kept}, a recount gives {counts[name]}")
 
 
 def _check_grants(window: Window) -> None:
@@ -128,9 +70,9 @@ def _check_grants(window: Window) -> None:
     for first, last, value in window.ranges:
         if value.state is not RecordState.ACQUIRED:
             whole = not value.member_id and not value.deadline_ms and not value.granted_ms
-            _require(whole, f"range at {first} is {value.state.name} and has a lock")
+            require(whole, f"range at {first} is {value.state.name} and has a lock")
             continue
-        _require(bool(value.member_id) and value.lock_token > 0, f"no lock on range at {first}")
+        require(bool(value.member_id) and value.lock_token > 0, f"no lock on range at {first}")
         held[str(value.member_id)] += last - first + 1
         remaining[value.lock_token] += last - first + 1
         grant = window.grants.get(value.lock_token)
@@ -140,13 +82,13 @@ def _check_grants(window: Window) -> None:
             and grant.first <= first
             and last <= grant.last
         )
-        _require(covered, f"the grant of the range at {first} does not cover it")
-    _require(window.held == held, f"held is {window.held}, a recount gives {dict(held)}")
+        require(covered, f"the grant of the range at {first} does not cover it")
+    require(window.held == held, f"held is {window.held}, a recount gives {dict(held)}")
     kept = {token: grant.remaining for token, grant in window.grants.items()}
-    _require(kept == remaining, f"grants are {kept}, a recount gives {dict(remaining)}")
+    require(kept == remaining, f"grants are {kept}, a recount gives {dict(remaining)}")
     by_member = {(g.member_id, token) for token, g in window.grants.items()}
     listed = {(m, token) for m, tokens in window.grants_of.items() for token in tokens}
-    _require(by_member == listed, "grants_of and grants differ")
+    require(by_member == listed, "grants_of and grants differ")
 
 
 def _check_indexes(window: Window) -> None:
@@ -170,7 +112,7 @@ def _check_indexes(window: Window) -> None:
             known = (value.available_at_ms, first) in delayed
         else:
             known = value.state is not RecordState.AVAILABLE or first in due
-        _require(known, f"no index knows the {value.state.name} range at {first}")
+        require(known, f"no index knows the {value.state.name} range at {first}")
 
 
 def _check_order(window: Window, order: KeyOrder) -> None:
@@ -204,16 +146,17 @@ def _check_order(window: Window, order: KeyOrder) -> None:
         if not held.get(key) and w[0] in due and key not in order.blocked_keys
     )
     ready += bool(unknown) and unknown[0] in due
-    _require(order.unknown == unknown, "the order's unknown keys are not the window's")
-    _require({*order.queues} == {*waiting, *held}, "the order's keys are not the window's")
+    require(order.unknown == unknown, "the order's unknown keys are not the window's")
+    require({*order.queues} == {*waiting, *held}, "the order's keys are not the window's")
     for key, queue in order.queues.items():
         same = [*queue.waiting] == waiting.get(key, []) and [*queue.held] == held.get(key, [])
-        _require(same and queue.holders == holders.get(key, {}), f"the queue of key {key} is wrong")
-    _require(order.ready == ready, f"ready is {order.ready}, a recount gives {ready}")
+        require(same and queue.holders == holders.get(key, {}), f"the queue of key {key} is wrong")
+    require(order.ready == ready, f"ready is {order.ready}, a recount gives {ready}")
     counted = order.blocked_records
-    _require(counted == blocked, f"{counted} records are blocked, a recount gives {blocked}")
+    require(counted == blocked, f"{counted} records are blocked, a recount gives {blocked}")
 
 
-def _require(holds: bool, message: str) -> None:  # noqa: FBT001
+def require(holds: bool, message: str) -> None:  # noqa: FBT001 - as `assert`
+    """Raises InternalError when something does not hold."""
     if not holds:
         raise InternalError(f"an invariant of the window does not hold: {message}")
