@@ -86,12 +86,8 @@ def test_kill_frees_the_store_at_once(tmp_path: Path) -> None:
         opened(path).close()
 
 
-def check_state(path: Path, *, least: int, most: int) -> int:
+def check_state(store: Store, *, least: int, most: int) -> int:
     """Every partition is exactly as one commit left it; returns that commit's number."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-    store = opened(path)
     rows = store.list_partitions("group")
     assert len(rows) == PARTITIONS
     numbers = {row.head.change_sequence for row in rows if row.head is not None}
@@ -100,7 +96,7 @@ def check_state(path: Path, *, least: int, most: int) -> int:
     assert least <= number <= most
     for row in rows:
         loaded = claim_partition(store, row.partition_id, incarnation=9, previous_incarnation=None)
-        assert loaded is not None
+        assert loaded is not None, "the lease of who was killed is void"
         base = number * 100
         wanted = tuple(row_of(base + index, base + index) for index in range(ROWS))
         assert loaded.in_flight == wanted
@@ -110,21 +106,39 @@ def check_state(path: Path, *, least: int, most: int) -> int:
     return number
 
 
-def test_kill_in_a_storm_of_commits(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    number = 0
-    for cycle in range(KILL_CYCLES):
-        with process("storm", path) as child:
-            # Another moment in each cycle, from the first commit to beyond a checkpoint.
-            said = [int(line_of(child)) for _ in range(1 + cycle * cycle * 37)]
+def kill_in_a_storm(place: Path | str, *, cycles: int, longest: int) -> Iterator[int]:
+    """Kills a process that commits, again and again.
+
+    Args:
+        place: The file or the URL of its store.
+        cycles: How often.
+        longest: How many commits there are before the kill in the second cycle; later ones have
+            more, by the square of their number.
+
+    Yields:
+        The number of the last commit that has returned, of each cycle.
+    """
+    for cycle in range(cycles):
+        with process("storm", place) as child:
+            said = [int(line_of(child)) for _ in range(1 + cycle * cycle * longest)]
             os.kill(child.pid, signal.SIGKILL)
             assert child.stdout is not None
             rest = child.stdout.read().split("\n")
             child.wait()
-        confirmed = [*said, *(int(line) for line in rest[:-1])][-1]
+        yield [*said, *(int(line) for line in rest[:-1])][-1]
+
+
+def test_kill_in_a_storm_of_commits(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    number = 0
+    # From the first commit to beyond a checkpoint of SQLite.
+    for confirmed in kill_in_a_storm(path, cycles=KILL_CYCLES, longest=37):
         assert confirmed > number
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
         # What returned is there; the commit under way may be.
-        number = check_state(path, least=confirmed, most=confirmed + 1)
+        number = check_state(opened(path), least=confirmed, most=confirmed + 1)
 
 
 def test_a_failing_write_ends_the_store_and_keeps_what_was_committed(tmp_path: Path) -> None:

@@ -84,19 +84,27 @@ async def serving(coordinator: Coordinator, address: str) -> AsyncIterator[PeerS
 
 
 @contextlib.asynccontextmanager
-async def linked(tmp_path: Path, owner: str = "owner") -> AsyncIterator[tuple[Listener, str]]:
-    """An owner that serves topic `orders`, and a gateway that follows it."""
-    world = world_with(6)
-    coordinator = world.build("owner", fleet=True)
+async def pair(
+    channel: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel,
+) -> AsyncIterator[tuple[Coordinator, Listener, GrpcPeerNetwork]]:
+    """An owner of topic `orders`, which nobody serves yet, and the network of a gateway."""
+    coordinator = world_with(6).build("owner", fleet=True)
     await coordinator.start()
-    address = f"unix:{tmp_path}/peer"
     listener = Listener()
-    network = GrpcPeerNetwork("gateway", "1.0", listener, grpc.aio.insecure_channel)
-    async with asyncio.timeout(DEADLINE_S), serving(coordinator, address):
-        network.follow({owner: address})
-        yield listener, address
+    network = GrpcPeerNetwork("gateway", "1.0", listener, channel)
+    async with asyncio.timeout(DEADLINE_S):
+        yield coordinator, listener, network
         await network.close()
     await coordinator.close()
+
+
+@contextlib.asynccontextmanager
+async def linked(tmp_path: Path, owner: str = "owner") -> AsyncIterator[tuple[Listener, str]]:
+    """An owner that serves topic `orders`, and a gateway that follows it."""
+    address = f"unix:{tmp_path}/peer"
+    async with pair() as (coordinator, listener, network), serving(coordinator, address):
+        network.follow({owner: address})
+        yield listener, address
 
 
 def up(handle: int, epoch: int = 1) -> MemberUp:
@@ -151,36 +159,22 @@ async def test_a_settlement_of_what_is_not_there_is_answered(tmp_path: Path) -> 
 
 
 async def test_a_link_that_breaks_is_made_again(tmp_path: Path) -> None:
-    world = world_with(1)
-    coordinator = world.build("owner", fleet=True)
-    await coordinator.start()
     address = f"unix:{tmp_path}/peer"
-    listener = Listener()
-    network = GrpcPeerNetwork("gateway", "1.0", listener, grpc.aio.insecure_channel)
-    async with asyncio.timeout(DEADLINE_S):
+    async with pair() as (coordinator, listener, network):
         network.follow({"owner": address})
         for _ in range(2):
             async with serving(coordinator, address):
                 await listener.ways.get()
             assert await listener.gone.get() == "owner"
-        await network.close()
-    await coordinator.close()
 
 
 async def test_who_is_not_followed_any_more_has_no_link(tmp_path: Path) -> None:
-    world = world_with(1)
-    coordinator = world.build("owner", fleet=True)
-    await coordinator.start()
     address = f"unix:{tmp_path}/peer"
-    listener = Listener()
-    network = GrpcPeerNetwork("gateway", "1.0", listener, grpc.aio.insecure_channel)
-    async with asyncio.timeout(DEADLINE_S), serving(coordinator, address):
+    async with pair() as (coordinator, listener, network), serving(coordinator, address):
         network.follow({"owner": address})
         await listener.ways.get()
         network.follow({})
         assert await listener.gone.get() == "owner"
-        await network.close()
-    await coordinator.close()
 
 
 async def greeted(address: str, hello: peer.GatewayMessage) -> peer.OwnerMessage:
@@ -218,20 +212,14 @@ async def test_a_link_begins_with_hello(tmp_path: Path) -> None:
 
 async def test_who_goes_down_ends_its_links_at_once(tmp_path: Path) -> None:
     """The server itself would wait for its whole grace: links have no end of their own."""
-    world = world_with(6)
-    coordinator = world.build("owner", fleet=True)
-    await coordinator.start()
     address = f"unix:{tmp_path}/peer"
-    listener = Listener()
-    network = GrpcPeerNetwork("gateway", "1.0", listener, grpc.aio.insecure_channel)
-    async with asyncio.timeout(DEADLINE_S), serving(coordinator, address) as peers:
+    async with pair() as (coordinator, listener, network), serving(coordinator, address) as peers:
         network.follow({"owner": address})
         await listener.ways.get()
         await peers.stop()
         assert await listener.gone.get() == "owner"
         await network.close()
         assert listener.ways.empty(), "no new link"
-    await coordinator.close()
 
 
 async def test_an_http_proxy_of_the_environment_is_for_other_programs(
@@ -240,14 +228,11 @@ async def test_an_http_proxy_of_the_environment_is_for_other_programs(
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
-    coordinator = world_with(6).build("owner", fleet=True)
-    await coordinator.start()
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
-    listener = Listener()
-    network = GrpcPeerNetwork("gateway", "1.0", listener, channel_maker(TlsConfig()))
-    async with asyncio.timeout(DEADLINE_S), serving(coordinator, address):
+    async with (
+        pair(channel_maker(TlsConfig())) as (coordinator, listener, network),
+        serving(coordinator, address),
+    ):
         network.follow({"owner": address})
         await listener.ways.get()
-        await network.close()
-    await coordinator.close()

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import threading
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,21 +64,6 @@ from tests.unit.store.backups import (
     swap,
     with_lines,
 )
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SqliteWorld]:
-    made = SqliteWorld(tmp_path / "s.db")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def backup(world: SqliteWorld, tmp_path: Path) -> Path:
-    """The backup of a filled store."""
-    filled(world)
-    return backup_of(world.path, tmp_path / "b.gz")
-
 
 # -- the same state -------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from tests.contract.store_worlds import (
 from tests.unit.store.backups import (
     Lines,
     access_of,
-    backup_of,
-    filled,
     header_with,
     refused,
     restored_state,
@@ -29,20 +27,6 @@ from tests.unit.store.backups import (
     swap,
     with_lines,
 )
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SqliteWorld]:
-    made = SqliteWorld(tmp_path / "s.db")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def backup(world: SqliteWorld, tmp_path: Path) -> Path:
-    """The backup of a filled store."""
-    filled(world)
-    return backup_of(world.path, tmp_path / "b.gz")
 
 
 def test_a_file_that_is_no_backup(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,13 +40,6 @@ from tests.contract.test_store_schema import scripts_with
 from tests.unit.store.backups import access_of
 
 RESET = "sharecoord groups --reset-offsets --group group --topic orders:0 --to-offset 0 --execute"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SqliteWorld]:
-    made = SqliteWorld(tmp_path / "s.db")
-    yield made
-    made.close()
 
 
 def sound(world: SqliteWorld) -> tuple[AnyStore, LoadedPartition]:
