@@ -1,4 +1,4 @@
-"""Deliveries and how they ended, added up: small enough to be looked at again and again."""
+"""Deliveries and how they ended, added up into a histogram: small enough for several looks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics import measures
+from sharecoord.analytics.measures import sum_or_zero
 from sharecoord.eventlog.rollups import (
     ACCEPTED,
+    ATTEMPTS,
     BESIDE,
     FAILED,
     GRANTED,
@@ -24,7 +26,7 @@ GIVEN_UP: Final = ("archiving", "archived")
 
 
 def attempts(events: DataFrame) -> DataFrame:
-    """What became of deliveries, as a histogram.
+    """A histogram of deliveries and how they ended: the rollup table `ATTEMPTS`.
 
     Columns: group_id, topic, member_id, client_id, event (null: samples of members), state,
     delivery_count, lock_ms (of `GRANTED`), held_ms (of what ended an attempt; three significant
@@ -39,35 +41,32 @@ def attempts(events: DataFrame) -> DataFrame:
     near = F.col("lock_left_ms") < (F.col("held_ms") + F.col("lock_left_ms")) * NEAR_MISS
     left_ms = measures.significant(F.greatest(F.col("lock_left_ms"), F.lit(0)), LEFT_DIGITS)
     works = F.col("work_us").isNotNull()
+    keys = {
+        "state": F.when(~is_granted, F.col("state")),
+        "delivery_count": F.when(~is_granted, F.col("delivery_count")),
+        "lock_ms": F.when(is_granted, F.col("lock_ms")),
+        "held_ms": F.when(ends, measures.significant(F.col("held_ms"), HELD_DIGITS)),
+        "left_ms": F.when(ends & near, left_ms),
+    }
     return (
         events.where(F.col("event").isin(ACCEPTED, *FAILED, *BESIDE, *GRANTED) | holds)
-        .groupBy(
-            *("group_id", "topic", "member_id", "client_id", "event"),
-            F.when(~is_granted, F.col("state")).alias("state"),
-            F.when(~is_granted, F.col("delivery_count")).alias("delivery_count"),
-            F.when(is_granted, F.col("lock_ms")).alias("lock_ms"),
-            F.when(ends, measures.significant(F.col("held_ms"), HELD_DIGITS)).alias("held_ms"),
-            F.when(ends & near, left_ms).alias("left_ms"),
-        )
+        .groupBy(*(keys[name].alias(name) if name in keys else name for name in ATTEMPTS.keys))
         .agg(
             F.count(F.lit(1)).alias("ranges"),
-            F.coalesce(F.sum("records"), F.lit(0)).alias("records"),
-            F.coalesce(F.sum("work_us"), F.lit(0)).alias("work_us"),
-            F.coalesce(F.sum(F.when(works, F.col("records"))), F.lit(0)).alias("worked"),
+            sum_or_zero("records").alias("records"),
+            sum_or_zero("work_us").alias("work_us"),
+            sum_or_zero(F.when(works, F.col("records"))).alias("worked"),
             F.sum(F.when(holds, 1).otherwise(0)).alias("samples"),
-            F.coalesce(F.sum(F.when(holds, F.col("held"))), F.lit(0)).alias("holding"),
+            sum_or_zero(F.when(holds, F.col("held"))).alias("holding"),
         )
     )
 
 
-def with_member(counted: DataFrame) -> DataFrame:
-    """Adds what is known of the member of each row: `lock` and `at_a_time`.
+def with_member(attempt_rows: DataFrame) -> DataFrame:
+    """Adds figures of the member of each row to rows of `attempts`: `lock` and `at_a_time`.
 
     `lock` is its longest lock in ms (null: none is known), `at_a_time` how many records it held at
     a time: the mean of its samples, without samples of the ranges that it was handed; at least 1.
-
-    Args:
-        counted: From `attempts`.
     """
     member = Window.partitionBy("group_id", "member_id")
     acquired = F.col("event") == RangeEvent.ACQUIRED.value
@@ -76,16 +75,16 @@ def with_member(counted: DataFrame) -> DataFrame:
         F.sum(F.when(acquired, F.col("records"))).over(member),
         F.sum(F.when(acquired, F.col("ranges"))).over(member),
     )
-    return counted.where(F.col("member_id").isNotNull()).select(
-        *counted.columns,
+    return attempt_rows.where(F.col("member_id").isNotNull()).select(
+        *attempt_rows.columns,
         F.max("lock_ms").over(member).alias("lock"),
         F.greatest(F.coalesce(sampled, handed), F.lit(1.0)).alias("at_a_time"),
     )
 
 
-def of_event(name: str, value: str = "records") -> Column:
-    """Aggregate over attempts: records (or ranges) of one event."""
-    return F.coalesce(F.sum(F.when(F.col("event") == name, F.col(value))), F.lit(0))
+def of_event(name: str) -> Column:
+    """Aggregate over attempts: records of one event."""
+    return sum_or_zero(F.when(F.col("event") == name, F.col("records")))
 
 
 def work_ms() -> Column:

@@ -1,4 +1,8 @@
-"""How complete an event log is, by the numbers of the changes in it."""
+"""The census of an event log: how complete it is, by the numbers of the changes in it.
+
+events ── change_bits ─┬───────────────────────── census_of_bits
+                       └─ place_rows, run_rows ── census_of_runs    (the same, with rollups)
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics import measures
+from sharecoord.analytics.measures import greatest, sum_or_zero, sums
 from sharecoord.eventlog.rollups import PLACES, RUNS, WINDOW_MS
 from sharecoord.eventlog.schema import EventKind, GroupEvent
 
@@ -21,7 +26,8 @@ PLACE = ["group_id", "topic", "topic_id", "partition"]
 FILE: Final = "_file"
 """Column of a log's rows and rollups: a number that stands for their file; not of a topic."""
 LIFE: Final = "_life"
-"""Column of a log's rows: how often what they are of had been deleted before; only where it was."""
+"""Column of a log's rows: how often their share-partition had been deleted before; only in logs in
+which one was."""
 _SAME: Final = (
     *PLACE,
     *("change_sequence", "event", "first_offset", "last_offset", "member_id", "time"),
@@ -35,18 +41,19 @@ def deletions(events: DataFrame) -> list[tuple[str, str | None, int]]:
     Returns:
         Group, topic (None: all of them), microseconds since the epoch.
     """
-    found = events.where(
-        (F.col("kind") == EventKind.GROUP.value) & (F.col("event") == GroupEvent.DELETED.value)
-    ).select("group_id", "topic", F.unix_micros("time").alias("us"))
-    return sorted({tuple(row) for row in found.collect()}, key=repr)
+    deleted = (F.col("kind") == EventKind.GROUP.value) & (
+        F.col("event") == GroupEvent.DELETED.value
+    )
+    rows = events.where(deleted).select("group_id", "topic", F.unix_micros("time").alias("us"))
+    return sorted({tuple(row) for row in rows.collect()}, key=repr)
 
 
-def with_lives(events: DataFrame, gone: Sequence[tuple[str, str | None, int]]) -> DataFrame:
+def with_lives(events: DataFrame, deleted: Sequence[tuple[str, str | None, int]]) -> DataFrame:
     """Adds `LIFE` when something was deleted: each life is a share-partition of its own."""
-    if not gone:
+    if not deleted:
         return events
     by_group: dict[str, list[Column]] = {}
-    for group_id, topic, us in gone:
+    for group_id, topic, us in deleted:
         same = F.lit(True) if topic is None else F.col("topic") == topic  # noqa: FBT003
         later = (F.unix_micros("time") > us) & same
         by_group.setdefault(group_id, []).append(F.when(later, 1).otherwise(0))
@@ -57,61 +64,63 @@ def with_lives(events: DataFrame, gone: Sequence[tuple[str, str | None, int]]) -
 
 
 def census(events: DataFrame) -> DataFrame:
-    """How complete the log is, per share-partition; see `of_words`."""
-    return of_words(words(events))
+    """How complete events are, per share-partition; see `census_of_bits`."""
+    return census_of_bits(change_bits(events))
 
 
-def census_of(
-    log: EventLog,
-    made: Callable[[DataFrame], DataFrame],
-    *,
-    window_ms: int = WINDOW_MS,
+def census_of_log(
+    log: EventLog, bits_of: Callable[[DataFrame], DataFrame], *, window_ms: int = WINDOW_MS
 ) -> DataFrame:
-    """The same of a log with rollups.
+    """How complete a log with rollups is, per share-partition; see `census_of_bits`.
 
     Args:
         log: The log.
-        made: `words`, or what has their columns, if a caller keeps that.
-        window_ms: Length of the windows by which its rows are told apart.
+        bits_of: `change_bits`, or a function with its columns whose result a caller keeps.
+        window_ms: Length of the time windows by which `bits_of` tells rows apart.
     """
-    if log.fitting(window_ms) is None:
-        return of_words(made(log.rows))
-    places = log.pieces(PLACES, lambda rows: places_of(made(rows)), window_ms=window_ms)
-    # With a file of its own each, so that changes that are in two are seen.
-    runs = log.pieces(RUNS, lambda rows: runs_of(made(rows)), window_ms=window_ms, beside=(FILE,))
-    return of_runs(places, runs)
+    if log.rolled_for(window_ms) is None:
+        return census_of_bits(bits_of(log.rows))
+    places = log.partial_rows(
+        PLACES, lambda events: place_rows(bits_of(events)), window_ms=window_ms
+    )
+    # With the file of each, so that changes that are in two files are seen.
+    runs = log.partial_rows(
+        RUNS, lambda events: run_rows(bits_of(events)), window_ms=window_ms, further=(FILE,)
+    )
+    return census_of_runs(places, runs)
 
 
-def words(events: DataFrame, *keys: Column, **sums: Column) -> DataFrame:
-    """The changes of each share-partition as words of 64 bits, one for each change.
+def change_bits(events: DataFrame, *keys: Column, **aggregates: Column) -> DataFrame:
+    """The changes of each share-partition as words of 64 bits, one bit for each change.
 
     Args:
         events: The events.
-        keys: By what a word's rows are told apart besides.
-        sums: What is added up besides, so that a caller needs no pass of its own.
+        keys: Further keys of the rows.
+        aggregates: Further aggregates, so that a caller needs no pass of its own.
 
     Returns:
-        The key and `PLACE`, word, and what `of_words` needs.
+        `PLACE`, the keys, word (number of the word), `FILE` where events have it; events, lost,
+        bits, first, first_sampled, last, schema_version, and the further aggregates.
     """
     is_range = F.col("kind") == EventKind.RANGE.value
     sequence = F.col("change_sequence")
     bit = F.expr("shiftleft(1L, cast(change_sequence & 63L as int))")
-    beside = [FILE] if FILE in events.columns else []
     if LIFE in events.columns:
-        events = events.withColumn("topic_id", _of_life(events))
-    return events.groupBy(*PLACE, *keys, F.shiftright(sequence, 6).alias("word"), *beside).agg(
+        events = events.withColumn("topic_id", _topic_id_of_life(events))
+    word = F.shiftright(sequence, 6).alias("word")
+    return events.groupBy(*PLACE, *keys, word, *_file_column(events)).agg(
         F.count(F.lit(1)).alias("events"),
         F.sum(F.when(F.col("kind") == EventKind.LOST.value, F.col("records"))).alias("lost"),
         F.bit_or(F.when(is_range, bit)).alias("bits"),
         F.min(F.when(is_range, sequence)).alias("first"),
         F.min(F.when(~is_range, sequence + 1)).alias("first_sampled"),
         F.max(sequence).alias("last"),
-        F.max("schema_version").alias("schema_version"),
-        *(value.alias(name) for name, value in sums.items()),
+        *greatest("schema_version"),
+        *(value.alias(name) for name, value in aggregates.items()),
     )
 
 
-def _of_life(events: DataFrame) -> Column:
+def _topic_id_of_life(events: DataFrame) -> Column:
     """A topic id that tells a share-partition from the one before it was deleted."""
     topic_id, life = F.col("topic_id"), F.col(LIFE)
     is_number = dict(events.dtypes)["topic_id"] != "string"
@@ -119,42 +128,43 @@ def _of_life(events: DataFrame) -> Column:
     return F.when(life == 0, topic_id).otherwise(other)
 
 
-def of_words(pieces: DataFrame) -> DataFrame:
+def _file_column(frame: DataFrame) -> list[str]:
+    return [FILE] if FILE in frame.columns else []
+
+
+def census_of_bits(bits: DataFrame) -> DataFrame:
     """How complete the log is, per share-partition; rows of no share-partition have none.
 
     A partition's first change is its first event, or the one after the newest that its first sample
     knew; the last likewise. Between the two every change has its event, or it was lost. Distinct
-    ones are counted exactly.
+    changes are counted exactly.
 
     Args:
-        pieces: From `words`.
+        bits: From `change_bits`.
 
     Returns:
-        group_id, topic, topic_id, partition, events, lost (rows that `lost` rows speak of), seen,
-        expected (changes), twice (changes that are in a further file, too), schema_version (the
-        highest).
+        `PLACE`, events, lost (rows that `lost` rows speak of), seen, expected (changes), twice
+        (changes that are in a further file, too), schema_version (the highest).
     """
-    by_word = _by_word(pieces)
-    seen = by_word.groupBy(*PLACE).agg(
-        F.sum(F.bit_count("bits")).alias("seen"), F.sum("twice").alias("twice")
-    )
-    return _counted(places_of(by_word), seen)
+    by_word = _by_word(bits)
+    seen = by_word.groupBy(*PLACE).agg(F.sum(F.bit_count("bits")).alias("seen"), *sums("twice"))
+    return _counted(place_rows(by_word), seen)
 
 
-def of_runs(places: DataFrame, runs: DataFrame) -> DataFrame:
-    """The same, by runs of changes without a gap, which may overlap.
+def census_of_runs(places: DataFrame, runs: DataFrame) -> DataFrame:
+    """The same as `census_of_bits`, by runs of changes without a gap, which may overlap.
 
     Args:
-        places: From `places_of`, several rows perhaps of the same share-partition.
-        runs: From `runs_of`.
+        places: From `place_rows`; several rows may be of the same share-partition.
+        runs: From `run_rows`.
     """
-    files = [FILE] if FILE in runs.columns else []
-    # A change that is in several runs of one file is there once, in runs of several files twice.
+    # A change in several runs of one file counts once there, in runs of several files twice.
+    files = _file_column(runs)
     of_file = _fresh(runs, [*PLACE, *files]).groupBy(*PLACE).agg(F.sum("fresh").alias("in_files"))
     of_all = _fresh(runs, PLACE).groupBy(*PLACE).agg(F.sum("fresh").alias("seen"))
-    twice = (F.sum("in_files") - F.sum("seen")).alias("twice")
     both = of_all.unionByName(of_file, allowMissingColumns=True).groupBy(*PLACE)
-    return _counted(places, both.agg(F.sum("seen").alias("seen"), twice))
+    twice = (F.sum("in_files") - F.sum("seen")).alias("twice")
+    return _counted(places, both.agg(*sums("seen"), twice))
 
 
 def _fresh(runs: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -165,42 +175,46 @@ def _fresh(runs: DataFrame, keys: Sequence[str]) -> DataFrame:
     return runs.withColumn("fresh", F.greatest(F.col("run_last") - known, F.lit(0)))
 
 
-def _by_word(pieces: DataFrame) -> DataFrame:
-    files = [FILE] if FILE in pieces.columns else []
-    sums = (
-        *(F.sum(name).alias(name) for name in ("events", "lost")),
-        *(F.min(name).alias(name) for name in ("first", "first_sampled")),
-        *(F.max(name).alias(name) for name in ("last", "schema_version")),
+def _by_word(bits: DataFrame) -> DataFrame:
+    """One row for each word, with `twice`: changes that are in a further file, too."""
+    files = _file_column(bits)
+    totals = (
+        *sums("events", "lost"),
+        *measures.least("first", "first_sampled"),
+        *greatest("last", "schema_version"),
         F.bit_or("bits").alias("bits"),
     )
-    found = pieces.groupBy(*PLACE, "word", *files).agg(*sums)
+    of_file = bits.groupBy(*PLACE, "word", *files).agg(*totals)
     if not files:
-        return found.withColumn("twice", F.lit(0).cast("long"))
-    # Of each change how many files have it, beyond one.
-    twice = F.sum(F.bit_count("bits")) - F.bit_count(F.bit_or("bits"))
-    return found.groupBy(*PLACE, "word").agg(*sums, twice.alias("twice"))
+        return of_file.withColumn("twice", F.lit(0).cast("long"))
+    return of_file.groupBy(*PLACE, "word").agg(*totals, _overlap().alias("twice"))
 
 
-def places_of(pieces: DataFrame) -> DataFrame:
-    """Rows, and first and last change, of each share-partition: `PLACES`, from `words`."""
-    return pieces.groupBy(*PLACE).agg(
-        *(F.sum(name).alias(name) for name in PLACES.sums),
+def _overlap() -> Column:
+    """Aggregate over the bits of files: in how many files each change is beyond one, in all."""
+    return F.sum(F.bit_count("bits")) - F.bit_count(F.bit_or("bits"))
+
+
+def place_rows(bits: DataFrame) -> DataFrame:
+    """The rollup table `PLACES`, from `change_bits`: rows, first and last change."""
+    return bits.groupBy(*PLACE).agg(
+        *sums(*PLACES.sums),
         F.least(F.min("first"), F.min("first_sampled")).alias("first"),
-        *(F.max(name).alias(name) for name in PLACES.most),
+        *greatest(*PLACES.most),
     )
 
 
-def runs_of(pieces: DataFrame) -> DataFrame:
-    """Changes of each share-partition in a row: `RUNS`, from `words`."""
-    start = F.shiftleft("word", 6)
-    bits = F.filter(F.sequence(F.lit(0), F.lit(63)), lambda bit: F.getbit(F.col("bits"), bit) == 1)
-    single = F.transform(bits, lambda bit: F.struct(bit.alias("from"), bit.alias("to")))
+def run_rows(bits: DataFrame) -> DataFrame:
+    """The rollup table `RUNS`, from `change_bits`: changes without a gap between them."""
+    files = _file_column(bits)
+    numbers = F.sequence(F.lit(0), F.lit(63))
+    set_bits = F.filter(numbers, lambda bit: F.getbit(F.col("bits"), bit) == 1)
+    single = F.transform(set_bits, lambda bit: F.struct(bit.alias("from"), bit.alias("to")))
     whole = F.array(F.struct(F.lit(0).alias("from"), F.lit(63).alias("to")))
     parts = F.when(F.col("bits") == -1, whole).otherwise(single)
-    files = [FILE] if FILE in pieces.columns else []
-    bits_of = pieces.groupBy(*PLACE, "word", *files).agg(F.bit_or("bits").alias("bits"))
-    found = bits_of.select(*PLACE, *files, start.alias("start"), F.inline(parts))
-    return found.select(
+    start = F.shiftleft("word", 6).alias("start")
+    by_word = bits.groupBy(*PLACE, "word", *files).agg(F.bit_or("bits").alias("bits"))
+    return by_word.select(*PLACE, *files, start, F.inline(parts)).select(
         *PLACE,
         *files,
         (F.col("start") + F.col("from")).alias("run_first"),
@@ -209,28 +223,31 @@ def runs_of(pieces: DataFrame) -> DataFrame:
 
 
 def _counted(places: DataFrame, seen: DataFrame) -> DataFrame:
-    """Both beside each other, null for null; at most a few rows of each share-partition."""
+    """The census, from `place_rows` and the changes that were seen; few rows per share-partition.
+
+    The two are put below each other, not joined: a place may be null.
+    """
     expected = F.max("last") - F.min("first") + 1
     return (
         places.unionByName(seen, allowMissingColumns=True)
         .groupBy(*PLACE)
         .agg(
-            F.sum("events").alias("events"),
-            F.coalesce(F.sum("lost"), F.lit(0)).alias("lost"),
-            F.coalesce(F.sum("seen"), F.lit(0)).alias("seen"),
+            *sums("events"),
+            sum_or_zero("lost").alias("lost"),
+            sum_or_zero("seen").alias("seen"),
             F.coalesce(F.greatest(expected, F.lit(0)), F.lit(0)).alias("expected"),
-            F.coalesce(F.sum("twice"), F.lit(0)).alias("twice"),
-            F.max("schema_version").alias("schema_version"),
+            sum_or_zero("twice").alias("twice"),
+            *greatest("schema_version"),
         )
     )
 
 
-def completeness(counted: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """How complete the log is, by group or share-partition; what names no group is not among them.
+def completeness(census_rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """How complete the log is, by group or share-partition; rows that name no group are left out.
 
     Args:
-        counted: From `census`.
-        keys: What the rows are of.
+        census_rows: From `census`.
+        keys: The columns of a group or of a share-partition.
 
     Returns:
         The keys, events, partitions, incomplete_partitions, changes_seen, changes_expected,
@@ -238,29 +255,34 @@ def completeness(counted: DataFrame, keys: Sequence[str]) -> DataFrame:
     """
     missing = (F.col("seen") < F.col("expected")).cast("int")
     return (
-        counted.where(F.col("group_id") != "")
+        census_rows.where(F.col("group_id") != "")
         .groupBy(*keys)
         .agg(
-            F.sum("events").alias("events"),
+            *sums("events"),
             F.sum(F.col("topic_id").isNotNull().cast("int")).alias("partitions"),
             F.sum(missing).alias("incomplete_partitions"),
             F.sum("seen").alias("changes_seen"),
             F.sum("expected").alias("changes_expected"),
             measures.ratio(F.sum("seen"), F.sum("expected"), 1.0).alias("complete"),
-            F.sum("lost").alias("lost"),
-            F.max("schema_version").alias("schema_version"),
+            *sums("lost"),
+            *greatest("schema_version"),
         )
     )
 
 
-def unassigned(counted: DataFrame) -> DataFrame:
-    """One row: `lost` rows that name no group, the highest schema version, changes twice there."""
+def result_fields(census_rows: DataFrame) -> dict[str, Any]:
+    """The fields of `jobs.JobResult` that the census knows.
+
+    `lost` (rows that name no group), `schema_version` (the highest) and `twice`.
+    """
     nameless = F.col("group_id").isNull() | (F.col("group_id") == "")
-    return counted.agg(
-        F.coalesce(F.sum(F.when(nameless, F.col("lost"))), F.lit(0)).alias("lost"),
-        F.max("schema_version").alias("schema_version"),
-        F.coalesce(F.sum("twice"), F.lit(0)).alias("twice"),
+    totals = census_rows.agg(
+        sum_or_zero(F.when(nameless, F.col("lost"))).alias("lost"),
+        *greatest("schema_version"),
+        sum_or_zero("twice").alias("twice"),
     )
+    fields: dict[str, Any] = totals.collect()[0].asDict()
+    return fields
 
 
 def same_rows(events: DataFrame) -> tuple[str, str] | None:
@@ -271,14 +293,13 @@ def same_rows(events: DataFrame) -> tuple[str, str] | None:
     Args:
         events: With the path of their file as `FILE`.
     """
-    overlap = F.sum(F.bit_count("bits")) - F.bit_count(F.bit_or("bits"))
-    by_word = words(events).where(F.col("bits").isNotNull()).groupBy(*PLACE, "word")
-    doubtful = by_word.agg(overlap.alias("overlap")).where(F.col("overlap") > 0)
+    by_word = change_bits(events).where(F.col("bits").isNotNull()).groupBy(*PLACE, "word")
+    doubtful = by_word.agg(_overlap().alias("overlap")).where(F.col("overlap") > 0)
     place = ["group_id", "topic", "partition", "word"]
     changes = events.where(F.col("kind") == EventKind.RANGE.value).withColumn(
         "word", F.shiftright("change_sequence", 6)
     )
-    found = (
+    files = (
         changes.join(F.broadcast(doubtful.select(*place).distinct()), place, "semi")
         .groupBy(*_SAME)
         .agg(F.min(FILE).alias("one"), F.max(FILE).alias("other"))
@@ -286,10 +307,4 @@ def same_rows(events: DataFrame) -> tuple[str, str] | None:
         .select("one", "other")
         .head()
     )
-    return None if found is None else (found["one"], found["other"])
-
-
-def beside(counted: DataFrame) -> dict[str, Any]:
-    """`lost`, `schema_version` and `twice` of `unassigned`, for a job's result."""
-    found: dict[str, Any] = unassigned(counted).collect()[0].asDict()
-    return found
+    return None if files is None else (files["one"], files["other"])

@@ -1,4 +1,4 @@
-"""What keeps a job from its answer; each message names the thing and the fix."""
+"""Errors of the jobs on the event log; each message names the thing and the fix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sharecoord.errors import SharecoordError
 
 
 class AnalyticsError(SharecoordError):
-    """A job on the event log can not be done."""
+    """A job on the event log can not be done; base of the others."""
 
     reason = "ANALYTICS"
 

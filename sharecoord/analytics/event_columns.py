@@ -1,4 +1,4 @@
-"""The columns of the event log in Spark's words (`eventlog.schema.COLUMNS`)."""
+"""The columns of the event log in Spark's types (`eventlog.schema.COLUMNS`)."""
 
 from __future__ import annotations
 
@@ -15,5 +15,4 @@ SPARK_TYPES = {
     ColumnType.TIMESTAMP: "timestamp_ltz",
 }
 SCHEMA: Final = ", ".join(f"{column.name} {SPARK_TYPES[column.type]}" for column in COLUMNS)
-"""Of the events, as Spark's DDL."""
-"""As `DataFrameReader.schema` takes it."""
+"""All columns as Spark's DDL, as `DataFrameReader.schema` takes it."""

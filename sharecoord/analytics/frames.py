@@ -1,7 +1,7 @@
 """The event log as a Spark frame: Parquet files in folders `date=…/group=…`, or a topic.
 
-All times are UTC. The frame has the columns of `eventlog.schema.COLUMNS`, in their order: what a
-file does not have is null, what it has beside them is left out.
+All times are UTC. The frame has the columns of `eventlog.schema.COLUMNS`, in their order: a column
+that a file does not have is null, columns of newer releases are left out.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from sharecoord.analytics.errors import (
     JobFailedError,
 )
 from sharecoord.analytics.event_columns import SCHEMA, SPARK_TYPES
+from sharecoord.analytics.hadoop import HadoopFolder
 from sharecoord.analytics.places import Place, TopicPlace
 from sharecoord.errors import SharecoordError
 from sharecoord.eventlog.rollups import DIRECTORY
-from sharecoord.eventlog.schema import COLUMNS, SCHEMA_VERSION
+from sharecoord.eventlog.schema import COLUMN_NAMES, COLUMNS, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -37,47 +38,39 @@ CORRUPT_FILES_MAX: Final = 100
 """How many unreadable files `reading` skips before it gives up: each costs a run of the job."""
 
 PARQUET_BYTES_MIN: Final = 12
-"""Its mark at both ends, and the length of its footer."""
+"""A Parquet file has a mark of 4 bytes at both ends, and 4 bytes with the length of its footer."""
 
 _CORRUPT = (
     re.compile(r"while reading file (\S+?)\.?(?:\s|$)"),
     re.compile(r"footer for file:? (\S+?)\.?(?:\s|$)"),
 )
-_OURS = re.compile(r"^\s*sharecoord\.(?:\w+\.)*\w+Error: (.+)$", re.MULTILINE)
+_OUR_ERROR = re.compile(r"^\s*sharecoord\.(?:\w+\.)*\w+Error: (.+)$", re.MULTILINE)
 _DIRECTORIES = "date string, group string"
 
 MESSAGE_DELAY: Final = timedelta(minutes=5)
-"""By so much the clock that stamps a message may lag behind the one that stamps its events: a topic
-is read from so long before `since` on."""
+"""How far the clock that stamps a message may lag behind the one that stamps its events: a topic is
+read from this long before `since` on."""
 
 
 class Range(NamedTuple):
-    """Which events are meant. Times have a time zone; both ends may be open."""
+    """Time range and share groups of the events to read. Times have a time zone."""
 
     since: datetime | None = None
-    """Inclusive."""
+    """Inclusive; None: from the first event on."""
     until: datetime | None = None
-    """Exclusive."""
+    """Exclusive; None: up to the last event."""
     groups: tuple[str, ...] = ()
-    """Share groups; empty: all. Rows of kind `lost` that name no group always belong to it."""
+    """Share groups; empty: all. Rows of kind `lost` that name no group are always read."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What a reader has to say beside its result; never silent.
-
-    Attributes:
-        skipped: Unreadable files that were left out.
-    """
+    """Unreadable files and messages that a reader left out."""
 
     skipped: list[str] = field(default_factory=list)
 
     def warnings(self, newest_version: int | None) -> list[str]:
-        """Lines for people.
-
-        Args:
-            newest_version: The highest `schema_version` of the rows, or None when there are none.
-        """
+        """Lines for people; `newest_version` is the highest of the rows, None without rows."""
         lines = [f"left out, because it can not be read: {path}" for path in self.skipped]
         if newest_version is not None and newest_version > SCHEMA_VERSION:
             lines.append(
@@ -92,33 +85,27 @@ def schema() -> StructType:
     """The events' schema as Spark has it."""
     from pyspark.sql.types import StructType
 
-    found = StructType.fromDDL(SCHEMA)
-    assert isinstance(found, StructType), "several columns"
-    return found
+    struct = StructType.fromDDL(SCHEMA)
+    assert isinstance(struct, StructType), "several columns"
+    return struct
 
 
 def complete(frame: DataFrame) -> DataFrame:
     """The frame with all columns of the events, in order; missing ones are null."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    return frame.select(
-        *(
-            (F.col(c.name) if c.name in frame.columns else F.lit(None))
-            .cast(SPARK_TYPES[c.type])
-            .alias(c.name)
-            for c in COLUMNS
-        )
-    )
+    columns = ((c, F.col(c.name) if c.name in frame.columns else F.lit(None)) for c in COLUMNS)
+    return frame.select(*(value.cast(SPARK_TYPES[c.type]).alias(c.name) for c, value in columns))
 
 
 def parse_time(text: str) -> datetime:
     """Reads ISO 8601; a time without a zone is UTC, a date its first instant.
 
     Raises:
-        ValueError: It is not a time.
+        ValueError: The text is not a time.
     """
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    time = datetime.fromisoformat(text)
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def check_range(wanted: Range) -> None:
@@ -146,7 +133,7 @@ def read_events(
         place: Folder, or anything that Hadoop's file systems understand (`hdfs://…`, `s3a://…`);
             or a topic.
         wanted: Time range and groups.
-        without: Files that are left out, as full paths.
+        without: Files of a folder to leave out.
 
     Raises:
         EventsNotFoundError: The folder is not there, empty, or has no files in the range; the topic
@@ -158,8 +145,7 @@ def read_events(
     check_range(wanted)
     if isinstance(place, TopicPlace):
         return in_range(read_kafka(spark, place, wanted), wanted)
-    root = _Folder(spark, place)
-    return _meant(_read_folder(spark, root, wanted, set(without))[0], wanted)
+    return _event_rows(_read_folder(spark, _Folder(spark, place), wanted, without)[0], wanted)
 
 
 def read_log(
@@ -169,38 +155,35 @@ def read_log(
     *,
     without: Collection[str] = (),
 ) -> EventLog:
-    """As `read_events`, with the rollups that a folder has of whole dates.
+    """The events as `read_events`, with the rollups that a folder has of whole dates.
 
     Where rollups stand for the rows of a file, nobody may notice that the file can not be read.
-    Rows of a folder have the columns `census.FILE` and, where it is needed, `census.LIFE`, too.
+    Rows of a folder have the column `census.FILE`, and `census.LIFE` when something was deleted.
     """
     from sharecoord.analytics.census import FILE, deletions, with_lives
-    from sharecoord.analytics.rollups import EventLog, schema
+    from sharecoord.analytics.rollups import EventLog
 
     if isinstance(place, TopicPlace):
-        rows = read_events(spark, place, wanted, without=without)
+        rows = read_events(spark, place, wanted)
         return EventLog(with_lives(rows, deletions(rows)))
     check_range(wanted)
-    root = _Folder(spark, place)
-    frame, files = _read_folder(spark, root, wanted, set(without))
-    rows = _meant(_numbered_files(frame), wanted, FILE)
-    gone = deletions(rows)
-    if gone:
+    folder = _Folder(spark, place)
+    frame, files = _read_folder(spark, folder, wanted, without)
+    rows = _event_rows(_with_file_number(frame), wanted, FILE)
+    deleted = deletions(rows)
+    if deleted:
         # Rollups do not tell a share-partition from the one before it was deleted.
-        return EventLog(with_lives(rows, gone))
-    dates = [name for name in map(_name, root.dates()) if _lies_in(name, wanted)]
-    found = root.rollups(dates)
-    if not found:
+        return EventLog(with_lives(rows, deleted))
+    dates = [name for name in map(_name, folder.dates()) if _lies_in(name, wanted)]
+    rolled, rolled_files = _read_rollups(spark, folder.rollups(dates), files)
+    if rolled is None:
         return EventLog(rows)
-    rolled = _Rollups(spark, schema(), found, files)
-    if not rolled.files:
-        return EventLog(rows)
-    rest = [file for file in files if _tail(file) not in rolled.files]
-    others = None
-    if rest:
-        read = _reader(spark, root).parquet(*map(unquote, rest))
-        others = _meant(_numbered_files(read), wanted, FILE)
-    return EventLog(rows, in_group(_numbered_files(rolled.frame), wanted), others)
+    unrolled_files = [file for file in files if _tail(file) not in rolled_files]
+    unrolled = None
+    if unrolled_files:
+        frame = _reader(spark, folder).parquet(*map(unquote, unrolled_files))
+        unrolled = _event_rows(_with_file_number(frame), wanted, FILE)
+    return EventLog(rows, in_group(_with_file_number(rolled), wanted), unrolled)
 
 
 def doubled(
@@ -211,17 +194,18 @@ def doubled(
 
     from sharecoord.analytics.census import FILE, same_rows
 
-    frame, _ = _read_folder(spark, _Folder(spark, place), wanted, set(without))
-    found = same_rows(_meant(frame.withColumn(FILE, F.col("_metadata.file_path")), wanted, FILE))
-    if found is None:
+    frame, _ = _read_folder(spark, _Folder(spark, place), wanted, without)
+    rows = _event_rows(frame.withColumn(FILE, F.col("_metadata.file_path")), wanted, FILE)
+    paths = same_rows(rows)
+    if paths is None:
         return None
     # The path is escaped, however many slashes it begins with.
-    one, other = (plain_path(unquote(path).replace("file:///", "file:/")) for path in found)
+    one, other = (plain_path(unquote(path).replace("file:///", "file:/")) for path in paths)
     return one, other
 
 
-def _numbered_files(frame: DataFrame) -> DataFrame:
-    """Adds a number that stands for the file that a row is in."""
+def _with_file_number(frame: DataFrame) -> DataFrame:
+    """Adds `census.FILE`: a number that stands for the file of a row."""
     from pyspark.sql import functions as F  # noqa: N812
 
     from sharecoord.analytics.census import FILE
@@ -229,8 +213,8 @@ def _numbered_files(frame: DataFrame) -> DataFrame:
     return frame.withColumn(FILE, F.xxhash64("_metadata.file_path"))
 
 
-def _meant(frame: DataFrame, wanted: Range, *beside: str) -> DataFrame:
-    """The rows of a folder's files that are meant, with the columns of events and those named."""
+def _event_rows(frame: DataFrame, wanted: Range, *further: str) -> DataFrame:
+    """The wanted rows of a folder's files, with the columns of events and further ones."""
     if wanted.groups:
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -238,11 +222,11 @@ def _meant(frame: DataFrame, wanted: Range, *beside: str) -> DataFrame:
         bytewise = [name.encode().decode("latin-1") for name in wanted.groups]
         folder = F.col("group").isNull() | F.col("group").isin("", *wanted.groups, *bytewise)
         frame = frame.where(folder)
-    return in_range(frame, wanted).select(*(column.name for column in COLUMNS), *beside)
+    return in_range(frame, wanted).select(*COLUMN_NAMES, *further)
 
 
 def in_range(frame: DataFrame, wanted: Range) -> DataFrame:
-    """The rows of a frame that are meant."""
+    """The rows of a frame that are in the time range, and of the groups."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if wanted.since:
@@ -253,7 +237,7 @@ def in_range(frame: DataFrame, wanted: Range) -> DataFrame:
 
 
 def in_group(frame: DataFrame, wanted: Range) -> DataFrame:
-    """The rows of a frame that are of the groups that are meant, or of none."""
+    """The rows of a frame that are of the wanted groups, or of no group."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if not wanted.groups:
@@ -262,61 +246,64 @@ def in_group(frame: DataFrame, wanted: Range) -> DataFrame:
     return frame.where(F.col("group_id").isin(*wanted.groups) | none)
 
 
-def _reader(spark: SparkSession, root: _Folder) -> DataFrameReader:
-    return spark.read.schema(f"{SCHEMA}, {_DIRECTORIES}").option("basePath", root.location)
+def _reader(spark: SparkSession, folder: _Folder) -> DataFrameReader:
+    return spark.read.schema(f"{SCHEMA}, {_DIRECTORIES}").option("basePath", folder.location)
 
 
 def _read_folder(
-    spark: SparkSession, root: _Folder, wanted: Range, left_out: set[str]
+    spark: SparkSession, folder: _Folder, wanted: Range, left_out: Collection[str]
 ) -> tuple[DataFrame, list[str]]:
     """The frame, and the files that it reads, as Spark names them."""
-    path = root.given
-    chosen = [place for place in root.dates() if _meets(place, wanted)]
+    chosen = [place for place in folder.dates() if _meets(place, wanted)]
     if not chosen:
-        raise EventsNotFoundError(_none_in_range(path, wanted))
-    reader = _reader(spark, root)
+        since = wanted.since.isoformat() if wanted.since else "the beginning"
+        until = wanted.until.isoformat() if wanted.until else "the end"
+        raise EventsNotFoundError(
+            f"--events {folder.given}: there are no files between {since} and {until} (UTC)"
+        )
+    reader = _reader(spark, folder)
     frame = reader.parquet(*chosen)
     files = frame.inputFiles()
-    for file in _stubs(spark, root.location, chosen):
+    for file in _stubs(spark, folder.location, chosen):
         # Spark passes over empty files without a word.
         if file not in left_out:
             raise EventsCorruptError(f"{file} is empty", file)
-    kept = [file for file in files if plain_path(file) not in left_out]
-    if not kept:
+    readable = [file for file in files if plain_path(file) not in left_out]
+    if not readable:
         why = "every file in it is unreadable" if files else "it has no Parquet files"
-        raise EventsNotFoundError(f"--events {path}: {why} in the range")
+        raise EventsNotFoundError(f"--events {folder.given}: {why} in the range")
     # Spark names files as URIs, and takes paths.
-    whole = len(kept) == len(files)
-    return frame if whole else reader.parquet(*map(unquote, kept)), kept
+    whole = len(readable) == len(files)
+    return frame if whole else reader.parquet(*map(unquote, readable)), readable
 
 
-class _Rollups:
-    """The rollups of files.
+def _read_rollups(
+    spark: SparkSession, places: Sequence[str], files: Iterable[str]
+) -> tuple[DataFrame | None, Collection[str]]:
+    """The rollups of the given files; None when none of them has any.
 
-    Attributes:
-        frame: What they hold.
-        files: Ends of the names (`_tail`) of the files whose rollups these are.
+    Args:
+        spark: The session.
+        places: Folders with rollups, of dates.
+        files: The files of the event log that are read.
+
+    Returns:
+        The frame, and the ends of the names (`_tail`) of the files whose rollups it has.
     """
+    from sharecoord.analytics.rollups import schema
 
-    def __init__(
-        self, spark: SparkSession, schema_: str, places: Sequence[str], files: Iterable[str]
-    ) -> None:
-        """Looks for them.
-
-        Args:
-            spark: The session.
-            schema_: Of the rollups, as DDL.
-            places: Their folders, of dates.
-            files: The files of the event log that are read.
-        """
-        base = places[0].rstrip("/").rpartition("/")[0]
-        reader = spark.read.schema(schema_).option("basePath", base)
-        self.frame = reader.parquet(*places)
-        there = {_tail(file): file for file in self.frame.inputFiles()}
-        self.files = there.keys() & {_tail(file) for file in files}
-        if len(self.files) < len(there):
-            mine = sorted(unquote(there[name]) for name in self.files)
-            self.frame = reader.parquet(*mine) if mine else self.frame
+    if not places:
+        return None, ()
+    base = places[0].rstrip("/").rpartition("/")[0]
+    reader = spark.read.schema(schema()).option("basePath", base)
+    frame = reader.parquet(*places)
+    by_tail = {_tail(file): file for file in frame.inputFiles()}
+    tails = by_tail.keys() & {_tail(file) for file in files}
+    if not tails:
+        return None, ()
+    if len(tails) < len(by_tail):
+        frame = reader.parquet(*sorted(unquote(by_tail[tail]) for tail in tails))
+    return frame, tails
 
 
 def _tail(file: str) -> str:
@@ -329,31 +316,20 @@ def _name(place: str) -> str:
 
 
 def follow_events(spark: SparkSession, place: Place, wanted: Range = Range()) -> DataFrame:  # noqa: B008
-    """The events of a folder or topic as a stream: what is there, and what comes.
+    """The events of a folder or topic as a stream: first what is there, then what comes.
 
-    Args:
-        spark: The session.
-        place: As in `read_events`.
-        wanted: Time range and groups.
-
-    Raises:
-        As `read_events`.
+    Raises the errors of `read_events`.
     """
     check_range(wanted)
     if isinstance(place, TopicPlace):
         return in_range(read_kafka(spark, place, wanted, stream=True), wanted)
     _Folder(spark, place)
     reader = spark.readStream.schema(f"{SCHEMA}, {_DIRECTORIES}")
-    found = in_range(reader.parquet(place), wanted)
-    return found.select(*(column.name for column in COLUMNS))
+    return in_range(reader.parquet(place), wanted).select(*COLUMN_NAMES)
 
 
 def read_kafka(
-    spark: SparkSession,
-    place: TopicPlace,
-    wanted: Range = Range(),  # noqa: B008 - immutable
-    *,
-    stream: bool = False,
+    spark: SparkSession, place: TopicPlace, wanted: Range, *, stream: bool = False
 ) -> DataFrame:
     """The events of a topic: by Spark's own connector when it is there, else by ours.
 
@@ -363,7 +339,7 @@ def read_kafka(
     Args:
         spark: The session.
         place: The topic.
-        wanted: Its start decides where reading begins; rows outside are not left out here.
+        wanted: Its `since` decides where reading begins; rows outside of it are in the frame.
         stream: Whether the frame goes on with what comes.
 
     Raises:
@@ -389,26 +365,25 @@ def read_kafka(
     given.pop("startingTimestamp", None)
     chosen["startingOffsets"] = offsets_json(place.topic, start)
     reader: Any = spark.readStream if stream else spark.read
-    noted = source.register(spark)
-    place.noted.append(noted)
+    skipped = source.register(spark)
+    place.noted.append(skipped)
     java = connector.java_settings(place.settings) if connector.is_there(spark) else None
     if java is not None:
         options = {"subscribe": place.topic, **{f"kafka.{key}": java[key] for key in java}}
         messages: DataFrame = reader.format("kafka").options(**options, **chosen).load()
-        return connector.decoded(messages, skipped=noted if place.skip_corrupt else None)
+        return connector.decoded(messages, skipped=skipped if place.skip_corrupt else None)
     options = {**given, **chosen, "skip.corrupt": str(place.skip_corrupt).lower()}
     frame: DataFrame = reader.format(source.NAME).options(**options).load()
     return frame
 
 
 def _stubs(spark: SparkSession, root: str, places: list[str]) -> list[str]:
-    """Files that can not be Parquet because of their length; at most `CORRUPT_FILES_MAX`."""
+    """Files that are too short to be Parquet; at most `CORRUPT_FILES_MAX`."""
     files = spark.read.format("binaryFile").option("basePath", root).load(places)
     # Of an empty file Spark knows the name, and makes no row.
     long_enough = files.where(files["length"] >= PARQUET_BYTES_MIN).select("path")
     whole = {plain_path(row[0]) for row in long_enough.toLocalIterator()}
-    named = map(plain_path, files.inputFiles())
-    return sorted(path for path in named if path not in whole)[:CORRUPT_FILES_MAX]
+    return sorted({*map(plain_path, files.inputFiles())} - whole)[:CORRUPT_FILES_MAX]
 
 
 def plain_path(uri: str) -> str:
@@ -420,51 +395,44 @@ def plain_path(uri: str) -> str:
 
 
 class _Folder:
-    """The folder on whatever file system it is, by Hadoop's own API."""
+    """The folder of an event log, on whatever file system it is."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.given = path
         self._spark = spark
-        gateway: Any = spark.sparkContext._jvm
-        configuration = spark.sparkContext._jsc.hadoopConfiguration()
-        place = gateway.org.apache.hadoop.fs.Path(path)
         try:
-            system = place.getFileSystem(configuration)
-            if not system.exists(place):
+            folder = HadoopFolder(spark, path)
+            if not folder.exists():
                 raise EventsNotFoundError(
                     f"--events {path}: there is no such folder; it is the DIR of the coordinator's "
                     "`events.sink: parquet:DIR`"
                 )
-            self._children = [
-                (status.getPath().getName(), status.getPath().toString(), status.isDirectory())
-                for status in system.listStatus(place)
-            ]
+            self.location, self._children = folder.location(), folder.children()
         except AnalyticsError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the JVM throws
             raise EventsNotFoundError(f"--events {path}: {first_line(error)}") from None
-        self.location: str = system.makeQualified(place).toString()
 
     def dates(self) -> list[str]:
-        """What may hold events: folders, and files that lie here; hidden ones do not count.
+        """URIs of folders and files that may hold events: all but hidden ones.
 
         Raises:
             EventsNotFoundError: There is none.
         """
-        seen = [full for name, full, _ in self._children if not name.startswith(("_", "."))]
-        if not seen:
+        places = [uri for name, uri in self._children.items() if not name.startswith(("_", "."))]
+        if not places:
             raise EventsNotFoundError(
                 f"--events {self.given}: the folder is empty; a coordinator closes its first file "
                 "after `events.file.max.age.ms` (5 minutes)"
             )
-        return sorted(seen)
+        return sorted(places)
 
     def rollups(self, dates: Collection[str]) -> list[str]:
-        """The folders with rollups of these dates (`date=…`)."""
-        if all(name != DIRECTORY for name, _, _ in self._children):
+        """URIs of the folders with rollups of these dates (`date=…`)."""
+        if DIRECTORY not in self._children:
             return []
-        beside = _Folder(self._spark, f"{self.given.rstrip('/')}/{DIRECTORY}")
-        return sorted(full for name, full, _ in beside._children if name in dates)
+        rolled = HadoopFolder(self._spark, f"{self.given.rstrip('/')}/{DIRECTORY}").children()
+        return sorted(uri for name, uri in rolled.items() if name in dates)
 
 
 def _meets(place: str, wanted: Range) -> bool:
@@ -478,7 +446,7 @@ def _meets(place: str, wanted: Range) -> bool:
 
 
 def _lies_in(name: str, wanted: Range) -> bool:
-    """Whether all of a folder's date is meant."""
+    """Whether the whole date of a folder is in the range."""
     start = _start_of(name)
     if start is None:
         return False
@@ -492,12 +460,6 @@ def _start_of(name: str) -> datetime | None:
         return datetime.fromisoformat(name.removeprefix("date=")).replace(tzinfo=UTC)
     except ValueError:
         return None
-
-
-def _none_in_range(path: str, wanted: Range) -> str:
-    since = wanted.since.isoformat() if wanted.since else "the beginning"
-    until = wanted.until.isoformat() if wanted.until else "the end"
-    return f"--events {path}: there are no files between {since} and {until} (UTC)"
 
 
 # -- files that can not be read -------------------------------------------------------------------
@@ -514,12 +476,12 @@ def reading(
 
     Args:
         job: Takes the files to leave out; it is run again after each file that is skipped.
-        skip_corrupt: Whether the job goes on without such a file.
-        findings: Where skipped files and messages are noted.
-        place: What is read; a topic notes its messages by itself.
+        skip_corrupt: Whether the job goes on without an unreadable file.
+        findings: Takes the names of skipped files and messages.
+        place: The folder or topic that is read; a topic notes skipped messages by itself.
 
     Raises:
-        EventsCorruptError: A file can not be read, and is not to be skipped.
+        EventsCorruptError: A file can not be read, and `skip_corrupt` is not set.
         JobFailedError: Spark failed for another reason.
     """
     while True:
@@ -558,25 +520,22 @@ def _skip(path: str, error: Exception, findings: Findings, *, skip_corrupt: bool
 
 def corrupt_file(text: str) -> str | None:
     """The file that an error of Spark complains about, or None when it is about something else."""
-    for pattern in _CORRUPT:
-        found = pattern.search(text)
-        if found:
-            return plain_path(found.group(1))
-    return None
+    matches = (pattern.search(text) for pattern in _CORRUPT)
+    return next((plain_path(match.group(1)) for match in matches if match), None)
 
 
 def first_line(error: Exception) -> str:
-    """What went wrong, without the JVM's stack."""
-    lines: Iterable[str] = (line.strip() for line in str(error).splitlines())
+    """The first line of an error, without the JVM's stack; its type when it has no text."""
+    lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)[:500]
 
 
 def raise_job_error(error: Exception) -> NoReturn:
-    """Says what Spark failed of; an error of ours that a task raised says it itself."""
+    """Raises JobFailedError with Spark's error in words, or with our own that a task raised."""
     text = str(error)
-    ours = _OURS.search(text)
-    if ours is not None:
-        raise JobFailedError(ours.group(1).strip()) from error
+    our_error = _OUR_ERROR.search(text)
+    if our_error is not None:
+        raise JobFailedError(our_error.group(1).strip()) from error
     if "No space left on device" in text:
         raise JobFailedError(
             "no space left on device: make room where --out and SPARK_LOCAL_DIRS (default: /tmp) "

@@ -20,11 +20,24 @@ class HadoopFolder:
         self._root = self._path(path)
         self._system = self._root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
-    def names(self) -> list[str]:
-        """What is in it; nothing when it is not there."""
-        if not self._system.exists(self._root):
-            return []
-        return sorted(each.getPath().getName() for each in self._system.listStatus(self._root))
+    def exists(self) -> bool:
+        """Whether the folder is there."""
+        return bool(self._system.exists(self._root))
+
+    def location(self) -> str:
+        """The folder as a URI."""
+        return str(self._system.makeQualified(self._root).toString())
+
+    def children(self, folder: str = "") -> dict[str, str]:
+        """Names and URIs of its files and folders, or of those of a folder in it, by name.
+
+        Empty when the folder is not there.
+        """
+        place = self._path(self._root, folder) if folder else self._root
+        if not self._system.exists(place):
+            return {}
+        paths = [status.getPath() for status in self._system.listStatus(place)]
+        return dict(sorted((path.getName(), path.toString()) for path in paths))
 
     def read(self, name: str) -> str | None:
         """The text of a file, or None when there is none."""
@@ -48,41 +61,43 @@ class HadoopFolder:
         self._system.rename(fresh, self._path(self._root, name))
 
     def delete(self, name: str) -> None:
-        """Deletes a file or a folder with all that is in it, if it is there."""
+        """Deletes a file, or a folder with all that is in it; nothing happens without one."""
         self._system.delete(self._path(self._root, name), True)  # noqa: FBT003 - Java
 
+    def rename_files(self, pattern: str, old: str, new: str) -> None:
+        """Replaces the first `old` in the names of all files that match a pattern."""
+        for status in self._system.globStatus(self._path(self._root, pattern)):
+            path = status.getPath()
+            name = path.getName().replace(old, new, 1)
+            self._system.rename(path, self._path(path.getParent(), name))
+
     def take_in(self, fresh: str, former: str) -> None:
-        """What is in one folder takes the place of what has the same names here.
+        """Moves what is in the folder `fresh` here, in the place of what has the same names.
 
         A reader sees either of the two, except between two renames. Where a rename copies (object
         stores) it takes as long as that.
 
         Args:
-            fresh: The folder.
-            former: Folder of what was here meanwhile; `bring_back` needs it after a crash.
+            fresh: A folder in this one.
+            former: Folder for what was here, until all is done; `bring_back` needs it after a
+                crash.
 
         Raises:
             JobFailedError: The file system refuses.
         """
         self._system.mkdirs(self._path(self._root, former))
-        for name in self._names(fresh):
+        for name in self.children(fresh):
             if self._system.exists(self._path(self._root, name)):
                 self._rename(name, f"{former}/{name}")
             self._rename(f"{fresh}/{name}", name)
         self.delete(former)
 
     def bring_back(self, former: str) -> None:
-        """Ends what a killed `take_in` has begun: what has no successor is here again."""
-        for name in self._names(former):
+        """Ends a `take_in` that was killed: what has no successor is here again."""
+        for name in self.children(former):
             if not self._system.exists(self._path(self._root, name)):
                 self._rename(f"{former}/{name}", name)
         self.delete(former)
-
-    def _names(self, folder: str) -> list[str]:
-        place = self._path(self._root, folder)
-        if not self._system.exists(place):
-            return []
-        return sorted(each.getPath().getName() for each in self._system.listStatus(place))
 
     def _rename(self, old: str, new: str) -> None:
         source, target = (self._path(self._root, name) for name in (old, new))

@@ -1,6 +1,7 @@
 """Measures of fairness as expressions over frames; see docs/fairness.md for formulas and sources.
 
-All of them are native expressions (window functions), so that they cost a sort and no Python.
+All of them are native expressions (window functions), so that they cost a sort and no Python. The
+aggregates that all jobs need are here, too.
 """
 
 from __future__ import annotations
@@ -13,10 +14,30 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from sharecoord.eventlog.rollups import steps
 
 SPREAD = ("records", "records_jain", "gini", "top_share", "top_decile_share", "variation")
-"""What `with_spread` adds."""
+"""The columns that `with_spread` adds."""
 
 TOP_PART = 0.1
-"""Of the members, rounded up: whose share is the top-decile share."""
+"""The top decile: this part of the members, rounded up."""
+
+
+def sums(*names: str) -> list[Column]:
+    """Aggregates: the sums of columns, under their names."""
+    return [F.sum(name).alias(name) for name in names]
+
+
+def least(*names: str) -> list[Column]:
+    """Aggregates: the least values of columns, under their names."""
+    return [F.min(name).alias(name) for name in names]
+
+
+def greatest(*names: str) -> list[Column]:
+    """Aggregates: the greatest values of columns, under their names."""
+    return [F.max(name).alias(name) for name in names]
+
+
+def sum_or_zero(value: str | Column) -> Column:
+    """Aggregate: the sum of the values that are not null; 0 without any."""
+    return F.coalesce(F.sum(value), F.lit(0))
 
 
 def ratio(part: Column, whole: Column, otherwise: float | None = None) -> Column:
@@ -36,7 +57,7 @@ def with_fair_level(members: DataFrame, keys: Sequence[str]) -> DataFrame:
 
     Args:
         members: One row per member with `member_id`, `demand` and `got`, both at least 0.
-        keys: What belongs together.
+        keys: The columns of a group at one time.
     """
     together = Window.partitionBy(*keys)
     ordered = together.orderBy("demand", "member_id")
@@ -44,8 +65,8 @@ def with_fair_level(members: DataFrame, keys: Sequence[str]) -> DataFrame:
     wants = F.col("demand") > 0
     others = F.sum(wants.cast("int")).over(together) - F.col("_wanting")
     left = F.sum("got").over(together).cast("double") - (F.col("_demands") - F.col("demand"))
-    found = (
-        # In this order one sort does for all: what goes by the demand, and then the others.
+    levels = (
+        # In this order one sort is enough: first what goes by the demand, then the totals.
         members.withColumn("_demands", F.sum("demand").over(up_to_here))
         .withColumn("_wanting", F.sum(wants.cast("int")).over(up_to_here))
         .withColumn("_level", F.when(wants, left / (others + 1)))
@@ -57,11 +78,11 @@ def with_fair_level(members: DataFrame, keys: Sequence[str]) -> DataFrame:
             ),
         )
     )
-    return found.drop("_demands", "_wanting", "_level")
+    return levels.drop("_demands", "_wanting", "_level")
 
 
 def fair_amount() -> Column:
-    """What would have been fair: min(demand, level) of a row with both, at least 0."""
+    """The fair part of a member, min(demand, level), from a row with both; at least 0."""
     return F.least(F.col("demand").cast("double"), F.col("level"))
 
 
@@ -76,19 +97,19 @@ def jain(value: Column, weight: Column) -> Column:
 
 
 def with_spread(rows: DataFrame, values: str, members: str) -> DataFrame:
-    """Adds how evenly records are spread, by an array in each row, in whose place it comes.
+    """Replaces an array of records per member by the figures of `SPREAD`: how evenly they lie.
 
-    `records`, `records_jain`, `gini`, `top_share`, `top_decile_share`, `variation`. Where nothing
-    was handed out everybody got the same (Jain 1, Gini 0, variation 0), and nobody has a share.
+    Where nothing was handed out everybody got the same (Jain 1, Gini 0, variation 0), and nobody
+    has a share.
 
     Args:
         rows: The rows.
-        values: Array of the records that each member got; whoever is missing in it got nothing.
-        members: How many members count, at least as many as there are values.
+        values: Column with the records that each member got; a member that is not in it got none.
+        members: Column with the number of members, at least as many as there are values.
     """
     # Columns of their own, so that arrays are sorted and gone through once.
-    found = rows.withColumn("_ordered", F.sort_array(values))
-    found = found.withColumn("_sums", _sums(F.col("_ordered"), F.col(members)))
+    ordered = rows.withColumn("_ordered", F.sort_array(values))
+    summed = ordered.withColumn("_sums", _sums(F.col("_ordered"), F.col(members)))
     n, x = F.col(members).cast("double"), F.col("_sums.x")
     some = x > 0
     gini = 2 * F.col("_sums.ix") / (n * x) - (n + 1) / n
@@ -102,11 +123,14 @@ def with_spread(rows: DataFrame, values: str, members: str) -> DataFrame:
         "top_decile_share": F.when(some, _top(F.col("_ordered"), n) / x),
         "variation": F.when(some, F.sqrt(variance)).otherwise(0.0),
     }
-    return found.withColumns(added).drop(values, "_ordered", "_sums")
+    return summed.withColumns(added).drop(values, "_ordered", "_sums")
 
 
 def _sums(ordered: Column, members: Column) -> Column:
-    """In order of what they got, those that got nothing first: (sum x, x^2, rank * x, rank)."""
+    """Sums of x, x^2 and rank * x over the values x, and the number of members.
+
+    Ranks count from the least value up, after the members that are not among the values.
+    """
     start = F.struct(
         *(F.lit(0.0).alias(name) for name in ("x", "xx", "ix")),
         (members - F.size(ordered)).cast("double").alias("i"),
@@ -125,14 +149,15 @@ def _sums(ordered: Column, members: Column) -> Column:
 
 
 def _top(ordered: Column, n: Column) -> Column:
-    """What the top decile got."""
-    rows = F.size(ordered)
-    top = F.least(F.ceil(n * TOP_PART).cast("int"), rows)
-    return F.aggregate(F.slice(ordered, rows - top + 1, top), F.lit(0.0), lambda a, x: a + x)
+    """The records of the top decile of n members."""
+    values = F.size(ordered)
+    count = F.least(F.ceil(n * TOP_PART).cast("int"), values)
+    highest = F.slice(ordered, values - count + 1, count)
+    return F.aggregate(highest, F.lit(0.0), lambda total, x: total + x)
 
 
 def significant(value: Column, digits: int) -> Column:
-    """A whole number, at least 0, to so many significant digits: few different values.
+    """A whole number, at least 0, rounded to significant digits, so that there are few values.
 
     See `eventlog.rollups.steps`; the error is at most 0.5 % with three digits.
     """

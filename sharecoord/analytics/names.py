@@ -1,7 +1,7 @@
 """Numbers in the place of names, for passes over all events.
 
 To hash, copy, sort and compare texts costs most where groupings have many results, as those of
-fairness do. So it groups by numbers, and puts the names back into what comes out, which is small:
+the fairness job. So it groups by numbers, and puts the names back into its small results:
 
     events ── numbered ── … ── named (with texts) ── tables
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 NAMES: Final = ("group_id", "topic", "topic_id", "member_id", "client_id")
 _WITH_NAMES: Final = (EventKind.MEMBER.value, EventKind.PARTITION.value, EventKind.GROUP.value)
-"""Few rows, and nearly all names are among them."""
+"""Kinds of few rows in which nearly all names stand."""
 _TABLES: Final = (PLACES.table, WAITS.table)
-"""The same of rollups."""
+"""Rollup tables of few rows in which nearly all names stand."""
 
 
 def _number(text: Column) -> Column:
@@ -45,17 +45,14 @@ def numbered(events: DataFrame) -> DataFrame:
 
 
 def texts(log: EventLog, *results: DataFrame) -> DataFrame:
-    """What the numbers in results stand for.
+    """The names that stand behind the numbers in results, as rows of number and text.
 
     They are looked up in rollups, or in the rows of samples and groups; only when one is not there
     all events are read for it.
 
     Args:
-        log: As it was before `numbered`.
+        log: The log before `numbered`.
         results: Frames that were made of numbered events, and are kept.
-
-    Returns:
-        number, text.
     """
     looks = (_listed(rows.select(*NAMES).distinct()) for rows in _first_looks(log))
     known = reduce(DataFrame.union, looks).distinct()
@@ -69,7 +66,7 @@ def texts(log: EventLog, *results: DataFrame) -> DataFrame:
 def _first_looks(log: EventLog) -> Iterator[DataFrame]:
     if log.rolled is not None:
         yield log.rolled.where(F.col(TABLE).isin(*_TABLES))
-    rows = log.rows if log.rolled is None else log.rest
+    rows = log.rows if log.rolled is None else log.unrolled
     if rows is not None:
         yield rows.where(F.col("kind").isin(*_WITH_NAMES))
 
@@ -82,24 +79,24 @@ def _listed(frame: DataFrame) -> DataFrame:
 
 def _numbers(frame: DataFrame) -> DataFrame:
     columns = F.array(*(name for name in NAMES if name in frame.columns))
-    found = frame.select(F.explode(columns).alias("number"))
-    return found.where(F.col("number").isNotNull()).distinct()
+    numbers = frame.select(F.explode(columns).alias("number"))
+    return numbers.where(F.col("number").isNotNull()).distinct()
 
 
 def named(frame: DataFrame, known: DataFrame, *columns: str) -> DataFrame:
     """A frame with names in the place of numbers.
 
     Args:
-        frame: What was made of numbered events.
+        frame: A result of numbered events.
         known: From `texts`.
-        columns: Where names are wanted, as each costs a join; without any all of `NAMES`.
+        columns: Columns that get names, as each costs a join; without any all of `NAMES`.
     """
     wanted = [name for name in columns or NAMES if name in frame.columns]
-    found = frame
+    joined = frame
     for name in wanted:
         pairs = known.select(F.col("number").alias(name), F.col("text").alias(f"_{name}"))
-        found = found.join(F.broadcast(pairs), name, "left")
-    return found.select(
+        joined = joined.join(F.broadcast(pairs), name, "left")
+    return joined.select(
         *(F.col(f"_{name}").alias(name) if name in wanted else name for name in frame.columns)
     )
 
@@ -109,8 +106,8 @@ def naming(log: EventLog, *results: DataFrame) -> Iterator[Callable[..., DataFra
     """Keeps results and their names; gives `named` for frames that are made of these results.
 
     Args:
-        log: As it was before `numbered`.
-        results: Made of numbered events; every number of what is to be named is in one of them.
+        log: The log before `numbered`.
+        results: Results of numbered events. Every number that `named` meets is in one of them.
     """
     known = texts(log, *results)
     with persisted(*results, known):

@@ -1,4 +1,4 @@
-"""Where events are read from: a folder, or a topic of Kafka."""
+"""The place that events are read from: a folder, or a topic of Kafka."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TopicPlace:
         topic: Its name.
         settings: librdkafka's keys and values, `bootstrap.servers` among them.
         skip_corrupt: Leave out messages that are no events, and note them.
-        noted: Spark's accumulators of the frames that were made; see `skipped`.
+        noted: Accumulators with the messages that frames of this place have left out.
     """
 
     topic: str
@@ -54,7 +54,7 @@ def place_of(
     kafka_config: Path | None = None,
     skip_corrupt: bool = False,
 ) -> Place:
-    """What `--events`, `--kafka` and `--kafka-config` mean together.
+    """The place that `--events`, `--kafka` and `--kafka-config` name together.
 
     Args:
         events: A folder, or `kafka:TOPIC`.

@@ -1,4 +1,4 @@
-"""How far Spark is, on stderr: a bar on a terminal, a line every ten seconds elsewhere."""
+"""Spark's progress on stderr: a bar on a terminal, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 INTERVAL_S: Final = 0.3
-"""Between two looks at Spark's status tracker; each costs a few calls into the JVM."""
+"""Time between two looks at Spark's status tracker; each costs a few calls into the JVM."""
 
 LINE_S: Final = 10.0
-"""Between two lines where there is no terminal; what ends before says nothing."""
+"""Time between two lines where there is no terminal; what ends before says nothing."""
 
 
 def is_submitted() -> bool:
@@ -26,41 +26,47 @@ def is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-class Tracker(Protocol):
-    """What is used of `pyspark.StatusTracker`."""
-
-    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
-        """Stages that run now."""
-
-    def getStageInfo(self, stageId: int) -> object | None:  # noqa: N802, N803 - Spark's names
-        """Number of tasks of a stage, and how many are done."""
-
-
-def tasks(tracker: Tracker) -> tuple[int, int]:
-    """Tasks that are done and tasks in all, of the stages that run now."""
+def tasks(session: SparkSession) -> tuple[int, int]:
+    """Number of tasks that are done, and of all tasks, of the stages that run now."""
+    tracker = session.sparkContext.statusTracker()
     done = total = 0
     for stage in tracker.getActiveStageIds():
         info = tracker.getStageInfo(stage)
-        # A stage may end between the two calls.
-        if info is not None:
-            done += int(getattr(info, "numCompletedTasks", 0))
-            total += int(getattr(info, "numTasks", 0))
+        if info is not None:  # the stage may have ended between the two calls
+            done += info.numCompletedTasks
+            total += info.numTasks
     return done, total
 
 
+class Steps:
+    """The step of a job that runs now."""
+
+    def __init__(self, name: str, steps: int) -> None:
+        self._name, self._number, self._steps = name, 1, steps
+
+    @property
+    def text(self) -> str:
+        """The step's number and name."""
+        return f"{self._number}/{self._steps} {self._name}"
+
+    def at(self, number: int, name: str) -> None:
+        """A step begins; the first is number 1."""
+        self._number, self._name = number, name
+
+
 @contextmanager
-def shown(session: SparkSession, what: str, *, steps: int = 1) -> Iterator[Steps]:
-    """Shows the tasks of what runs inside; `Steps.at` names what comes next.
+def shown(session: SparkSession, first_step: str, *, steps: int = 1) -> Iterator[Steps]:
+    """Shows the tasks of what runs inside; `Steps.at` names the next step.
 
     Args:
-        session: Where it runs.
-        what: The first step, as people call it.
-        steps: How many there will be.
+        session: The session whose tasks are shown.
+        first_step: Its name, as people call it.
+        steps: Number of steps.
     """
-    bar = Steps(what, steps)
+    step = Steps(first_step, steps)
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        with said_at_times(lambda: _line(session, bar)):
-            yield bar
+        with said_at_times(lambda: _line(session, step)):
+            yield step
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -71,70 +77,59 @@ def shown(session: SparkSession, what: str, *, steps: int = 1) -> Iterator[Steps
         TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"),
         TimeElapsedColumn(),
     )
-    ended = threading.Event()
-    tracker = session.sparkContext.statusTracker()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        line = progress.add_task(bar.text, total=1)
+        bar = progress.add_task(step.text, total=1)
 
         def look() -> None:
-            while not ended.wait(INTERVAL_S):
-                done, total = tasks(tracker)
-                progress.update(line, description=bar.text, completed=done, total=max(total, 1))
+            done, total = tasks(session)
+            progress.update(bar, description=step.text, completed=done, total=max(total, 1))
 
-        thread = threading.Thread(target=look, name="progress", daemon=True)
-        thread.start()
-        try:
-            yield bar
-        finally:
-            ended.set()
-            thread.join()
+        with _repeated(look, INTERVAL_S, "progress"):
+            yield step
 
 
-def _line(session: SparkSession, bar: Steps) -> str:
-    done, total = tasks(session.sparkContext.statusTracker())
-    return f"{session.sparkContext.appName}: step {bar.text}, {done} of {total} tasks"
+def _line(session: SparkSession, step: Steps) -> str:
+    done, total = tasks(session)
+    return f"{session.sparkContext.appName}: step {step.text}, {done} of {total} tasks"
 
 
 @contextmanager
 def said_at_times(text: Callable[[], str]) -> Iterator[None]:
     """Prints on stderr every `LINE_S` seconds what goes on inside, and for how long.
 
-    Under `spark-submit`, where it would stand in the job's output, nothing: Spark's page shows it.
+    Under `spark-submit` it prints nothing: the lines would stand in the job's output, and Spark's
+    page shows the progress.
 
     Args:
-        text: What goes on; it is asked for by another thread.
+        text: Says what goes on; another thread calls it.
     """
     if is_submitted():
         yield
         return
-    ended, start_s = threading.Event(), time.monotonic()
+    start_s = time.monotonic()
 
     def say() -> None:
-        while not ended.wait(LINE_S):
-            with suppress(Exception):  # Spark may be gone; its error is told elsewhere
-                sys.stderr.write(f"{text()} ({time.monotonic() - start_s:.0f} s)\n")
-                sys.stderr.flush()
+        with suppress(Exception):  # Spark may be gone; its error is told elsewhere
+            sys.stderr.write(f"{text()} ({time.monotonic() - start_s:.0f} s)\n")
+            sys.stderr.flush()
 
-    thread = threading.Thread(target=say, name="progress lines", daemon=True)
+    with _repeated(say, LINE_S, "progress lines"):
+        yield
+
+
+@contextmanager
+def _repeated(call: Callable[[], None], interval_s: float, name: str) -> Iterator[None]:
+    """Calls in a thread of its own at every interval, until the block ends."""
+    ended = threading.Event()
+
+    def loop() -> None:
+        while not ended.wait(interval_s):
+            call()
+
+    thread = threading.Thread(target=loop, name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
-
-
-class Steps:
-    """Which part of a job runs."""
-
-    def __init__(self, what: str, steps: int) -> None:
-        self._what, self._number, self._steps = what, 1, steps
-
-    @property
-    def text(self) -> str:
-        """The part's number and name."""
-        return f"{self._number}/{self._steps} {self._what}"
-
-    def at(self, number: int, what: str) -> None:
-        """This part begins; the first is number 1."""
-        self._number, self._what = number, what

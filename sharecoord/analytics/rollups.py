@@ -1,7 +1,7 @@
 """The event log as jobs read it: rollups where there are any, and the rows of all other files.
 
-`sharecoord.eventlog.rollups` says what they are. Whatever a job makes of them is what it would make
-of the rows, because it adds up further what was added up by the same rules.
+`sharecoord.eventlog.rollups` describes the tables. A job finds by rollups exactly what it finds by
+rows, because it adds up further what was added up by the same rules.
 """
 
 from __future__ import annotations
@@ -17,79 +17,75 @@ from sharecoord.eventlog.rollups import COLUMNS, TABLE, WINDOW_MS, Rollup
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
-    """A log, or what is wanted of it.
+    """An event log, or the part of it that a job asks for.
 
     Attributes:
         rows: All events.
-        rolled: The rollups of some files; None when none has any.
-        rest: The events of the other files; None when all have rollups.
+        rolled: The rollups of some files; None when no file has any.
+        unrolled: The events of the other files; None when all have rollups.
     """
 
     rows: DataFrame
     rolled: DataFrame | None = None
-    rest: DataFrame | None = None
+    unrolled: DataFrame | None = None
 
     def changed(self, change: Callable[[DataFrame], DataFrame]) -> EventLog:
-        """The same log with another look: `change` takes rows and rollups alike."""
+        """The same log after a change of its frames; `change` takes rows and rollups alike."""
         rolled = None if self.rolled is None else change(self.rolled)
-        rest = None if self.rest is None else change(self.rest)
-        return EventLog(change(self.rows), rolled, rest)
+        unrolled = None if self.unrolled is None else change(self.unrolled)
+        return EventLog(change(self.rows), rolled, unrolled)
 
-    def pieces(
+    def partial_rows(
         self,
         rollup: Rollup,
-        of_rows: Callable[[DataFrame], DataFrame],
+        of_events: Callable[[DataFrame], DataFrame],
         *,
         window_ms: int = WINDOW_MS,
-        beside: tuple[str, ...] = (),
+        further: tuple[str, ...] = (),
     ) -> DataFrame:
-        """What rows of the table there are, several perhaps with the same keys.
+        """The rows of a rollup table over the whole log; several may have the same keys.
 
         Args:
             rollup: The table.
-            of_rows: Makes its columns of events.
-            window_ms: Length of the windows that are wanted.
-            beside: Further columns that both have.
-
-        Returns:
-            The columns of `rollup`, and those.
+            of_events: Makes the table of events, for files without rollups.
+            window_ms: Length of the time windows, if the table has any.
+            further: Further columns that both have.
         """
-        columns = (*rollup.columns, *beside)
-        rolled = self.fitting(window_ms)
-        of_rest = self.of_rest(of_rows, window_ms=window_ms)
+        columns = (*rollup.columns, *further)
+        rolled = self.rolled_for(window_ms)
+        of_unrolled = self.of_unrolled(of_events, window_ms=window_ms)
         if rolled is None:
-            return of_rest[0].select(*columns)
-        found = rolled.where(F.col(TABLE) == rollup.table).select(*columns)
+            return of_unrolled[0].select(*columns)
+        rows = rolled.where(F.col(TABLE) == rollup.table).select(*columns)
         if window_ms != WINDOW_MS and "window" in rollup.keys:
-            whole = F.floor(F.col("window") / (window_ms // WINDOW_MS))
-            found = found.withColumn("window", whole).select(*columns)
-        for each in of_rest:
-            found = found.union(each.select(*columns))
-        return found
+            longer = F.floor(F.col("window") / (window_ms // WINDOW_MS))
+            rows = rows.withColumn("window", longer).select(*columns)
+        for frame in of_unrolled:
+            rows = rows.union(frame.select(*columns))
+        return rows
 
-    def of_rest(
-        self, of_rows: Callable[[DataFrame], DataFrame], *, window_ms: int = WINDOW_MS
+    def of_unrolled(
+        self, of_events: Callable[[DataFrame], DataFrame], *, window_ms: int = WINDOW_MS
     ) -> list[DataFrame]:
-        """What `pieces` makes of rows, to be kept when it makes several tables of it.
+        """A table of the events of files without rollups: one frame, or none without such files.
 
-        Returns:
-            One frame, or none when all files have rollups.
+        A caller that makes several tables by the same `of_events` keeps the frame with `persist`.
         """
-        left = self.rows if self.fitting(window_ms) is None else self.rest
-        return [] if left is None else [of_rows(left)]
+        events = self.rows if self.rolled_for(window_ms) is None else self.unrolled
+        return [] if events is None else [of_events(events)]
 
-    def summed(
+    def summed_rows(
         self,
         rollup: Rollup,
-        of_rows: Callable[[DataFrame], DataFrame],
+        of_events: Callable[[DataFrame], DataFrame],
         *,
         window_ms: int = WINDOW_MS,
     ) -> DataFrame:
-        """As `pieces`, with one row for the same keys; `of_rows` has to make one, too."""
-        found = self.pieces(rollup, of_rows, window_ms=window_ms)
-        if self.fitting(window_ms) is None:
-            return found
-        return found.groupBy(*rollup.keys).agg(
+        """As `partial_rows`, with one row for the same keys; `of_events` makes one, too."""
+        rows = self.partial_rows(rollup, of_events, window_ms=window_ms)
+        if self.rolled_for(window_ms) is None:
+            return rows
+        return rows.groupBy(*rollup.keys).agg(
             *(F.sum(name).alias(name) for name in rollup.sums),
             *(F.min(name).alias(name) for name in rollup.least),
             *(F.max(name).alias(name) for name in rollup.most),
@@ -97,11 +93,11 @@ class EventLog:
             *(F.max_by(name, "last_us").alias(name) for name in rollup.last),
         )
 
-    def fitting(self, window_ms: int) -> DataFrame | None:
-        """The rollups, if windows of this length can be made of theirs."""
+    def rolled_for(self, window_ms: int) -> DataFrame | None:
+        """The rollups, if time windows of this length can be made of theirs."""
         return None if window_ms % WINDOW_MS else self.rolled
 
 
 def schema() -> str:
-    """Of a file of rollups, as Spark's DDL."""
+    """The columns of a file of rollups, as Spark's DDL."""
     return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())

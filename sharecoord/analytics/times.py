@@ -1,4 +1,4 @@
-"""Windows and durations, as all jobs take them."""
+"""Time windows and durations, as all jobs take them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 from sharecoord.analytics.errors import AnalyticsError
 
 SLOT_MS: Final = 1_000
-"""Length of a slot: samples of all coordinators that fall into one are added up. The interval at
-which fairness is measured (design 5)."""
+"""Length of a slot: samples of all coordinators that fall into one slot are added up. Fairness is
+measured at this interval (design 5)."""
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
@@ -29,18 +29,14 @@ def parse_duration_ms(text: str) -> int:
     Raises:
         ValueError: Anything else; its text ends the sentence "it must be …".
     """
-    found = re.fullmatch(r"(\d+)\s*(ms|s|m|h)", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h)", text.strip())
+    if match is None:
         raise ValueError("a number with a unit: 500ms, 10s, 5m or 1h")
-    return int(found.group(1)) * _UNITS_MS[found.group(2)]
+    return int(match.group(1)) * _UNITS_MS[match.group(2)]
 
 
 def utc_text(micros: int | None) -> str | None:
-    """A time as text; None stays None.
-
-    Args:
-        micros: Microseconds since the epoch.
-    """
+    """A time in microseconds since the epoch as text; None stays None."""
     if micros is None:
         return None
     return f"{datetime.fromtimestamp(micros // 1_000_000, UTC):%Y-%m-%d %H:%M:%SZ}"

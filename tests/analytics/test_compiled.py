@@ -33,7 +33,7 @@ PASSES: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
     "what was handed out": lambda events: fairness.acquired(numbered(events), FairnessSettings()),
     "timings": lambda events: fairness.timings(numbered(events)),
     "samples of share-partitions": lambda events: lag.samples(events, LagSettings()),
-    "what passed": lambda events: lag.passed(events, LagSettings()),
+    "changes": lambda events: lag.changes(events, LagSettings()),
     "troubles": poison.troubles,
 }
 

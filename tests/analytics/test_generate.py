@@ -216,13 +216,11 @@ def test_planted_members_are_found_starved(
     folder, truth = planted
     result = fairness_job.run(spark, str(folder), str(tmp_path))
     planted_ones = {(each["group"], each["member"]): each["since"] for each in truth["starved"]}
-    found = {
-        (row["group_id"], member) for row in result.groups for member in row["starved_members"]
-    }
+    found = {(row["group_id"], member) for row in result.rows for member in row["starved_members"]}
     assert found == set(planted_ones)
-    assert sum(row["starved"] for row in result.groups) == SMALL.starved
-    assert [row["complete"] for row in result.groups] == [1.0] * 3
-    assert [row["members"] for row in result.groups] == [6] * 3
+    assert sum(row["starved"] for row in result.rows) == SMALL.starved
+    assert [row["complete"] for row in result.rows] == [1.0] * 3
+    assert [row["members"] for row in result.rows] == [6] * 3
     assert result.warnings() == []
     text = "date_format(starved_since, \"yyyy-MM-dd'T'HH:mm:ss'+00:00'\") AS since"
     table = spark.read.parquet(str(tmp_path / fairness_job.MEMBERS)).where("starved")
@@ -236,7 +234,7 @@ def test_planted_members_are_found_starved(
 def test_without_planted_findings_everything_is_fair(spark: SparkSession, tmp_path: Path) -> None:
     settings = GeneratorSettings(30_000, groups=1, members=10, partitions=4)
     job.run(spark, str(tmp_path / "e"), settings)
-    (row,) = fairness_job.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).groups
+    (row,) = fairness_job.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).rows
     assert (row["starved"], row["over_share"], row["lost"]) == (0, 0, 0)
     assert row["jain"] > 0.999
     assert row["worst_jain"] > 0.98
@@ -246,7 +244,7 @@ def test_without_planted_findings_everything_is_fair(spark: SparkSession, tmp_pa
 def test_skew_is_seen(spark: SparkSession, tmp_path: Path) -> None:
     settings = GeneratorSettings(30_000, groups=1, members=10, partitions=4, skew=1.0)
     job.run(spark, str(tmp_path / "e"), settings)
-    (row,) = fairness_job.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).groups
+    (row,) = fairness_job.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).rows
     # The first of ten has ln 2 / ln 11 of all.
     assert row["top_share"] == pytest.approx(0.289, abs=0.02)
     assert row["jain"] < 0.8
@@ -258,7 +256,7 @@ def test_dropped_changes_are_counted_exactly(spark: SparkSession, tmp_path: Path
     truth = job.run(spark, str(tmp_path / "e"), settings)
     result = fairness_job.run(spark, str(tmp_path / "e"), str(tmp_path / "out"))
     assert sum(truth["lost"].values()) == pytest.approx(0.01 * 2 * truth["changes"], rel=0.3)
-    for row in result.groups:
+    for row in result.rows:
         missing = row["changes_expected"] - row["changes_seen"]
         assert missing == row["lost"] == truth["lost"][row["group_id"]]
         assert row["complete"] == pytest.approx(1 - missing / truth["changes"])

@@ -10,7 +10,7 @@ from sharecoord.analytics.census import census
 from sharecoord.analytics.lag import transform
 from sharecoord.analytics.lag.settings import CAUSES_MAX, TREND_WINDOWS_MIN, LagSettings
 from sharecoord.analytics.lag.trend import trends
-from sharecoord.analytics.lag.verdict import WORDS
+from sharecoord.analytics.lag.verdict import CAUSE_TEXTS
 
 from .support import Row, at, by, change, dicts, event, frame, handed
 
@@ -47,7 +47,7 @@ def stand(seconds: float, log_end: int, finished: int, **values: Any) -> Row:
 def windows(spark: SparkSession, rows: list[Row]) -> DataFrame:
     events = frame(spark, rows)
     sampled = transform.samples(events, SETTINGS)
-    changes = transform.happened(transform.passed(events, SETTINGS))
+    changes = transform.happened(transform.changes(events, SETTINGS))
     return transform.windows(sampled, changes, SETTINGS)
 
 
@@ -255,4 +255,4 @@ def test_a_line_per_share_partition(spark: SparkSession) -> None:
 
 
 def test_every_cause_has_words() -> None:
-    assert WORDS.keys() == transform.SMALLEST.keys()
+    assert CAUSE_TEXTS.keys() == transform.CAUSES.keys()

@@ -143,7 +143,7 @@ def test_an_unreadable_file_is_named_or_skipped(spark: SparkSession, tmp_path: P
         assert str(whole) in caught.value.message
         assert "--skip-corrupt" in caught.value.message
         result = job.run(spark, str(events), str(out), skip_corrupt=True)
-        assert [row["group_id"] for row in result.groups] == ["g"]
+        assert [row["group_id"] for row in result.rows] == ["g"]
         assert result.findings.skipped == [str(whole)]
         assert any(str(whole) in line for line in result.warnings())
     next(events.glob("date=*/group=g/*")).write_bytes(b"x")
@@ -156,7 +156,7 @@ def test_a_newer_schema_is_read_with_a_warning(spark: SparkSession, tmp_path: Pa
     rows = [{**row, "schema_version": newer} for row in rows_of("g")]
     write(tmp_path / "e", [*rows, {**event("novelty", 1), "schema_version": newer}])
     result = job.run(spark, str(tmp_path / "e"), str(tmp_path / "out"))
-    (row,) = result.groups
+    (row,) = result.rows
     assert (row["members"], row["records"], row["jain"]) == (1, 15, 1.0)
     assert any(f"schema version {newer}" in line for line in result.warnings())
 
@@ -164,9 +164,9 @@ def test_a_newer_schema_is_read_with_a_warning(spark: SparkSession, tmp_path: Pa
 def test_the_tables_replace_those_of_an_earlier_run(spark: SparkSession, tmp_path: Path) -> None:
     events, out = str(tmp_path / "e"), str(tmp_path / "out")
     write(tmp_path / "e", [*rows_of("g"), *rows_of("h")])
-    assert len(job.run(spark, events, out).groups) == 2
+    assert len(job.run(spark, events, out).rows) == 2
     result = job.run(spark, events, out, wanted=Range(groups=("h",)))
-    assert [row["group_id"] for row in result.groups] == ["h"]
+    assert [row["group_id"] for row in result.rows] == ["h"]
     for table, rows in ((job.WINDOWS, 4), (job.MEMBERS, 1), (job.GROUPS, 1)):
         assert spark.read.parquet(f"{out}/{table}").count() == rows
     assert result.warnings() == []
@@ -197,7 +197,7 @@ def test_files_that_were_joined_and_brought_back_are_refused(
     rows = busy(0, 20)
     write(tmp_path / "e", rows[:30], name="events-1")
     write(tmp_path / "e", rows[30:], name="events-2")
-    assert job.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).groups[0]["records"] == 200
+    assert job.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).rows[0]["records"] == 200
     write(tmp_path / "e", rows, name="events-joined")
     with pytest.raises(EventsTwiceError, match=r"events-joined\.parquet"):
         job.run(spark, str(tmp_path / "e"), str(tmp_path / "out"))
@@ -209,5 +209,5 @@ def test_a_change_whose_rows_are_in_two_files_is_there_once(
     for number in (0, 1):
         parts = [handed(1, "a", 5, change_sequence=7, first_offset=5 * number)]
         write(tmp_path / "e", parts, name=f"events-{number}")
-    (row,) = job.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).groups
+    (row,) = job.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).rows
     assert (row["records"], row["complete"]) == (10, 1.0)

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from sharecoord.analytics.attempts import attempts
-from sharecoord.analytics.census import census, census_of, places_of, words
+from sharecoord.analytics.census import census, census_of_log, change_bits, place_rows
 from sharecoord.analytics.errors import EventsTwiceError
 from sharecoord.analytics.fairness import job as fairness
 from sharecoord.analytics.fairness import transform as of_fairness
@@ -103,14 +103,14 @@ def sorted_rows(found: DataFrame, columns: tuple[str, ...]) -> list[Any]:
 
 
 def happened(rows: DataFrame, window_ms: int) -> DataFrame:
-    passed = of_lag.passed(rows, LagSettings(window_ms=window_ms))
-    return passed.groupBy(*HAPPENED.keys).agg(
+    changes = of_lag.changes(rows, LagSettings(window_ms=window_ms))
+    return changes.groupBy(*HAPPENED.keys).agg(
         *(F.sum(name).alias(name) for name in HAPPENED.sums), F.max("age_ms").alias("age_ms")
     )
 
 
 TABLES: list[tuple[Rollup, Callable[[int], Callable[[DataFrame], DataFrame]]]] = [
-    (PLACES, lambda _: lambda rows: places_of(words(rows))),
+    (PLACES, lambda _: lambda rows: place_rows(change_bits(rows))),
     (HAPPENED, lambda ms: lambda rows: happened(rows, ms)),
     (ATTEMPTS, lambda _: attempts),
     (WAITS, lambda _: of_fairness.timings),
@@ -144,8 +144,8 @@ def test_a_table_is_that_of_the_rows(
     of_rows = maker(window_ms)
     log = read_log(spark, str(folder))
     assert log.rolled is not None
-    assert log.rest is not None
-    found = log.summed(table, of_rows, window_ms=window_ms)
+    assert log.unrolled is not None
+    found = log.summed_rows(table, of_rows, window_ms=window_ms)
     rows = sorted_rows(of_rows(read_events(spark, str(folder))), table.columns)
     assert rows
     assert sorted_rows(found, table.columns) == rows
@@ -155,7 +155,7 @@ def test_troubles_are_those_of_the_rows(spark: SparkSession, folder: Path) -> No
     log = read_log(spark, str(folder))
     found, rows = (
         sorted_rows(of_poison.troubles(frame), TROUBLES.columns)
-        for frame in (log.pieces(TROUBLES, lambda events: events), log.rows)
+        for frame in (log.partial_rows(TROUBLES, lambda events: events), log.rows)
     )
     assert len(rows) > 100
     assert found == rows
@@ -164,7 +164,7 @@ def test_troubles_are_those_of_the_rows(spark: SparkSession, folder: Path) -> No
 def test_the_census_is_that_of_the_rows(spark: SparkSession, folder: Path) -> None:
     # Nothing is known of files here; in two of them there are changes with the same number.
     rows = census(read_events(spark, str(folder))).drop("twice")
-    found = census_of(read_log(spark, str(folder)), words)
+    found = census_of_log(read_log(spark, str(folder)), change_bits)
     assert sorted_rows(found, tuple(rows.columns)) == sorted_rows(rows, tuple(rows.columns))
     assert max(row["seen"] for row in dicts(rows)) > 64, "several words"
 
@@ -173,9 +173,7 @@ def test_a_copy_is_refused_by_its_rollups(spark: SparkSession, tmp_path: Path) -
     rows = [handed(n / 100, "a", 1, change_sequence=n, first_offset=n) for n in range(300)]
     (path,) = write(tmp_path / "e", rows)
     rolled(tmp_path / "e", [path])
-    assert (
-        fairness.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).groups[0]["records"] == 300
-    )
+    assert fairness.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).rows[0]["records"] == 300
     copy = path.with_name("copy.parquet")
     shutil.copy(path, copy)
     for files in ([], [copy]):
@@ -191,7 +189,7 @@ def test_rollups_are_left_alone_where_a_group_was_deleted(
     rows.append(event("group", 2, event="deleted"))
     rows += [handed(3, "a", 1, change_sequence=n, first_offset=n) for n in range(1, 51)]
     rolled(tmp_path / "e", write(tmp_path / "e", rows))
-    (row,) = fairness.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).groups
+    (row,) = fairness.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).rows
     assert (row["changes_seen"], row["changes_expected"], row["partitions"]) == (150, 150, 2)
 
 
@@ -234,7 +232,7 @@ def floats(row: Row) -> list[float]:
 def counted(spark: SparkSession, root: Path, **wanted: Any) -> int:
     """Rows of kind range, of rollups that say that there are twice as many."""
     log = read_log(spark, str(root), Range(**wanted))
-    return sum(row["events"] for row in dicts(log.pieces(PLACES, TABLES[0][1](10_000))))
+    return sum(row["events"] for row in dicts(log.partial_rows(PLACES, TABLES[0][1](10_000))))
 
 
 @pytest.fixture
@@ -269,8 +267,8 @@ def test_rollups_without_their_file_do_not_count(
     doubled[0].unlink()
     assert counted(spark, tmp_path) == 6
     log = read_log(spark, str(tmp_path), without=[str(doubled[1])])
-    assert log.rest is None
-    found = log.pieces(PLACES, TABLES[0][1](10_000))
+    assert log.unrolled is None
+    found = log.partial_rows(PLACES, TABLES[0][1](10_000))
     assert sum(row["events"] for row in dicts(found)) == 4
 
 

@@ -135,4 +135,4 @@ def test_a_run_that_was_killed_while_tables_took_their_place(
         (Path(fresh) / "a" / "rows").write_text("new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
     assert (tmp_path / "a" / "rows").read_text() == "new"
-    assert HadoopFolder(spark, str(tmp_path)).names() == ["a", "b"]
+    assert list(HadoopFolder(spark, str(tmp_path)).children()) == ["a", "b"]

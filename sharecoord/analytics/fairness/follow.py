@@ -258,12 +258,12 @@ def _check_checkpoint(
                 )
         since = before.get(BEGINS)
         return None if since is None else datetime.fromisoformat(since)
-    if HadoopFolder(spark, checkpoint).names():
+    if HadoopFolder(spark, checkpoint).children():
         raise AnalyticsError(
             f"--checkpoint {checkpoint} is not empty, and was not made by this job: name another "
             "folder"
         )
-    if HadoopFolder(spark, f"{out}/{WINDOWS}").names():
+    if HadoopFolder(spark, f"{out}/{WINDOWS}").children():
         raise AnalyticsError(
             f"--out {out} has a table {WINDOWS} of another run: name another --out, or the "
             "--checkpoint that belongs to it"
@@ -364,7 +364,7 @@ class _Alerts:
             self._kept.delete(_state_file(old))
 
     def _batches(self) -> list[int]:
-        names = [name for name in self._kept.names() if name.startswith("alerts-")]
+        names = [name for name in self._kept.children() if name.startswith("alerts-")]
         return sorted(int(name.removeprefix("alerts-").removesuffix(".json")) for name in names)
 
 

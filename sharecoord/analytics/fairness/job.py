@@ -1,4 +1,4 @@
-"""The fairness job: reads events, writes three tables, says what it found.
+"""The fairness job: reads events, writes three tables, says who starved and how fair groups were.
 
 On a cluster:
 
@@ -11,7 +11,7 @@ the functions of `transform` are enough.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.fairness.settings import FairnessSettings
@@ -31,31 +31,23 @@ JSON_KEYS: Final = (
 )
 
 
-class FairnessResult(jobs.JobResult):
-    """What the job found."""
-
-    json_keys: ClassVar[tuple[str, ...]] = JSON_KEYS
-
-    @property
-    def groups(self) -> list[dict[str, Any]]:
-        """Rows of `transform.groups`, in order of the group ids."""
-        return self.rows
-
-
-def _write(log: EventLog, out: str, settings: FairnessSettings, steps: Steps) -> FairnessResult:
-    """The three tables, each from what was written or kept before."""
-    from sharecoord.analytics.census import beside, census_of, words
+def _write(
+    log: EventLog, out: str | None, settings: FairnessSettings, steps: Steps
+) -> jobs.JobResult:
+    """Writes the tables, each from those before and from kept frames; returns the groups."""
+    from sharecoord.analytics.census import census_of_log, change_bits, result_fields
     from sharecoord.analytics.fairness import transform
     from sharecoord.analytics.names import naming, numbered
 
     numbers = log.changed(numbered)
-    member_samples, counted = transform.samples(numbers.rows), census_of(numbers, words)
-    histogram = numbers.summed(WAITS, transform.timings)
+    member_samples = transform.samples(numbers.rows)
+    census_rows = census_of_log(numbers, change_bits)
+    histogram = numbers.summed_rows(WAITS, transform.timings)
     window_ms = settings.window_ms
-    handed_out = numbers.summed(
+    handed_out = numbers.summed_rows(
         HANDED, lambda events: transform.acquired(events, settings), window_ms=window_ms
     )
-    with jobs.persisted(member_samples), naming(log, histogram, counted) as named:
+    with jobs.persisted(member_samples), naming(log, histogram, census_rows) as named:
         steps.at(1, "windows")
         rows = transform.windows(member_samples, handed_out, settings)
         windows = jobs.save(named(rows), out, WINDOWS)
@@ -63,10 +55,11 @@ def _write(log: EventLog, out: str, settings: FairnessSettings, steps: Steps) ->
         rows = transform.members(member_samples, histogram, settings)
         members = jobs.save(named(rows), out, MEMBERS)
         steps.at(3, "groups")
-        # Nothing else of them is shown.
-        histogram, counted = named(histogram, "group_id"), named(counted, "group_id")
-        groups = jobs.save(transform.groups(windows, members, histogram, counted), out, GROUPS)
-        return FairnessResult(jobs.listed(groups, "group_id"), **beside(counted))
+        # No other name of these two is shown.
+        histogram, census_rows = named(histogram, "group_id"), named(census_rows, "group_id")
+        groups = jobs.save(transform.groups(windows, members, histogram, census_rows), out, GROUPS)
+        rows_of_groups = jobs.listed(groups, "group_id")
+        return jobs.JobResult(rows_of_groups, JSON_KEYS, **result_fields(census_rows))
 
 
 JOB: Final = jobs.Job(
@@ -76,7 +69,7 @@ JOB: Final = jobs.Job(
     FairnessSettings,
     first_step="windows",
     steps=3,
-    options=jobs.add_window,
+    add_options=jobs.add_window,
     chosen=lambda given: FairnessSettings(window_ms=given.window),
 )
 run = JOB.run

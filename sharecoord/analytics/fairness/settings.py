@@ -1,4 +1,4 @@
-"""What the fairness job can be told."""
+"""Settings of the fairness job; docs/fairness.md has the definitions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from sharecoord.analytics.errors import AnalyticsError
 from sharecoord.analytics.times import check_window
 
 LISTED_MAX: Final = 100
-"""How many starved members are named per group; their number is exact."""
+"""Largest number of starved members that are named per group; their number is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class FairnessSettings:
-    """Settings of the definitions in docs/fairness.md.
-
-    Attributes:
-        window_ms: Length of a window, a multiple of a second.
-        starved_after_ms: From which length on a stretch without records is starvation.
-    """
+    """Lengths of time in the definitions of fairness."""
 
     window_ms: int = 10_000
+    """Length of a time window, a multiple of a second."""
     starved_after_ms: int = 5_000
+    """A stretch without records is starvation from this length on."""
 
     def __post_init__(self) -> None:
         check_window(self.window_ms)

@@ -1,23 +1,25 @@
-"""What the figures of a group mean, in words; no Spark."""
+"""The verdict on the fairness of a group: its figures in words; no Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sharecoord.analytics.phrases import missing_changes
+
 FAIR: Final = 0.95
-"""From this index on a split is called fair."""
+"""From this Jain's index on a split is called fair."""
 UNEVEN: Final = 0.80
-"""Below it, it is called unfair: as if a fifth of the members had got nothing."""
+"""Below this index a split is called unfair: as if a fifth of the members had got nothing."""
 
 
 def is_unfair(group: Mapping[str, Any]) -> bool:
-    """Whether something is to be done: members starved, or the whole range was unfair."""
+    """Whether the group needs attention: members starved, or the whole range was unfair."""
     return bool(group["starved"]) or (group["jain"] is not None and group["jain"] < UNEVEN)
 
 
 def verdict(group: Mapping[str, Any]) -> str:
-    """One line about a row of `transform.groups`."""
+    """A row of `transform.groups` in one line."""
     return "; ".join([_fairness(group), *_doubts(group)])
 
 
@@ -41,13 +43,10 @@ def _fairness(group: Mapping[str, Any]) -> str:
 
 
 def _doubts(group: Mapping[str, Any]) -> list[str]:
-    """What speaks against the figures."""
-    found = []
-    if group["complete"] is not None and group["complete"] < 1:
-        missing = group["changes_expected"] - group["changes_seen"]
-        found.append(f"the log lacks {missing} of {group['changes_expected']} changes")
+    """Sentences on how far the figures can be trusted."""
+    sentences = missing_changes(group)
     if group["lost"]:
-        found.append(f"its writer lost {group['lost']} rows")
+        sentences.append(f"its writer lost {group['lost']} rows")
     if group["over_share"]:
-        found.append(f"{group['over_share']} members held more than their share of the window")
-    return found
+        sentences.append(f"{group['over_share']} members held more than their share of the window")
+    return sentences

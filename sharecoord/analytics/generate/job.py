@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sharecoord.analytics import frames, progress
 from sharecoord.analytics.errors import AnalyticsError
 from sharecoord.analytics.generate.plan import GeneratorSettings, make_plan, truth
+from sharecoord.analytics.hadoop import HadoopFolder
 from sharecoord.analytics.session import defaults
 from sharecoord.eventlog.schema import EventKind
 
@@ -24,7 +25,7 @@ DAY_S: Final = 86_400
 
 
 def run(spark: SparkSession, out: str, settings: GeneratorSettings) -> dict[str, Any]:
-    """Writes the log; returns what `_truth.json` says.
+    """Writes the log; returns the content of `_truth.json`.
 
     Args:
         spark: The session.
@@ -35,57 +36,29 @@ def run(spark: SparkSession, out: str, settings: GeneratorSettings) -> dict[str,
         AnalyticsError: The settings do not fit together, or the folder has files.
     """
     plan = make_plan(settings)
-    files = _Files(spark, out)
-    files.check_empty()
+    folder = HadoopFolder(spark, out)
+    if folder.children():  # rows of two logs would mix
+        raise AnalyticsError(f"--out {out} is not empty: name a new folder")
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     from sharecoord.analytics.generate import rows
 
     def write(_: object) -> tuple[int, dict[str, int]]:
-        frame = rows.rows(spark, plan)
-        # Of UTC, whatever time zone the session has.
+        # The date in UTC, whatever time zone the session has.
         date = F.date_from_unix_date(F.floor(F.unix_seconds("time") / DAY_S).cast("int"))
-        parted = frame.withColumn("date", date).withColumn("group", F.col("group_id"))
-        parted.write.mode("append").option("compression", "zstd").partitionBy(
-            "date", "group"
-        ).parquet(out)
-        made = frames.read_events(spark, out)
-        lost = made.where(F.col("kind") == EventKind.LOST).groupBy("group_id").agg(F.sum("records"))
-        return made.count(), {row[0]: row[1] for row in lost.collect()}
+        dated = rows.rows(spark, plan).withColumns({"date": date, "group": F.col("group_id")})
+        writer = dated.write.mode("append").option("compression", "zstd")
+        writer.partitionBy("date", "group").parquet(out)
+        events = frames.read_events(spark, out)
+        lost = events.where(F.col("kind") == EventKind.LOST).groupBy("group_id")
+        lost_rows = lost.agg(F.sum("records")).collect()
+        return events.count(), {row[0]: row[1] for row in lost_rows}
 
     writers = {"spark.sql.maxConcurrentOutputFileWriters": str(OPEN_FILES_MAX)}
     with defaults(spark, writers), progress.shown(spark, "events"):
         count, lost = frames.reading(write, skip_corrupt=False, findings=frames.Findings())
-    files.rename()
-    found = truth(plan, count, lost)
-    files.write(TRUTH, json.dumps(found, indent=1).encode())
-    return found
-
-
-class _Files:
-    """The folder that is written, by Hadoop's API: it may lie anywhere."""
-
-    def __init__(self, spark: SparkSession, out: str) -> None:
-        self._out = out
-        gateway: Any = spark.sparkContext._jvm
-        self._path = gateway.org.apache.hadoop.fs.Path
-        self._root = self._path(out)
-        self._system = self._root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
-
-    def check_empty(self) -> None:
-        """Raises AnalyticsError when the folder has files: rows of two logs would mix."""
-        if self._system.exists(self._root) and list(self._system.listStatus(self._root)):
-            raise AnalyticsError(f"--out {self._out} is not empty: name a new folder")
-
-    def rename(self) -> None:
-        """Gives files the names that a coordinator would give them."""
-        for status in self._system.globStatus(self._path(f"{self._out}/date=*/group=*/part-*")):
-            old = status.getPath()
-            name = old.getName().replace("part-", "events-generated-", 1)
-            self._system.rename(old, self._path(old.getParent(), name))
-
-    def write(self, name: str, content: bytes) -> None:
-        """Writes a small file."""
-        stream = self._system.create(self._path(self._root, name), True)  # noqa: FBT003 - Java
-        stream.write(bytearray(content))
-        stream.close()
+    # The names that a coordinator would give them.
+    folder.rename_files("date=*/group=*/part-*", "part-", "events-generated-")
+    content = truth(plan, count, lost)
+    folder.write(TRUTH, json.dumps(content, indent=1))
+    return content

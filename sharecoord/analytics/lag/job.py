@@ -1,12 +1,12 @@
 """The lag job: reads events, writes four tables, says which share-partitions are behind and why.
 
-On a cluster as `fairness.job`; one JSON object per share-partition goes to stdout.
+It runs on a cluster as `fairness.job`; one JSON object per share-partition goes to stdout.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.lag.settings import LagSettings
@@ -31,43 +31,38 @@ JSON_KEYS: Final = (
 )
 
 
-class LagResult(jobs.JobResult):
-    """Rows of `transform.partitions`: who is behind first, by waiting records."""
-
-    json_keys: ClassVar[tuple[str, ...]] = JSON_KEYS
-
-
-def _write(log: EventLog, out: str, settings: LagSettings, steps: Steps) -> LagResult:
-    """The tables, each from what was written before."""
+def _write(log: EventLog, out: str | None, settings: LagSettings, steps: Steps) -> jobs.JobResult:
+    """Writes the tables, each from those before; returns the share-partitions that lag first."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    from sharecoord.analytics.census import beside, census_of
+    from sharecoord.analytics.census import census_of_log, result_fields
     from sharecoord.analytics.lag import transform
     from sharecoord.analytics.lag.trend import trends
 
     window_ms = settings.window_ms
 
-    def passed(events: DataFrame) -> DataFrame:
-        return transform.passed(events, settings)
+    def changes(events: DataFrame) -> DataFrame:
+        return transform.changes(events, settings)
 
-    sampled = log.summed(
+    sampled = log.summed_rows(
         LAGS, lambda events: transform.samples(events, settings), window_ms=window_ms
     )
-    counted = census_of(log, passed, window_ms=window_ms)
-    with jobs.persisted(*log.of_rest(passed, window_ms=window_ms), counted):
+    census_rows = census_of_log(log, changes, window_ms=window_ms)
+    with jobs.persisted(*log.of_unrolled(changes, window_ms=window_ms), census_rows):
         steps.at(1, "windows")
-        changes = transform.happened(log.pieces(HAPPENED, passed, window_ms=window_ms))
-        rows = transform.windows(sampled, changes, settings)
+        happened = transform.happened(log.partial_rows(HAPPENED, changes, window_ms=window_ms))
+        rows = transform.windows(sampled, happened, settings)
         windows = jobs.save(rows, out, WINDOWS)
         steps.at(2, "stretches")
         stretches = jobs.save(transform.stretches(windows), out, STRETCHES)
         steps.at(3, "causes")
         causes = jobs.save(transform.causes(windows), out, CAUSES)
         steps.at(4, "share-partitions")
-        rows = transform.partitions(windows, stretches, causes, trends(windows), counted)
+        rows = transform.partitions(windows, stretches, causes, trends(windows), census_rows)
         partitions = jobs.save(rows, out, PARTITIONS)
         order = [F.desc("behind"), F.desc("waiting"), *map(F.col, transform.PLACE)]
-        return LagResult(jobs.listed(partitions, *order), **beside(counted))
+        rows_of_places = jobs.listed(partitions, *order)
+        return jobs.JobResult(rows_of_places, JSON_KEYS, **result_fields(census_rows))
 
 
 JOB: Final = jobs.Job(
@@ -77,7 +72,7 @@ JOB: Final = jobs.Job(
     LagSettings,
     first_step="windows",
     steps=4,
-    options=jobs.add_window,
+    add_options=jobs.add_window,
     chosen=lambda given: LagSettings(window_ms=given.window),
 )
 run = JOB.run

@@ -1,4 +1,4 @@
-"""What the lag job can be told."""
+"""Settings of the lag job; docs/lag.md has the definitions."""
 
 from __future__ import annotations
 
@@ -9,32 +9,30 @@ from sharecoord.analytics.errors import AnalyticsError
 from sharecoord.analytics.times import check_window
 
 TREND_WINDOWS: Final = 12
-"""A trend is that of so many windows, the last ones: two minutes of the default length."""
+"""A trend is that of the last windows, this many: two minutes of the default length."""
 TREND_WINDOWS_MIN: Final = 7
-"""Of fewer windows none could be called a trend: chance puts six in order too often."""
+"""With fewer windows there is no trend: chance puts six in order too often."""
 TREND_SCORE: Final = 3.0
-"""Of the test of Mann and Kendall: chance alone comes up to it in 0.3 % of the cases."""
+"""From this score of the test of Mann and Kendall on windows have a trend: chance alone comes up to
+it in 0.3 % of the cases."""
 KNOWN_PART: Final = 0.8
-"""Of the range: a forecast made there is compared with what came after it."""
+"""A forecast made after this part of the range is compared with what came after it."""
 BEFORE_WINDOWS: Final = 30
-"""With so many windows before its beginning a stretch of lag is compared: five minutes."""
+"""The beginning of a stretch of lag is compared with this many windows before it: five minutes."""
 CAUSES_MAX: Final = 5
-"""Of a stretch, those that differ most."""
+"""How many causes a stretch of lag has at most: those that differ most."""
 SCORE_MIN: Final = 2.0
-"""What differs by less from the windows before is no cause."""
+"""A value with a lower score differs too little from the windows before to be a cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class LagSettings:
-    """Settings of the definitions in docs/lag.md.
-
-    Attributes:
-        window_ms: Length of a window, a multiple of a second.
-        behind_ms: A share-partition that needs longer for what waits is behind.
-    """
+    """Lengths of time in the definitions of lag."""
 
     window_ms: int = 10_000
+    """Length of a time window, a multiple of a second."""
     behind_ms: int = 10_000
+    """A share-partition that needs longer for the records that wait is behind."""
 
     def __post_init__(self) -> None:
         check_window(self.window_ms)

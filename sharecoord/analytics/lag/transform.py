@@ -1,11 +1,11 @@
 """Lag as functions from frames to frames; docs/lag.md has definitions and formulas.
 
-    events ─┬─ samples ────────────┬─ windows ─┬─ stretches, causes ─┐
-            └─ passed ─┬─ happened ┘           ├─ trend.trends ──────┼─ partitions
-                       └─ census ──────────────┴─────────────────────┘
+    events ─┬─ samples ─────────────┬─ windows ─┬─ stretches, causes ─┐
+            └─ changes ─┬─ happened ┘           ├─ trend.trends ──────┼─ partitions
+                        └─ census ──────────────┴─────────────────────┘
 
-What `passed` makes is used twice: a caller keeps it with `persist`. Nothing here collects rows, and
-nothing runs in Python.
+The result of `changes` is used twice: a caller keeps it with `persist`. Nothing here collects rows,
+and nothing runs in Python.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from sharecoord.analytics import measures
-from sharecoord.analytics.census import completeness, words
+from sharecoord.analytics.census import change_bits, completeness
 from sharecoord.analytics.lag.settings import (
     BEFORE_WINDOWS,
     CAUSES_MAX,
@@ -22,19 +22,22 @@ from sharecoord.analytics.lag.settings import (
     TREND_WINDOWS,
     LagSettings,
 )
-from sharecoord.eventlog.rollups import FAILED, OF_GROUP, OF_PARTITION, PAUSES
+from sharecoord.analytics.measures import greatest, sum_or_zero
+from sharecoord.eventlog.rollups import FAILED, LAGS, OF_GROUP, OF_PARTITION, PAUSES
 from sharecoord.eventlog.schema import EventKind, RangeEvent
 
 PLACE = ["group_id", "topic", "partition"]
+HAPPENINGS = (*FAILED, *OF_PARTITION, *OF_GROUP)
+"""Columns with numbers of records (`FAILED`) or events (the others) in a window."""
 
-SMALLEST = {
+CAUSES = {
     "arrival_rate": (1, 1.0),
     "service_rate": (-1, 1.0),
     **dict.fromkeys(FAILED, (1, 1.0)),
     **dict.fromkeys((*OF_PARTITION, *OF_GROUP), (1, 0.1)),
 }
-"""What may be a cause: +1 when more of it makes lag, -1 when less does; and what is added to its
-usual variation: a record or, of what is rare, a tenth of an event."""
+"""Columns that may be a cause of lag: +1 when more of it makes lag, -1 when less does; and the
+amount that is added to its usual variation: a record or, of rare events, a tenth of one."""
 
 
 # -- windows --------------------------------------------------------------------------------------
@@ -43,10 +46,10 @@ usual variation: a record or, of what is rare, a tenth of an event."""
 def samples(events: DataFrame, settings: LagSettings) -> DataFrame:
     """First and last sample of each share-partition and window, and the highest figures in it.
 
-    Columns: group_id, topic, partition, window (its number); of the first sample first_us (when),
-    first_log_end_offset, first_finished; of the last last_us, log_end_offset, finished,
-    start_offset, lag, waiting, behind_ms; lag_max, waiting_max, behind_max_ms (of those with an age
-    that is known), behind_unknown (how many have none).
+    The rollup table `LAGS`: group_id, topic, partition, window (its number); of the first sample
+    first_us (its time), first_log_end_offset, first_finished; of the last sample last_us,
+    log_end_offset, finished, start_offset, lag, waiting, behind_ms; lag_max, waiting_max,
+    behind_max_ms (of samples whose age is known), behind_unknown (number of the others).
     """
     unread = F.greatest(F.col("log_end_offset") - F.col("end_offset"), F.lit(0))
     waiting = F.coalesce(unread, F.lit(0)) + F.coalesce(F.col("due"), F.lit(0))
@@ -68,13 +71,11 @@ def samples(events: DataFrame, settings: LagSettings) -> DataFrame:
         .alias("behind_ms"),
     )
     # Numbers, and not a struct of them: those are added up by hashing, without a sort.
-    first = ("log_end_offset", "finished")
-    last = (*first, "start_offset", "lag", "waiting", "behind_ms")
     return figures.groupBy(*PLACE, "window").agg(
         F.min("us").alias("first_us"),
-        *(F.min_by(name, "us").alias(f"first_{name}") for name in first),
+        *(F.min_by(name.removeprefix("first_"), "us").alias(name) for name in LAGS.first),
         F.max("us").alias("last_us"),
-        *(F.max_by(name, "us").alias(name) for name in last),
+        *(F.max_by(name, "us").alias(name) for name in LAGS.last),
         F.max("lag").alias("lag_max"),
         F.max("waiting").alias("waiting_max"),
         F.max("behind_ms").alias("behind_max_ms"),
@@ -86,17 +87,17 @@ def _window(settings: LagSettings) -> Column:
     return F.floor(F.unix_millis("time") / settings.window_ms).alias("window")
 
 
-def passed(events: DataFrame, settings: LagSettings) -> DataFrame:
-    """What `happened` and the census (`of_words`) need, in one pass over all events.
+def changes(events: DataFrame, settings: LagSettings) -> DataFrame:
+    """The columns that `happened` and the census need, in one pass over all events.
 
-    Columns: those of `census.words`, window, event (one of `FAILED`, `OF_PARTITION` and `OF_GROUP`,
-    null for all others), records, age_ms.
+    Columns: those of `census.change_bits`, window, event (one of `HAPPENINGS`, null for all
+    others), records, age_ms.
     """
-    named = F.col("event").isin(*FAILED, *OF_PARTITION, *OF_GROUP)
+    named = F.col("event").isin(*HAPPENINGS)
     # One member that gets nothing holds up nobody else.
     of_member = F.col("event").isin(*PAUSES) & F.col("member_id").isNotNull()
     acquired = F.col("event") == RangeEvent.ACQUIRED.value
-    return words(
+    return change_bits(
         events,
         _window(settings),
         F.when(named & ~of_member, F.col("event")).alias("event"),
@@ -105,43 +106,44 @@ def passed(events: DataFrame, settings: LagSettings) -> DataFrame:
     )
 
 
-def happened(pieces: DataFrame) -> DataFrame:
-    """What happened in each window: to share-partitions, and to groups.
+def happened(change_rows: DataFrame) -> DataFrame:
+    """The happenings in each window: to share-partitions, and to groups.
 
     Args:
-        pieces: From `passed`.
+        change_rows: From `changes`, or the rollup table `HAPPENED`.
 
     Returns:
-        group_id, topic and partition (null: to the group), window, age_ms (the highest of what was
-        handed out), and the numbers of `FAILED` (records), `OF_PARTITION` and `OF_GROUP` (events).
+        group_id, topic and partition (null: to the group), window, age_ms (the highest of records
+        that were handed out), and `HAPPENINGS`.
     """
-    return pieces.groupBy(*PLACE, "window").agg(
-        F.max("age_ms").alias("age_ms"),
-        *(_count(name, "records") for name in FAILED),
-        *(_count(name, "events") for name in (*OF_PARTITION, *OF_GROUP)),
+
+    def count(event: str, column: str) -> Column:
+        return sum_or_zero(F.when(F.col("event") == event, F.col(column))).alias(event)
+
+    return change_rows.groupBy(*PLACE, "window").agg(
+        *greatest("age_ms"),
+        *(count(name, "records") for name in FAILED),
+        *(count(name, "events") for name in (*OF_PARTITION, *OF_GROUP)),
     )
 
 
-def _count(event: str, what: str) -> Column:
-    return F.coalesce(F.sum(F.when(F.col("event") == event, F.col(what))), F.lit(0)).alias(event)
-
-
-def windows(sampled: DataFrame, changes: DataFrame, settings: LagSettings) -> DataFrame:
-    """How each share-partition stood at the end of each window, and what happened in it.
+def windows(sampled: DataFrame, happened_rows: DataFrame, settings: LagSettings) -> DataFrame:
+    """The state of each share-partition at the end of each window, and the happenings in it.
 
     Args:
         sampled: From `samples`.
-        changes: From `happened`.
-        settings: Length of a window, and from when on it is behind.
+        happened_rows: From `happened`.
+        settings: Length of a window, and from when on a share-partition is behind.
 
     Returns:
         group_id, topic, partition, window_start, window_ms, sampled_at (the last sample), lag,
         waiting, behind_ms (null when unknown), lag_max, waiting_max, behind_max_ms, log_end_offset,
         start_offset, arrival_rate, service_rate (records/s; null in a single sample, and after a
-        reset), behind, and numbers of `FAILED` (records), `OF_PARTITION` and `OF_GROUP` (events).
+        reset), behind, and `HAPPENINGS`.
     """
-    of_place = changes.select(*PLACE, "window", "age_ms", *FAILED, *OF_PARTITION)
-    of_group = changes.where(F.col("topic").isNull()).select("group_id", "window", *OF_GROUP)
+    of_place = happened_rows.select(*PLACE, "window", "age_ms", *FAILED, *OF_PARTITION)
+    to_group = happened_rows.where(F.col("topic").isNull())
+    of_group = to_group.select("group_id", "window", *OF_GROUP)
     together, ordered = Window.partitionBy(*PLACE), _ordered("window")
     # While nothing is finished nobody sees how fast it could be.
     served = F.when(F.col("service_rate") > 0, F.col("service_rate"))
@@ -152,7 +154,7 @@ def windows(sampled: DataFrame, changes: DataFrame, settings: LagSettings) -> Da
         .withColumn("service_rate", _rate("finished", ordered))
         .withColumn("_usual", F.coalesce(F.median(served).over(together), F.lit(0.0)))
     )
-    # With an age that is not known the highest is not known.
+    # When the age of a sample is not known, the highest is not known either.
     behind_max_ms = F.when(F.col("behind_unknown") == 0, F.col("behind_max_ms"))
     age_ms = F.coalesce(behind_max_ms, F.col("age_ms"))
     idle = (F.col("service_rate") == 0) & (F.col("waiting_max") > 0)
@@ -163,21 +165,13 @@ def windows(sampled: DataFrame, changes: DataFrame, settings: LagSettings) -> Da
         F.timestamp_millis(F.col("window") * settings.window_ms).alias("window_start"),
         F.lit(settings.window_ms).alias("window_ms"),
         F.timestamp_micros("last_us").alias("sampled_at"),
-        "lag",
-        "waiting",
+        *("lag", "waiting"),
         F.coalesce(F.col("behind_ms"), F.col("age_ms")).alias("behind_ms"),
-        "lag_max",
-        "waiting_max",
+        *("lag_max", "waiting_max"),
         age_ms.alias("behind_max_ms"),
-        "log_end_offset",
-        "start_offset",
-        "arrival_rate",
-        "service_rate",
+        *("log_end_offset", "start_offset", "arrival_rate", "service_rate"),
         F.coalesce(late & old, F.lit(False)).alias("behind"),  # noqa: FBT003 - Spark's own
-        *(
-            F.coalesce(F.col(name), F.lit(0)).alias(name)
-            for name in (*FAILED, *OF_PARTITION, *OF_GROUP)
-        ),
+        *(F.coalesce(F.col(name), F.lit(0)).alias(name) for name in HAPPENINGS),
     )
 
 
@@ -186,7 +180,7 @@ def _ordered(column: str) -> WindowSpec:
 
 
 def _rate(name: str, ordered: WindowSpec) -> Column:
-    """Records per second since the window before, in the first since its first sample.
+    """Records per second since the window before; in the first window since its first sample.
 
     Null when offsets went back.
     """
@@ -202,7 +196,7 @@ def _rate(name: str, ordered: WindowSpec) -> Column:
 # -- stretches of lag -----------------------------------------------------------------------------
 
 
-def _numbered(window_rows: DataFrame) -> DataFrame:
+def _with_begins(window_rows: DataFrame) -> DataFrame:
     """Adds `begins`: whether a stretch of lag begins in this window."""
     before = F.lag("behind").over(_ordered("window_start"))
     return window_rows.withColumn(
@@ -212,20 +206,17 @@ def _numbered(window_rows: DataFrame) -> DataFrame:
 
 
 def stretches(window_rows: DataFrame) -> DataFrame:
-    """Times in which a share-partition was behind (gaps and islands over its windows).
-
-    Args:
-        window_rows: From `windows`.
+    """Times in which a share-partition was behind (gaps and islands over the rows of `windows`).
 
     Returns:
-        group_id, topic, partition, last_without_lag (start of the last window before it, null: it
-        was behind from the first on), since (start of the first window), until (end of the last;
-        null: it lasts), windows, waiting_max, lag_max, behind_max_ms.
+        group_id, topic, partition, last_without_lag (start of the last window before the stretch;
+        null: behind from the first window on), since (start of the first window), until (end of
+        the last; null: it lasts), windows (their number), waiting_max, lag_max, behind_max_ms.
     """
     ordered = _ordered("window_start")
     end = F.timestamp_millis(F.unix_millis("window_start") + F.col("window_ms"))
     islands = (
-        _numbered(window_rows)
+        _with_begins(window_rows)
         .withColumn("_before", F.lag("window_start").over(ordered))
         .withColumn("_island", F.sum(F.col("begins").cast("int")).over(ordered))
         .withColumn("_end", end)
@@ -239,39 +230,36 @@ def stretches(window_rows: DataFrame) -> DataFrame:
             F.min("window_start").alias("since"),
             F.when(F.max("_end") < F.max("_newest"), F.max("_end")).alias("until"),
             F.count(F.lit(1)).alias("windows"),
-            F.max("waiting_max").alias("waiting_max"),
-            F.max("lag_max").alias("lag_max"),
-            F.max("behind_max_ms").alias("behind_max_ms"),
+            *greatest("waiting_max", "lag_max", "behind_max_ms"),
         )
         .drop("_island")
     )
 
 
 def causes(window_rows: DataFrame) -> DataFrame:
-    """What changed when a stretch of lag began, most different first.
+    """Causes of each stretch of lag: columns that changed when it began, most different first.
 
-    The two windows around the beginning (the last without lag, the first with it) against the
-    `BEFORE_WINDOWS` before them.
+    The two windows around the beginning (the last without lag, the first with it) are compared with
+    the `BEFORE_WINDOWS` before them. Without a window before a stretch has no causes.
 
     Args:
         window_rows: From `windows`.
 
     Returns:
-        group_id, topic, partition, since (of the stretch), rank (from 1), cause (see `SMALLEST`),
-        before, around (means per window), score. Without a window before there is nothing to
-        compare with, and no row.
+        group_id, topic, partition, since (of the stretch), rank (from 1), cause (see `CAUSES`),
+        before, around (means per window), score.
     """
     ordered = _ordered("window_start")
     around = ordered.rowsBetween(-1, 0)
     before = ordered.rowsBetween(-1 - BEFORE_WINDOWS, -2)
     compared = [
-        _compared(name, around, before, sign, unit) for name, (sign, unit) in SMALLEST.items()
+        _compared(name, around, before, sign, unit) for name, (sign, unit) in CAUSES.items()
     ]
     ranks = Window.partitionBy(*PLACE, "since").orderBy(F.desc("score"), "cause")
-    # Most windows are far from where a stretch begins: nothing of them is compared.
+    # Most windows are far from the beginning of a stretch: they are not compared.
     soon = F.max("begins").over(ordered.rowsBetween(0, 1 + BEFORE_WINDOWS))
     return (
-        _numbered(window_rows)
+        _with_begins(window_rows)
         .withColumn("_soon", soon)
         .where(F.col("_soon"))
         .withColumn("_all", F.array(*compared))
@@ -285,7 +273,7 @@ def causes(window_rows: DataFrame) -> DataFrame:
 
 
 def _compared(name: str, around: WindowSpec, before: WindowSpec, sign: int, unit: float) -> Column:
-    """How much more (or less, by `sign`) there was of this than its usual variation."""
+    """A column's means before and around, and its growth (by `sign`) in usual variations."""
     value = F.col(name).cast("double")
     now, usual = F.avg(value).over(around), F.avg(value).over(before)
     variation = F.coalesce(F.stddev_pop(value).over(before), F.lit(0.0))
@@ -308,56 +296,52 @@ def partitions(
     stretch_rows: DataFrame,
     cause_rows: DataFrame,
     trend_rows: DataFrame,
-    counted: DataFrame,
+    census_rows: DataFrame,
 ) -> DataFrame:
-    """One row per share-partition: how it stands at the end of the range, and how it came to it.
+    """One row per share-partition: its state at the end of the range, and how it came to it.
 
-    Args:
-        window_rows: From `windows`.
-        stretch_rows: From `stretches`.
-        cause_rows: From `causes`.
-        trend_rows: From `trend.trends`.
-        counted: From `census`.
+    The frames are those of `windows`, `stretches`, `causes`, `trend.trends` and `census`.
 
     Returns:
-        The key; sampled_at, lag, waiting, behind_ms, behind, lag_peak, arrival_rate, service_rate
-        (means of the last `TREND_WINDOWS`), lag_share (of the topic's lag), topic_gini,
-        topic_top_share (null when the topic has no lag), stretches, and of the newest stretch
-        since, until, last_without_lag, causes (of `causes`, the strongest first); the columns of
-        `trend.trends`; changes_seen, changes_expected, complete, lost.
+        group_id, topic, partition; sampled_at, lag, waiting, behind_ms, behind, lag_peak,
+        arrival_rate, service_rate (means of the last `TREND_WINDOWS`), lag_share (of the topic's
+        lag), topic_gini, topic_top_share (null when the topic has no lag), stretches (their
+        number), and of the newest stretch
+        since, until, last_without_lag, causes (the strongest first); the columns of `trend.trends`;
+        changes_seen, changes_expected, complete, lost.
     """
     last = _last(window_rows)
     newest = Window.partitionBy(*PLACE).orderBy(F.desc("since"))
-    found = (
+    newest_stretch = (
         stretch_rows.withColumn("_place", F.row_number().over(newest))
         .withColumn("stretches", F.count(F.lit(1)).over(Window.partitionBy(*PLACE)))
         .where(F.col("_place") == 1)
-        .join(_named(cause_rows), [*PLACE, "since"], "left")
+        .join(_cause_lists(cause_rows), [*PLACE, "since"], "left")
         .select(*PLACE, "stretches", "since", "until", "last_without_lag", "causes")
     )
-    whole = completeness(counted, PLACE).select(
+    complete = completeness(census_rows, PLACE).select(
         *PLACE, "changes_seen", "changes_expected", "complete", "lost"
     )
     none = F.array().cast("array<struct<cause:string,before:double,around:double,score:double>>")
     return (
         last.join(_skew(last), ["group_id", "topic"], "left")
-        .join(found, PLACE, "left")
+        .join(newest_stretch, PLACE, "left")
         .join(trend_rows, PLACE, "left")
-        .join(whole, PLACE, "left")
+        .join(complete, PLACE, "left")
         .withColumn("stretches", F.coalesce(F.col("stretches"), F.lit(0)))
         .withColumn("causes", F.coalesce(F.col("causes"), none))
     )
 
 
-def _named(cause_rows: DataFrame) -> DataFrame:
-    """The causes of each stretch, in order; at most `CAUSES_MAX`."""
+def _cause_lists(cause_rows: DataFrame) -> DataFrame:
+    """The causes of each stretch as an array, in the order of their ranks."""
     ranked = F.array_sort(F.collect_list(F.struct("rank", "cause", "before", "around", "score")))
     plain = F.transform(ranked, lambda each: each.dropFields("rank"))
     return cause_rows.groupBy(*PLACE, "since").agg(plain.alias("causes"))
 
 
 def _last(window_rows: DataFrame) -> DataFrame:
-    """The last window of each share-partition, with means of the last ones."""
+    """The last window of each share-partition, with means of the last `TREND_WINDOWS`."""
     ordered = _ordered("window_start")
     recent = ordered.rowsBetween(1 - TREND_WINDOWS, 0)
     lag = F.col("lag")
@@ -383,7 +367,6 @@ def _skew(last: DataFrame) -> DataFrame:
     lags = last.groupBy(*keys).agg(
         F.collect_list("lag").alias("values"), F.count("lag").alias("members")
     )
-    found = measures.with_spread(lags, "values", "members")
-    return found.select(
+    return measures.with_spread(lags, "values", "members").select(
         *keys, F.col("gini").alias("topic_gini"), F.col("top_share").alias("topic_top_share")
     )

@@ -1,6 +1,6 @@
-"""Where what waits is going: a robust line (Theil and Sen), and how far such a line was off.
+"""Trends of waiting records: a robust line (Theil and Sen), and how far such a line was off.
 
-Per share-partition at most `TREND_WINDOWS` points are looked at, as an array in one row: no joins.
+A line takes at most `TREND_WINDOWS` points of a share-partition, as an array in one row: no joins.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def trends(window_rows: DataFrame) -> DataFrame:
     Returns:
         group_id, topic, partition, trend (grows, drains, steady; null: fewer than
         `TREND_WINDOWS_MIN` windows), slope (records/s), drain_s (until nothing waits; null: never,
-        or not known), forecast_error, forecast_error_naive (mean distance in records of the windows
-        after `KNOWN_PART` of the range from the line that was drawn there, and from what waited
-        there; null: nothing to compare).
+        or not known), forecast_error and forecast_error_naive (mean distance in records of the
+        windows after `KNOWN_PART` of the range from the line that was drawn there, and from the
+        records that waited there; null: nothing to compare).
     """
     places, ordered = Window.partitionBy(*PLACE), Window.partitionBy(*PLACE).orderBy("sampled_at")
     at_s = F.unix_micros("sampled_at") / 1e6
@@ -62,14 +62,14 @@ def trends(window_rows: DataFrame) -> DataFrame:
 
 
 def _errors(points: DataFrame) -> DataFrame:
-    """Mean distances of the windows that were held back from two forecasts."""
+    """Mean distances of the windows after `KNOWN_PART` of the range from two forecasts."""
     then = _line(points, F.col("cut")).select(
         *PLACE, "slope", F.col("level").alias("_level"), F.col("last").alias("_last")
     )
-    came = points.where(F.col("i") > F.col("cut")).join(then, PLACE)
+    later = points.where(F.col("i") > F.col("cut")).join(then, PLACE)
     ahead_s = F.col("x") - F.col("_last.x")
     forecast = F.greatest(F.col("_level") + F.col("slope") * ahead_s, F.lit(0.0))
-    return came.groupBy(*PLACE).agg(
+    return later.groupBy(*PLACE).agg(
         F.avg(F.abs(F.col("y") - forecast)).alias("forecast_error"),
         F.avg(F.abs(F.col("y") - F.col("_last.y"))).alias("forecast_error_naive"),
     )
@@ -78,9 +78,9 @@ def _errors(points: DataFrame) -> DataFrame:
 def _line(points: DataFrame, end: Column) -> DataFrame:
     """The line through the last points up to number `end`, with `level` at the last of them.
 
-    The slope is the median of those between all pairs of points, the level that of what is left
-    when the slope is taken out. `score` is that of Mann and Kendall: how far more pairs rise than
-    fall, or the other way round, in standard deviations of what chance does.
+    The slope is the median of the slopes between all pairs of points, the level the median of the
+    points without the slope. `score` is that of Mann and Kendall: how many more pairs rise than
+    fall, or the other way round, in standard deviations of chance.
     """
     near = (F.col("i") <= end) & (F.col("i") > end - TREND_WINDOWS)
     lists = (
@@ -101,7 +101,7 @@ def _line(points: DataFrame, end: Column) -> DataFrame:
         )
     )
 
-    def off(point: Column) -> Column:
+    def without_slope(point: Column) -> Column:
         return point["y"] - F.col("slope") * (point["x"] - F.col("last.x"))
 
     signs = F.aggregate("slopes", F.lit(0.0), lambda total, slope: total + F.signum(slope))
@@ -109,13 +109,13 @@ def _line(points: DataFrame, end: Column) -> DataFrame:
     return (
         lists.withColumn("slopes", F.array_compact(slopes))
         .withColumn("slope", _median(F.col("slopes")))
-        .withColumn("level", _median(F.transform("points", off)))
+        .withColumn("level", _median(F.transform("points", without_slope)))
         .withColumn("score", (F.abs(signs) - 1) / F.sqrt(variance))
     )
 
 
 def _median(values: Column) -> Column:
-    """Of an array of numbers; null when it is empty."""
+    """The median of an array of numbers; null when it is empty."""
     ordered, size = F.array_sort(values), F.size(values)
     low = F.get(ordered, F.floor((size - 1) / 2).cast("int"))
     return (low + F.get(ordered, F.floor(size / 2).cast("int"))) / 2

@@ -1,15 +1,16 @@
-"""What the figures of a share-partition mean, in words; no Spark."""
+"""The verdict on a share-partition: its figures in words; no Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sharecoord.analytics.phrases import missing_changes
 from sharecoord.analytics.times import span
 
 UNEVEN: Final = 0.5
 """From this share of a topic's lag on a partition is named as the one that has it."""
-WORDS: Final = {
+CAUSE_TEXTS: Final = {
     "arrival_rate": "more records came",
     "service_rate": "fewer were finished",
     "released": "records were released",
@@ -28,9 +29,8 @@ WORDS: Final = {
 
 
 def verdict(place: Mapping[str, Any]) -> str:
-    """One line about a row of `transform.partitions`."""
-    found = [_standing(place), *_past(place), *_doubts(place)]
-    return "; ".join(found)
+    """A row of `transform.partitions` in one line."""
+    return "; ".join([_standing(place), *_past(place), *_doubts(place)])
 
 
 def _standing(place: Mapping[str, Any]) -> str:
@@ -56,7 +56,7 @@ def _going(place: Mapping[str, Any]) -> str:
 
 
 def _past(place: Mapping[str, Any]) -> list[str]:
-    """When the newest stretch of lag began, and with what."""
+    """When the newest stretch of lag began, and its causes."""
     if place["since"] is None:
         return []
     ended = "" if place["until"] is None else f" until {place['until']}"
@@ -65,29 +65,25 @@ def _past(place: Mapping[str, Any]) -> list[str]:
     else:
         began = f"{'was behind' if ended else 'behind'} since {place['since']}{ended}"
     causes = ", ".join(map(_cause, place["causes"]))
-    found = [f"{began}: {causes}" if causes else began]
+    sentences = [f"{began}: {causes}" if causes else began]
     share = place["lag_share"]
     if place["behind"] and share is not None and UNEVEN <= share < 1:
-        found.append(f"it has {share:.0%} of the topic's lag")
-    return found
+        sentences.append(f"it has {share:.0%} of the topic's lag")
+    return sentences
 
 
-def _cause(found: Mapping[str, Any]) -> str:
-    """What changed, and from what to what."""
-    name = found["cause"]
+def _cause(cause: Mapping[str, Any]) -> str:
+    name = cause["cause"]
     unit = "/s" if name.endswith("_rate") else ""
-    return f"{WORDS[name]} ({found['before']:.3g} → {found['around']:.3g}{unit})"
+    return f"{CAUSE_TEXTS[name]} ({cause['before']:.3g} → {cause['around']:.3g}{unit})"
 
 
 def _doubts(place: Mapping[str, Any]) -> list[str]:
-    """What speaks against the figures."""
-    found = []
+    """Sentences on how far the figures can be trusted."""
+    sentences = []
     error, naive = place["forecast_error"], place["forecast_error_naive"]
-    # Of a forecast that is not shown nobody needs to know how good it is.
+    # The error of a forecast that is not shown is not told.
     if place["behind"] and place["trend"] in ("grows", "drains") and error is not None:
         worse = ", worse than no forecast" if error > naive else ""
-        found.append(f"an earlier forecast was off by {error:.0f} records{worse}")
-    if place["complete"] is not None and place["complete"] < 1:
-        missing = place["changes_expected"] - place["changes_seen"]
-        found.append(f"the log lacks {missing} of {place['changes_expected']} changes")
-    return found
+        sentences.append(f"an earlier forecast was off by {error:.0f} records{worse}")
+    return sentences + missing_changes(place)

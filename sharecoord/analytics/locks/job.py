@@ -1,12 +1,12 @@
 """The locks job: reads events, writes two tables, says how long locks are held and should last.
 
-On a cluster as `fairness.job`; one JSON object per group goes to stdout.
+It runs on a cluster as `fairness.job`; one JSON object per group goes to stdout.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.eventlog.rollups import ATTEMPTS
@@ -25,25 +25,21 @@ JSON_KEYS: Final = (
 )
 
 
-class LocksResult(jobs.JobResult):
-    """Rows of `transform.groups`, in order of the group ids."""
-
-    json_keys: ClassVar[tuple[str, ...]] = JSON_KEYS
-
-
-def _write(log: EventLog, out: str, _: None, steps: Steps) -> LocksResult:
-    """Both tables from what is kept."""
+def _write(log: EventLog, out: str | None, _: None, steps: Steps) -> jobs.JobResult:
+    """Writes both tables; returns the groups."""
     from sharecoord.analytics.attempts import attempts
-    from sharecoord.analytics.census import beside, census_of, words
+    from sharecoord.analytics.census import census_of_log, change_bits, result_fields
     from sharecoord.analytics.locks import transform
 
-    made, counted = log.summed(ATTEMPTS, attempts), census_of(log, words)
-    with jobs.persisted(made, counted):
+    attempt_rows = log.summed_rows(ATTEMPTS, attempts)
+    census_rows = census_of_log(log, change_bits)
+    with jobs.persisted(attempt_rows, census_rows):
         steps.at(1, "members")
-        jobs.save(transform.members(made), out, MEMBERS)
+        jobs.save(transform.members(attempt_rows), out, MEMBERS)
         steps.at(2, "groups")
-        groups = jobs.save(transform.groups(made, counted), out, GROUPS)
-        return LocksResult(jobs.listed(groups, "group_id"), **beside(counted))
+        groups = jobs.save(transform.groups(attempt_rows, census_rows), out, GROUPS)
+        rows_of_groups = jobs.listed(groups, "group_id")
+        return jobs.JobResult(rows_of_groups, JSON_KEYS, **result_fields(census_rows))
 
 
 JOB: Final = jobs.Job(

@@ -1,4 +1,4 @@
-"""Numbers behind the advice of the locks job; docs/locks.md gives the rules."""
+"""Numbers behind the advice of the locks job; docs/locks.md has the rules."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from enum import StrEnum
 from typing import Final
 
 MARGIN: Final = 1.5
-"""A lock is to last so many times what nearly all records need."""
+"""A lock is to last this many times as long as nearly all records need."""
 MIN_LOCK_MS: Final = 1_000
 MAX_LOCK_MS: Final = 12 * 3_600_000
-"""Between these a lock is advised: below, networks and pauses of processes decide; above, nobody
-waits for a dead worker's records."""
+"""Bounds of an advised lock: below, networks and pauses of processes decide; above, nobody waits
+for a dead worker's records."""
 TROUBLE: Final = 0.001
-"""From this part of the records on expiries and near misses count: p99.9 is outside of the lock."""
+"""From this part of the records on expiries and near misses are trouble: p99.9 is outside of the
+lock."""
 TOO_LONG: Final = 4
-"""A lock so many times as long as the advised one is called too long."""
+"""A lock this many times as long as the advised one is called too long."""
 OUTLIERS: Final = 10
-"""When p99.9 is so many times the median, few records need long: renewing fits better."""
+"""When p99.9 is this many times the median, few records need long: renewing fits better."""
 GONE: Final = 0.5
 """When nearly all acknowledgements come within this part of the lock, expired ones are not late:
 their holders were gone."""
 RECORDS_MIN: Final = 1_000
-"""Of fewer records there is no p99.9."""
+"""With fewer records there is no p99.9."""
 STEPS_MS: Final = (
     (10_000, 1_000),
     (60_000, 5_000),
@@ -33,7 +34,7 @@ STEPS_MS: Final = (
 
 
 class Advice(StrEnum):
-    """What to do about a group's lock duration."""
+    """Advice on a group's lock duration."""
 
     TOO_FEW = "too_few"
     """Not enough records to say."""

@@ -1,4 +1,4 @@
-"""What the figures of a group mean, in words; no Spark."""
+"""The verdict on the locks of a group: its figures and advice in words; no Spark."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sharecoord.analytics.locks.settings import Advice
+from sharecoord.analytics.phrases import locks_of, missing_changes
 from sharecoord.analytics.times import span
 
 _TEXTS: Final = {
@@ -23,14 +24,14 @@ _TEXTS: Final = {
 
 
 def verdict(group: Mapping[str, Any]) -> str:
-    """One line about a row of `transform.groups`."""
-    return "; ".join([_advice(group), *_doubts(group)])
+    """A row of `transform.groups` in one line."""
+    return "; ".join([_advice(group), *missing_changes(group)])
 
 
 def _advice(group: Mapping[str, Any]) -> str:
     # The columns are null when nothing was delivered at all.
     advice, count = Advice(group["advice"] or Advice.TOO_FEW), group["expired"] or 0
-    expired = "the lock of one record" if count == 1 else f"locks of {count} records"
+    expired = locks_of(count)
     if advice is Advice.TOO_FEW:
         known = f"no advice: {group['acknowledged'] or 0} records were acknowledged"
         return f"{known}, {expired} expired" if count else known
@@ -50,11 +51,3 @@ def _advice(group: Mapping[str, Any]) -> str:
 
 def _span(ms: float) -> str:
     return span(ms / 1_000)
-
-
-def _doubts(group: Mapping[str, Any]) -> list[str]:
-    """What speaks against the figures."""
-    if group["complete"] is None or group["complete"] >= 1:
-        return []
-    missing = group["changes_expected"] - group["changes_seen"]
-    return [f"the log lacks {missing} of {group['changes_expected']} changes"]

@@ -1,13 +1,13 @@
 """The poison job: reads events, writes seven tables, says what fails and what it costs.
 
-On a cluster as `fairness.job`; one JSON object per group goes to stdout.
+It runs on a cluster as `fairness.job`; one JSON object per group goes to stdout.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.poison.settings import PoisonSettings
@@ -32,40 +32,38 @@ JSON_KEYS: Final = (
 )
 
 
-class PoisonResult(jobs.JobResult):
-    """Rows of `transform.groups`, in order of the group ids."""
-
-    json_keys: ClassVar[tuple[str, ...]] = JSON_KEYS
-
-
-def _write(log: EventLog, out: str, settings: PoisonSettings, steps: Steps) -> PoisonResult:
-    """The tables, each from what was written or kept before."""
+def _write(
+    log: EventLog, out: str | None, settings: PoisonSettings, steps: Steps
+) -> jobs.JobResult:
+    """Writes the tables, each from those before and from kept frames; returns the groups."""
     from sharecoord.analytics.attempts import attempts
-    from sharecoord.analytics.census import beside, census_of, words
+    from sharecoord.analytics.census import census_of_log, change_bits, result_fields
     from sharecoord.analytics.poison import transform
 
-    made, counted = log.summed(ATTEMPTS, attempts), census_of(log, words)
-    failed = transform.troubles(log.pieces(TROUBLES, lambda events: events))
-    keys = transform.keys(failed)
-    worst_records = transform.top(transform.records(failed), settings.top)
+    attempt_rows = log.summed_rows(ATTEMPTS, attempts)
+    census_rows = census_of_log(log, change_bits)
+    troubles = transform.troubles(log.partial_rows(TROUBLES, lambda events: events))
+    keys = transform.keys(troubles)
+    worst_records = transform.top(transform.records(troubles), settings.top)
     worst_keys = transform.top(keys, settings.top)
-    with jobs.persisted(made, failed, counted, keys, worst_records, worst_keys):
+    with jobs.persisted(attempt_rows, troubles, census_rows, keys, worst_records, worst_keys):
         steps.at(1, "attempts")
-        deliveries = jobs.save(transform.deliveries(made), out, DELIVERIES)
-        members = jobs.save(transform.members(made), out, MEMBERS)
+        deliveries = jobs.save(transform.deliveries(attempt_rows), out, DELIVERIES)
+        members = jobs.save(transform.members(attempt_rows), out, MEMBERS)
         jobs.save(transform.expiries(members), out, EXPIRIES)
         steps.at(2, "failures")
-        jobs.save(transform.worst_records(worst_records, failed), out, RECORDS)
-        jobs.save(transform.worst_keys(worst_keys, failed), out, KEYS)
-        reasons = jobs.save(transform.reasons(failed), out, REASONS)
+        jobs.save(transform.worst_records(worst_records, troubles), out, RECORDS)
+        jobs.save(transform.worst_keys(worst_keys, troubles), out, KEYS)
+        reasons = jobs.save(transform.reasons(troubles), out, REASONS)
         steps.at(3, "groups")
-        rows = transform.groups(deliveries, members, keys, reasons, counted)
+        rows = transform.groups(deliveries, members, keys, reasons, census_rows)
         groups = jobs.save(rows, out, GROUPS)
-        return PoisonResult(jobs.listed(groups, "group_id"), **beside(counted))
+        rows_of_groups = jobs.listed(groups, "group_id")
+        return jobs.JobResult(rows_of_groups, JSON_KEYS, **result_fields(census_rows))
 
 
-def _add_top(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--top", type=int, default=20, help="Records and keys per group.")
+def _add_top(options: argparse.ArgumentParser) -> None:
+    options.add_argument("--top", type=int, default=20, help="Records and keys per group.")
 
 
 JOB: Final = jobs.Job(
@@ -75,7 +73,7 @@ JOB: Final = jobs.Job(
     PoisonSettings,
     first_step="attempts",
     steps=3,
-    options=_add_top,
+    add_options=_add_top,
     chosen=lambda given: PoisonSettings(top=given.top),
 )
 run = JOB.run

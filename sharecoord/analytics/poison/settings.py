@@ -1,4 +1,4 @@
-"""What the poison job can be told."""
+"""Settings of the poison job; docs/poison.md has the definitions."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from typing import Final
 from sharecoord.analytics.errors import AnalyticsError
 
 POISON_DELIVERIES: Final = 3
-"""A record that failed so often is poison: twice may be bad luck."""
+"""A record that failed this many times is poison: twice may be bad luck."""
 TOP_MAX: Final = 10_000
 REASONS_MAX: Final = 100
-"""Reasons of a group that are listed, the most frequent first: some put an id into each."""
+"""Most reasons that are listed per group, the most frequent first: some applications put an id into
+each."""
 REASON_LENGTH_MAX: Final = 200
 NAMED_MAX: Final = 5
-"""Poison keys that are named in the line of a group."""
+"""Most poison keys that are named per group."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoisonSettings:
-    """Settings of the definitions in docs/poison.md.
-
-    Attributes:
-        top: How many records and how many keys are listed per group.
-    """
+    """Length of the lists of the poison job."""
 
     top: int = 20
+    """Most records, and most keys, that are listed per group."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.top <= TOP_MAX:

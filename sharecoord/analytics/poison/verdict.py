@@ -1,31 +1,31 @@
-"""What the figures of a group mean, in words; no Spark."""
+"""The verdict on the failures of a group: its figures in words; no Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sharecoord.analytics.phrases import locks_of, missing_changes
 from sharecoord.analytics.times import span
 
 FAILING: Final = 0.05
 """From this part of the attempts on failures are trouble: every twentieth."""
-
 WASTED: Final = 0.01
-"""From this part of the work on what is wasted is named."""
+"""From this part of the working time on wasted time is named."""
 EXPIRED: Final = 0.001
 """From this part of the attempts on expired locks are named."""
 
 
 def verdict(group: Mapping[str, Any]) -> str:
-    """One line about a row of `transform.groups`."""
+    """A row of `transform.groups` in one line."""
     poison, failures = _poison(group), _failures(group)
     # What matters more is said first.
-    found = [poison, *failures] if group["poison_keys"] else [*failures, poison]
-    return "; ".join([*found, *_doubts(group)])
+    sentences = [poison, *failures] if group["poison_keys"] else [*failures, poison]
+    return "; ".join([*sentences, *missing_changes(group)])
 
 
 def is_failing(group: Mapping[str, Any]) -> bool:
-    """Whether something is to be done: keys are poison, or many attempts failed."""
+    """Whether the group needs attention: keys are poison, or many attempts failed."""
     return bool(group["poison_keys"]) or (group["failed_share"] or 0.0) >= FAILING
 
 
@@ -46,23 +46,14 @@ def _failures(group: Mapping[str, Any]) -> list[str]:
     if not group["failed"]:
         return []
     reason = f", mostly {group['top_reason']}" if group["top_reason"] else ""
-    found = [f"{group['failed_share']:.2%} of attempts failed{reason}"]
+    sentences = [f"{group['failed_share']:.2%} of attempts failed{reason}"]
     if group["archived"]:
-        found.append(f"{group['archived']} records given up")
+        sentences.append(f"{group['archived']} records given up")
     expired = group["expired"]
     if expired and expired >= EXPIRED * group["attempts"]:
-        whose = "the lock of one record" if expired == 1 else f"locks of {expired} records"
-        found.append(f"{whose} expired")
+        sentences.append(f"{locks_of(expired)} expired")
     share = group["wasted_share"]
     if share is not None and share >= WASTED:
         wasted = span(group["wasted_hours"] * 3_600)
-        found.append(f"{wasted} of the members' working time wasted ({share:.0%})")
-    return found
-
-
-def _doubts(group: Mapping[str, Any]) -> list[str]:
-    """What speaks against the figures."""
-    if group["complete"] is None or group["complete"] >= 1:
-        return []
-    missing = group["changes_expected"] - group["changes_seen"]
-    return [f"the log lacks {missing} of {group['changes_expected']} changes"]
+        sentences.append(f"{wasted} of the members' working time wasted ({share:.0%})")
+    return sentences

@@ -1,1 +1,1 @@
-"""The report: what all jobs found, on one page."""
+"""The report: the results of all jobs on one page."""

@@ -1,16 +1,15 @@
-"""The report: runs the jobs on fairness, lag, failures and locks, and puts it all on one page.
+"""The report: runs the jobs on fairness, lag, failures and locks, and shows it all on one page.
 
-On a cluster as `fairness.job`; the page is written by the driver.
+It runs on a cluster as `fairness.job`; the driver writes the page.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sharecoord.analytics import frames, jobs, progress
 from sharecoord.analytics.errors import AnalyticsError
@@ -32,35 +31,30 @@ if TYPE_CHECKING:
 NAME: Final = "sharecoord report"
 PAGE_NAME: Final = "report.html"
 GROUPS_DRAWN: Final = 20
-"""Groups with plots, those with trouble first; a page of more nobody reads, nor opens quickly."""
+"""Most groups with plots, those with trouble first: a longer page opens slowly."""
 JSON_KEYS: Final = ("group", "verdicts")
 
+_Rows = list[dict[str, Any]]
 
+
+@dataclass(slots=True)
 class ReportResult(jobs.JobResult):
-    """A row per group that is drawn, worst first: `group_id` and `verdicts`.
+    """A row per group that is drawn, worst first: `group_id` and `verdicts`; and the page."""
 
-    Attributes:
-        page: Where the page is.
-    """
-
-    json_keys: ClassVar[tuple[str, ...]] = JSON_KEYS
-    page: Path
+    page: Path = Path(PAGE_NAME)
 
 
 @dataclass(frozen=True, slots=True)
 class ReportSettings:
-    """Settings of the jobs behind the report.
-
-    Attributes:
-        window_ms: Length of a window, of all jobs.
-        page: File of the page; None: `report.html` in the folder of the tables.
-    """
+    """Settings of the report."""
 
     window_ms: int = 10_000
+    """Length of a time window, of all jobs."""
     page: Path | None = None
+    """File of the page; None: `report.html` in the folder of the tables."""
 
     def page_in(self, out: str) -> Path:
-        """Where the page goes.
+        """The file of the page.
 
         Raises:
             AnalyticsError: The tables are not on this machine, and no file was named.
@@ -88,47 +82,42 @@ def run(
         events: Folder or topic of the events.
         out: Folder of the tables, made when it is not there; not inside of `events`.
         wanted: Time range and groups.
-        settings: Windows, and where the page goes.
-        skip_corrupt: Leave out files that can not be read, and say so.
+        settings: Windows, and the file of the page.
+        skip_corrupt: Leave out files that can not be read, and name them in the result.
 
     Raises:
-        AnalyticsError: See its subclasses.
+        AnalyticsError: A job can not be done; its subclasses say why.
     """
     chosen = settings or ReportSettings()
     place = chosen.page_in(out)
     window_ms = chosen.window_ms
 
-    def found(job: Any, own: Any) -> jobs.JobResult:
+    def result_of(job: Any, own: Any) -> jobs.JobResult:
         result: jobs.JobResult = job.run(
             spark, events, out, wanted=wanted, settings=own, skip_corrupt=skip_corrupt
         )
         return result
 
-    by_job = {
-        "fairness": found(fairness, FairnessSettings(window_ms=window_ms)),
-        "lag": found(lag, LagSettings(window_ms=window_ms)),
-        "poison": found(poison, None),
-        "locks": found(locks, None),
-    }
-    first = by_job["fairness"]
-    parts = _parts({name: result.rows for name, result in by_job.items()})
-    drawn = parts[:GROUPS_DRAWN]
-    shown = frames.read_events(spark, events, wanted, without=first.findings.skipped)
+    first = result_of(fairness, FairnessSettings(window_ms=window_ms))
+    lag_rows = result_of(lag, LagSettings(window_ms=window_ms)).rows
+    poison_rows, locks_rows = result_of(poison, None).rows, result_of(locks, None).rows
+    parts = _parts(first.rows, lag_rows, poison_rows, locks_rows)
+    events_read = frames.read_events(spark, events, wanted, without=first.findings.skipped)
     with progress.shown(spark, "plots"):
         report = Report(
             str(events),
             window_ms,
-            _period(shown),
+            _period(events_read),
             f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ}",
-            _drawn(spark, shown, out, window_ms, drawn),
+            _with_plots(spark, events_read, out, window_ms, parts[:GROUPS_DRAWN]),
             [part.fairness for part in parts[GROUPS_DRAWN:] if part.fairness],
             first.warnings(),
         )
     _replace(place, page(report))
     rows = [{"group_id": part.group_id, "verdicts": verdicts(part)} for part in report.groups]
-    result = ReportResult(rows, first.findings, first.lost, first.schema_version)
-    result.page = place
-    return result
+    return ReportResult(
+        rows, JSON_KEYS, first.findings, first.lost, first.schema_version, page=place
+    )
 
 
 def _period(events: DataFrame) -> tuple[str, str] | None:
@@ -141,46 +130,41 @@ def _period(events: DataFrame) -> tuple[str, str] | None:
 
 
 def _replace(place: Path, text: str) -> None:
-    """Writes a file; whoever reads it sees all of it or the one before."""
+    """Writes a file; whoever reads it sees all of it or the former one."""
     place.parent.mkdir(parents=True, exist_ok=True)
     fresh = place.with_name(f".{place.name}.new")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(place)
 
 
-def _parts(rows: Mapping[str, list[dict[str, Any]]]) -> list[GroupPart]:
-    """The groups with what the jobs say of them, trouble first."""
-    single = {
-        name: {row["group_id"]: row for row in rows[name]}
-        for name in ("fairness", "poison", "locks")
-    }
-    places = _by_group(rows["lag"])
-    names = sorted({*places, *(name for found in single.values() for name in found)})
+def _parts(
+    fairness_rows: _Rows, lag_rows: _Rows, poison_rows: _Rows, locks_rows: _Rows
+) -> list[GroupPart]:
+    """The groups with their rows of all jobs, groups with trouble first."""
+    fair, failing, locked = (
+        {row["group_id"]: row for row in rows} for rows in (fairness_rows, poison_rows, locks_rows)
+    )
+    places = _by_group(lag_rows)
+    names = sorted({*places, *fair, *failing, *locked})
     parts = [
-        GroupPart(
-            name,
-            single["fairness"].get(name),
-            places.get(name, []),
-            single["poison"].get(name),
-            single["locks"].get(name),
-        )
+        GroupPart(name, fair.get(name), places.get(name, []), failing.get(name), locked.get(name))
         for name in names
         if name
     ]
     return sorted(parts, key=lambda part: part.trouble, reverse=True)
 
 
-def _by_group(rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+def _by_group(rows: _Rows) -> dict[str, _Rows]:
+    by_group: dict[str, _Rows] = {}
     for row in rows:
-        found.setdefault(row["group_id"], []).append(row)
-    return found
+        by_group.setdefault(row["group_id"], []).append(row)
+    return by_group
 
 
-def _drawn(
+def _with_plots(
     spark: SparkSession, events: DataFrame, out: str, window_ms: int, parts: list[GroupPart]
 ) -> list[GroupPart]:
-    """The same groups with what is plotted; everything that is collected is bounded per group."""
+    """The same groups with the rows of their plots; whatever is collected is bounded per group."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     from sharecoord.analytics.fairness.transform import acquired
@@ -196,7 +180,7 @@ def _drawn(
     def table(name: str) -> DataFrame:
         return chosen(spark.read.parquet(f"{out}/{name}"))
 
-    def listed(frame: DataFrame, *order: str) -> dict[str, list[dict[str, Any]]]:
+    def listed(frame: DataFrame, *order: str) -> dict[str, _Rows]:
         return _by_group(jobs.listed(frame, *order))
 
     members = table(fairness.MEMBERS)
@@ -215,29 +199,23 @@ def _drawn(
         "waiting": listed(transform.waiting(table(lag.WINDOWS)), "group_id", "bin"),
         "deliveries": listed(table(poison.DELIVERIES), "group_id", "delivery_count"),
     }
-    return [
-        GroupPart(
-            part.group_id,
-            part.fairness,
-            part.places,
-            part.poison,
-            part.locks,
-            **{name: by_group.get(part.group_id, []) for name, by_group in plots.items()},
-        )
-        for part in parts
-    ]
+
+    def plotted(group_id: str) -> dict[str, Any]:
+        return {name: rows.get(group_id, []) for name, rows in plots.items()}
+
+    return [replace(part, **plotted(part.group_id)) for part in parts]
 
 
 # -- spark-submit ---------------------------------------------------------------------------------
 
 
 def main(argv: list[str] | None = None) -> int:
-    """What `spark-submit job.py` runs; returns the exit code."""
-    parser = jobs.parser(NAME, "All findings on share groups on one page.")
-    parser.add_argument("--page", type=Path, help=f"The page; {PAGE_NAME} in --out without it.")
-    jobs.add_window(parser)
+    """Runs the report with the options of `spark-submit job.py`; returns the exit code."""
+    options = jobs.parser(NAME, "All findings on share groups on one page.")
+    options.add_argument("--page", type=Path, help=f"The page; {PAGE_NAME} in --out without it.")
+    jobs.add_window(options)
     return jobs.submitted(
-        parser,
+        options,
         argv,
         lambda spark, given, wanted: run(
             spark,

@@ -1,12 +1,13 @@
 """The timeline job: the life of one record, key or member, from a log of any size.
 
-On a cluster as `fairness.job`; one JSON object per event goes to stdout, in order.
+It runs on a cluster as `fairness.job`; one JSON object per event goes to stdout, in order.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.errors import AnalyticsError, EventsNotFoundError
@@ -18,8 +19,9 @@ from sharecoord.analytics.timeline.story import Step, story
 from sharecoord.eventlog.schema import COLUMN_NAMES, KEY_BYTES_MAX
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
+    from sharecoord.analytics.progress import Steps
     from sharecoord.analytics.rollups import EventLog
 
 NAME: Final = "sharecoord timeline"
@@ -31,12 +33,6 @@ JSON_KEYS: Final = (
 HEX: Final = "0x"
 
 
-class TimelineResult(jobs.JobResult):
-    """One row per event, in order, with `text`."""
-
-    json_keys: ClassVar[tuple[str, ...]] = JSON_KEYS
-
-
 def run(
     spark: SparkSession,
     events: Place,
@@ -45,45 +41,33 @@ def run(
     whose: Wanted,
     wanted: Range = Range(),  # noqa: B008 - immutable
     skip_corrupt: bool = False,
-) -> TimelineResult:
-    """Reads a story from the events of a folder.
+) -> jobs.JobResult:
+    """Reads a story from events: one row per event, in order, with `text`.
 
     Args:
         spark: The session.
         events: Folder or topic of the events.
         out: Folder for the story's events as a table, or None; not inside of `events`.
-        whose: Which record, key or member.
+        whose: The record, key or member of the story.
         wanted: Time range; its groups do not count.
-        skip_corrupt: Leave out files that can not be read, and say so.
+        skip_corrupt: Leave out files that can not be read, and name them in the result.
 
     Raises:
-        AnalyticsError: There are none, more than `STORY_EVENTS_MAX`, or as its subclasses say.
+        AnalyticsError: There are no events, more than `STORY_EVENTS_MAX`, or as its subclasses say.
     """
-
-    def write(log: EventLog, fresh: str | None, _: object) -> TimelineResult:
-        return _told(log.rows.select(*COLUMN_NAMES), fresh, whose)
-
-    return jobs.run(
-        spark,
-        events,
-        write,
-        out=out,
-        wanted=wanted._replace(groups=(whose.group_id,)),
-        skip_corrupt=skip_corrupt,
-        first_step="events",
-        steps=1,
-    )
+    wanted = wanted._replace(groups=(whose.group_id,))
+    return JOB.run(spark, events, out, wanted=wanted, settings=whose, skip_corrupt=skip_corrupt)
 
 
-def _told(events: DataFrame, out: str | None, whose: Wanted) -> TimelineResult:
+def _write(log: EventLog, out: str | None, whose: Wanted, _: Steps) -> jobs.JobResult:
+    """Writes the story's events, if there is a folder; returns the story."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     from sharecoord.analytics.timeline.transform import story_events
 
-    # One more than may be told says that there are more.
-    found = story_events(events, whose).limit(files.STORY_EVENTS_MAX + 1)
-    if out is not None:
-        found = jobs.save(found, out, EVENTS)
+    # One more than a story may have shows that there are more.
+    found = story_events(log.rows.select(*COLUMN_NAMES), whose)
+    found = jobs.save(found.limit(files.STORY_EVENTS_MAX + 1), out, EVENTS)
     rows = [row.asDict() for row in found.withColumn("time", F.unix_micros("time")).collect()]
     if len(rows) > files.STORY_EVENTS_MAX:
         raise AnalyticsError(
@@ -96,7 +80,8 @@ def _told(events: DataFrame, out: str | None, whose: Wanted) -> TimelineResult:
             "name, or at more time"
         )
     newest = max(row["schema_version"] or 0 for row in rows)
-    return TimelineResult([_row(step) for step in story(rows)], schema_version=newest)
+    story_rows = [_row(step) for step in story(rows)]
+    return jobs.JobResult(story_rows, JSON_KEYS, schema_version=newest)
 
 
 def _row(step: Step) -> dict[str, Any]:
@@ -114,18 +99,18 @@ def make_wanted(
     key: str | None = None,
     member_id: str | None = None,
 ) -> Wanted:
-    """Whose story people ask for.
+    """The record, key or member that options name.
 
     Args:
         group_id: The share group.
-        topic: Of the record; narrows a key.
-        partition: As `topic`.
+        topic: Topic of the record; narrows a key.
+        partition: Partition of the record; narrows a key.
         offset: One record.
         key: Text, or `0x` and hex digits.
         member_id: One member.
 
     Raises:
-        AnalyticsError: It is not exactly one of the three, or a part of it is missing.
+        AnalyticsError: Not exactly one of record, key and member is named, or a part is missing.
     """
     if sum(given is not None for given in (offset, key, member_id)) != 1:
         raise AnalyticsError("name one of --offset (with --topic and --partition), --key, --member")
@@ -139,7 +124,7 @@ def make_wanted(
 
 
 def _key(text: str | None) -> bytes | None:
-    """The key as the log has it."""
+    """A key as the event log has it: its first bytes."""
     if text is None:
         return None
     if text.startswith(HEX):
@@ -152,39 +137,37 @@ def _key(text: str | None) -> bytes | None:
     return text.encode()[:KEY_BYTES_MAX]
 
 
-# -- spark-submit ---------------------------------------------------------------------------------
-
-
-def main(argv: list[str] | None = None) -> int:
-    """What `spark-submit job.py` runs; returns the exit code."""
-    parser = jobs.parser(NAME, "The life of one record, key or member.")
+def _add_options(options: argparse.ArgumentParser) -> None:
     for name in ("--topic", "--key", "--member"):
-        parser.add_argument(name)
+        options.add_argument(name)
     for name in ("--partition", "--offset"):
-        parser.add_argument(name, type=int)
+        options.add_argument(name, type=int)
 
-    def job(spark: SparkSession, given: Any, wanted: Range) -> TimelineResult:
-        if len(wanted.groups) != 1:
-            raise AnalyticsError("--group: name one group")
-        whose = make_wanted(
-            wanted.groups[0],
-            topic=given.topic,
-            partition=given.partition,
-            offset=given.offset,
-            key=given.key,
-            member_id=given.member,
-        )
-        return run(
-            spark,
-            given.place,
-            given.out,
-            whose=whose,
-            wanted=wanted,
-            skip_corrupt=given.skip_corrupt,
-        )
 
-    return jobs.submitted(parser, argv, job)
+def _chosen(given: argparse.Namespace) -> Wanted:
+    if len(given.group) != 1:
+        raise AnalyticsError("--group: name one group")
+    return make_wanted(
+        given.group[0],
+        topic=given.topic,
+        partition=given.partition,
+        offset=given.offset,
+        key=given.key,
+        member_id=given.member,
+    )
 
+
+JOB: Final = jobs.Job(
+    NAME,
+    "The life of one record, key or member.",
+    _write,
+    lambda: make_wanted(""),  # which says what is missing
+    first_step="events",
+    steps=1,
+    add_options=_add_options,
+    chosen=_chosen,
+)
+main = JOB.main
 
 if __name__ == "__main__":
     sys.exit(main())

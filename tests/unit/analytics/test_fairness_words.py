@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from sharecoord.analytics.errors import AnalyticsError
-from sharecoord.analytics.fairness.job import FairnessResult
+from sharecoord.analytics.fairness.job import JSON_KEYS
 from sharecoord.analytics.fairness.settings import FairnessSettings
 from sharecoord.analytics.fairness.verdict import verdict
 from sharecoord.analytics.frames import Findings
-from sharecoord.analytics.jobs import check_out
+from sharecoord.analytics.jobs import JobResult, check_out
 from sharecoord.analytics.times import parse_duration_ms
 
 GROUP: dict[str, Any] = {
@@ -87,7 +87,7 @@ def test_windows_are_whole_seconds(window_ms: int) -> None:
 
 
 def test_a_line_per_group() -> None:
-    (line,) = FairnessResult([GROUP]).lines()
+    (line,) = JobResult([GROUP], JSON_KEYS).lines()
     assert json.loads(line) == {
         "group": "g",
         "members": 4,
@@ -102,8 +102,8 @@ def test_a_line_per_group() -> None:
 
 
 def test_warnings_of_a_result() -> None:
-    assert FairnessResult([]).warnings() == []
-    lines = FairnessResult([], Findings(["/e/a"]), lost=7, schema_version=99).warnings()
+    assert JobResult([]).warnings() == []
+    lines = JobResult([], findings=Findings(["/e/a"]), lost=7, schema_version=99).warnings()
     assert [word in line for word, line in zip(("/e/a", "99", "7"), lines, strict=True)] == [
         True
     ] * 3

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sharecoord.analytics.errors import AnalyticsError
+from sharecoord.analytics.jobs import JobResult
 from sharecoord.analytics.lag import verdict as lag_words
-from sharecoord.analytics.lag.job import JSON_KEYS, LagResult
+from sharecoord.analytics.lag.job import JSON_KEYS
 from sharecoord.analytics.lag.settings import LagSettings
 from sharecoord.analytics.locks.settings import Advice
 from sharecoord.analytics.locks.verdict import verdict as locks_verdict
@@ -119,7 +120,7 @@ def test_wasted_time_has_a_unit_in_which_it_can_be_read(hours: float, says: str)
 
 
 def test_a_line_per_share_partition() -> None:
-    (line,) = LagResult([PLACE]).lines()
+    (line,) = JobResult([PLACE], JSON_KEYS).lines()
     found = json.loads(line)
     assert tuple(found) == JSON_KEYS
     assert (found["group"], found["topic"], found["partition"]) == ("g", "t", 0)
