@@ -51,6 +51,25 @@ class Column:
         return item.get(name) if isinstance(item, Mapping) else getattr(item, name)
 
 
+def columns(*parts: str | Column, separator: str = "-") -> tuple[Column, ...]:
+    """Columns by their keys, from which the titles are made: `first_offset` is FIRST-OFFSET.
+
+    Args:
+        parts: Texts with keys between spaces, `key=name` where the item's attribute has another
+            name; and columns.
+        separator: Stands for `_` in titles.
+    """
+    found: list[Column] = []
+    for part in parts:
+        if isinstance(part, Column):
+            found.append(part)
+            continue
+        for word in part.split():
+            key, _, name = word.partition("=")
+            found.append(Column(key.upper().replace("_", separator), key, name))
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """How a listing is printed."""

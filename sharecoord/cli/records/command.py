@@ -19,30 +19,21 @@ from sharecoord.cli.options import (
     options,
     output_options,
 )
-from sharecoord.cli.output import Column, Output, iso_time, note
+from sharecoord.cli.output import Column, Output, columns, iso_time, note
 
 if TYPE_CHECKING:
     from sharecoord_sdk.admin import AdminClient, InFlightRange
 
 FOLDER = click.Path(path_type=Path)
 
-_IN_FLIGHT = (
-    Column("FIRST-OFFSET", "first_offset"),
-    Column("LAST-OFFSET", "last_offset"),
+_IN_FLIGHT = columns(
+    "first_offset last_offset",
     Column("STATE", "state", lambda found: found.state.name.lower()),
-    Column("DELIVERY-COUNT", "delivery_count"),
-    Column("MEMBER", "member", "member_id"),
-    Column("LOCK-REMAINING-MS", "lock_remaining_ms"),
+    "delivery_count member=member_id lock_remaining_ms",
     Column("AVAILABLE-AT", "available_at", lambda found: _iso(found.available_at_ms)),
-    Column("CHECKPOINTS", "checkpoints"),
-    Column("CHECKPOINT-BYTES", "checkpoint_bytes"),
-    Column("REASON", "reason"),
+    "checkpoints checkpoint_bytes reason",
 )
-_STORY = (
-    Column("TIME", "time"),
-    Column("EVENT", "event"),
-    Column("WHAT HAPPENED", "text"),
-)
+_STORY = columns("time event", Column("WHAT HAPPENED", "text"))
 
 
 @click.group()
@@ -192,14 +183,7 @@ def _iso(at_ms: int) -> str | None:
 
 # -- skip, finish, release ----------------------------------------------------------------------
 
-_FORCED = (
-    Column("FIRST-OFFSET", "first_offset"),
-    Column("LAST-OFFSET", "last_offset"),
-    Column("BEFORE", "before"),
-    Column("AFTER", "after"),
-    Column("MEMBER", "member", "member_id"),
-    Column("DELIVERY-COUNT", "delivery_count"),
-)
+_FORCED = columns("first_offset last_offset before after member=member_id delivery_count")
 
 _FORCE_HELP = {
     "skip": "Never deliver records (again): they are archived, without a dead letter.",

@@ -16,7 +16,7 @@ from sharecoord.cli.options import (
     options,
     output_options,
 )
-from sharecoord.cli.output import Column, Output, iso_time, note, shown
+from sharecoord.cli.output import Column, Output, columns, iso_time, note, shown
 from sharecoord.cli.records.letter_options import dead_letter_topic_option, filter_options
 
 if TYPE_CHECKING:
@@ -34,28 +34,19 @@ RATE_MAX: Final = 1_000_000
 ERROR_CHARACTERS: Final = 60
 """A table shows this much of the error text."""
 
-_LETTER = (
-    Column("ID", "id"),
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition"),
-    Column("OFFSET", "offset"),
-    Column("REASON", "reason"),
-    Column("ATTEMPTS", "attempts", "delivery_count"),
+_LETTER = columns(
+    "id topic partition offset reason attempts=delivery_count",
     Column("FAILED-AT", "failed_at", lambda letter: _iso(letter.failed_at_ms)),
     Column("KEY", "key", lambda letter: shown(letter.key)),
     Column("STATE", "state", lambda letter: letter.state.value),
     Column("PLACE", "place", lambda letter: letter.place and "{}:{}".format(*letter.place[1:])),
 )
-_RUN = Column("RUN", "run", "run_id")
-_ERROR = Column("ERROR", "error", "message")
+_WHOLE = (*_LETTER, *columns("error=message run=run_id"))
+"""The columns of JSON and YAML, with the whole error text."""
 _SHOWN = (*_LETTER, Column("ERROR", "error", lambda letter: _cut(letter.message)))
-"""The columns of a table; JSON and YAML have the whole error text."""
-_PARTS = (
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition"),
-    Column("LETTERS", "letters"),
-)
-_FIELDS = (Column("FIELD", "field"), Column("VALUE", "value"))
+"""The columns of a table."""
+_PARTS = columns("topic partition letters")
+_FIELDS = columns("field value")
 
 
 @click.group("dead-letters")
@@ -89,7 +80,7 @@ def list_(
     """  # noqa: D301 - Click's mark for lines that stay as they are
     with connect() as admin:
         found, after = _pages(admin, group, wanted, max_, after, dead_letter_topic)
-    output.show(_SHOWN if output.format == "table" else (*_LETTER, _ERROR, _RUN), found)
+    output.show(_SHOWN if output.format == "table" else _WHOLE, found)
     if after:
         note(f"There may be more: go on with --after {after}.")
 
@@ -322,7 +313,7 @@ def _cut(error: str) -> str:
 
 def _letter_row(letter: DeadLetter) -> dict[str, Any]:
     """A letter in JSON and YAML."""
-    return {column.key: column.of(letter) for column in (*_LETTER, _RUN, _ERROR)}
+    return {column.key: column.of(letter) for column in _WHOLE}
 
 
 def _details(found: DeadLetterDetails) -> dict[str, Any]:
