@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import prometheus_client
 import structlog
@@ -30,13 +30,13 @@ STOP_TIMEOUT_S = 5.0
 
 
 class BoardCollector(Collector):
-    """Metrics out of the latest snapshot; nothing is counted twice."""
+    """Metrics out of the latest snapshot; none is counted here again."""
 
     def __init__(self, board: StatusBoard) -> None:
         self._board = board
 
     def collect(self) -> Iterable[Metric]:
-        """All families (names: docs/operations.md)."""
+        """All metrics (names: docs/operations.md)."""
         build = GaugeMetricFamily(
             "sharecoord_build_info", "Version of this process.", labels=["version"]
         )
@@ -93,10 +93,7 @@ _PLACE_GAUGES = {
         "sharecoord_changes_refused",
         "1 = the store refuses what the share-partition is to write; it waits, and is tried again.",
     ),
-    "paused": (
-        "sharecoord_paused",
-        "1 = nothing is handed out of it, by a pause.",
-    ),
+    "paused": ("sharecoord_paused", "1 = nothing is handed out of it, by a pause."),
 }
 _PLACE_COUNTERS = {
     "delivered": ("sharecoord_delivered_records", "Records sent to members."),
@@ -113,7 +110,7 @@ _PLACE_COUNTERS = {
 
 
 def _by_place(partitions: Iterable[PartitionFigures]) -> Iterable[Metric]:
-    """One metric of each kind per share-partition; none where a figure is not known."""
+    """Metrics with a figure for each share-partition; none where a figure is not known."""
     labels = ["group", "topic", "partition"]
     families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
         **{name: GaugeMetricFamily(*said, labels=labels) for name, said in _PLACE_GAUGES.items()},
@@ -128,49 +125,50 @@ def _by_place(partitions: Iterable[PartitionFigures]) -> Iterable[Metric]:
     return families.values()
 
 
-def _groups(snapshot: Snapshot) -> Iterable[Metric]:
-    """What has one figure for each group."""
-    yield _by_group("sharecoord_members", "Members of the group.", snapshot.members)
-    yield _by_group(
-        "sharecoord_fairness_jain_ratio",
+_GROUP_GAUGES: dict[str, tuple[str, Callable[[Snapshot], Mapping[str, float]]]] = {
+    "sharecoord_members": ("Members of the group.", lambda found: found.members),
+    "sharecoord_fairness_jain_ratio": (
         "Jain's index of the last second over what members got against their fair part.",
-        snapshot.fairness,
-    )
-    yield _by_group(
-        "sharecoord_dead_letters_waiting_bytes",
+        lambda found: found.fairness,
+    ),
+    "sharecoord_dead_letters_waiting_bytes": (
         "Dead letters that are not in their topic yet.",
-        {group: size for group, (size, _) in snapshot.outboxes.items()},
-    )
-    yield _by_group(
-        "sharecoord_dead_letters_full",
+        lambda found: {group: size for group, (size, _) in found.outboxes.items()},
+    ),
+    "sharecoord_dead_letters_full": (
         "1 = so many dead letters wait that the group acquires nothing more.",
-        {group: is_full for group, (_, is_full) in snapshot.outboxes.items()},
-    )
-    yield _by_group(
-        "sharecoord_kept_payload_bytes",
+        lambda found: {group: is_full for group, (_, is_full) in found.outboxes.items()},
+    ),
+    "sharecoord_kept_payload_bytes": (
         "Stored payloads of records that wait.",
-        snapshot.kept_bytes,
-    )
-    yield _by_group(
-        "sharecoord_group_paused",
+        lambda found: found.kept_bytes,
+    ),
+    "sharecoord_group_paused": (
         "1 = the whole group is paused, by an operator or by its flood breaker.",
-        snapshot.groups_paused,
-    )
-    yield _by_group(
-        "sharecoord_flood_breaker_open",
+        lambda found: found.groups_paused,
+    ),
+    "sharecoord_flood_breaker_open": (
         "1 = paused because too many records became dead letters.",
-        snapshot.floods,
-    )
-    yield _by_group(
-        "sharecoord_members_paused",
+        lambda found: found.floods,
+    ),
+    "sharecoord_members_paused": (
         "Members that get nothing new because they are paused.",
-        snapshot.members_paused,
-    )
-    yield _by_group(
-        "sharecoord_blocked_keys",
+        lambda found: found.members_paused,
+    ),
+    "sharecoord_blocked_keys": (
         "Keys of which nothing is handed out, in groups that keep order by key.",
-        snapshot.blocked_keys,
-    )
+        lambda found: found.blocked_keys,
+    ),
+}
+
+
+def _groups(snapshot: Snapshot) -> Iterable[Metric]:
+    """Metrics with a figure for each group."""
+    for name, (text, figures_of) in _GROUP_GAUGES.items():
+        family = GaugeMetricFamily(name, text, labels=["group"])
+        for group, value in figures_of(snapshot).items():
+            family.add_metric([group], value)
+        yield family
     unused = GaugeMetricFamily(
         "sharecoord_group_settings_not_in_force",
         "1 = this stored setting of the group can not be used; `configs --describe` says why.",
@@ -182,7 +180,7 @@ def _groups(snapshot: Snapshot) -> Iterable[Metric]:
 
 
 def _loops(snapshot: Snapshot) -> Iterable[Metric]:
-    """Whether what must never end runs, and how often it began again."""
+    """Metrics of the loops that must never end: whether one is down, and how often it restarted."""
     down = GaugeMetricFamily(
         "sharecoord_loop_down",
         "1 = this loop of the coordinator failed and does not run yet; the log has the traceback.",
@@ -200,7 +198,7 @@ def _loops(snapshot: Snapshot) -> Iterable[Metric]:
 
 
 def _memory(figures: MemoryFigures) -> Iterable[Metric]:
-    """What memory.limit counts, by part, and how near it is."""
+    """Metrics of the memory that memory.limit counts, by part, and how near the limit is."""
     used = GaugeMetricFamily("sharecoord_memory_bytes", "Memory by part.", labels=["part"])
     for part in ("caches", "ranges", "key_tables", "pending", "send_buffers"):
         used.add_metric([part], getattr(figures, part))
@@ -216,7 +214,7 @@ def _memory(figures: MemoryFigures) -> Iterable[Metric]:
 
 
 def _events(figures: EventFigures) -> Iterable[Metric]:
-    """What became of the rows of the event log."""
+    """Metrics of the rows of the event log."""
     yield CounterMetricFamily(
         "sharecoord_events_written_rows",
         "Rows of the event log that its writer has taken.",
@@ -234,15 +232,8 @@ def _events(figures: EventFigures) -> Iterable[Metric]:
     )
 
 
-def _by_group(name: str, text: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=["group"])
-    for group, value in values.items():
-        family.add_metric([group], value)
-    return family
-
-
 def make_app(board: StatusBoard) -> Starlette:
-    """The routes."""
+    """The HTTP application: probes of liveness and readiness, and metrics."""
     registry = prometheus_client.CollectorRegistry()
     registry.register(BoardCollector(board))
     prometheus_client.ProcessCollector(registry=registry)
@@ -290,17 +281,10 @@ def _answer(*, ok: bool, no: str) -> Response:
 
 
 class ManagementServer:
-    """Runs the routes in a thread."""
+    """Serves health and metrics in a thread of its own."""
 
     def __init__(self, board: StatusBoard, *, host: str, port: int, or_any: bool = False) -> None:
-        """Does not listen yet.
-
-        Args:
-            board: What it tells.
-            host: Where.
-            port: Its port; 0 = any free one.
-            or_any: Whether any free one does when that one is taken.
-        """
+        """Does not listen yet; `or_any`: when the port is taken, any free one is used."""
         self._host, self._port, self._or_any = host, port, or_any
         config = uvicorn.Config(
             make_app(board),
