@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
-from sharecoord.cli.options import FOLDER_CONTEXT
-
-F = TypeVar("F", bound=Callable[..., Any])
+from sharecoord.cli.options import FOLDER_CONTEXT, options
 
 _FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 _OUT: Final = click.option(
@@ -81,10 +78,9 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
         )
 
 
-def _dimension_options(function: F) -> F:
-    for name, text in reversed(_DIMENSIONS):
-        function = click.option(f"--{name}", metavar="V[,V...]", help=text)(function)
-    return function
+_dimension_options: Final = options(
+    *(click.option(f"--{name}", metavar="V[,V...]", help=text) for name, text in _DIMENSIONS)
+)
 
 
 @bench.command("run")

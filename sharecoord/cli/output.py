@@ -132,12 +132,12 @@ def printable(text: str) -> str:
 
 
 def iso_time(at_ms: int) -> str:
-    """A time for people, UTC."""
+    """A time in ISO 8601, UTC."""
     return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
 
 
 def note(text: str) -> None:
-    """Tells people something, on stderr, so that stdout stays data."""
+    """Prints a text for people on stderr, so that stdout has data only."""
     click.echo(text, err=True)
 
 

@@ -37,7 +37,7 @@ _DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Only say what wo
 
 
 def _parsed(parser: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, str], int]:
-    """The callback of an option whose text a parser of the settings reads."""
+    """The callback of an option whose text `parser` reads."""
 
     def parse(ctx: click.Context, param: click.Parameter, text: str) -> int:
         try:

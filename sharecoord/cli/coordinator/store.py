@@ -21,7 +21,7 @@ _PATH: Final = click.Path(path_type=Path)
 
 
 class Unchecked(Failure):
-    """The store could not be looked at, so nobody knows."""
+    """Ends `store check` because the store could not be read: nothing is known about it."""
 
     exit_code = 2
 

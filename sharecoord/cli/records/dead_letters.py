@@ -1,4 +1,4 @@
-"""`sharecoord dead-letters`: what a group's workers gave up; found, redriven, discarded."""
+"""`sharecoord dead-letters`: list, show, redrive, discard and withdraw dead letters."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def list_(
 def _pages(
     admin: AdminClient, group: str, wanted: DeadLetterFilter, most: int, after: str, topic: str
 ) -> tuple[list[DeadLetter], str]:
-    """Letters of as many pages as are needed, and where to go on."""
+    """At most `most` letters, page by page, and where to go on."""
     found: list[DeadLetter] = []
     while len(found) < most:
         page = admin.list_dead_letters(
@@ -265,7 +265,7 @@ def _letters(number: int) -> str:
 
 
 def _left_out(result: DeadLettersResult) -> Iterator[str]:
-    """Why letters that match are not among those that are taken."""
+    """Reasons why letters that match are not taken, with their numbers."""
     reasons = {
         "redriven before (--again takes them)": result.redriven,
         "discarded before (--discarded redrives them)": result.discarded,
@@ -300,7 +300,7 @@ def _run_row(result: DeadLettersResult) -> dict[str, Any]:
 
 
 def _place(text: str) -> tuple[int, int] | None:
-    """PARTITION:OFFSET; an id has more parts."""
+    """Reads PARTITION:OFFSET; None = an id, which has more parts."""
     parts = text.split(":")
     if len(parts) == 2 and all(part.isascii() and part.isdecimal() for part in parts):
         return int(parts[0]), int(parts[1])
