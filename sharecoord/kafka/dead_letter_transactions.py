@@ -108,7 +108,14 @@ class Transactions:
 
     async def open(self, outbox: str, topic: str) -> KafkaLetterTransactions:
         """See `ports.DeadLetterSink`."""
-        return await self._one_by_one(outbox, self._opened(outbox, topic))
+
+        async def opened() -> KafkaLetterTransactions:
+            self._open.pop(outbox, None)
+            found = await self._in_thread(lambda: self._open_in_thread(outbox, topic))
+            self._keep(found)
+            return found
+
+        return await self._one_by_one(outbox, opened())
 
     async def send(
         self,
@@ -118,7 +125,16 @@ class Transactions:
         mark: OutboxMark,
     ) -> None:
         """See `ports.LetterTransactions`."""
-        await self._one_by_one(found.outbox, self._sent(found, topic, messages, mark))
+
+        async def sent() -> None:
+            if not self.has(found):
+                raise KafkaUnavailableError(f"outbox {found.outbox!r} was closed for others")
+            # Not kept after an error: opening the outbox anew shows the outcome of this.
+            del self._open[found.outbox]
+            await self._in_thread(lambda: self._send_in_thread(found, topic, messages, mark))
+            self._keep(found)
+
+        await self._one_by_one(found.outbox, sent())
 
     async def close(self) -> None:
         """Lets transactions under way end, and closes every producer."""
@@ -152,12 +168,6 @@ class Transactions:
             self._threads = ThreadPoolExecutor(threads, "sharecoord-letters")
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def _opened(self, outbox: str, topic: str) -> KafkaLetterTransactions:
-        self._open.pop(outbox, None)
-        found = await self._in_thread(lambda: self._open_in_thread(outbox, topic))
-        self._keep(found)
-        return found
-
     def _keep(self, found: KafkaLetterTransactions) -> None:
         self._open[found.outbox] = found
         while len(self._open) > self._producers_max:
@@ -187,20 +197,6 @@ class Transactions:
         if place.error is None and place.offset >= 0:
             mark = OutboxMark(place.offset, metadata_of(place)[:TOKEN_CHARACTERS])
         return KafkaLetterTransactions(self, outbox, producer, group, mark)
-
-    async def _sent(
-        self,
-        found: KafkaLetterTransactions,
-        topic: str,
-        messages: Sequence[OutgoingMessage],
-        mark: OutboxMark,
-    ) -> None:
-        if not self.has(found):
-            raise KafkaUnavailableError(f"outbox {found.outbox!r} was closed for others")
-        # Not kept after an error: who opens it anew hears what became of this.
-        del self._open[found.outbox]
-        await self._in_thread(lambda: self._send_in_thread(found, topic, messages, mark))
-        self._keep(found)
 
     def _send_in_thread(
         self,

@@ -12,6 +12,7 @@ from sharecoord.cli.analyze.follow import check, follow_events
 from sharecoord.cli.analyze.options import (
     Duration,
     check_range_and_out,
+    duration_option,
     events_options,
     result_options,
     run_and_show,
@@ -52,13 +53,10 @@ _LOCKS: Final = _columns(
 @events_options
 @result_options("fairness_windows, fairness_members, fairness_groups")
 @window_option
-@click.option(
+@duration_option(
     "--starved-after",
-    type=Duration(),
-    default="5s",
-    show_default=True,
-    metavar="TIME",
-    help="From which time without records on a member that wants some is starved.",
+    "5s",
+    "From which time without records on a member that wants some is starved.",
 )
 @click.option(
     "--follow",
@@ -112,14 +110,7 @@ def fairness(window: int, starved_after: int, follow: bool, **given: Any) -> Non
 @events_options
 @result_options("lag_windows, lag_stretches, lag_causes, lag_partitions")
 @window_option
-@click.option(
-    "--behind",
-    type=Duration(),
-    default="10s",
-    show_default=True,
-    metavar="TIME",
-    help="A share-partition that needs longer for what waits is behind.",
-)
+@duration_option("--behind", "10s", "A share-partition that needs longer for what waits is behind.")
 @spark_options
 def lag(window: int, behind: int, **given: Any) -> None:
     """Show who is behind, since when, why, and for how long.

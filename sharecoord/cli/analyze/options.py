@@ -61,14 +61,14 @@ class Duration(ParamType):
             self.fail(f"{value!r}: it must be {error}", param, ctx)
 
 
-window_option = click.option(
-    "--window",
-    type=Duration(),
-    default="10s",
-    show_default=True,
-    metavar="TIME",
-    help="Length of a window, whole seconds.",
-)
+def duration_option(name: str, default: str, text: str) -> Callable[[F], F]:
+    """An option for a time with a unit."""
+    return click.option(
+        name, type=Duration(), default=default, show_default=True, metavar="TIME", help=text
+    )
+
+
+window_option: Final = duration_option("--window", "10s", "Length of a window, whole seconds.")
 
 
 def result_options(tables: str) -> Callable[[F], F]:
