@@ -131,9 +131,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def iso_time(at_ms: int) -> str:
-    """A time in ISO 8601, UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+def iso_time(at_ms: int) -> str | None:
+    """A time in ISO 8601, UTC; None for 0 or less, which is not known."""
+    if at_ms <= 0:
+        return None
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError):
+        return f"{at_ms} ms"
 
 
 def note(text: str) -> None:

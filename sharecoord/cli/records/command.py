@@ -30,7 +30,7 @@ _IN_FLIGHT = columns(
     "first_offset last_offset",
     Column("STATE", "state", lambda found: found.state.name.lower()),
     "delivery_count member=member_id lock_remaining_ms",
-    Column("AVAILABLE-AT", "available_at", lambda found: _iso(found.available_at_ms)),
+    Column("AVAILABLE-AT", "available_at", lambda found: iso_time(found.available_at_ms)),
     "checkpoints checkpoint_bytes reason",
 )
 _STORY = columns("time event", Column("WHAT HAPPENED", "text"))
@@ -175,10 +175,6 @@ def _checkpoint_text(found: InFlightRange) -> str:
         return f"; it has a checkpoint of {found.checkpoint_bytes} bytes"
     records, size_bytes = f"{found.first_offset}-{found.last_offset}", found.checkpoint_bytes
     return f"; of {records}, {found.checkpoints} have a checkpoint, {size_bytes} bytes together"
-
-
-def _iso(at_ms: int) -> str | None:
-    return iso_time(at_ms) if at_ms else None
 
 
 # -- skip, finish, release ----------------------------------------------------------------------

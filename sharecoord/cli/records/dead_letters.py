@@ -36,7 +36,7 @@ ERROR_CHARACTERS: Final = 60
 
 _LETTER = columns(
     "id topic partition offset reason attempts=delivery_count",
-    Column("FAILED-AT", "failed_at", lambda letter: _iso(letter.failed_at_ms)),
+    Column("FAILED-AT", "failed_at", lambda letter: iso_time(letter.failed_at_ms)),
     Column("KEY", "key", lambda letter: shown(letter.key)),
     Column("STATE", "state", lambda letter: letter.state.value),
     Column("PLACE", "place", lambda letter: letter.place and "{}:{}".format(*letter.place[1:])),
@@ -321,11 +321,11 @@ def _details(found: DeadLetterDetails) -> dict[str, Any]:
     return {
         **_letter_row(letter),
         "member": letter.member_id,
-        "timestamp": _iso(letter.timestamp_ms),
+        "timestamp": iso_time(letter.timestamp_ms),
         "payload": letter.payload,
         "value": shown(found.value),
         "headers": [{"name": name, "value": shown(value)} for name, value in found.headers],
-        "life": [{"time": _iso(time_ms), "text": text} for time_ms, text in found.steps],
+        "life": [{"time": iso_time(time_ms), "text": text} for time_ms, text in found.steps],
     }
 
 
@@ -336,13 +336,3 @@ def _fields(found: DeadLetterDetails) -> list[dict[str, Any]]:
     rows += [(f"header {each['name']}", each["value"]) for each in headers]
     rows += [(each["time"] or "now", each["text"]) for each in life]
     return [{"field": field, "value": value} for field, value in rows]
-
-
-def _iso(at_ms: int) -> str | None:
-    """A time as text; None for one that is not known."""
-    if at_ms <= 0:
-        return None
-    try:
-        return iso_time(at_ms)
-    except (OverflowError, ValueError):
-        return f"{at_ms} ms"
