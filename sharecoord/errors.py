@@ -54,8 +54,6 @@ class InvalidConfigError(SharecoordError):
     reason = "INVALID_CONFIG"
 
 
-
-
 class UnknownMemberError(SharecoordError):
     """The member is not known (any more): join again."""
 
@@ -90,7 +88,6 @@ class GroupNotEmptyError(SharecoordError):
     """The group has members, and the operation needs it empty."""
 
     reason = "GROUP_NOT_EMPTY"
-
 
 
 class UnsupportedVersionError(SharecoordError):
