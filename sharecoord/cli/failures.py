@@ -56,7 +56,7 @@ def failure_of(error: Exception) -> Failure:
 
 
 def _kind(error: Exception) -> type[Failure]:
-    # An admin error comes from a module that is loaded by now; nothing is loaded to find out.
+    # An admin error comes from a module that is loaded already: none is loaded to find out.
     admin = sys.modules.get("sharecoord_sdk.admin")
     unavailable = getattr(admin, "CoordinatorUnavailableError", ())
     return Unhealthy if isinstance(error, unavailable) else Failure

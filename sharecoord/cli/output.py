@@ -20,8 +20,8 @@ MISSING: Final = "-"
 Row = Mapping[str, Any]
 
 COLUMN_WIDTH_MAX: Final = 60
-"""No cell is cut, because a cut name can not be copied; one that is longer moves the rest of its
-own line to the right, and leaves all other lines as they are."""
+"""Widest column. No cell is cut, because a cut name can not be copied; a longer cell moves the rest
+of its own line to the right, and leaves all other lines as they are."""
 
 _STEERS: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that steer a terminal and that JSON does not escape."""

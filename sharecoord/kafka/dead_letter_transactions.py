@@ -1,4 +1,4 @@
-"""Dead letters in transactions: one transactional id per outbox, and what arrived as its offset.
+"""Dead letters in transactions: a transactional id per outbox, whose offset marks the last letter.
 
 Each transaction commits, with its messages, an offset of the consumer group that is called like the
 outbox: the mark of its last letter. Whoever opens an outbox fences its former owner, lets Kafka
@@ -181,7 +181,7 @@ class Transactions:
         producer = make_producer(config)
         try:
             producer.init_transactions(OPEN_TIMEOUT_S)
-            # Read-committed: what a transaction holds back is waited for.
+            # Read-committed: the answer waits for transactions that are still open.
             settings = {**self._settings, "isolation.level": "read_committed"}
             reader = make_group_reader(settings, outbox)
             try:
@@ -208,7 +208,7 @@ class Transactions:
         refused: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: object) -> None:
-            # What is purged by an abort tells nothing.
+            # Messages that an abort purges are not refused by Kafka.
             if error is not None and error.code() != KafkaError._PURGE_QUEUE:
                 refused.append(error)
 
@@ -229,7 +229,7 @@ class Transactions:
         except BufferError:
             error = KafkaError(KafkaError._QUEUE_FULL)
         with contextlib.suppress(KafkaException):
-            # If it does not come through, whoever opens the outbox next ends it.
+            # If the abort fails, the next owner of the outbox ends the transaction.
             producer.purge()
             producer.abort_transaction(OPEN_TIMEOUT_S)
         raise self._problem(topic, error)

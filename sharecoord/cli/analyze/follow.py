@@ -51,7 +51,7 @@ def check(*, follow: bool, given: Mapping[str, Any]) -> None:
 def rules_of(
     path: Path | None, events: Place, screen: Screen
 ) -> tuple[list[Rule], Delivery | None]:
-    """The rules of `--alerts`, and where they go."""
+    """The rules of `--alerts`, and the delivery of their alerts."""
     if path is None:
         return [], None
     from sharecoord.analytics.alerts.delivery import Delivery
@@ -68,7 +68,7 @@ def rules_of(
 
 
 def follow_events(settings: FairnessSettings, given: Mapping[str, Any]) -> None:
-    """Follows events and shows what closes; `given` are the command's values."""
+    """Follows events and shows windows as they close; `given` are the command's values."""
     from sharecoord.analytics.fairness import follow, job
     from sharecoord.analytics.frames import Range
     from sharecoord.analytics.session import running
@@ -110,7 +110,7 @@ class Screen:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Takes the terminal, if there is one."""
+        """Shows the live table while open, if there is a terminal."""
         if self._as_json or not sys.stdout.isatty():
             yield
             return

@@ -118,7 +118,7 @@ def _steps(
     from sharecoord.analytics.timeline.story import story
     from sharecoord.app import event_tools
 
-    # First what is in no file yet: a writer makes files of it at any time.
+    # The spool is read first: a writer makes files of its rows at any time.
     spooled = event_tools(folder).spooled(group) if folder.is_dir() else ()
     found = read_events(folder, Wanted(group, topic, partition, offset), spooled)
     return [

@@ -1,4 +1,4 @@
-"""`sharecoord replay`: a part of a topic goes to a side group."""
+"""`sharecoord replay`: delivers a part of a topic to a side group."""
 
 from __future__ import annotations
 
