@@ -58,7 +58,7 @@ from sharecoord.store.factory import make_store
 
 if TYPE_CHECKING:
     # For the command line.
-    from sharecoord.events.tools import EventTools as EventTools
+    from sharecoord.events.compaction import EventTools as EventTools
     from sharecoord.store.tools import StoreTools as StoreTools
 
 log = structlog.get_logger(__name__)
@@ -488,7 +488,7 @@ def event_tools(root: Path) -> EventTools:
     """
     configure_logging(level="warning", json=False)
     try:
-        from sharecoord.events.tools import EventTools
+        from sharecoord.events.compaction import EventTools
     except ImportError as error:
         raise InvalidConfigError(
             f"the event log is read with pyarrow, which can not be loaded ({error}): pip install "

@@ -1,1 +1,1 @@
-"""See docs/architecture.md for what lives in `api`."""
+"""Services for clients: the gRPC server with its methods. No rules of share groups are here."""

@@ -1,4 +1,4 @@
-"""Whether an address can be listened at: the system says why not."""
+"""Checks whether an address can be listened at."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sharecoord.errors import InvalidConfigError
 
 
 def check_free(address: ListenAddress) -> None:
-    """Asks the system; gRPC only logs what is wrong, and takes a socket file over.
+    """Refuses an address that is not free; gRPC would only log it, and take a socket file over.
 
     Raises:
         InvalidConfigError: The address can not be had.
@@ -34,7 +34,7 @@ def _unix_problem(address: UnixAddress) -> str:
 
 
 def _tcp_problem(address: TcpAddress) -> str:
-    """Empty when one of the host's addresses can be had, and none of them is taken."""
+    """The problem with an address; "" = one of the host's addresses is free, and none is taken."""
     problems: list[OSError] = []
     try:
         places = socket.getaddrinfo(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
-from sharecoord.cli.options import FOLDER_CONTEXT
-
-F = TypeVar("F", bound=Callable[..., Any])
+from sharecoord.cli.options import FOLDER_CONTEXT, options
 
 _FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 _OUT: Final = click.option(
@@ -62,55 +59,28 @@ _DIMENSIONS: Final = (
 @click.option("--quick", is_flag=True, help="A look, not a result.")
 @click.option("--strict", is_flag=True, help="Exit with 1 when a target is missed.")
 @click.pass_context
-def bench(
-    ctx: click.Context,
-    plan: str | None,
-    sizes: tuple[int, ...],
-    records: int | None,
-    repeats: int | None,
-    output: Path | None,
-    kafka: str | None,
-    batch_bytes: int | None,
-    quick: bool,  # noqa: FBT001 - Click calls by name
-    strict: bool,  # noqa: FBT001
-) -> None:
+def bench(ctx: click.Context, /, **given: Any) -> None:
     """Measure against peers on one broker, in one run.
 
     Without a command: the standard plan, whose figures stand in the README (throughput of one
     consumer against Kafka's own share group), or that of --plan: speed with each store, recovery
     of a full store, restart under load. `run` measures any combination of settings.
     """
-    given = {
-        "plan": plan,
-        "sizes": sizes or None,
-        "records": records,
-        "repeats": repeats,
-        "output": output,
-        "kafka": kafka,
-        "batch_bytes": batch_bytes,
-        "quick": quick,
-        "strict": strict,
-    }
-    said = {name: value for name, value in given.items() if value is not None}
-    if ctx.invoked_subcommand is not None:
-        odd = [name for name, value in said.items() if value is not False]
-        if odd:
-            flag = {"sizes": "--size", "output": "--out"}.get(
-                odd[0], f"--{odd[0].replace('_', '-')}"
-            )
-            raise click.UsageError(
-                f"{flag} stands before {ctx.invoked_subcommand}: options of a command follow it"
-            )
-        return
-    run = importlib.import_module("sharecoord.bench.standard.run").run
-    # What was not given is the benchmark's own default.
-    ctx.exit(int(run(**said) or 0))
+    # An option that was not given has the benchmark's own default.
+    said = {name: value for name, value in given.items() if value not in (None, ())}
+    if ctx.invoked_subcommand is None:
+        run = importlib.import_module("sharecoord.bench.standard.run").run
+        ctx.exit(int(run(**said) or 0))
+    for name in (name for name, value in said.items() if value):
+        flag = {"sizes": "--size", "output": "--out"}.get(name, f"--{name.replace('_', '-')}")
+        raise click.UsageError(
+            f"{flag} stands before {ctx.invoked_subcommand}: options of a command follow it"
+        )
 
 
-def _dimension_options(function: F) -> F:
-    for name, text in reversed(_DIMENSIONS):
-        function = click.option(f"--{name}", metavar="V[,V...]", help=text)(function)
-    return function
+_dimension_options: Final = options(
+    *(click.option(f"--{name}", metavar="V[,V...]", help=text) for name, text in _DIMENSIONS)
+)
 
 
 @bench.command("run")

@@ -1,4 +1,4 @@
-"""Errors as people see them: one line that names the thing and the fix, and an exit code."""
+"""Errors as a line that names the thing and the fix, and an exit code."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Failure(click.ClickException):
 
 
 class Unhealthy(Failure):
-    """Nobody answers, or what answers can not work."""
+    """Ends the command because nobody answers, or the coordinator can not work."""
 
     exit_code = EXIT_UNHEALTHY
 
 
 def set_debug(ctx: click.Context) -> None:
-    """From now on an error shows its traceback."""
+    """Makes errors show their traceback from now on."""
     ctx.find_root().meta[_DEBUG] = True
 
 
@@ -42,7 +42,7 @@ def is_debug(ctx: click.Context) -> bool:
 
 
 def failure_of(error: Exception) -> Failure:
-    """The one line for an error."""
+    """The line and exit code for an error."""
     text = getattr(error, "message", None)
     if isinstance(text, str) and hasattr(error, "reason"):
         return _kind(error)(_one_line(text))
@@ -56,7 +56,7 @@ def failure_of(error: Exception) -> Failure:
 
 
 def _kind(error: Exception) -> type[Failure]:
-    # An admin error comes from a module that is loaded by now; nothing is loaded to find out.
+    # An admin error comes from a module that is loaded already: none is loaded to find out.
     admin = sys.modules.get("sharecoord_sdk.admin")
     unavailable = getattr(admin, "CoordinatorUnavailableError", ())
     return Unhealthy if isinstance(error, unavailable) else Failure

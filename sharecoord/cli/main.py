@@ -1,4 +1,4 @@
-"""The entry point `sharecoord`. Commands are imported when they are called, by `--help` none."""
+"""The entry point `sharecoord`. A command is imported when it is called; `--help` imports none."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sharecoord.cli.failures import failure_of, is_debug, set_debug
 
 
 class Lazy(NamedTuple):
-    """A command that is imported when it is called: `dead-letters` is `dead_letters` there."""
+    """A command that is imported when it is called; its function has its name, with `_` for `-`."""
 
     module: str
-    """Below `sharecoord.cli`."""
+    """Its module, below `sharecoord.cli`."""
     help: str
     """Its line in the list of commands."""
 
@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, lazy.help) for name, lazy in self._table.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Runs the command; see `sharecoord.cli.failures` for what becomes of errors."""
+        """Runs the command; `sharecoord.cli.failures` turns errors into lines."""
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):

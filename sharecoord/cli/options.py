@@ -1,4 +1,4 @@
-"""Options that commands share, what they mean, and the clients of the coordinator they name."""
+"""Options that commands share, readers of their texts, and clients of a coordinator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OFFSET: Final = click.IntRange(0, 2**63 - 1)
 FOLDER_CONTEXT: Final = {
     "token_normalize_func": lambda name: "out" if name == "output" else name,
 }
-"""Settings of commands that write a folder: it is --out, and --output means the same."""
+"""Click's settings for commands that write a folder: --output is the same option as --out."""
 
 FILE: Final = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
@@ -112,7 +112,7 @@ connection_options: Final = options(
 
 
 def admin_options(timeout_ms: int = 30_000) -> Callable[[F], F]:
-    """The options of a connection; the command gets what opens it, as `connect`."""
+    """The options of a connection; the command gets `connect`, which opens the client."""
 
     def add(function: F) -> F:
         @functools.wraps(function)

@@ -20,8 +20,8 @@ MISSING: Final = "-"
 Row = Mapping[str, Any]
 
 COLUMN_WIDTH_MAX: Final = 60
-"""No cell is cut, because a cut name can not be copied; one that is longer moves the rest of its
-own line to the right, and leaves all other lines as they are."""
+"""Widest column. No cell is cut, because a cut name can not be copied; a longer cell moves the rest
+of its own line to the right, and leaves all other lines as they are."""
 
 _STEERS: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that steer a terminal and that JSON does not escape."""
@@ -49,6 +49,25 @@ class Column:
             return self.value(item)
         name = self.value or self.key
         return item.get(name) if isinstance(item, Mapping) else getattr(item, name)
+
+
+def columns(*parts: str | Column, separator: str = "-") -> tuple[Column, ...]:
+    """Columns by their keys, from which the titles are made: `first_offset` is FIRST-OFFSET.
+
+    Args:
+        parts: Texts with keys between spaces, `key=name` where the item's attribute has another
+            name; and columns.
+        separator: Stands for `_` in titles.
+    """
+    found: list[Column] = []
+    for part in parts:
+        if isinstance(part, Column):
+            found.append(part)
+            continue
+        for word in part.split():
+            key, _, name = word.partition("=")
+            found.append(Column(key.upper().replace("_", separator), key, name))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +131,18 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def iso_time(at_ms: int) -> str:
-    """A time for people, UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+def iso_time(at_ms: int) -> str | None:
+    """A time in ISO 8601, UTC; None for 0 or less, which is not known."""
+    if at_ms <= 0:
+        return None
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError):
+        return f"{at_ms} ms"
 
 
 def note(text: str) -> None:
-    """Tells people something, on stderr, so that stdout stays data."""
+    """Prints a text for people on stderr, so that stdout has data only."""
     click.echo(text, err=True)
 
 

@@ -10,7 +10,7 @@ import click
 
 from sharecoord import __version__
 from sharecoord.cli.options import output_options
-from sharecoord.cli.output import Column, Output
+from sharecoord.cli.output import Output, columns
 
 _PARTS = ("sharecoord-sdk", "grpcio", "protobuf", "confluent-kafka", "sqlalchemy")
 
@@ -27,8 +27,7 @@ def version(verbose: bool, output: Output) -> None:  # noqa: FBT001
     if verbose:
         rows.append({"name": "python", "version": platform.python_version()})
         rows += [{"name": name, "version": _installed(name)} for name in _PARTS]
-    columns = [Column("NAME", "name"), Column("VERSION", "version")]
-    output.show(columns, rows)
+    output.show(columns("name version"), rows)
 
 
 def _installed(name: str) -> str:

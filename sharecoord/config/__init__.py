@@ -1,1 +1,1 @@
-"""See docs/architecture.md for what lives in `config`."""
+"""Settings of a process and of groups: their tables, their sources, readers of their texts."""

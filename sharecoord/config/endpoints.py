@@ -104,7 +104,7 @@ def _parse_host(host: str) -> str:
         raise ValueError("HOST:PORT with a host: 0.0.0.0 or [::] for all interfaces, or localhost")
     if host.startswith("[") and host.endswith("]"):
         try:
-            # A chart that only gets to know the address of its pod writes brackets around any.
+            # A chart that gets the address of its pod writes brackets around it, of either family.
             return str(ipaddress.ip_address(host[1:-1]))
         except ValueError:
             raise ValueError("a valid IP address between the brackets") from None
@@ -207,7 +207,7 @@ def parse_store_url(text: str) -> StoreUrl:
     if len(parts.path) < 2 or not (host or "host=" in parts.query):
         raise ValueError(f"a URL with a host and a database: {_STORE_EXAMPLES}")
     if "@" in parts.path:
-        # Read on, a part of the password would become the database's name and be shown.
+        # Otherwise a part of the password would become the database's name and be shown.
         raise ValueError('a URL in which "/", "@" and ":" of the password are percent-encoded')
     return StoreUrl(kind, f"{full_scheme}://{rest}")
 

@@ -9,8 +9,12 @@ from typing import Final, NamedTuple
 
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 _BLANKS: Final = " \t\f"
+# The key ends at the first separator that is not escaped.
+_PAIR: Final = re.compile(r"((?:\\.?|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(
+    r"\\(?:u(?P<digits>[0-9A-Fa-f]{4})|(?P<broken>u)|(?P<other>.?))", re.DOTALL
+)
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_UNICODE_DIGITS: Final = 4
 
 
 class PropertiesSyntaxError(ValueError):
@@ -41,8 +45,10 @@ def parse_java_properties(text: str) -> list[Property]:
     """
     properties = []
     for number, line in _logical_lines(text):
-        key, value = _split(line)
-        properties.append(Property(_unescape(key, number), _unescape(value, number), number))
+        match = _PAIR.fullmatch(line)
+        assert match is not None, "every text matches"
+        key, value = (_unescape(part, number) for part in match.groups())
+        properties.append(Property(key, value, number))
     return properties
 
 
@@ -86,39 +92,15 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield first, joined
 
 
-def _split(line: str) -> tuple[str, str]:
-    """Splits at the first separator that is not escaped."""
-    position = 0
-    while position < len(line) and line[position] not in "=:" + _BLANKS:
-        position += 2 if line[position] == "\\" else 1
-    key, rest = line[:position], line[position:].lstrip(_BLANKS)
-    if rest[:1] in ("=", ":"):
-        rest = rest[1:].lstrip(_BLANKS)
-    return key, rest
-
-
 def _unescape(text: str, line: int) -> str:
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    position = 0
-    while position < len(text):
-        character = text[position]
-        position += 1
-        if character != "\\":
-            out.append(character)
-            continue
-        escaped = text[position : position + 1]
-        position += 1
-        if escaped == "u":
-            digits = text[position : position + _UNICODE_DIGITS]
-            if not re.fullmatch("[0-9A-Fa-f]{4}", digits, re.ASCII):
-                raise PropertiesSyntaxError(line, r"\u must be followed by four hexadecimal digits")
-            out.append(chr(int(digits, 16)))
-            position += _UNICODE_DIGITS
-        else:
-            out.append(_ESCAPES.get(escaped, escaped))
-    return _join_surrogates("".join(out), line)
+    def character(match: re.Match[str]) -> str:
+        if match["broken"]:
+            raise PropertiesSyntaxError(line, r"\u must be followed by four hexadecimal digits")
+        if match["digits"]:
+            return chr(int(match["digits"], 16))
+        return _ESCAPES.get(match["other"], match["other"])
+
+    return _join_surrogates(_ESCAPE.sub(character, text), line)
 
 
 def _join_surrogates(text: str, line: int) -> str:

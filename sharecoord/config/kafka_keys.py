@@ -70,13 +70,6 @@ _NAMES: Final = """
 """
 LIBRDKAFKA_KEYS: Final = frozenset(_NAMES.split())
 
-_NO_GROUP: Final = (
-    "partitions are read by assignment, the coordinator is in no consumer group of Kafka's"
-)
-_NO_COMMIT: Final = (
-    "progress is kept in the store; share.offsets.export.group shows it to other tools"
-)
-_DURABLE: Final = "dead letters are always produced with acks=all and without a time limit"
 _CALLBACK: Final = "it takes a function of the program, not a text"
 
 OWNED_KEYS: Final = {
@@ -86,24 +79,28 @@ OWNED_KEYS: Final = {
     ),
     "isolation.level": "the group setting share.isolation.level decides it",
     "enable.partition.eof": "the end of a partition is needed to conclude gaps, it is always on",
-    "group.id": _NO_GROUP,
-    "group.instance.id": _NO_GROUP,
-    "group.protocol": _NO_GROUP,
-    "group.protocol.type": _NO_GROUP,
-    "group.remote.assignor": _NO_GROUP,
-    "partition.assignment.strategy": _NO_GROUP,
-    "enable.auto.commit": _NO_COMMIT,
-    "auto.commit.enable": _NO_COMMIT,
-    "auto.commit.interval.ms": _NO_COMMIT,
-    "enable.auto.offset.store": _NO_COMMIT,
-    "offset.store.method": _NO_COMMIT,
-    "offset.store.path": _NO_COMMIT,
-    "offset.store.sync.interval.ms": _NO_COMMIT,
-    "acks": _DURABLE,
-    "request.required.acks": _DURABLE,
-    "enable.idempotence": _DURABLE,
-    "message.timeout.ms": _DURABLE,
-    "delivery.timeout.ms": _DURABLE,
+    **dict.fromkeys(
+        (
+            *("group.id", "group.instance.id", "group.protocol", "group.protocol.type"),
+            *("group.remote.assignor", "partition.assignment.strategy"),
+        ),
+        "partitions are read by assignment, the coordinator is in no consumer group of Kafka's",
+    ),
+    **dict.fromkeys(
+        (
+            *("enable.auto.commit", "auto.commit.enable", "auto.commit.interval.ms"),
+            *("enable.auto.offset.store", "offset.store.method", "offset.store.path"),
+            "offset.store.sync.interval.ms",
+        ),
+        "progress is kept in the store; share.offsets.export.group shows it to other tools",
+    ),
+    **dict.fromkeys(
+        (
+            *("acks", "request.required.acks", "enable.idempotence", "message.timeout.ms"),
+            "delivery.timeout.ms",
+        ),
+        "dead letters are always produced with acks=all and without a time limit",
+    ),
     "transactional.id": (
         "the group setting errors.deadletterqueue.exactly.once derives one per partition"
     ),

@@ -51,7 +51,7 @@ _JAVA_ONLY_NAMES: Final = """
     transaction.two.phase.commit.enable value.deserializer value.serializer
 """
 _JAVA_ONLY: Final = frozenset(_JAVA_ONLY_NAMES.split())
-# Leaving these out would change who the client is or whom it trusts: refused.
+# Refused: leaving these out would change who the client is or whom it trusts.
 _JAVA_CLASSES: Final = {
     "config.providers": "write the values themselves, or set them as SHARECOORD_KAFKA__… variables",
     "sasl.client.callback.handler.class": "use a mechanism that librdkafka has",
@@ -118,7 +118,7 @@ def _parse(path: Path, text: str) -> list[Property]:
         return [entry._replace(value=entry.value.strip()) for entry in entries]
     entries = parse_plain_properties(text)
     for entry in entries:
-        # Read wrongly, an escape would become a wrong password that nobody can see.
+        # An escape that is read wrongly would become a wrong password, which nobody sees.
         if "\\" in entry.value and path.suffix.lower() not in _PLAIN_SUFFIXES:
             raise PropertiesSyntaxError(
                 entry.line,
@@ -282,7 +282,7 @@ class _Translation:
         self._out_lines[target] = self._lines[key]
 
     def _drop(self, key: str, reason: str | None) -> None:
-        """Leaves a key out; without a reason it has been used up, and nobody is told."""
+        """Leaves a key out, with a warning if there is a reason."""
         if self._left.pop(key, None) is not None and reason is not None:
             self._warnings.append(f"{self._where(key)}: {key} is left out: {reason}.")
 

@@ -1,1 +1,1 @@
-"""See docs/architecture.md for what lives in `events`."""
+"""The writers of the event log, to Parquet files or a Kafka topic, and the care of its folder."""

@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,7 +39,7 @@ from sharecoord.events.places import (
 )
 from sharecoord.events.rollup import roll_up
 from sharecoord.events.schema import SCHEMA, columns_as, schema_of
-from sharecoord.events.spool import segment_name, spool_files
+from sharecoord.events.spool import segment_name, spool_files, waiting_rows
 
 log = structlog.get_logger(__name__)
 
@@ -239,3 +239,23 @@ def recover(directory: Path) -> None:
 
 def _part(directory: Path, name: str) -> Path:
     return directory / f"_{name}{PART_SUFFIX}"
+
+
+class EventTools(EventFolder):
+    """A folder of the event log with the work of compaction on it."""
+
+    def spooled(self, group_id: str) -> Iterator[dict[str, Any]]:
+        """The rows of a group that are in no Parquet file yet; `time` in microseconds."""
+        for _, row in waiting_rows(self.root, group_id):
+            yield row
+
+    def compact(
+        self, *, before: date | None, file_max_bytes: int, dry_run: bool
+    ) -> Iterator[Joined]:
+        """Joins small files, by default of the dates that are over; see `compact`."""
+        last = before or datetime.now(UTC).date()
+        return compact(self, before=last, file_max_bytes=file_max_bytes, dry_run=dry_run)
+
+    def roll_up(self) -> None:
+        """Makes the rollups of large files that have none; see `roll_up_all`."""
+        roll_up_all(self, date.max)

@@ -190,7 +190,7 @@ class EventFolder:
                 sizes = [path.stat().st_size for path in directory.glob("*/[!_.]*.parquet")]
                 gone.append(Deleted(day, len(sizes), sum(sizes)))
                 if not dry_run:
-                    # Without "=": Spark reads what has one, also behind "_".
+                    # The new name has no "=": Spark reads names with one, also behind "_".
                     for each in (directory, *self.root.glob(f"{EVERY_VERSION}/{directory.name}")):
                         if each.is_dir():
                             each.rename(self.root / f"{_DELETED}{day}-{secrets.token_hex(4)}")
@@ -262,7 +262,7 @@ class EventFolder:
             except FileNotFoundError:
                 continue  # a reader passes over those of a file that is gone
             except BadFileError:
-                continue  # told of with its file
+                continue  # reported with its file
             if rows != facts.rows:
                 what = (
                     "not whole" if rows is None else f"of {rows} rows, and there are {facts.rows}"

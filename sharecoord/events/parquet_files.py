@@ -110,7 +110,7 @@ class ParquetFile:
         table = pa.Table.from_batches(self._waiting, schema=self._schema)
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         if self._rollups is None and table.num_rows >= ROWS_MIN:
-            # It takes memory that a writer of small files does not need.
+            # Imported late: a writer of small files saves the memory.
             from sharecoord.events.rollup import RollupFile
 
             self._rollups = RollupFile(rollup_part(self._part))
@@ -248,7 +248,7 @@ def finish(segment: Segment, root: Path, file_max_bytes: int) -> int:
     except OSError:
         raise
     except Exception:
-        # It would fail again and again, and nothing behind it would ever be written.
+        # The segment would fail again and again, and no later one would ever be written.
         log.exception("event log: a spool file is put aside", file=str(segment.path))
         segment.put_aside()
         return segment.rows

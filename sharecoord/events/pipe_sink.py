@@ -91,7 +91,7 @@ class _Writer:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             self.process = subprocess.Popen(
-                # -P: what lies in the working directory is not imported, as in the coordinator.
+                # -P: no module is imported from the working directory, as in the coordinator.
                 [sys.executable, "-P", "-m", "sharecoord.events.writer"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -145,7 +145,7 @@ class _Writer:
     def _can_not(self, error: SharecoordError) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
-            self.answer.exception()  # not everybody waits for it
+            self.answer.exception()  # marked as seen: nobody may wait for it
 
     def _end(self) -> None:
         """Handles the end of the writer's output: the process is gone, or about to end."""
@@ -356,7 +356,7 @@ class PipeSink:
     def _spawn(self) -> _Writer:
         """Starts a writer; raises OSError when that is not possible."""
         writer = self._writer = self._newest = _Writer(self)
-        with contextlib.suppress(BrokenPipeError):  # it has ended; `_read` hears of it
+        with contextlib.suppress(BrokenPipeError):  # the writer has ended; `_read` handles it
             os.write(writer.source, self._settings.frame())  # fits into the empty pipe
         return writer
 

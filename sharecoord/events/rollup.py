@@ -158,7 +158,7 @@ def _summed(rows: pa.Table, rollup: Rollup) -> pa.Table:
             options = pc.ScalarAggregateOptions(skip_nulls=False)
             ordered = [(name, how, options) for name in names]
             beside = _aggregated(rows.sort_by(order), rollup.keys, ordered)
-            # Both are in the order in which keys come first, which differs.
+            # The two tables have their keys in different orders.
             found = _beside(found, beside, rollup.keys)
     return found.select(list(rollup.columns))
 

@@ -1,1 +1,1 @@
-"""See docs/architecture.md for what lives in `ingest`."""
+"""Reading from Kafka: records as they come, ranges read again, scans for people."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Final
+
+import structlog
 
 from sharecoord.core.dispatch.schedule import due_times
 from sharecoord.core.records import Headers, RecordChunk
@@ -13,12 +17,42 @@ from sharecoord.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from sharecoord.ingest.record_notes import RecordNotes
 from sharecoord.kafka.client import END_OF_PARTITION, GONE, OUT_OF_RANGE, Message
 from sharecoord.kafka.headers import read_headers
 
+log = structlog.get_logger(__name__)
+
+SAY_AGAIN_S: Final = 10.0
+"""Least time between two lines of a kind about one topic; a line counts the records since."""
+
 RECORD_OVERHEAD_BYTES = 160
 """Memory of a record beside its payload: two bytes objects and list slots."""
+
+
+class RecordNotes:
+    """A kind of log line, with the time of the last line and a count for each topic."""
+
+    def __init__(self, event: str) -> None:
+        self._event = event
+        self._topics: dict[str | None, tuple[float, int]] = {}
+
+    def note(self, first: Message, records: int, problem: str) -> None:
+        """Logs a problem with `records` records, `first` being the first, or counts them."""
+        topic, now_s = first.topic(), time.monotonic()
+        said_s, unsaid = self._topics.get(topic, (-math.inf, 0))
+        if now_s - said_s < SAY_AGAIN_S:
+            self._topics[topic] = said_s, unsaid + records
+            return
+        self._topics[topic] = now_s, 0
+        log.warning(
+            self._event,
+            topic=topic,
+            partition=first.partition(),
+            offset=first.offset(),
+            problem=problem,
+            records=records + unsaid,
+        )
+
 
 UNUSABLE_SCHEDULES = RecordNotes("schedule not used, delivered at once")
 """Log lines about records whose own delivery time can not be used."""

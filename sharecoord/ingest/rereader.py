@@ -183,7 +183,7 @@ class Rereader:
     def _take(self, message: Message) -> None:
         request = self._reading.get((message.topic() or "", message.partition() or 0))
         if request is None:
-            # Behind a range that is done, or of no partition.
+            # The message is behind a range that is done, or of no partition.
             return
         request.heard_s = time.monotonic()
         try:

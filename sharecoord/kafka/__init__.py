@@ -1,1 +1,1 @@
-"""See docs/architecture.md for what lives in `kafka`."""
+"""The facade over confluent-kafka: clients, topics, dead letters, committed offsets, events."""

@@ -33,7 +33,7 @@ from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
 log = structlog.get_logger(__name__)
 
 MOCK_CLUSTER = "mockCluster"
-"""How librdkafka's mock cluster names itself. It has no controller to describe topics (a client
+"""Begin of the id of librdkafka's mock cluster. It has no controller to describe topics (a client
 that asks waits in vain), and is what the demo and tests run on without Java."""
 
 DESCRIBE, OFFSETS = "describe", "offsets"
@@ -70,7 +70,7 @@ class KafkaCatalog:
         return self._admin
 
     def _connection_failed(self, error: KafkaError) -> None:
-        """Remembers why a broker could not be reached; that all are down says less."""
+        """Remembers why a broker could not be reached; "all brokers down" does not replace it."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             # Without "host:port/bootstrap: " before and "(after 0ms in state CONNECT)" behind.
             self._connection_error = _LIBRDKAFKA_FRAME.sub("", error.str())
@@ -134,7 +134,7 @@ class KafkaCatalog:
                 found[topic] = refused
                 continue
             if error is not None and error.code() not in GONE:
-                # Nobody may take a topic for deleted because of it: it counts for all.
+                # The error counts for all topics: none may be taken for deleted because of it.
                 raise self._unavailable(error.str())
             self.refusals.answered(topic, DESCRIBE)
             if answer is not None:

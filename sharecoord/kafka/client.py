@@ -55,8 +55,8 @@ _QUOTED = re.compile(r'"([^"]*)"')
 
 READER_DEFAULTS: Settings = {
     # Large fetches: reading costs 1 us a record in batches of 2,000. But no larger, and no deeper
-    # queue than the next fetch needs: what has left the processor's cache until it is passed on
-    # costs everybody a quarter more (docs/decisions/0010). A queued message takes 250 bytes beside
+    # queue than the next fetch needs: a message that has left the processor's cache before it is
+    # passed on costs a quarter more (docs/decisions/0010). A queued message takes 250 bytes beside
     # its payload, which the second limit does not count.
     "queued.min.messages": 20_000,
     "queued.max.messages.kbytes": 8_192,
@@ -91,7 +91,7 @@ END_OF_PARTITION = KafkaError._PARTITION_EOF
 
 QUIET: Settings = {
     # librdkafka prints one line per attempt to connect, 20 a second while a broker is down; the
-    # same errors come to `error_cb`, and the caller says them once. Can be overridden.
+    # same errors come to `error_cb`, and are logged once. Can be overridden.
     "log_level": 2,
 }
 

@@ -1,4 +1,4 @@
-"""Dead letters to their topics, over librdkafka's producer: every delivery told, none given up."""
+"""Produces dead letters with librdkafka: every delivery is reported, no letter is given up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "linger.ms": 5,
     # As Java's clients choose: the letters of one key stay in one partition, in order.
     "partitioner": "murmur2_random",
-    # A topic that is missing is said soon; it is asked for again as long as letters wait.
+    # A missing topic is reported soon; it is asked for again as long as letters wait.
     "topic.metadata.propagation.max.ms": 5_000,
 }
 _FIXED: Final[dict[str, Any]] = {
@@ -131,7 +131,7 @@ class KafkaDeadLetters:
             producer.poll(POLL_S)
         if self._closing:
             producer.flush(CLOSE_S)
-        # What is still under way is told that it failed, and is sent again.
+        # Letters still under way are reported as failed, and are sent again.
         producer.purge()
         producer.poll(0)
 

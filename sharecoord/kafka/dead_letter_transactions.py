@@ -1,4 +1,4 @@
-"""Dead letters in transactions: one transactional id per outbox, and what arrived as its offset.
+"""Dead letters in transactions: a transactional id per outbox, whose offset marks the last letter.
 
 Each transaction commits, with its messages, an offset of the consumer group that is called like the
 outbox: the mark of its last letter. Whoever opens an outbox fences its former owner, lets Kafka
@@ -108,7 +108,14 @@ class Transactions:
 
     async def open(self, outbox: str, topic: str) -> KafkaLetterTransactions:
         """See `ports.DeadLetterSink`."""
-        return await self._one_by_one(outbox, self._opened(outbox, topic))
+
+        async def opened() -> KafkaLetterTransactions:
+            self._open.pop(outbox, None)
+            found = await self._in_thread(lambda: self._open_in_thread(outbox, topic))
+            self._keep(found)
+            return found
+
+        return await self._one_by_one(outbox, opened())
 
     async def send(
         self,
@@ -118,7 +125,16 @@ class Transactions:
         mark: OutboxMark,
     ) -> None:
         """See `ports.LetterTransactions`."""
-        await self._one_by_one(found.outbox, self._sent(found, topic, messages, mark))
+
+        async def sent() -> None:
+            if not self.has(found):
+                raise KafkaUnavailableError(f"outbox {found.outbox!r} was closed for others")
+            # Not kept after an error: opening the outbox anew shows the outcome of this.
+            del self._open[found.outbox]
+            await self._in_thread(lambda: self._send_in_thread(found, topic, messages, mark))
+            self._keep(found)
+
+        await self._one_by_one(found.outbox, sent())
 
     async def close(self) -> None:
         """Lets transactions under way end, and closes every producer."""
@@ -152,12 +168,6 @@ class Transactions:
             self._threads = ThreadPoolExecutor(threads, "sharecoord-letters")
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def _opened(self, outbox: str, topic: str) -> KafkaLetterTransactions:
-        self._open.pop(outbox, None)
-        found = await self._in_thread(lambda: self._open_in_thread(outbox, topic))
-        self._keep(found)
-        return found
-
     def _keep(self, found: KafkaLetterTransactions) -> None:
         self._open[found.outbox] = found
         while len(self._open) > self._producers_max:
@@ -171,7 +181,7 @@ class Transactions:
         producer = make_producer(config)
         try:
             producer.init_transactions(OPEN_TIMEOUT_S)
-            # Read-committed: what a transaction holds back is waited for.
+            # Read-committed: the answer waits for transactions that are still open.
             settings = {**self._settings, "isolation.level": "read_committed"}
             reader = make_group_reader(settings, outbox)
             try:
@@ -188,20 +198,6 @@ class Transactions:
             mark = OutboxMark(place.offset, metadata_of(place)[:TOKEN_CHARACTERS])
         return KafkaLetterTransactions(self, outbox, producer, group, mark)
 
-    async def _sent(
-        self,
-        found: KafkaLetterTransactions,
-        topic: str,
-        messages: Sequence[OutgoingMessage],
-        mark: OutboxMark,
-    ) -> None:
-        if not self.has(found):
-            raise KafkaUnavailableError(f"outbox {found.outbox!r} was closed for others")
-        # Not kept after an error: who opens it anew hears what became of this.
-        del self._open[found.outbox]
-        await self._in_thread(lambda: self._send_in_thread(found, topic, messages, mark))
-        self._keep(found)
-
     def _send_in_thread(
         self,
         found: KafkaLetterTransactions,
@@ -212,7 +208,7 @@ class Transactions:
         refused: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: object) -> None:
-            # What is purged by an abort tells nothing.
+            # Messages that an abort purges are not refused by Kafka.
             if error is not None and error.code() != KafkaError._PURGE_QUEUE:
                 refused.append(error)
 
@@ -233,7 +229,7 @@ class Transactions:
         except BufferError:
             error = KafkaError(KafkaError._QUEUE_FULL)
         with contextlib.suppress(KafkaException):
-            # If it does not come through, whoever opens the outbox next ends it.
+            # If the abort fails, the next owner of the outbox ends the transaction.
             producer.purge()
             producer.abort_transaction(OPEN_TIMEOUT_S)
         raise self._problem(topic, error)

@@ -1,4 +1,4 @@
-"""A producer of events: every message durable, its delivery told, its topic made when missing."""
+"""A producer of events: durable messages with reported deliveries; makes a missing topic."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class SharedLooks:
             waiter = self._wanted[topic] = asyncio.get_running_loop().create_future()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="topic-looks")
-        # One who gives up waiting does not end the look for the others.
+        # A caller that gives up waiting does not end the look for the others.
         return await asyncio.shield(waiter)
 
     async def _run(self) -> None:
@@ -67,7 +67,7 @@ class SharedLooks:
             answer = found.get(topic) if failure is None else failure
             if isinstance(answer, Exception):
                 waiter.set_exception(answer)
-                waiter.exception()  # those who asked may have gone
+                waiter.exception()  # marked as seen: all callers may have gone
             else:
                 waiter.set_result(answer)
 

@@ -38,8 +38,8 @@ from sharecoord.kafka.refusals import Refusals, refusal
 from sharecoord.ports import CommittedOffset
 
 WITHOUT_MEMBERS = frozenset({ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD})
-"""Kafka describes a group that does not exist as DEAD, and so its own share groups to who asks for
-a consumer group."""
+"""States without members. Kafka describes a group that does not exist as DEAD, and so its own share
+groups when a consumer group is asked for."""
 
 COMMIT = "commit"
 """The kind of question about a topic, for `Refusals`."""
@@ -156,7 +156,7 @@ def _problem(group_id: str, error: KafkaError) -> SharecoordError:
     name = error.name()
     if name == "UNKNOWN_MEMBER_ID":
         return _has_members(group_id)
-    # librdkafka says the second one of groups of Kafka Connect and their like.
+    # librdkafka reports the second one for groups of Kafka Connect and their like.
     if name in {"GROUP_ID_NOT_FOUND", "_INVALID_ARG"}:
         return InvalidConfigError(
             f"consumer group {group_id!r}: Kafka has a group of this name that is not a consumer "

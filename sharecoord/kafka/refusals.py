@@ -1,4 +1,4 @@
-"""Topics that Kafka refuses to the coordinator: each is told once, with what to allow."""
+"""Topics that Kafka refuses to the coordinator: each is logged once, with what to allow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Refusals(Mapping[str, UnauthorizedError]):
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, UnauthorizedError]] = {}
-        """By topic, then by what was asked for."""
+        """Errors by topic, then by the kind of question."""
 
     def add(self, topic: str, asked_for: str, why: UnauthorizedError) -> None:
         """Notes that Kafka has just refused a topic."""

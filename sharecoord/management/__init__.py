@@ -1,1 +1,1 @@
-"""See docs/architecture.md for what lives in `management`."""
+"""The HTTP server for health probes and metrics."""

@@ -35,13 +35,13 @@ STOP_TIMEOUT_S = 5.0
 
 
 class BoardCollector(Collector):
-    """Metrics out of the latest snapshot; nothing is counted twice."""
+    """Metrics out of the latest snapshot; none is counted here again."""
 
     def __init__(self, board: StatusBoard) -> None:
         self._board = board
 
     def collect(self) -> Iterable[Metric]:
-        """All families (names: docs/operations.md)."""
+        """All metrics (names: docs/operations.md)."""
         build = GaugeMetricFamily(
             "sharecoord_build_info", "Version of this process.", labels=["version"]
         )
@@ -98,10 +98,7 @@ _PLACE_GAUGES = {
         "sharecoord_changes_refused",
         "1 = the store refuses what the share-partition is to write; it waits, and is tried again.",
     ),
-    "paused": (
-        "sharecoord_paused",
-        "1 = nothing is handed out of it, by a pause.",
-    ),
+    "paused": ("sharecoord_paused", "1 = nothing is handed out of it, by a pause."),
 }
 _PLACE_COUNTERS = {
     "delivered": ("sharecoord_delivered_records", "Records sent to members."),
@@ -118,7 +115,7 @@ _PLACE_COUNTERS = {
 
 
 def _by_place(partitions: Iterable[PartitionFigures]) -> Iterable[Metric]:
-    """One metric of each kind per share-partition; none where a figure is not known."""
+    """Metrics with a figure for each share-partition; none where a figure is not known."""
     labels = ["group", "topic", "partition"]
     families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
         **{name: GaugeMetricFamily(*said, labels=labels) for name, said in _PLACE_GAUGES.items()},
@@ -188,7 +185,7 @@ def _by_group(groups: Iterable[GroupFigures]) -> Iterable[Metric]:
 
 
 def _loops(snapshot: Snapshot) -> Iterable[Metric]:
-    """Whether what must never end runs, and how often it began again."""
+    """Metrics of the loops that must never end: whether one is down, and how often it restarted."""
     down = GaugeMetricFamily(
         "sharecoord_loop_down",
         "1 = this loop of the coordinator failed and does not run yet; the log has the traceback.",
@@ -206,7 +203,7 @@ def _loops(snapshot: Snapshot) -> Iterable[Metric]:
 
 
 def _memory(figures: MemoryFigures) -> Iterable[Metric]:
-    """What memory.limit counts, by part, and how near it is."""
+    """Metrics of the memory that memory.limit counts, by part, and how near the limit is."""
     used = GaugeMetricFamily("sharecoord_memory_bytes", "Memory by part.", labels=["part"])
     for part in ("caches", "ranges", "key_tables", "pending", "send_buffers"):
         used.add_metric([part], getattr(figures, part))
@@ -222,7 +219,7 @@ def _memory(figures: MemoryFigures) -> Iterable[Metric]:
 
 
 def _events(figures: EventFigures) -> Iterable[Metric]:
-    """What became of the rows of the event log."""
+    """Metrics of the rows of the event log."""
     yield CounterMetricFamily(
         "sharecoord_events_written_rows",
         "Rows of the event log that its writer has taken.",
@@ -241,7 +238,7 @@ def _events(figures: EventFigures) -> Iterable[Metric]:
 
 
 def make_app(board: StatusBoard) -> Starlette:
-    """The routes."""
+    """The HTTP application: probes of liveness and readiness, and metrics."""
     registry = prometheus_client.CollectorRegistry()
     registry.register(BoardCollector(board))
     prometheus_client.ProcessCollector(registry=registry)
@@ -289,17 +286,10 @@ def _answer(*, ok: bool, no: str) -> Response:
 
 
 class ManagementServer:
-    """Runs the routes in a thread."""
+    """Serves health and metrics in a thread of its own."""
 
     def __init__(self, board: StatusBoard, *, host: str, port: int, or_any: bool = False) -> None:
-        """Does not listen yet.
-
-        Args:
-            board: What it tells.
-            host: Where.
-            port: Its port; 0 = any free one.
-            or_any: Whether any free one does when that one is taken.
-        """
+        """Does not listen yet; `or_any`: when the port is taken, any free one is used."""
         self._host, self._port, self._or_any = host, port, or_any
         config = uvicorn.Config(
             make_app(board),

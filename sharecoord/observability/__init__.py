@@ -1,1 +1,1 @@
-"""See docs/architecture.md for what lives in `observability`."""
+"""Logs of a process, and a standard error that never blocks."""

@@ -14,9 +14,9 @@ from sharecoord.core.changes import PartitionKey
 def name_partitions(
     _: object, __: str, event_dict: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Share-partitions by name: what a line is about in three fields, others as texts.
+    """Replaces share-partitions by their names: `partition` by three fields, others by texts.
 
-    So group, topic and partition find all lines of one, whoever wrote them.
+    So all lines about a share-partition are found by group, topic and partition.
     """
     for name, value in list(event_dict.items()):
         if isinstance(value, PartitionKey):
@@ -30,7 +30,7 @@ def name_partitions(
 
 
 def configure_logging(*, level: str, json: bool) -> None:
-    """Sets up structlog for the process; standard error, nothing else."""
+    """Sets up structlog for the process; lines go to standard error only."""
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if json

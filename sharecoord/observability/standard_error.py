@@ -1,4 +1,4 @@
-"""Standard error that never holds up who writes to it: a bounded queue, and a thread that writes.
+"""Standard error that never holds up a writer: a bounded queue, and a thread that writes.
 
 A pipe that nobody reads takes 64 KiB, a reader may be gone, the log's disk may be full. The process
 goes on in each case; lines that find no room are dropped and counted, and a line says how many as
@@ -22,7 +22,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 QUEUE_CHARS_MAX: Final = 1 << 20
-"""Lines that wait for the descriptor: 4,000 usual ones, so that a burst fits."""
+"""Characters that wait for the descriptor: 4,000 usual lines, so that a burst fits."""
 
 LINE_CHARS_MAX: Final = 64 << 10
 """A longer line loses its end: one line must not fill the queue."""
@@ -31,7 +31,7 @@ FLUSH_S: Final = 1.0
 """How long the end of the process waits for lines to be written."""
 
 STANDARD_ERROR: Final = 2
-"""Its number."""
+"""Number of its descriptor."""
 
 TAKEN_UP_AFTER_S: Final = 1.0
 """How long the thread waits at a time for a descriptor that takes nothing at the moment."""
@@ -41,13 +41,9 @@ class LineWriter:
     """Writes lines to a descriptor, from a thread of its own."""
 
     def __init__(self, descriptor: int) -> None:
-        """Starts the thread.
-
-        Args:
-            descriptor: Of an open file, pipe or terminal, which stays open.
-        """
+        """Starts the thread; the descriptor stays open."""
         self.dropped = 0
-        """Lines that were not written, since the start."""
+        """Lines that were not written since the start."""
         self._descriptor = descriptor
         self._unsaid = 0
         self._problem = ""
@@ -60,7 +56,7 @@ class LineWriter:
         threading.Thread(target=self._run, name="sharecoord-log", daemon=True).start()
 
     def put(self, line: str) -> None:
-        """Queues a line with its end; never waits for the descriptor."""
+        """Queues a line with its line end; never waits for the descriptor."""
         if len(line) > LINE_CHARS_MAX:
             line = f"{line[:LINE_CHARS_MAX]} … ({len(line) - LINE_CHARS_MAX} characters more)\n"
         with self._changed:
@@ -72,7 +68,7 @@ class LineWriter:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> None:
-        """Waits until everything is written, or for so long."""
+        """Waits until all lines are written, at most for `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             while self._lines or self._is_writing:
@@ -117,7 +113,7 @@ class LineWriter:
         self._say_dropped()
 
     def _say_dropped(self) -> None:
-        """The descriptor takes lines again: says how many are missing, once there is room."""
+        """Logs how many lines were dropped, once the descriptor takes lines and there is room."""
         with self._changed:
             if not self._unsaid or self._waiting_chars > QUEUE_CHARS_MAX // 2:
                 return
@@ -136,12 +132,12 @@ class QueuedStream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Of what is written."""
+        """Encoding of the text that is written."""
         return "utf-8"
 
     @property
     def errors(self) -> str:  # type: ignore[override]
-        """What becomes of lone surrogates."""
+        """Error handler for lone surrogates."""
         return "backslashreplace"
 
     def writable(self) -> bool:
@@ -149,15 +145,15 @@ class QueuedStream(io.TextIOBase):
         return True
 
     def isatty(self) -> bool:
-        """Whether a person reads it."""
+        """Whether the stream is a terminal."""
         return self._plain.isatty()
 
     def fileno(self) -> int:
-        """For child processes, which inherit it."""
+        """The descriptor, which child processes inherit."""
         return self._plain.fileno()
 
     def write(self, text: str) -> int:
-        """Queues the lines that are whole by now."""
+        """Queues the lines that the text completes."""
         with self._lock:
             begun = self._begun + text
             whole, end, self._begun = begun.rpartition("\n")
@@ -167,17 +163,17 @@ class QueuedStream(io.TextIOBase):
 
 
 _writers: list[LineWriter] = []
-"""The one of this process, once there is one."""
+"""The writer of this process, once there is one."""
 
 
 def guard_standard_error() -> None:
-    """Nothing that Python writes to standard error waits any more; a second call does nothing."""
+    """Puts a queue before standard error, so that no Python code waits for it; once per process."""
     if _writers:
         return
     plain: TextIO | None = sys.stderr
     if plain is None:
-        # It was closed before the start: the next file to be opened, such as the store, would get
-        # its number, and with it what libraries print.
+        # Standard error was closed before the start: the next file to be opened, such as the store,
+        # would get its number, and with it the output of libraries.
         while (descriptor := os.open(os.devnull, os.O_RDWR)) < STANDARD_ERROR:
             pass
         plain = os.fdopen(descriptor, "w", encoding="utf-8")

@@ -49,12 +49,7 @@ td:first-child,th:first-child{white-space:normal;min-width:7rem;max-width:38vw}t
 
 
 def document(title: str, body: Iterable[str]) -> str:
-    """The whole page.
-
-    Args:
-        title: In the window's frame.
-        body: Its parts, as HTML.
-    """
+    """The whole page; `body` are its parts as HTML."""
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -69,10 +64,7 @@ def table(
 ) -> str:
     """A table that scrolls sideways by itself.
 
-    Args:
-        head: Titles.
-        rows: Cells.
-        kinds: Classes of a column by its title; without one it holds figures.
+    `kinds` has the class of a column by its title; a column without a class holds figures.
     """
     classes = [f' class="{kinds[title]}"' if kinds and title in kinds else "" for title in head]
     top = _cells("th", head, classes)

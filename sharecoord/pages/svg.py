@@ -6,7 +6,7 @@ Bars are HTML, so that their text keeps its size and its place on a narrow scree
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final
@@ -21,28 +21,22 @@ _TICKS: Final = 5
 COLORS: Final = 5
 """Classes c0 to c4, and l0 to l4 for lines, of the page's style sheet."""
 DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "14 4", "1 5")
-"""Lines of one color are told apart by these."""
+"""Patterns of dashes that tell lines of one color apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row of a bar plot.
-
-    Attributes:
-        label: Left of the bar, or above it.
-        median: Length of the bar.
-        low: Begin of the whisker.
-        high: End of the whisker.
-        text: Right of the bar.
-        color: From 0 on.
-    """
+    """A row of a bar plot: the bar ends at the median, its whisker reaches from low to high."""
 
     label: str
+    """Left of the bar, or above it."""
     median: float
     low: float
     high: float
     text: str
+    """Right of the bar."""
     color: int
+    """From 0 on."""
 
 
 def bars(rows: Sequence[Bar]) -> str:
@@ -63,19 +57,15 @@ def bars(rows: Sequence[Bar]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a plot.
-
-    Attributes:
-        label: In the legend.
-        points: x and y, ascending in x.
-        color: From 0 on.
-        dash: Which of `DASHES`, from 0 on.
-    """
+    """A line of a plot."""
 
     label: str
     points: Sequence[tuple[float, float]]
+    """x and y, ascending in x."""
     color: int
+    """From 0 on."""
     dash: int = 0
+    """Index in `DASHES`."""
 
     @property
     def look(self) -> str:
@@ -97,13 +87,13 @@ def lines(
     """Lines over a common axis, with a legend.
 
     Args:
-        title: For those who can not see it.
-        x_title: Below the axis.
-        y_title: Above it.
-        given: With at least one point in all.
-        log_x: Whether x is logarithmic; then points at or below 0 stand at the least above it.
-        whole_x: Whether x counts something, so that there is nothing between 1 and 2.
-        whole_y: The same of y.
+        title: For readers who can not see the plot.
+        x_title: Below the x axis.
+        y_title: Above the y axis.
+        given: Lines with at least one point in all.
+        log_x: Whether x is logarithmic; then points at or below 0 stand at the least x above 0.
+        whole_x: Whether x counts something, so that the axis has no tick between 1 and 2.
+        whole_y: As `whole_x`, for y.
     """
     xs = [x for line in given for x, _ in line.points if x > 0 or not log_x] or [1.0]
     top = max((y for line in given for _, y in line.points), default=0.0) or 1.0
@@ -114,24 +104,24 @@ def lines(
     for line in given:
         path = " ".join(f"{scale.at(x):.1f},{_y(y, top):.1f}" for x, y in line.points)
         parts.append(f'<polyline points="{path}" {line.look}/>')
-    return f'<div class="wide">{"".join(parts)}</svg></div>{_legend(given)}'
+    legend = _legend((f'd="M0 4H36" {line.look}', line.label) for line in given)
+    return f'<div class="wide">{"".join(parts)}</svg></div>{legend}'
 
 
-def _legend(given: Sequence[Line]) -> str:
+def _legend(entries: Iterable[tuple[str, str]]) -> str:
+    """A legend: for each entry the attributes of its path, and its words."""
     rows = [
-        f'<li><svg viewBox="0 0 36 8" class="key" aria-hidden="true"><path d="M0 4H36" '
-        f"{line.look}/></svg>{escape(line.label)}</li>"
-        for line in given
+        f'<li><svg viewBox="0 0 36 8" class="key" aria-hidden="true"><path {look}/></svg>'
+        f"{escape(words)}</li>"
+        for look, words in entries
     ]
     return f'<ul class="legend">{"".join(rows)}</ul>'
 
 
 def nice_step(span: float, *, whole: bool = False) -> float:
-    """A step of 1, 2 or 5 times a power of ten, so that at most five cover the span.
+    """A step of 1, 2 or 5 times a power of ten, so that at most five cover the span (above 0).
 
-    Args:
-        span: Above 0.
-        whole: Whether it is at least 1.
+    With `whole` the step is at least 1.
     """
     least = max(span / _TICKS, float(whole))
     decade: float = 10.0 ** math.floor(math.log10(least))
@@ -144,7 +134,7 @@ def nice_step(span: float, *, whole: bool = False) -> float:
 # -- heat maps ------------------------------------------------------------------------------------
 
 HEAT_BOUNDS: Final = (0.25, 0.5, 0.8, 1.25, 2.0)
-"""Shares of what is fair at which a cell's class changes: h1 to h6; h0 is nothing at all."""
+"""Shares of the fair part at which a cell's class changes: h1 to h6; h0 is nothing at all."""
 HEAT_WORDS: Final = (
     "nothing",
     "less than a quarter of its part",
@@ -162,7 +152,7 @@ _LABEL_LETTERS: Final = 14
 
 
 def heat_class(value: float) -> int:
-    """Which class a share of what is fair has, 0 to 6."""
+    """The class, 0 to 6, of a share of the fair part."""
     if value <= 0:
         return 0
     return 1 + sum(1 for bound in HEAT_BOUNDS if value >= bound)
@@ -175,13 +165,13 @@ def heat(
     cells: Mapping[tuple[int, int], float],
     columns: Sequence[str],
 ) -> str:
-    """A map of who got what part when; a cell that is missing stays empty.
+    """A heat map of parts by row (member) and column (time); a missing cell stays empty.
 
     Args:
-        title: For those who can not see it.
+        title: For readers who can not see the map.
         x_title: Below the axis.
         labels: Of the rows, from the top.
-        cells: By row and column, what was got against what would have been fair: 1 = as much.
+        cells: By row and column, the part that was got divided by the fair part.
         columns: Labels of the columns; "" = none.
     """
     row_height = max(3.0, min(_ROW_MAX, _HEAT_HEIGHT / max(1, len(labels))))
@@ -204,13 +194,15 @@ def heat(
         if text:
             parts.append(_text(_LABEL_WIDTH + (column + 0.5) * width, floor + 16, text, "middle"))
     parts.append(_text(WIDTH - _RIGHT, floor + 34, x_title, "end"))
-    return f'<div class="wide">{"".join(parts)}</svg></div>{_heat_legend()}'
+    looks = (f'class="h{number}" d="M0 0h36v8h-36z"' for number in range(len(HEAT_WORDS)))
+    legend = _legend(zip(looks, HEAT_WORDS, strict=True))
+    return f'<div class="wide">{"".join(parts)}</svg></div>{legend}'
 
 
 def _heat_paths(
     cells: Mapping[tuple[int, int], float], rows: int, columns: int
 ) -> dict[int, list[tuple[int, int, int]]]:
-    """By class: row, first column and number of columns of neighbours that look alike."""
+    """Neighbours of one class, by class: row, first column and number of columns."""
     found: dict[int, list[tuple[int, int, int]]] = {}
     for row in range(rows):
         here = [(c, heat_class(cells[row, c])) for c in range(columns) if (row, c) in cells]
@@ -223,17 +215,8 @@ def _heat_paths(
     return found
 
 
-def _heat_legend() -> str:
-    rows = [
-        f'<li><svg viewBox="0 0 36 8" class="key" aria-hidden="true">'
-        f'<path class="h{number}" d="M0 0h36v8h-36z"/></svg>{escape(words)}</li>'
-        for number, words in enumerate(HEAT_WORDS)
-    ]
-    return f'<ul class="legend">{"".join(rows)}</ul>'
-
-
 def _shortened(label: str) -> str:
-    """The end tells members apart more often than the beginning."""
+    """The end of a long label: it tells members apart more often than the beginning."""
     return label if len(label) <= _LABEL_LETTERS else f"…{label[1 - _LABEL_LETTERS :]}"
 
 

@@ -1,1 +1,1 @@
-"""See docs/architecture.md for what lives in `peers`."""
+"""Links of a gateway to the owners in a fleet, over gRPC."""

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 RETRY_S: Final = 0.1
 RETRY_MAX_S: Final = 1.0
-"""Between attempts to reach a coordinator whose lease lives."""
+"""Longest pause between attempts to reach a coordinator whose lease lives; doubles each time."""
 
 WELCOME_S: Final = 2.0
 """A coordinator that does not answer within this time counts as not reached."""
@@ -36,11 +36,11 @@ ALIVE_S: Final = 1.0
 OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # An owner that is silent because the network is cut is given up after 8 s: until then what was
-    # said to it has no answer. Its server permits pings at this rate.
+    # An owner that is silent because the network is cut is given up after 8 s: until then items
+    # for it have no answer. Its server permits pings at this rate.
     *keepalive(quiet_ms=5_000, answer_ms=3_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # A fleet lives on one network: what does not come back within seconds is tried again.
+    # A fleet lives on one network: a connection is tried again within a second.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),

@@ -32,7 +32,7 @@ from sharecoord_sdk.admin import (
 )
 
 from sharecoord.api.grpc.admin_service import SERVICE, AdminService
-from sharecoord.api.grpc.server import ShareService
+from sharecoord.api.grpc.server import share_service
 from sharecoord.core.changes import PartitionKey
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.testing.fake_log import FakeLog
@@ -64,8 +64,8 @@ class Served:
         self.coordinator = await self.world.start()
         self.server = grpc.aio.server()
         admin = AdminService(Admin(self.coordinator, INFO))
-        share = ShareService(self.coordinator)
-        self.server.add_generic_rpc_handlers((share.handlers(), admin.handlers()))
+        share = share_service(self.coordinator)
+        self.server.add_generic_rpc_handlers((share, admin.handlers()))
         port = self.server.add_insecure_port("127.0.0.1:0")
         await self.server.start()
         self.address = f"127.0.0.1:{port}"

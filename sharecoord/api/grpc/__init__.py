@@ -1,4 +1,4 @@
-"""See docs/architecture.md for what lives in `grpc`."""
+"""The gRPC server and its services: members, operators, and the other coordinators of a fleet."""
 
 import os
 

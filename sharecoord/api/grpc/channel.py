@@ -98,12 +98,12 @@ class StreamChannel:
         self._append(service.ConsumeResponse(results=[result]).SerializeToString())
 
     def taken_back(self, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
-        """Tells of locks that ended."""
+        """Sends notices of locks that ended."""
         notices = codec.taken_back(key, ranges)
         self._append(service.ConsumeResponse(taken_back=notices).SerializeToString())
 
     def assigned(self, assignment: Assignment) -> None:
-        """Tells a change of what the member may receive."""
+        """Sends a change of the assignment."""
         self.put(service.ConsumeResponse(assignment=codec.assignment(assignment)))
 
     def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
@@ -118,7 +118,7 @@ class StreamChannel:
         self._wake()
 
     def forget(self) -> None:
-        """The stream is over: nothing waits for it any more."""
+        """Drops all queued messages: the stream is over."""
         self._outbox.clear()
         self.unsent_bytes = self._taken_bytes = 0
         self._open_bytes = JOINED_BYTES_MAX

@@ -89,7 +89,7 @@ class ConsumeStream(StreamChannel):
             self._reader.cancel()
 
     async def _read(self) -> None:
-        """Handles what comes until the member or the channel ends the stream."""
+        """Handles messages until the member or the channel ends the stream."""
         error: SharecoordError | None = None
         try:
             while (data := await self._context.read()) is not EOF:
@@ -101,7 +101,7 @@ class ConsumeStream(StreamChannel):
                         "join stands in a later message of the stream; send it once, in the first"
                     )
                 self._handle(request)
-                # Nothing of it stays while this member, one of ten thousand, says nothing.
+                # Frees their memory while this member, one of ten thousand, is silent.
                 del data, request
             if self._session is None:
                 error = InvalidRequestError("the stream ended before a message with join came")
@@ -186,7 +186,7 @@ class ConsumeStream(StreamChannel):
             self.end(unexpected("Consume", problem))
 
     def _leave(self, group: GroupActor, session: Session, book: LockBook | None) -> None:
-        """Leaves, and says so once that is durable."""
+        """Leaves the group, and confirms it once it is durable."""
         group.leave(session, book)
 
         def left(error: SharecoordError | None) -> None:

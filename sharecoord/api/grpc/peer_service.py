@@ -63,7 +63,7 @@ class _Way:
         await self._context.write(peer_codec.owner_message(items))
 
     def _broken(self, error: Exception) -> None:
-        """The reader notices by itself."""
+        """Logs a broken link; the reader ends it."""
         # Never the peer: when the call is over, asking for it ends the process (grpcio 1.85).
         log.debug("a link broke", why=str(error))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import Message
@@ -11,15 +11,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from sharecoord.api.grpc.calls import ServicerContext, host_of, unary, without_context
+from sharecoord.api.grpc.calls import ServicerContext, abort, host_of, unary, without_context
 from sharecoord.api.grpc.consume import ConsumeStream
-from sharecoord.api.grpc.credentials import CredentialsRefused
 from sharecoord.api.grpc.unary import UnaryCalls
 from sharecoord.api.grpc.validation import join_command
 from sharecoord.api.sockets import check_free
 from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
 from sharecoord.config.process_settings import TlsConfig
-from sharecoord.errors import InvalidConfigError
+from sharecoord.errors import InvalidConfigError, UnauthenticatedError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.wire import share_service_pb2 as service
 from sharecoord.wire.transport import keepalive, read_pem
@@ -35,42 +34,72 @@ OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-class ShareService:
-    """ShareService of share_service.proto."""
+def share_service(coordinator: Coordinator) -> grpc.GenericRpcHandler[Any, Any]:
+    """ShareService of share_service.proto: its method handlers."""
+    calls = UnaryCalls(coordinator)
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-        self._calls = UnaryCalls(coordinator)
+    async def join(request: service.JoinRequest, context: ServicerContext) -> Message:
+        group_id, command = join_command(request.join, host_of(context))
+        return await calls.join(group_id, command)
 
-    async def consume(self, _: object, context: ServicerContext) -> None:
-        """The stream of one member; read and written by hand, for generators cost more."""
-        await ConsumeStream(self._coordinator, context).run()
+    async def consume(_: object, context: ServicerContext) -> None:
+        # Read and written by hand: generators cost more.
+        await ConsumeStream(coordinator, context).run()
 
-    def _unary_handlers(self) -> dict[str, Any]:
-        calls = self._calls
+    plain: dict[str, tuple[Callable[[Any], Awaitable[Message]], type[Message]]] = {
+        "Fetch": (calls.fetch, service.FetchRequest),
+        "Acknowledge": (calls.acknowledge, service.AcknowledgeRequest),
+        "Heartbeat": (calls.heartbeat, service.HeartbeatRequest),
+        "Leave": (calls.leave, service.LeaveRequest),
+    }
+    handlers = {
+        name: unary(name, without_context(call), kind) for name, (call, kind) in plain.items()
+    }
+    handlers["Join"] = unary("Join", join, service.JoinRequest)
+    # No serializer: stream messages are serialised when they are queued.
+    handlers["Consume"] = grpc.stream_stream_rpc_method_handler(consume)
+    return grpc.method_handlers_generic_handler("sharecoord.v1.ShareService", handlers)
 
-        async def join(request: service.JoinRequest, context: ServicerContext) -> Message:
-            group_id, command = join_command(request.join, host_of(context))
-            return await calls.join(group_id, command)
 
-        plain: dict[str, tuple[Callable[[Any], Awaitable[Message]], type[Message]]] = {
-            "Fetch": (calls.fetch, service.FetchRequest),
-            "Acknowledge": (calls.acknowledge, service.AcknowledgeRequest),
-            "Heartbeat": (calls.heartbeat, service.HeartbeatRequest),
-            "Leave": (calls.leave, service.LeaveRequest),
-        }
-        handlers = {
-            name: unary(name, without_context(call), kind) for name, (call, kind) in plain.items()
-        }
-        return {**handlers, "Join": unary("Join", join, service.JoinRequest)}
+# -- credentials of a call ------------------------------------------------------------------------
 
-    def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
-        """Method handlers; Consume's answers are bytes already."""
-        # No serializer: stream messages are serialised when they are queued.
-        consume = grpc.stream_stream_rpc_method_handler(self.consume)
-        return grpc.method_handlers_generic_handler(
-            "sharecoord.v1.ShareService", {**self._unary_handlers(), "Consume": consume}
-        )
+_NO_CREDENTIALS: Final = (
+    "this coordinator checks no user names, passwords or tokens, so it refuses a call that brings "
+    "some (authorization) instead of ignoring them. In the client, remove sasl.* and set "
+    "security.protocol to ssl, or to plaintext; who may connect is decided by client certificates "
+    "(tls.client.ca.file of the coordinator) and by the network"
+)
+
+
+async def _refuse(_: object, context: ServicerContext) -> None:
+    await abort(context, UnauthenticatedError(_NO_CREDENTIALS))
+
+
+# A stream handler fits every kind of method: it refuses before a message is read.
+_REFUSAL: Final = grpc.stream_stream_rpc_method_handler(_refuse)
+
+Details = grpc.HandlerCallDetails
+
+
+class CredentialsRefused(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses each call that brings credentials: nothing checks them yet.
+
+    A client that sends a password or a token believes that it decides what it may do; to ignore it
+    would let the client go on believing so.
+    """
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[Details], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        handler_call_details: Details,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """The method, or the refusal."""
+        if any(key == "authorization" for key, _ in handler_call_details.invocation_metadata or ()):
+            return _REFUSAL
+        return await continuation(handler_call_details)
+
+
+# -- the server -----------------------------------------------------------------------------------
 
 
 def make_server(
@@ -89,7 +118,7 @@ def make_server(
         ("grpc.so_reuseport", int(shares_port)),
     ]
     server = grpc.aio.server(options=options, interceptors=[CredentialsRefused()])
-    server.add_generic_rpc_handlers((ShareService(coordinator).handlers(),))
+    server.add_generic_rpc_handlers((share_service(coordinator),))
     statuses = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(statuses, server)
     reflection.enable_server_reflection([*SERVICES, health.SERVICE_NAME], server)

@@ -11,7 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sharecoord.api.grpc.validation import check_group_id, check_member_id, joined_message
+from sharecoord.api.grpc.validation import (
+    check_group_id,
+    check_member_id,
+    check_most,
+    joined_message,
+)
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.core.fleet.peering import Relayed
@@ -91,7 +96,7 @@ class PolledChannel:
         self.arrived.set()
 
     def end(self, error: SharecoordError | None) -> None:
-        """The session ended; the next call says why."""
+        """Notes that the session ended; the next call reports the error."""
         self.ended = error
         self.arrived.set()
 
@@ -128,7 +133,7 @@ class UnaryCalls:
         return group, session
 
     async def fetch(self, request: service.FetchRequest) -> service.FetchResponse:
-        """Long poll.
+        """Answers a Fetch, after a wait for records.
 
         Raises:
             InvalidRequestError: No request id, or one that goes back; a bound is passed.
@@ -174,14 +179,8 @@ class UnaryCalls:
             raise InvalidRequestError(
                 f"request_id {request.request_id} is older than {channel.answered_id}; it must grow"
             )
-        if request.max_records > FETCH_RECORDS_MAX:
-            raise InvalidRequestError(
-                f"max_records {request.max_records} is more than {FETCH_RECORDS_MAX}"
-            )
-        if request.max_wait_ms > FETCH_WAIT_MS_MAX:
-            raise InvalidRequestError(
-                f"max_wait_ms {request.max_wait_ms} is more than {FETCH_WAIT_MS_MAX}"
-            )
+        check_most("max_records", request.max_records, FETCH_RECORDS_MAX)
+        check_most("max_wait_ms", request.max_wait_ms, FETCH_WAIT_MS_MAX)
 
     @staticmethod
     async def _wait(

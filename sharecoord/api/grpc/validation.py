@@ -103,6 +103,12 @@ def _refuse_control_characters(name: str, text: str) -> None:
         )
 
 
+def check_most(field: str, number: int, most: int, fix: str = "") -> None:
+    """Refuses a number that is larger than `most`."""
+    if number > most:
+        raise InvalidRequestError(f"{field} {number} is more than {most}{fix}")
+
+
 def _acquire_mode(number: int) -> AcquireMode:
     if number not in _MODES:
         raise InvalidRequestError(
@@ -127,14 +133,8 @@ def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
     topics = check_topics(list(join.topics))
     if not topics:
         raise InvalidRequestError("topics is empty; subscribe to one topic at least")
-    if join.max_poll_records > MAX_POLL_RECORDS_MAX:
-        raise InvalidRequestError(
-            f"max_poll_records {join.max_poll_records} is more than {MAX_POLL_RECORDS_MAX}"
-        )
-    if join.join_number > JOIN_NUMBER_MAX:
-        raise InvalidRequestError(
-            f"join_number {join.join_number} is more than {JOIN_NUMBER_MAX}; count from 1"
-        )
+    check_most("max_poll_records", join.max_poll_records, MAX_POLL_RECORDS_MAX)
+    check_most("join_number", join.join_number, JOIN_NUMBER_MAX, "; count from 1")
     group_id = check_group_id(join.group_id)
     command = JoinCommand(
         member_id=check_member_id(join.member_id),

@@ -12,6 +12,7 @@ from sharecoord.cli.analyze.follow import check, follow_events
 from sharecoord.cli.analyze.options import (
     Duration,
     check_range_and_out,
+    duration_option,
     events_options,
     result_options,
     run_and_show,
@@ -21,49 +22,30 @@ from sharecoord.cli.analyze.options import (
     window_option,
 )
 from sharecoord.cli.options import FILE
-from sharecoord.cli.output import Column
+from sharecoord.cli.output import Column, columns
 
 
-def _columns(*titles_and_keys: tuple[str, str]) -> Sequence[Column]:
+def _columns(*parts: str | Column) -> Sequence[Column]:
     """The columns of a job's table: the group first, completeness and verdict last."""
-    ends = ("COMPLETE", "complete"), ("VERDICT", "verdict")
-    return [Column(*each) for each in (("GROUP", "group_id"), *titles_and_keys, *ends)]
+    group = Column("GROUP", "group_id")
+    return columns(group, *parts, "complete verdict", separator=" ")
 
 
-_FAIRNESS: Final = _columns(
-    ("MEMBERS", "members"),
-    ("STARVED", "starved"),
-    ("JAIN", "jain"),
-    ("GINI", "gini"),
-    ("TOP", "top_share"),
-    ("DWELL P99 MS", "dwell_p99_ms"),
-)
+_FAIRNESS: Final = _columns("members starved jain gini", Column("TOP", "top_share"), "dwell_p99_ms")
 _LAG: Final = _columns(
-    ("TOPIC", "topic"),
-    ("PARTITION", "partition"),
-    ("LAG", "lag"),
-    ("WAITING", "waiting"),
-    ("BEHIND MS", "behind_ms"),
-    ("IN/S", "arrival_rate"),
-    ("OUT/S", "service_rate"),
-    ("LAG SHARE", "lag_share"),
+    "topic partition lag waiting behind_ms",
+    Column("IN/S", "arrival_rate"),
+    Column("OUT/S", "service_rate"),
+    "lag_share",
 )
 _POISON: Final = _columns(
-    ("ATTEMPTS", "attempts"),
-    ("FAILED", "failed"),
-    ("EXPIRED", "expired"),
-    ("ARCHIVED", "archived"),
-    ("POISON KEYS", "poison_keys"),
-    ("WASTED H", "wasted_hours"),
+    "attempts failed expired archived poison_keys", Column("WASTED H", "wasted_hours")
 )
 _LOCKS: Final = _columns(
-    ("LOCK MS", "lock_ms"),
-    ("HELD P50 MS", "held_p50_ms"),
-    ("HELD P99.9 MS", "held_p999_ms"),
-    ("RENEWED", "renewed"),
-    ("EXPIRED", "expired"),
-    ("NEAR MISSES", "near_misses"),
-    ("ADVISED MS", "advised_lock_ms"),
+    "lock_ms held_p50_ms",
+    Column("HELD P99.9 MS", "held_p999_ms"),
+    "renewed expired near_misses",
+    Column("ADVISED MS", "advised_lock_ms"),
 )
 
 
@@ -71,13 +53,10 @@ _LOCKS: Final = _columns(
 @events_options
 @result_options("fairness_windows, fairness_members, fairness_groups")
 @window_option
-@click.option(
+@duration_option(
     "--starved-after",
-    type=Duration(),
-    default="5s",
-    show_default=True,
-    metavar="TIME",
-    help="From which time without records on a member that wants some is starved.",
+    "5s",
+    "From which time without records on a member that wants some is starved.",
 )
 @click.option(
     "--follow",
@@ -131,14 +110,7 @@ def fairness(window: int, starved_after: int, follow: bool, **given: Any) -> Non
 @events_options
 @result_options("lag_windows, lag_stretches, lag_causes, lag_partitions")
 @window_option
-@click.option(
-    "--behind",
-    type=Duration(),
-    default="10s",
-    show_default=True,
-    metavar="TIME",
-    help="A share-partition that needs longer for what waits is behind.",
-)
+@duration_option("--behind", "10s", "A share-partition that needs longer for what waits is behind.")
 @spark_options
 def lag(window: int, behind: int, **given: Any) -> None:
     """Show who is behind, since when, why, and for how long.

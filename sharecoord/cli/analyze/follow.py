@@ -1,4 +1,4 @@
-"""`sharecoord analyze fairness --follow`: what is shown while it runs."""
+"""`sharecoord analyze fairness --follow`: the table or lines that it shows while it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sharecoord.cli.output import cell, note
+from sharecoord.cli.output import Column, cell, columns, note
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,30 +24,20 @@ if TYPE_CHECKING:
 
 GROUPS_SHOWN_MAX: Final = 40
 """Rows of the live table: those with starved members and the least Jain index first."""
-_COLUMNS: Final = (
-    ("GROUP", "group_id"),
-    ("MEMBERS", "members"),
-    ("STARVED", "starved"),
-    ("JAIN", "jain"),
-    ("RECORDS", "records"),
-    ("DWELL P99 MS", "dwell_p99_ms"),
-    ("LAG", "lag"),
+_COLUMNS: Final = columns(
+    Column("GROUP", "group_id"),
+    "members starved jain records dwell_p99_ms lag",
+    separator=" ",
 )
-_ONLY: Final = {
-    "watermark": "--watermark",
-    "checkpoint": "--checkpoint",
-    "alerts": "--alerts",
-    "until_idle": "--until-idle",
-    "once": "--once",
-}
+_ONLY: Final = ("watermark", "checkpoint", "alerts", "until_idle", "once")
 
 
 def check(*, follow: bool, given: Mapping[str, Any]) -> None:
-    """Says what does not fit together before Spark starts."""
+    """Refuses options that do not go together, before Spark starts."""
     if not follow:
-        for name, option in _ONLY.items():
+        for name in _ONLY:
             if given[name]:
-                raise click.UsageError(f"{option} belongs to --follow")
+                raise click.UsageError(f"--{name.replace('_', '-')} belongs to --follow")
         return
     if given["once"] and given["until_idle"] is not None:
         raise click.UsageError("--once and --until-idle say two ends: leave one out")
@@ -61,7 +51,7 @@ def check(*, follow: bool, given: Mapping[str, Any]) -> None:
 def rules_of(
     path: Path | None, events: Place, screen: Screen
 ) -> tuple[list[Rule], Delivery | None]:
-    """The rules of `--alerts`, and where they go."""
+    """The rules of `--alerts`, and the delivery of their alerts."""
     if path is None:
         return [], None
     from sharecoord.analytics.alerts.delivery import Delivery
@@ -78,7 +68,7 @@ def rules_of(
 
 
 def follow_events(settings: FairnessSettings, given: Mapping[str, Any]) -> None:
-    """Follows events and shows what closes; `given` are the command's values."""
+    """Follows events and shows windows as they close; `given` are the command's values."""
     from sharecoord.analytics.fairness import follow, job
     from sharecoord.analytics.frames import Range
     from sharecoord.analytics.session import running
@@ -111,7 +101,7 @@ def follow_events(settings: FairnessSettings, given: Mapping[str, Any]) -> None:
 
 
 class Screen:
-    """Windows as they close: a table that stays in its place, or lines."""
+    """Shows windows as they close: in a table that stays in its place, or as lines."""
 
     def __init__(self, *, as_json: bool, color: bool) -> None:
         self._as_json, self._color = as_json, color
@@ -120,7 +110,7 @@ class Screen:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Takes the terminal, if there is one."""
+        """Shows the live table while open, if there is a terminal."""
         if self._as_json or not sys.stdout.isatty():
             yield
             return
@@ -140,7 +130,7 @@ class Screen:
             note(f"sharecoord: {text}")
 
     def show(self, rows: list[LiveRow]) -> None:
-        """Windows that are over, in order of time and groups."""
+        """Shows windows that are over, in order of time and groups."""
         if self._live is not None:
             newest = rows[-1]["window_start"]
             self._newest = {r["group_id"]: r for r in rows if r["window_start"] == newest}
@@ -162,18 +152,18 @@ class Screen:
         left_out = len(rows) - GROUPS_SHOWN_MAX
         caption = f"{left_out} more groups" if left_out > 0 else None
         table = Table(title=title, caption=caption, box=None, header_style="bold")
-        for name, _ in _COLUMNS:
-            table.add_column(name)
+        for column in _COLUMNS:
+            table.add_column(column.title)
         for row in rows[:GROUPS_SHOWN_MAX]:
-            table.add_row(*(cell(row[key]) for _, key in _COLUMNS))
+            table.add_row(*(cell(column.of(row)) for column in _COLUMNS))
         return table
 
 
 def _line(row: LiveRow) -> str:
     from sharecoord.analytics.fairness.follow import window_text
 
-    figures = " ".join(f"{name.lower()}={cell(row[key])}" for name, key in _COLUMNS[1:])
-    return f"{window_text(row)} {cell(row['group_id'])} {figures.replace(' p99 ms', '_p99_ms')}"
+    figures = " ".join(f"{column.key}={cell(column.of(row))}" for column in _COLUMNS[1:])
+    return f"{window_text(row)} {cell(row['group_id'])} {figures}"
 
 
 def _json(row: LiveRow) -> str:

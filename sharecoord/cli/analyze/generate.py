@@ -47,7 +47,7 @@ def generate(out: str, master: str | None, driver_memory: str, **given: Any) -> 
     from sharecoord.analytics.session import running
 
     settings = GeneratorSettings(**given)
-    make_plan(settings)  # says what does not fit before Spark starts
+    make_plan(settings)  # refuses settings that do not fit before Spark starts
     with running(job.NAME, master, driver_memory) as spark:
         found = job.run(spark, out, settings)
     if "://" not in out:

@@ -61,14 +61,14 @@ class Duration(ParamType):
             self.fail(f"{value!r}: it must be {error}", param, ctx)
 
 
-window_option = click.option(
-    "--window",
-    type=Duration(),
-    default="10s",
-    show_default=True,
-    metavar="TIME",
-    help="Length of a window, whole seconds.",
-)
+def duration_option(name: str, default: str, text: str) -> Callable[[F], F]:
+    """An option for a time with a unit."""
+    return click.option(
+        name, type=Duration(), default=default, show_default=True, metavar="TIME", help=text
+    )
+
+
+window_option: Final = duration_option("--window", "10s", "Length of a window, whole seconds.")
 
 
 def result_options(tables: str) -> Callable[[F], F]:
@@ -157,7 +157,7 @@ def events_options(function: F) -> F:
 
 
 def check_order(since: datetime | None, until: datetime | None) -> None:
-    """Says before Spark starts that a range is empty."""
+    """Refuses an empty range of time before Spark starts."""
     from sharecoord.analytics.frames import Range, check_range
 
     try:
@@ -167,7 +167,7 @@ def check_order(since: datetime | None, until: datetime | None) -> None:
 
 
 def check_range_and_out(given: Mapping[str, Any]) -> None:
-    """Says before Spark starts that the range of time is empty, or that --out can not be used."""
+    """Refuses an empty range of time, and a bad --out, before Spark starts."""
     from sharecoord.analytics.jobs import check_out
 
     check_order(given["since"], given["until"])

@@ -14,13 +14,10 @@ from sharecoord.cli.analyze.options import (
     spark_options,
 )
 from sharecoord.cli.options import OFFSET, PARTITION, no_color_option
-from sharecoord.cli.output import Column
+from sharecoord.cli.output import Column, columns
 
-_COLUMNS: Final = (
-    Column("TIME", "time"),
-    Column("EVENT", "event"),
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition"),
+_COLUMNS: Final = columns(
+    "time event topic partition",
     Column("OFFSET", "first_offset"),
     Column("WHAT HAPPENED", "text"),
 )

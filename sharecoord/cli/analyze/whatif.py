@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sharecoord.cli.analyze.options import UtcTime, spark_options
+from sharecoord.cli.analyze.options import UtcTime, check_order, spark_options
+from sharecoord.cli.options import options
 from sharecoord.cli.output import Column, Output, note
 from sharecoord.config.values import parse_duration_ms, parse_float, parse_int
 from sharecoord.errors import InvalidConfigError
@@ -17,17 +18,14 @@ if TYPE_CHECKING:
     from sharecoord.analytics.whatif.model import Prediction
     from sharecoord.analytics.whatif.settings import Scenario
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 DISPATCHES: Final = ("fair", "batch_optimized", "record_limit")
 ORDERINGS: Final = ("unordered", "key", "partition")
 
 
 def _values(read: Callable[[str], Any]) -> Callable[..., tuple[Any, ...]]:
-    """A callback that reads values with commas between them, of an option that may be repeated.
+    """The callback of an option that may be repeated, with values between commas.
 
-    Args:
-        read: Reads one; raises ValueError with what it should be.
+    `read` reads a value, or raises ValueError with the end of "it is not …".
     """
 
     def convert(
@@ -93,21 +91,17 @@ _EVENTS: Final = (
 )
 
 
-def _scenario_options(function: F) -> F:
-    function = spark_options(function)
-    for option in reversed(_EVENTS):
-        function = option(function)
-    for name, kind, text in reversed(_SINGLE):
-        function = click.option(f"--{name}", type=kind, help=text)(function)
-    for name, read, letter, text in reversed(_DIMENSIONS):
-        function = click.option(
-            f"--{name}",
-            multiple=True,
-            metavar=f"{letter}[,{letter}...]",
-            callback=_values(read),
-            help=text,
-        )(function)
-    return function
+def _dimension(name: str, read: Callable[[str], Any], letter: str, text: str) -> Any:
+    several: dict[str, Any] = {"multiple": True, "metavar": f"{letter}[,{letter}...]"}
+    return click.option(f"--{name}", **several, callback=_values(read), help=text)
+
+
+_scenario_options: Final = options(
+    *(_dimension(*each) for each in _DIMENSIONS),
+    *(click.option(f"--{name}", type=kind, help=text) for name, kind, text in _SINGLE),
+    *_EVENTS,
+    spark_options,
+)
 
 
 @click.command("what-if")
@@ -127,24 +121,21 @@ def what_if(*, repeats: int | None, as_json: bool, **given: Any) -> None:
     times: all combinations are simulated, and the best one is recommended. Neither a coordinator
     nor Kafka is needed; with --events arrivals and work times are those that were recorded.
     """
+    from sharecoord.analytics.whatif.grid import predict
+
     single = {name.replace("-", "_"): None for name, _, _ in _SINGLE}
     dimensions = {name.replace("-", "_"): () for name, *_ in _DIMENSIONS}
     common = {_FIELD_OF.get(name, name): given[name] for name in single if given[name] is not None}
     values = {_FIELD_OF.get(name, name): given[name] for name in dimensions}
     source = {name: value for name, value in given.items() if name not in {**single, **dimensions}}
     if source["events"] is None:
-        _refuse_alone(source)
-        predictions = _simulated(values, common, repeats)
+        for name, value in source.items():
+            if value and name != "driver_memory":
+                raise click.UsageError(f"--{name.replace('_', '-')} needs --events DIR")
+        predictions: Sequence[Prediction] = predict(_points(values, common), repeats)
     else:
         predictions = _replayed(values, common, repeats, source)
     _show(predictions, as_json=as_json)
-
-
-def _refuse_alone(source: dict[str, Any]) -> None:
-    """What belongs to events means nothing without them."""
-    for name, value in source.items():
-        if value and name != "driver_memory":
-            raise click.UsageError(f"--{name.replace('_', '-')} needs --events DIR")
 
 
 def _points(values: dict[str, Any], common: dict[str, Any]) -> list[Scenario]:
@@ -156,21 +147,12 @@ def _points(values: dict[str, Any], common: dict[str, Any]) -> list[Scenario]:
         raise click.UsageError(error.message) from None
 
 
-def _simulated(
-    values: dict[str, Any], common: dict[str, Any], repeats: int | None
-) -> Sequence[Prediction]:
-    from sharecoord.analytics.whatif.grid import predict
-
-    return predict(_points(values, common), repeats)
-
-
 def _replayed(
     values: dict[str, Any], common: dict[str, Any], repeats: int | None, source: dict[str, Any]
 ) -> Sequence[Prediction]:
     from sharecoord.analytics.session import running
     from sharecoord.analytics.whatif import job
     from sharecoord.analytics.whatif.settings import CONSUMERS_MAX
-    from sharecoord.cli.analyze.options import check_order
 
     check_order(source["since"], source["until"])
     master, memory = source.pop("master"), source.pop("driver_memory")
@@ -186,7 +168,7 @@ def _replayed(
             {**known, **given}, {**common, "warm_up_s": warm_up_s, "seconds": measured_s}
         )
 
-    # What can be refused without events is refused before Spark starts.
+    # Settings that are wrong whatever the events are refused before Spark starts.
     _points({**values, "consumers": values["consumers"] or (CONSUMERS_MAX,)}, common)
     with running(job.NAME, master, memory) as spark:
         return job.replay(
@@ -221,7 +203,7 @@ def _show(predictions: Sequence[Prediction], *, as_json: bool) -> None:
 def _table(
     predictions: Sequence[Prediction], best: int
 ) -> tuple[list[Column], list[dict[str, Any]]]:
-    """The points with what they differ in, the recommended one marked."""
+    """A row for each point with the settings that differ; the recommended row has a mark."""
     from sharecoord.analytics.whatif.settings import flag, varied
 
     named = varied([p.scenario for p in predictions]) or ["dispatch", "consumers"]

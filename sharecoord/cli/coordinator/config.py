@@ -8,13 +8,10 @@ from pathlib import Path
 import click
 
 from sharecoord.cli.options import FILE, output_options
-from sharecoord.cli.output import Column, Output, note
+from sharecoord.cli.output import Column, Output, columns, note
 
-_COLUMNS = (
-    Column("SETTING", "setting", "key"),
-    Column("VALUE", "value"),
-    Column("SOURCE", "source", lambda row: row.source.value),
-    Column("PLACE", "place"),
+_COLUMNS = columns(
+    "setting=key value", Column("SOURCE", "source", lambda row: row.source.value), "place"
 )
 
 

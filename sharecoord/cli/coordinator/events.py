@@ -11,40 +11,24 @@ import click
 
 from sharecoord.cli.failures import EXIT_ERROR
 from sharecoord.cli.options import output_options
-from sharecoord.cli.output import Column, Output, note
+from sharecoord.cli.output import Column, Output, columns, note
 
 if TYPE_CHECKING:
     from sharecoord.app import EventTools
 
-_LISTED: Final = (
-    Column("DATE", "date", lambda each: str(each.date)),
-    Column("GROUP", "group", "group_id"),
-    Column("FILES", "files"),
-    Column("ROWS", "rows"),
-    Column("BYTES", "bytes"),
-    Column("SPOOLED", "spooled"),
+_DATE: Final = Column("DATE", "date", lambda each: str(each.date))
+_LISTED: Final = columns(
+    _DATE,
+    "group=group_id files rows bytes spooled",
     Column("FIRST", "first", lambda each: each.first.isoformat()),
     Column("LAST", "last", lambda each: each.last.isoformat()),
     Column("SCHEMA", "schema_versions", lambda each: ",".join(map(str, each.schema_versions))),
 )
-_JOINED: Final = (
-    Column("DATE", "date", lambda each: str(each.date)),
-    Column("GROUP", "group", "group_id"),
-    Column("FILES", "files"),
-    Column("ROWS", "rows"),
-    Column("BYTES", "bytes", "bytes_before"),
-    Column("BYTES AFTER", "bytes_after"),
+_JOINED: Final = columns(
+    _DATE, "group=group_id files rows bytes=bytes_before", Column("BYTES AFTER", "bytes_after")
 )
-_DELETED: Final = (
-    Column("DATE", "date", lambda each: str(each.date)),
-    Column("FILES", "files"),
-    Column("BYTES", "bytes"),
-)
-_FINDINGS: Final = (
-    Column("FILE", "file", "path"),
-    Column("FINDING", "finding"),
-    Column("FIX", "fix"),
-)
+_DELETED: Final = columns(_DATE, "files bytes")
+_FINDINGS: Final = columns("file=path finding fix")
 
 _FOLDER: Final = click.argument(
     "folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
@@ -53,7 +37,7 @@ _DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Only say what wo
 
 
 def _parsed(parser: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, str], int]:
-    """The callback of an option whose text a parser of the settings reads."""
+    """The callback of an option whose text `parser` reads."""
 
     def parse(ctx: click.Context, param: click.Parameter, text: str) -> int:
         try:
@@ -103,10 +87,7 @@ def events() -> None:
 @events.command("list")
 @_FOLDER
 @output_options
-def list_files(
-    folder: Path,
-    output: Output,
-) -> None:
+def list_files(folder: Path, output: Output) -> None:
     """List files, rows, bytes, times (UTC) and schema versions by date and group.
 
     SPOOLED: rows that are in no file yet, so that only this command and `records explain` see them.
@@ -191,11 +172,7 @@ def retain(
 @_FOLDER
 @output_options
 @click.pass_context
-def check(
-    ctx: click.Context,
-    folder: Path,
-    output: Output,
-) -> None:
+def check(ctx: click.Context, folder: Path, output: Output) -> None:
     """Read every file and name what is corrupt, half-written, unknown or left behind.
 
     Exit codes: 0 sound, 1 there are findings.

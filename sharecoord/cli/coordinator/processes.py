@@ -1,8 +1,8 @@
 """`sharecoord serve --processes N`: N coordinators of a fleet behind one TCP port.
 
-The system spreads connections over them (SO_REUSEPORT). One that dies is started again; one that
-can not start at all ends the others, as it would have ended alone. The first starts before the
-others: what keeps one from serving keeps all, and is said once.
+The system spreads connections over them (SO_REUSEPORT). A process that dies is started again; one
+that can not start at all ends the others. The first starts before the others: a reason that keeps
+it from serving would keep all of them, and is printed once.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ log = structlog.get_logger(__name__)
 POLL_S: Final = 0.1
 RESTART_S: Final = 1.0
 RESTART_MAX_S: Final = 30.0
-"""Between the death of a process and its next life: doubles each time."""
+"""Longest pause before a process that died is started again; the pause doubles each time."""
 STEADY_S: Final = 60.0
-"""Who has lived so long before it died is started again without the longer wait."""
+"""After a life of this length, the pause before the next start is the shortest again."""
 STOP_SPARE_S: Final = 10.0
-"""A process that has not ended so long after its drain is killed."""
+"""A process that has not ended this long after its drain is killed."""
 
 
 def serve_processes(config: ProcessConfig, *, ready_file: Path | None = None) -> int:
@@ -82,12 +82,9 @@ def _holding(address: TcpAddress) -> Iterator[TcpAddress]:
 
 
 def config_of(config: ProcessConfig, address: TcpAddress, index: int) -> ProcessConfig:
-    """The settings of one of the processes: an id and ports of its own.
+    """The settings of process number `index`, from 0: an id and ports of its own.
 
-    Args:
-        config: Of all.
-        address: Where members connect, to whichever process.
-        index: Its number, from 0.
+    Members connect to the common `address`, and get any of the processes.
     """
     coordinator, management = config.coordinator, config.management
     return dataclasses.replace(
@@ -105,7 +102,7 @@ def config_of(config: ProcessConfig, address: TcpAddress, index: int) -> Process
 
 
 class _Part:
-    """One of the processes, over all its lives."""
+    """A process of the fleet, over all its lives."""
 
     def __init__(self, config: ProcessConfig, ready_file: Path) -> None:
         self.config = config
@@ -118,11 +115,9 @@ class _Part:
 
     @property
     def name(self) -> str:
-        """Its id."""
         return self.config.coordinator.id
 
     def start(self) -> None:
-        """Begins a life."""
         self.ready_file.unlink(missing_ok=True)
         # A fresh interpreter: gRPC and librdkafka have threads, which do not survive a fork.
         context = multiprocessing.get_context("spawn")
@@ -134,12 +129,12 @@ class _Part:
 
     @property
     def ready(self) -> bool:
-        """Whether it serves, or has served."""
+        """Whether the process serves, or has served."""
         self.was_ready = self.was_ready or self.ready_file.is_file()
         return self.was_ready
 
     def died(self) -> None:
-        """Notes when its next life begins."""
+        """Sets the time of the next start."""
         now_s = time.monotonic()
         if now_s - self._started_s >= STEADY_S:
             self._delay_s = RESTART_S
@@ -149,7 +144,7 @@ class _Part:
 
 
 def _live(config: ProcessConfig, ready_file: Path) -> None:
-    """The life of one process."""
+    """The main function of a process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         sys.exit(serve(config, ready_file=ready_file))
@@ -167,7 +162,7 @@ def _end_with_parent() -> None:
 
 
 class _Supervisor:
-    """Starts the processes, looks after them, ends them."""
+    """Starts the processes, restarts those that die, and ends all."""
 
     def __init__(self, parts: list[_Part], drain_s: float) -> None:
         self._parts = parts
@@ -175,7 +170,7 @@ class _Supervisor:
         self._stopping = self._hung_up = False
 
     def run(self, ready_file: Path | None) -> int:
-        """Until a signal, or until one can not start; returns the exit code."""
+        """Runs until a signal, or until a process can not start; returns the exit code."""
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._stop)
         if heeds_hangup():
@@ -202,11 +197,11 @@ class _Supervisor:
         self._stopping = True
 
     def _hang_up(self, *_: object) -> None:
-        # It is logged outside of the signal's handler, which may have interrupted a line.
+        # Logged outside of the signal's handler, which may have interrupted a line.
         self._hung_up = True
 
     def _look(self) -> int:
-        """Waits a moment for somebody to die; the exit code of one that could not start, or 0."""
+        """Waits a moment for deaths; returns the code of a process that did not start, or 0."""
         running = [part.process for part in self._parts if part.process is not None]
         wait([process.sentinel for process in running], timeout=POLL_S)
         for part in self._parts:

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from sharecoord.cli.options import FILE, parse_pair
+
+_SETTING_OF: Final = {
+    "kafka": "kafka.bootstrap.servers",
+    "store": "store.url",
+    "listen": "listen.address",
+    "events": "events.sink",
+    "insecure": "listen.insecure",
+    "processes": "coordinator.processes",
+    "log_level": "log.level",
+    "log_format": "log.format",
+}
+"""Full names of the settings that have a flag of their own."""
 
 
 @click.command()
@@ -40,18 +53,12 @@ from sharecoord.cli.options import FILE, parse_pair
 @click.pass_context
 def serve(
     ctx: click.Context,
-    kafka: str | None,
-    store: str | None,
-    listen: str | None,
+    /,
     config_file: Path | None,
     kafka_config: Path | None,
-    events: str | None,
-    insecure: bool,  # noqa: FBT001 - Click calls by name
     ready_file: Path | None,
-    processes: int | None,
-    log_level: str | None,
-    log_format: str | None,
     settings: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Run a coordinator until SIGTERM or Ctrl-C.
 
@@ -59,18 +66,8 @@ def serve(
     printed), workers at localhost:7070. Settings come from flags, then SHARECOORD_* variables,
     then --kafka-config, then --config, then defaults.
     """
-    given: dict[str, object] = {
-        "kafka.bootstrap.servers": kafka,
-        "store.url": store,
-        "listen.address": listen,
-        "events.sink": events,
-        "listen.insecure": True if insecure else None,
-        "coordinator.processes": processes,
-        "log.level": log_level,
-        "log.format": log_format,
-    }
     # A flag that was not given leaves --set alone.
-    own = {name: value for name, value in given.items() if value is not None}
+    own = {_SETTING_OF[name]: value for name, value in given.items() if value not in (None, False)}
     pairs = (parse_pair("--set", text, "log.level=debug") for text in settings)
     flags: dict[str, object] = {**dict(pairs), **own}
     from sharecoord.config.process import load

@@ -10,23 +10,18 @@ import click
 
 from sharecoord.cli.failures import EXIT_ERROR, Failure, failure_of, is_debug
 from sharecoord.cli.options import FILE, options, output_options
-from sharecoord.cli.output import Column, Output, note
+from sharecoord.cli.output import Output, columns, note
 
 if TYPE_CHECKING:
     from sharecoord.app import StoreTools
 
-_COLUMNS: Final = (
-    Column("TABLE", "table"),
-    Column("ROW", "row"),
-    Column("FINDING", "finding", "problem"),
-    Column("FIX", "fix"),
-)
+_COLUMNS: Final = columns("table row finding=problem fix")
 
 _PATH: Final = click.Path(path_type=Path)
 
 
 class Unchecked(Failure):
-    """The store could not be looked at, so nobody knows."""
+    """Ends `store check` because the store could not be read: nothing is known about it."""
 
     exit_code = 2
 
@@ -68,12 +63,7 @@ def store() -> None:
 @store_options
 @output_options
 @click.pass_context
-def check(
-    ctx: click.Context,
-    url: str | None,
-    config_file: Path | None,
-    output: Output,
-) -> None:
+def check(ctx: click.Context, url: str | None, config_file: Path | None, output: Output) -> None:
     """Look whether every row is sound; coordinators may run.
 
     Exit codes: 0 sound, 1 there are findings, 2 the store could not be looked at.

@@ -8,7 +8,7 @@ import click
 
 from sharecoord.cli.failures import EXIT_ERROR
 from sharecoord.cli.groups import offsets_csv, show
-from sharecoord.cli.groups.request import GroupsRequest, actions_of, check
+from sharecoord.cli.groups.request import GroupsRequest, checked_action
 from sharecoord.cli.options import (
     FILE,
     OFFSET,
@@ -116,8 +116,7 @@ def groups(ctx: click.Context, /, connect: Connect, output: Output, **given: Any
     sharecoord groups --export --group G --to-consumer-group C --execute
     """  # noqa: D301 - Click's mark for lines that stay as they are
     request = GroupsRequest(**given)
-    check(request)
-    (action,) = actions_of(request)
+    action = checked_action(request)
     run = {
         "list": _list,
         "describe": _describe,

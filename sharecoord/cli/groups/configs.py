@@ -5,14 +5,10 @@ from __future__ import annotations
 import click
 
 from sharecoord.cli.options import Connect, admin_options, output_options, parse_pair
-from sharecoord.cli.output import Column, Output, note
+from sharecoord.cli.output import Column, Output, columns, note
 
-_COLUMNS = (
-    Column("NAME", "name"),
-    Column("VALUE", "value"),
-    Column("SOURCE", "source", lambda entry: entry.source.value),
-)
-_MORE = (Column("DOCUMENTATION", "documentation"), Column("PROBLEM", "problem"))
+_COLUMNS = columns("name value", Column("SOURCE", "source", lambda entry: entry.source.value))
+_MORE = columns("documentation problem")
 
 
 @click.command()

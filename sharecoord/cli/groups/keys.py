@@ -12,14 +12,13 @@ from sharecoord.cli.options import (
     options,
     output_options,
 )
-from sharecoord.cli.output import Column, Output, iso_time, note
+from sharecoord.cli.output import Column, Output, columns, iso_time, note
 
-_COLUMNS = (
+_COLUMNS = columns(
     Column("KEY", "key", lambda entry: _text(entry.key)),
     Column("KEY-HEX", "key_hex", lambda entry: entry.key.hex()),
     Column("SINCE", "since", lambda entry: iso_time(entry.since_ms)),
-    Column("WAITING", "waiting", "waiting_records"),
-    Column("REASON", "reason"),
+    "waiting=waiting_records reason",
 )
 
 

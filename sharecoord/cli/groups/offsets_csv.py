@@ -1,8 +1,8 @@
 """Start offsets as CSV, as Kafka's own tools write and read them.
 
-`topic,partition,offset` for one group (what `kafka-share-groups --export` of Kafka 4.4 writes), or
-`group,topic,partition,offset` for several. Their --from-file reads both. Read is the table that
-`kafka-share-groups --describe` prints as well: up to 4.3 Kafka's tool exports nothing.
+`topic,partition,offset` for one group (as `kafka-share-groups --export` of Kafka 4.4 writes), or
+`group,topic,partition,offset` for several. Kafka's --from-file reads both. The table that
+`kafka-share-groups --describe` prints is read as well: up to 4.3 Kafka's tool exports nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ def write(rows: Iterable[CsvRow], *, with_group: bool) -> None:
 
 
 def read(path: Path, group_id: str) -> dict[tuple[str, int], int]:
-    """Reads the offsets of a group; lines of other groups are left out.
-
-    Raises:
-        click.UsageError: A line that can not be read, or nothing for this group.
-    """
+    """Reads the offsets of a group, by topic and partition; lines of other groups are left out."""
     found: dict[tuple[str, int], int] = {}
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file)
@@ -60,11 +56,7 @@ def read(path: Path, group_id: str) -> dict[tuple[str, int], int]:
 
 
 def _described(fields: Sequence[str], path: Path, line: int) -> CsvRow | None:
-    """A line of the table of `kafka-share-groups --describe`: group, topic, partition, start.
-
-    Raises:
-        click.UsageError: Kafka has no start offset there.
-    """
+    """Reads a line of `kafka-share-groups --describe`; refuses one without a start offset."""
     words = fields[0].split() if len(fields) == 1 else []
     if len(words) < 4 or not words[2].isdecimal():
         return None
@@ -89,7 +81,7 @@ def _fields(fields: Sequence[str]) -> CsvRow | None:
 
 
 def advice(groups: Sequence[GroupDescription]) -> list[str]:
-    """How to go on with exported offsets somewhere else, and what is not in them."""
+    """Advice on using exported offsets elsewhere, and on records that they do not cover."""
     exported = [group for group in groups if any(p.start_offset is not None for p in group.offsets)]
     if not exported:
         return []

@@ -132,54 +132,6 @@ def _flag(name: str) -> str:
     return f"--{found.replace('_', '-')}"
 
 
-def actions_of(request: GroupsRequest) -> list[str]:
-    """The actions that were chosen; --export is one when there is no other."""
-    chosen = {
-        "list": request.list_,
-        "describe": request.describe,
-        "delete": request.delete,
-        "reset-offsets": request.reset_offsets,
-        "delete-offsets": request.delete_offsets,
-        "export": request.export and not request.reset_offsets,
-        "pause": request.pause,
-        "resume": request.resume,
-        "import": request.import_,
-    }
-    return [name for name, is_chosen in chosen.items() if is_chosen]
-
-
-def check(request: GroupsRequest) -> None:
-    """Refuses options that do not go together, by Kafka's rules.
-
-    Raises:
-        click.UsageError: Names the option and the fix.
-    """
-    actions = actions_of(request)
-    if len(actions) != 1:
-        raise click.UsageError(
-            "give exactly one action: --list, --describe, --delete, --reset-offsets, "
-            "--delete-offsets, --export, --import, --pause, --resume."
-        )
-    if request.groups_ and request.all_groups:
-        raise click.UsageError("--group and --all-groups exclude each other.")
-    (action,) = actions
-    {
-        "list": _check_list,
-        "describe": _check_describe,
-        "delete": _check_delete,
-        "reset-offsets": _check_reset,
-        "delete-offsets": _check_delete_offsets,
-        "export": _check_export,
-        "import": _check_import,
-        "pause": _check_pause,
-        "resume": _check_pause,
-    }[action](request)
-    whole = f"{action} --to-consumer-group" if request.to_consumer_group is not None else action
-    for name, actions_that_take_it in _TAKEN_BY.items():
-        if _is_given(request, name) and not actions_that_take_it & {action, whole}:
-            raise click.UsageError(f"--{action} does not take {_flag(name)}.")
-
-
 def _check_scope(request: GroupsRequest) -> None:
     if not request.groups_ and not request.all_groups:
         raise click.UsageError("name the group with --group, or give --all-groups.")
@@ -269,3 +221,45 @@ def _check_reset(request: GroupsRequest) -> None:
     if not (request.topics or request.all_topics or request.from_file):
         raise click.UsageError("--reset-offsets takes --topic TOPIC[:0,1] or --all-topics.")
     parse_topics(request.topics)
+
+
+_CHECKS: Final = {
+    "list": _check_list,
+    "describe": _check_describe,
+    "delete": _check_delete,
+    "reset-offsets": _check_reset,
+    "delete-offsets": _check_delete_offsets,
+    "export": _check_export,
+    "import": _check_import,
+    "pause": _check_pause,
+    "resume": _check_pause,
+}
+
+
+def checked_action(request: GroupsRequest) -> str:
+    """The action that was chosen; refuses options that do not go together, by Kafka's rules.
+
+    --export is an action when there is no --reset-offsets.
+
+    Raises:
+        click.UsageError: Names the option and the fix.
+    """
+    fields = {"list": "list_", "import": "import_"}
+    actions = [
+        action
+        for action in _CHECKS
+        if getattr(request, fields.get(action, action.replace("-", "_")))
+        and not (action == "export" and request.reset_offsets)
+    ]
+    if len(actions) != 1:
+        names = ", ".join(f"--{action}" for action in _CHECKS)
+        raise click.UsageError(f"give exactly one action: {names}.")
+    if request.groups_ and request.all_groups:
+        raise click.UsageError("--group and --all-groups exclude each other.")
+    (action,) = actions
+    _CHECKS[action](request)
+    whole = f"{action} --to-consumer-group" if request.to_consumer_group is not None else action
+    for name, actions_that_take_it in _TAKEN_BY.items():
+        if _is_given(request, name) and not actions_that_take_it & {action, whole}:
+            raise click.UsageError(f"--{action} does not take {_flag(name)}.")
+    return action

@@ -1,4 +1,4 @@
-"""How groups are printed: Kafka's columns first, in Kafka's order, then ours."""
+"""Listings of groups: Kafka's columns first, in Kafka's order, then ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sharecoord.cli.output import Column, Output, note, printable
+from sharecoord.cli.output import Column, Output, columns, note, printable
 
 if TYPE_CHECKING:
     from sharecoord_sdk.admin import (
@@ -26,11 +26,7 @@ if TYPE_CHECKING:
     )
 
 _GROUP = Column("GROUP", "group", "group_id")
-_TOPIC = Column("TOPIC", "topic")
-_PARTITION = Column("PARTITION", "partition")
 _STATE = Column("STATE", "state", lambda group: group.state.value)
-
-
 _NAME = Column("GROUP", "group", lambda pair: pair[0])
 _OUTCOME = Column("STATUS", "status", lambda pair: _done(pair[1]))
 
@@ -49,37 +45,25 @@ def show_list(groups: Sequence[GroupListing], output: Output, *, with_state: boo
     output.show([_GROUP, _STATE] if with_state else [_GROUP], groups)
 
 
-_OFFSETS = (
-    Column("TOPIC", "topic", "name"),
-    _PARTITION,
-    Column("LEADER-EPOCH", "leader_epoch"),
-    Column("START-OFFSET", "start_offset"),
-    Column("LAG", "lag"),
-    Column("END-OFFSET", "end_offset"),
-    Column("LOG-END-OFFSET", "log_end_offset"),
-    Column("ACQUIRED", "acquired", "acquired_records"),
-    Column("AVAILABLE", "available", "available_records"),
-    Column("DELAYED", "delayed", "delayed_records"),
-    Column("ARCHIVED", "archived", "archived_records"),
+_OFFSETS = columns(
+    "topic=name partition leader_epoch start_offset lag end_offset log_end_offset",
+    "acquired=acquired_records available=available_records delayed=delayed_records",
+    "archived=archived_records",
 )
-_MEMBERS = (
-    Column("CONSUMER-ID", "consumer_id", "member_id"),
-    Column("HOST", "host"),
-    Column("CLIENT-ID", "client_id"),
+_MEMBERS = columns(
+    "consumer_id=member_id host client_id",
     Column("#PARTITIONS", "partitions", lambda member: sum(map(len, member.assignment.values()))),
-    Column("MEMBER-EPOCH", "member_epoch"),
+    "member_epoch",
     Column("COORDINATOR", "coordinator_id"),
     Column("ASSIGNMENT", "assignment", lambda m: {t: list(n) for t, n in m.assignment.items()}),
-    Column("ACQUIRED", "acquired", "acquired_records"),
-    Column("DELIVERED", "delivered", "delivered_total"),
-    Column("ACKNOWLEDGED", "acknowledged", "acknowledged_total"),
-    Column("FAIR-SHARE", "fair_share", "fair_share_ratio"),
+    "acquired=acquired_records delivered=delivered_total acknowledged=acknowledged_total",
+    "fair_share=fair_share_ratio",
     Column("PAUSED", "paused", lambda member: member.pause and _whom(member.pause)),
 )
-_STATES = (
+_STATES = columns(
     Column("COORDINATOR (ID)", "coordinator", "coordinator_id"),
     _STATE,
-    Column("GROUP-EPOCH", "group_epoch"),
+    "group_epoch",
     # There is no assignor: every member may receive from every partition of its topics.
     Column("ASSIGNMENT-EPOCH", "assignment_epoch", lambda _: None),
     Column("#MEMBERS", "members", "member_count"),
@@ -87,17 +71,17 @@ _STATES = (
     Column("PAUSED", "paused", lambda group: "; ".join(map(_pause_text, group.pauses)) or None),
 )
 _VERBOSE = ("leader_epoch", "member_epoch", "coordinator_id", "group_epoch", "assignment_epoch")
-"""Columns that --verbose adds."""
+"""Keys of the columns that --verbose adds."""
 
 
-def _chosen(columns: Sequence[Column], *, verbose: bool) -> list[Column]:
-    return [column for column in columns if verbose or column.key not in _VERBOSE]
+def _chosen(given: Sequence[Column], *, verbose: bool) -> list[Column]:
+    return [column for column in given if verbose or column.key not in _VERBOSE]
 
 
-def _within(columns: Iterable[Column]) -> list[Column]:
-    """The columns of pairs of a group and a part of it; `columns` are those of the part."""
+def _within(part: Iterable[Column]) -> list[Column]:
+    """Columns of pairs of a group and a part of it; `part` are the columns of the part."""
     group = Column("GROUP", "group", lambda pair: pair[0].group_id)
-    return [group, *(replace(each, value=partial(_of_part, each)) for each in columns)]
+    return [group, *(replace(each, value=partial(_of_part, each)) for each in part)]
 
 
 def _of_part(column: Column, pair: tuple[GroupDescription, Any]) -> Any:
@@ -106,8 +90,8 @@ def _of_part(column: Column, pair: tuple[GroupDescription, Any]) -> Any:
 
 def show_offsets(groups: Sequence[GroupDescription], output: Output, *, verbose: bool) -> None:
     """Start offsets and lag."""
-    columns = [*_within(_chosen(_OFFSETS, verbose=verbose)), Column("STATUS", "status", _status)]
-    output.show(columns, [(group, offsets) for group in groups for offsets in group.offsets])
+    shown = [*_within(_chosen(_OFFSETS, verbose=verbose)), Column("STATUS", "status", _status)]
+    output.show(shown, [(group, offsets) for group in groups for offsets in group.offsets])
     for group in groups:
         if not group.offsets:
             note(
@@ -123,7 +107,7 @@ def _status(pair: tuple[GroupDescription, PartitionOffsets]) -> str:
 
 
 def _concerns(offsets: PartitionOffsets) -> Iterable[str]:
-    """What an operator should know of a share-partition, served or not."""
+    """Facts that an operator should know about a share-partition, served or not."""
     if offsets.memory_short:
         yield offsets.memory_short
     if offsets.dead_letters_waiting:
@@ -134,7 +118,7 @@ def _concerns(offsets: PartitionOffsets) -> Iterable[str]:
 
 
 def _serving(group: GroupDescription, offsets: PartitionOffsets) -> str:
-    """What keeps a share-partition from being served as usual; "" = nothing does."""
+    """The reason why a share-partition is not served as usual; "" = it is."""
     if offsets.stopped_reason:
         return f"stopped: {offsets.stopped_reason}"
     if offsets.topic in group.refused_topics:
@@ -153,8 +137,8 @@ def _serving(group: GroupDescription, offsets: PartitionOffsets) -> str:
 
 def show_members(groups: Sequence[GroupDescription], output: Output, *, verbose: bool) -> None:
     """Members and what they may receive from."""
-    columns = _within(_chosen(_MEMBERS, verbose=verbose))
-    output.show(columns, [(group, member) for group in groups for member in group.members])
+    shown = _within(_chosen(_MEMBERS, verbose=verbose))
+    output.show(shown, [(group, member) for group in groups for member in group.members])
     _tell_empty(groups)
     _tell_problems(groups)
 
@@ -181,7 +165,7 @@ def _tell_problems(groups: Iterable[GroupDescription]) -> None:
 
 
 def _whom(pause: Pause) -> str:
-    """By whom something was paused, why, and since when."""
+    """Text of a pause: who paused, why, and since when."""
     since = datetime.fromtimestamp(pause.since_ms / 1000, tz=UTC).isoformat(timespec="seconds")
     why = f": {pause.reason}" if pause.reason else ""
     return f"{pause.paused_by}{why} (since {since})"
@@ -200,29 +184,28 @@ def _pause_text(pause: Pause) -> str:
 
 
 def show_pauses(group_id: str, answer: PauseAnswer, output: Output, *, done: str) -> None:
-    """What a pause or a resume did."""
-    columns = [
+    """Results of a pause or a resume, and the pauses that hold now."""
+    shown = columns(
         _in_group(group_id),
         Column("WHAT", "what", lambda result: _paused_what(result.pause)),
         Column("STATUS", "status", lambda result: done if result.changed else "unchanged"),
-        Column("NOTE", "note"),
-    ]
-    output.show(columns, answer.results)
+        "note",
+    )
+    output.show(shown, answer.results)
     for pause in answer.pauses:
         note(f"paused: {_pause_text(pause)}")
 
 
 def show_reset(group_id: str, results: Sequence[ResetResult], output: Output) -> None:
     """New start offsets."""
-    columns = [
+    shown = columns(
         _in_group(group_id),
-        _TOPIC,
+        "topic",
         Column("PARTITION", "partition", _reset_partition),
-        Column("NEW-OFFSET", "new_offset"),
-        Column("OLD-OFFSET", "old_offset"),
+        "new_offset old_offset",
         Column("NOTE", "note", _reset_note),
-    ]
-    output.show(columns, results)
+    )
+    output.show(shown, results)
 
 
 def _reset_partition(result: ResetResult) -> int | None:
@@ -231,17 +214,17 @@ def _reset_partition(result: ResetResult) -> int | None:
 
 def show_import(group_id: str, results: Sequence[ImportedOffsets], output: Output) -> None:
     """New start offsets, and what the consumer group had."""
-    columns = [
+    shown = columns(
         _in_group(group_id),
         Column("TOPIC", "topic", lambda each: each.reset.topic),
         Column("PARTITION", "partition", lambda each: _reset_partition(each.reset)),
-        Column("COMMITTED", "committed", "committed_offset"),
+        "committed=committed_offset",
         Column("NEW-OFFSET", "new_offset", lambda each: each.reset.new_offset),
         Column("OLD-OFFSET", "old_offset", lambda each: each.reset.old_offset),
-        Column("LAG", "lag"),
+        "lag",
         Column("NOTE", "note", lambda each: _reset_note(each.reset) or _import_note(each)),
-    ]
-    output.show(columns, results)
+    )
+    output.show(shown, results)
 
 
 def _import_note(each: ImportedOffsets) -> str:
@@ -249,16 +232,13 @@ def _import_note(each: ImportedOffsets) -> str:
 
 
 def show_exported(name: str, results: Sequence[ExportedOffsets], output: Output) -> None:
-    """What was committed for a consumer group."""
-    columns = [
+    """Offsets that were committed for a consumer group."""
+    shown = columns(
         Column("CONSUMER-GROUP", "consumer_group", lambda _: name),
-        _TOPIC,
-        _PARTITION,
-        Column("OFFSET", "offset"),
-        Column("AGAIN", "again", "finished_ahead_records"),
+        "topic partition offset again=finished_ahead_records",
         Column("STATUS", "status", lambda each: _done(each.error)),
-    ]
-    output.show(columns, results)
+    )
+    output.show(shown, results)
 
 
 def _reset_note(result: ResetResult) -> str:
@@ -271,12 +251,12 @@ def _reset_note(result: ResetResult) -> str:
 
 
 def show_deleted_offsets(results: Mapping[str, AdminError | None], output: Output) -> None:
-    """What became of each topic."""
+    """The outcome for each topic."""
     output.show([replace(_NAME, title="TOPIC", key="topic"), _OUTCOME], sorted(results.items()))
 
 
 def show_deleted(results: Mapping[str, AdminError | None], output: Output) -> None:
-    """What became of each group, in a table by Kafka's sentences."""
+    """The outcome for each group; without -o json or yaml by Kafka's sentences."""
     if output.format != "table":
         output.show([_NAME, _OUTCOME], results.items())
         return
@@ -297,6 +277,6 @@ def _done(error: AdminError | None) -> str:
 
 def show_export(rows: Iterable[tuple[str, str, int, int]], output: Output) -> None:
     """Start offsets as JSON or YAML."""
-    keys = ("group", "topic", "partition", "offset")
-    columns = [Column(key.upper(), key) for key in keys]
-    output.show(columns, [dict(zip(keys, row, strict=True)) for row in rows])
+    shown = columns("group topic partition offset")
+    keys = [column.key for column in shown]
+    output.show(shown, [dict(zip(keys, row, strict=True)) for row in rows])

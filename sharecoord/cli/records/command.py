@@ -19,30 +19,21 @@ from sharecoord.cli.options import (
     options,
     output_options,
 )
-from sharecoord.cli.output import Column, Output, iso_time, note
+from sharecoord.cli.output import Column, Output, columns, iso_time, note
 
 if TYPE_CHECKING:
     from sharecoord_sdk.admin import AdminClient, InFlightRange
 
 FOLDER = click.Path(path_type=Path)
 
-_IN_FLIGHT = (
-    Column("FIRST-OFFSET", "first_offset"),
-    Column("LAST-OFFSET", "last_offset"),
+_IN_FLIGHT = columns(
+    "first_offset last_offset",
     Column("STATE", "state", lambda found: found.state.name.lower()),
-    Column("DELIVERY-COUNT", "delivery_count"),
-    Column("MEMBER", "member", "member_id"),
-    Column("LOCK-REMAINING-MS", "lock_remaining_ms"),
-    Column("AVAILABLE-AT", "available_at", lambda found: _iso(found.available_at_ms)),
-    Column("CHECKPOINTS", "checkpoints"),
-    Column("CHECKPOINT-BYTES", "checkpoint_bytes"),
-    Column("REASON", "reason"),
+    "delivery_count member=member_id lock_remaining_ms",
+    Column("AVAILABLE-AT", "available_at", lambda found: iso_time(found.available_at_ms)),
+    "checkpoints checkpoint_bytes reason",
 )
-_STORY = (
-    Column("TIME", "time"),
-    Column("EVENT", "event"),
-    Column("WHAT HAPPENED", "text"),
-)
+_STORY = columns("time event", Column("WHAT HAPPENED", "text"))
 
 
 @click.group()
@@ -127,7 +118,7 @@ def _steps(
     from sharecoord.analytics.timeline.story import story
     from sharecoord.app import event_tools
 
-    # First what is in no file yet: a writer makes files of it at any time.
+    # The spool is read first: a writer makes files of its rows at any time.
     spooled = event_tools(folder).spooled(group) if folder.is_dir() else ()
     found = read_events(folder, Wanted(group, topic, partition, offset), spooled)
     return [
@@ -186,20 +177,9 @@ def _checkpoint_text(found: InFlightRange) -> str:
     return f"; of {records}, {found.checkpoints} have a checkpoint, {size_bytes} bytes together"
 
 
-def _iso(at_ms: int) -> str | None:
-    return iso_time(at_ms) if at_ms else None
-
-
 # -- skip, finish, release ----------------------------------------------------------------------
 
-_FORCED = (
-    Column("FIRST-OFFSET", "first_offset"),
-    Column("LAST-OFFSET", "last_offset"),
-    Column("BEFORE", "before"),
-    Column("AFTER", "after"),
-    Column("MEMBER", "member", "member_id"),
-    Column("DELIVERY-COUNT", "delivery_count"),
-)
+_FORCED = columns("first_offset last_offset before after member=member_id delivery_count")
 
 _FORCE_HELP = {
     "skip": "Never deliver records (again): they are archived, without a dead letter.",

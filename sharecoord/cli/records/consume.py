@@ -112,7 +112,7 @@ def consume(
         "share.acknowledgement.mode": "explicit",
     }
     if max_messages is not None:
-        # One at a time: what is beyond the last one was never handed out.
+        # One record at a time: none beyond the last one is ever handed out.
         own["max.poll.records"] = 1
     from sharecoord_sdk import AcknowledgeType
 

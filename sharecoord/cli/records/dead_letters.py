@@ -1,4 +1,4 @@
-"""`sharecoord dead-letters`: what a group's workers gave up; found, redriven, discarded."""
+"""`sharecoord dead-letters`: list, show, redrive, discard and withdraw dead letters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sharecoord.cli.options import (
     options,
     output_options,
 )
-from sharecoord.cli.output import Column, Output, iso_time, note, shown
+from sharecoord.cli.output import Column, Output, columns, iso_time, note, shown
 from sharecoord.cli.records.letter_options import dead_letter_topic_option, filter_options
 
 if TYPE_CHECKING:
@@ -34,28 +34,19 @@ RATE_MAX: Final = 1_000_000
 ERROR_CHARACTERS: Final = 60
 """A table shows this much of the error text."""
 
-_LETTER = (
-    Column("ID", "id"),
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition"),
-    Column("OFFSET", "offset"),
-    Column("REASON", "reason"),
-    Column("ATTEMPTS", "attempts", "delivery_count"),
-    Column("FAILED-AT", "failed_at", lambda letter: _iso(letter.failed_at_ms)),
+_LETTER = columns(
+    "id topic partition offset reason attempts=delivery_count",
+    Column("FAILED-AT", "failed_at", lambda letter: iso_time(letter.failed_at_ms)),
     Column("KEY", "key", lambda letter: shown(letter.key)),
     Column("STATE", "state", lambda letter: letter.state.value),
     Column("PLACE", "place", lambda letter: letter.place and "{}:{}".format(*letter.place[1:])),
 )
-_RUN = Column("RUN", "run", "run_id")
-_ERROR = Column("ERROR", "error", "message")
+_WHOLE = (*_LETTER, *columns("error=message run=run_id"))
+"""The columns of JSON and YAML, with the whole error text."""
 _SHOWN = (*_LETTER, Column("ERROR", "error", lambda letter: _cut(letter.message)))
-"""The columns of a table; JSON and YAML have the whole error text."""
-_PARTS = (
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition"),
-    Column("LETTERS", "letters"),
-)
-_FIELDS = (Column("FIELD", "field"), Column("VALUE", "value"))
+"""The columns of a table."""
+_PARTS = columns("topic partition letters")
+_FIELDS = columns("field value")
 
 
 @click.group("dead-letters")
@@ -89,7 +80,7 @@ def list_(
     """  # noqa: D301 - Click's mark for lines that stay as they are
     with connect() as admin:
         found, after = _pages(admin, group, wanted, max_, after, dead_letter_topic)
-    output.show(_SHOWN if output.format == "table" else (*_LETTER, _ERROR, _RUN), found)
+    output.show(_SHOWN if output.format == "table" else _WHOLE, found)
     if after:
         note(f"There may be more: go on with --after {after}.")
 
@@ -97,7 +88,7 @@ def list_(
 def _pages(
     admin: AdminClient, group: str, wanted: DeadLetterFilter, most: int, after: str, topic: str
 ) -> tuple[list[DeadLetter], str]:
-    """Letters of as many pages as are needed, and where to go on."""
+    """At most `most` letters, page by page, and where to go on."""
     found: list[DeadLetter] = []
     while len(found) < most:
         page = admin.list_dead_letters(
@@ -274,7 +265,7 @@ def _letters(number: int) -> str:
 
 
 def _left_out(result: DeadLettersResult) -> Iterator[str]:
-    """Why letters that match are not among those that are taken."""
+    """Reasons why letters that match are not taken, with their numbers."""
     reasons = {
         "redriven before (--again takes them)": result.redriven,
         "discarded before (--discarded redrives them)": result.discarded,
@@ -309,7 +300,7 @@ def _run_row(result: DeadLettersResult) -> dict[str, Any]:
 
 
 def _place(text: str) -> tuple[int, int] | None:
-    """PARTITION:OFFSET; an id has more parts."""
+    """Reads PARTITION:OFFSET; None = an id, which has more parts."""
     parts = text.split(":")
     if len(parts) == 2 and all(part.isascii() and part.isdecimal() for part in parts):
         return int(parts[0]), int(parts[1])
@@ -322,7 +313,7 @@ def _cut(error: str) -> str:
 
 def _letter_row(letter: DeadLetter) -> dict[str, Any]:
     """A letter in JSON and YAML."""
-    return {column.key: column.of(letter) for column in (*_LETTER, _RUN, _ERROR)}
+    return {column.key: column.of(letter) for column in _WHOLE}
 
 
 def _details(found: DeadLetterDetails) -> dict[str, Any]:
@@ -330,11 +321,11 @@ def _details(found: DeadLetterDetails) -> dict[str, Any]:
     return {
         **_letter_row(letter),
         "member": letter.member_id,
-        "timestamp": _iso(letter.timestamp_ms),
+        "timestamp": iso_time(letter.timestamp_ms),
         "payload": letter.payload,
         "value": shown(found.value),
         "headers": [{"name": name, "value": shown(value)} for name, value in found.headers],
-        "life": [{"time": _iso(time_ms), "text": text} for time_ms, text in found.steps],
+        "life": [{"time": iso_time(time_ms), "text": text} for time_ms, text in found.steps],
     }
 
 
@@ -345,13 +336,3 @@ def _fields(found: DeadLetterDetails) -> list[dict[str, Any]]:
     rows += [(f"header {each['name']}", each["value"]) for each in headers]
     rows += [(each["time"] or "now", each["text"]) for each in life]
     return [{"field": field, "value": value} for field, value in rows]
-
-
-def _iso(at_ms: int) -> str | None:
-    """A time as text; None for one that is not known."""
-    if at_ms <= 0:
-        return None
-    try:
-        return iso_time(at_ms)
-    except (OverflowError, ValueError):
-        return f"{at_ms} ms"

@@ -1,4 +1,4 @@
-"""`sharecoord replay`: a part of a topic goes to a side group."""
+"""`sharecoord replay`: delivers a part of a topic to a side group."""
 
 from __future__ import annotations
 
@@ -19,17 +19,13 @@ from sharecoord.cli.options import (
     parse_topics,
     topics_option,
 )
-from sharecoord.cli.output import Column, note
+from sharecoord.cli.output import Column, columns, note
 
 if TYPE_CHECKING:
     from sharecoord_sdk.admin import ReplayOf
 
-_COLUMNS = (
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition"),
-    Column("FIRST-OFFSET", "first_offset"),
-    Column("STOPS-AT", "stops_at"),
-    Column("RECORDS", "records"),
+_COLUMNS = columns(
+    "topic partition first_offset stops_at records",
     Column("RATE", "rate", lambda part: part.rate_limit or None),
 )
 

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from sharecoord.ingest.record_notes import SAY_AGAIN_S, RecordNotes
+from sharecoord.ingest.columns import SAY_AGAIN_S, RecordNotes
 from sharecoord.kafka.client import Message
 
 
