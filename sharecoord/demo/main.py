@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sharecoord.demo import report as reporting
+from sharecoord.analytics.session import FOR_FEW_ROWS, check_java, check_pyspark, running
 from sharecoord.demo.director import Director
 from sharecoord.demo.judge import judge
 from sharecoord.demo.plan import RECORDS_DEFAULT, WORKERS_DEFAULT, Plan
@@ -20,6 +20,9 @@ from sharecoord.errors import InvalidConfigError, SharecoordError
 
 EXIT_OK, EXIT_LOST, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 130
 SEEDS = 10_000
+REPORT_WINDOW_MS = 1_000
+"""Length of the report's windows: the demo takes half a minute."""
+REPORT_MEMORY = "1g"
 
 
 def run(
@@ -55,14 +58,16 @@ def run(
         raise InvalidConfigError("--kafka and --kafka-real: give one of them, not both.")
     plan = Plan(records, workers, secrets.randbelow(SEEDS) if seed is None else seed)
     if report is not None:
-        reporting.check()
+        # Said before the demo starts, not at its end.
+        check_pyspark()
+        check_java()
     console = Console()
     try:
         with Stage(kafka=kafka, real=real, with_events=report is not None) as stage:
             code = _play(plan, stage, console, plain=plain)
             if report is not None:
-                stage.stop_coordinator()
-                reporting.make_report(stage.events, stage.directory, report, console)
+                stage.coordinator.stop()  # then its events are in files
+                _report(stage, report, console)
             stage.keeps_files = code != EXIT_OK
             if stage.keeps_files:
                 note = f"Ledgers, logs and the store are kept in {stage.directory}"
@@ -87,3 +92,17 @@ def _play(plan: Plan, stage: Stage, console: Console, *, plain: bool) -> int:
     verdict = judge(evidence)
     print_summary(console, verdict, plan, time.monotonic() - started_s)
     return EXIT_OK if verdict.good else EXIT_LOST
+
+
+def _report(stage: Stage, page: Path, console: Console) -> None:
+    """Runs the jobs that run on any event log on that of the demo, and prints their findings."""
+    from sharecoord.analytics.report import job
+
+    settings = job.ReportSettings(REPORT_WINDOW_MS, page)
+    with running(job.NAME, None, REPORT_MEMORY, FOR_FEW_ROWS) as spark:
+        tables = str(stage.directory / "tables")
+        result = job.run(spark, str(stage.events), tables, settings=settings)
+    for row in result.rows:
+        words = "; ".join(row["verdicts"])
+        console.print(f"Group {row['group_id']}: {words}", highlight=False, soft_wrap=True)
+    console.print(f"Report: {page.resolve()}", highlight=False, soft_wrap=True)

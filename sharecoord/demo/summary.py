@@ -1,4 +1,4 @@
-"""The end of the demo: what happened, in figures and in two sentences."""
+"""Summary at the end of the demo: figures, and two sentences about what happened."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _table(verdict: Verdict, plan: Plan, elapsed_s: float) -> Table:
 
 
 def sentences(verdict: Verdict, plan: Plan) -> list[str]:
-    """One sentence about each kill, with what was measured."""
+    """A sentence about each kill, with what was measured."""
     found = []
     if verdict.redelivery_s is not None:
         first_s, last_s = verdict.redelivery_s
