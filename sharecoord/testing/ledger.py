@@ -1,4 +1,4 @@
-"""What members saw, kept record by record, and checked against the promises of the coordinator.
+"""A ledger of what members saw, record by record, checked against the coordinator's promises.
 
 The ledger knows only what left the coordinator: deliveries and answers. From that it checks that a
 record has one valid lock at a time, that a confirmed acknowledgement is never undone, that delivery
@@ -33,13 +33,13 @@ BookEntry = tuple[LogId, HeldRange]
 
 @dataclass(slots=True)
 class Life:
-    """One record of one group, as its members saw it."""
+    """A record of a group, as its members saw it."""
 
     count: int = 0
     """Delivery count of the last delivery that arrived; 0 = none."""
     arrivals: int = 0
     holder: str | None = None
-    """Who may believe in a lock, until `deadline_ms`."""
+    """Member that may believe in a lock, until `deadline_ms`."""
     token: int = 0
     deadline_ms: int = 0
     unseen: bool = False
@@ -47,11 +47,11 @@ class Life:
     final: AcknowledgeType | None = None
     """Confirmed."""
     said: set[AcknowledgeType] = field(default_factory=set)
-    """All that members said while they held it, confirmed or not."""
+    """Acknowledgements that members sent while they held it, confirmed or not."""
 
 
 class Ledger:
-    """See the module. Times are milliseconds of the loop's clock."""
+    """Keeps deliveries and answers; times are milliseconds of the loop's clock."""
 
     def __init__(self, *, delivery_limit: int = 5, values_are_offsets: bool = True) -> None:
         self.delivery_limit = delivery_limit
@@ -65,7 +65,7 @@ class Ledger:
     # -- reading --------------------------------------------------------------------------------
 
     def life(self, key: PartitionKey, offset: int) -> Life:
-        """What is known of a record."""
+        """The life of a record; a new one when nothing is known of it."""
         return self._lives.setdefault(key, {}).setdefault(offset, Life())
 
     def confirmed(self, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> int:
@@ -74,7 +74,7 @@ class Ledger:
         return sum(life.final is kind for life in lives)
 
     def book(self, member_id: str) -> list[BookEntry]:
-        """What a member believes to hold, as the lock book of a join."""
+        """The lock book of a join: all that a member believes to hold."""
         entries: list[BookEntry] = []
         for key, held in self._books.get(member_id, {}).items():
             for first, last, token in _runs(held):
@@ -134,7 +134,7 @@ class Ledger:
             self._broken(f"{delivery.key}: {offsets} do not fill {delivery.ranges}")
 
     def sent(self, member_id: str, key: PartitionKey, ranges: Sequence[AcknowledgedRange]) -> None:
-        """A member is about to say something of what it holds."""
+        """A member is about to send an acknowledgement."""
         for item in ranges:
             for offset in range(item.first, item.last + 1):
                 life = self.life(key, offset)

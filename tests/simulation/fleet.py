@@ -18,7 +18,6 @@ from sharecoord.runtime.kernel.committer import Committer
 from sharecoord.runtime.kernel.context import Context, Limits, ParkingLimits
 from sharecoord.runtime.kernel.lease import Lease
 from sharecoord.store.memory_database import MemoryDatabase
-from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from tests.simulation.environment import (
     GROUP,
@@ -32,6 +31,7 @@ from tests.simulation.environment import (
 from tests.simulation.judges.judge import Judge
 from tests.simulation.network import Links, Network
 from tests.simulation.processes import Process
+from tests.worlds.event_book import EventBook
 
 DEAD_LETTERS = "dead-letters"
 
