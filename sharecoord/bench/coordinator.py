@@ -31,10 +31,8 @@ _LOOK_PAUSE_MAX_S: Final = 2.0
 class Counters:
     """Sums since a coordinator started, which it updates together, once a second.
 
-    Attributes:
-        commits: Transactions of the group commit.
-        delivered: Records handed out.
-        settled: Records whose lock an acknowledgement ended.
+    They are transactions of the group commit, records handed out, and records whose lock was ended
+    by an acknowledgement.
     """
 
     commits: float
@@ -140,11 +138,7 @@ class JoinWatch:
     """Finds out when a group has all its members; asks less often where answers take long."""
 
     def __init__(self, coordinator: MeasuredCoordinator, group: str, members: int) -> None:
-        """Asks once, so that no later answer waits for the connection.
-
-        Raises:
-            BenchError: The coordinator does not answer.
-        """
+        """Asks once, or later answers would wait for the connection; BenchError without an answer."""
         self._coordinator = coordinator
         self._admin = AdminClient({"bootstrap.servers": coordinator.address})
         self._group = group

@@ -46,15 +46,8 @@ PRODUCER_SPEED: Final = 0.8
 class Scene:
     """State of the demo at a moment, as the screen shows it.
 
-    Attributes:
-        title: What is going on, in words.
-        elapsed_s: Since the start.
-        log_end: Records in the log.
-        window: The share-partition as the store has it.
-        archived: Offsets known to be archived, also below the window, with the reason.
-        tally: Sums of the ledgers.
-        dead: Workers that were killed.
-        coordinator_up: Whether the coordinator serves.
+    `window` is the share-partition as the store has it. `archived` are offsets with their reasons,
+    also below the window. `dead` are the workers that were killed.
     """
 
     title: str
@@ -99,11 +92,7 @@ class Director:
         self._moved: tuple[object, float] = (None, 0.0)
 
     def play(self) -> Evidence:
-        """Plays all scenes; returns what was seen.
-
-        Raises:
-            SharecoordError: A process could not be started or ended by itself.
-        """
+        """Plays all scenes; SharecoordError when a process did not start, or ended by itself."""
         self._set_up()
         plan, stage = self._plan, self._stage
         speed = PRODUCER_SPEED * plan.orders_per_s

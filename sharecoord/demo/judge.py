@@ -48,8 +48,7 @@ class Evidence:
         unfinished: Records that the coordinator still has to deliver at the end.
         stored_reasons: Why the store calls a record archived, where that was seen.
         members: Workers that ran from beginning to end.
-        worker_kill: None when no worker was killed.
-        coordinator_kill: None when it was not killed.
+        worker_kill: None when no worker was killed, and so is the next for the coordinator.
         stalled_in: The scene in which nothing moved any more; empty = none.
     """
 

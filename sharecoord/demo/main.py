@@ -51,8 +51,7 @@ def run(
         could not be played, 130 after Ctrl-C.
 
     Raises:
-        InvalidConfigError: A value is out of bounds, or `kafka` and `real` are both given.
-        SparkMissingError: A report is wanted, and what makes it is not there.
+        SharecoordError: A value is out of bounds, or what makes the report is not there.
     """
     if kafka is not None and real:
         raise InvalidConfigError("--kafka and --kafka-real: give one of them, not both.")

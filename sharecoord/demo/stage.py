@@ -46,24 +46,15 @@ CHUNKS_PER_S: Final = 10
 class Stage:
     """Starts, kills and ends the processes; a `with` block ends all of them in every case.
 
-    Attributes:
-        topic: Name of the demo's topic; a new name, so a cluster of yours is left as it was.
-        kafka: `host:port` once it is there.
-        directory: Store, ledgers and logs.
-        events: Folder of the coordinator's events, if it writes them.
-        coordinator: The coordinator, once `start_coordinator` was called.
+    The topic has a name of its own, so a cluster of yours is left as it was. `directory` has the
+    store, ledgers, logs and, if they are wanted, `events`. `coordinator` is there after
+    `start_coordinator`.
     """
 
     coordinator: CoordinatorProcess
 
     def __init__(self, *, kafka: str | None, real: bool, with_events: bool = False) -> None:
-        """Nothing is started yet.
-
-        Args:
-            kafka: A cluster that is there, as `host:port[,...]`; None starts one.
-            real: Start a real broker (Java, Maven) instead of the mock cluster.
-            with_events: Whether the coordinator writes what happens to `events`.
-        """
+        """Nothing is started yet; without an address in `kafka` it will be real or a mock."""
         self.topic = f"sharecoord-demo-{uuid.uuid4().hex[:8]}"
         self.kafka = kafka or ""
         self.directory = Path(tempfile.mkdtemp(prefix="sharecoord-demo-"))
@@ -103,11 +94,7 @@ class Stage:
     # -- Kafka ----------------------------------------------------------------------------------
 
     def start_kafka(self) -> None:
-        """Brings up the cluster and the topic.
-
-        Raises:
-            SharecoordError: It can not be started, or does not answer.
-        """
+        """Brings up the cluster and the topic; SharecoordError when it does not answer."""
         if self._mock:
             cluster = self._ends.enter_context(MockCluster(topics=[self.topic]))
             self.kafka = cluster.bootstrap_servers
@@ -185,8 +172,7 @@ class Stage:
 class PacedProducer:
     """Produces in the background, little by little, no further than it is allowed to.
 
-    Attributes:
-        produced: The offset of each record that Kafka has confirmed, with the record.
+    `produced` has the offset of each record that Kafka has confirmed, with the record.
     """
 
     def __init__(self, kafka: str, topic: str, orders: Sequence[Order], per_s: float) -> None:

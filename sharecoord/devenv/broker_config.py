@@ -90,11 +90,7 @@ LOGGING = (
 
 
 def checked_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """The caller's settings over the defaults of this package.
-
-    Raises:
-        DevenvError: A setting is reserved, is not a string, or has a line break in it.
-    """
+    """The caller's settings over `TEST_SETTINGS`; DevenvError for one that can not be set."""
     for name, value in settings.items():
         if name in RESERVED:
             raise DevenvError(

@@ -82,11 +82,7 @@ class Ledger:
         return entries
 
     def check(self) -> None:
-        """Fails with the first violations that were found.
-
-        Raises:
-            AssertionError: A promise was broken.
-        """
+        """AssertionError with the first promises that were broken."""
         shown = "\n".join(self.violations[:10])
         assert not self.violations, f"{len(self.violations)} promises broken:\n{shown}"
 

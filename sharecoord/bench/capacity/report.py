@@ -56,11 +56,7 @@ def write_tables(result: CapacityResult, directory: Path) -> None:
 
 
 def check_page(path: Path) -> str:
-    """The text of a page that can be updated.
-
-    Raises:
-        InvalidConfigError: It can not be read, or has no place for the figures.
-    """
+    """The text of a page with the marks for figures; InvalidConfigError when there are none."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -74,11 +70,7 @@ def check_page(path: Path) -> str:
 
 
 def update_page(path: Path, tables: str) -> None:
-    """Replaces what stands between the two marks of a page.
-
-    Raises:
-        InvalidConfigError: As `check_page`.
-    """
+    """Replaces the text between the marks of a page; InvalidConfigError as of `check_page`."""
     text = check_page(path)
     before, after = text[: text.index(BEGIN)], text[text.index(END) :]
     path.write_text(f"{before}{BEGIN}\n\n{tables}\n{after}", encoding="utf-8")

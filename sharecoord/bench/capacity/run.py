@@ -51,7 +51,7 @@ def run(
     update: Path | None = None,
     quick: bool = False,
 ) -> int:
-    """Measures, prints the tables, writes the result folder.
+    """Measures, prints the tables, writes the result folder; returns the exit code.
 
     Args:
         only: Names of sections with commas between them; None measures all.
@@ -59,9 +59,6 @@ def run(
         kafka: Address of a cluster; None starts a broker.
         update: A page with the two marks, between which the tables are put.
         quick: Little of everything: a look, not a result.
-
-    Returns:
-        The exit code.
 
     Raises:
         SharecoordError: It could not be measured; what was measured before is written all the

@@ -280,11 +280,7 @@ class Measurements:
 
 
 def finish(consumer: Any, records: int, pattern: Pattern, deadline_s: float) -> None:
-    """Takes records until `records` of them are finished.
-
-    Raises:
-        BenchError: A message is an error, or time is over.
-    """
+    """Takes records until `records` are finished; BenchError after an error or when it is late."""
     finished = 0
     end_s = time.monotonic() + deadline_s
     while finished < records:
@@ -362,11 +358,7 @@ def record_figures(value_bytes: int, runs: Sequence[Mapping[str, float]]) -> Rec
 
 
 def worker_figures(members: int, work_ms: float, figures: Mapping[str, float]) -> WorkerFigures:
-    """The figures of a trial.
-
-    Raises:
-        BenchError: No record was handled.
-    """
+    """The figures of a trial; BenchError when no record was handled."""
     if not figures["records_per_s"]:
         raise BenchError(f"{members} members handled no record within a window")
     return WorkerFigures(

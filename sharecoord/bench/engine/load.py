@@ -97,11 +97,7 @@ class Worker:
 
 
 def run_threads(job: LoadJob, board: Board) -> Samples:
-    """Runs all consumers of the process, each in a thread; their samples.
-
-    Raises:
-        BenchError: A consumer failed.
-    """
+    """Runs all consumers of the process, each in a thread; their samples. May raise BenchError."""
     end = job.first_consumer + job.consumers
     workers = [Worker(job, board, consumer) for consumer in range(job.first_consumer, end)]
     failures: list[BaseException] = []

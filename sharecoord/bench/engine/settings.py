@@ -99,11 +99,7 @@ class Settings:
     kafka: str | None = None
 
     def product(self) -> Product:
-        """The cells of all variants; see `cell.product`.
-
-        Raises:
-            InvalidConfigError: As of `cell.product`, or there are too many of all together.
-        """
+        """The cells of all variants together; InvalidConfigError as of `cell.product`."""
         made = [
             product({**self.dimensions, **variant}, self.mode) for variant in self.variants or [{}]
         ]
