@@ -138,7 +138,7 @@ class JoinWatch:
     """Finds out when a group has all its members; asks less often where answers take long."""
 
     def __init__(self, coordinator: MeasuredCoordinator, group: str, members: int) -> None:
-        """Asks once, or later answers would wait for the connection; BenchError without an answer."""
+        """Asks once, so that no later answer waits for the connection; may raise BenchError."""
         self._coordinator = coordinator
         self._admin = AdminClient({"bootstrap.servers": coordinator.address})
         self._group = group

@@ -9,7 +9,6 @@ from typing import Final
 
 from sharecoord.bench.machine import Machine
 from sharecoord.bench.text import Spread
-from sharecoord.errors import InvalidConfigError
 
 ALL_THERE_S: Final = 120.0
 """Longest time that joining, or the first record of every share-partition, may take."""
@@ -203,16 +202,3 @@ def each_kb(rows: Sequence[IdleFigures]) -> float | None:
         return None
     first, last = counted[0], counted[-1]
     return 1000 * (last.rss_mb - first.rss_mb) / (last.count - first.count)
-
-
-def read_sections(given: str | None) -> list[Section]:
-    """Reads the names of sections; all for None. InvalidConfigError: one is not known."""
-    if given is None:
-        return list(Section)
-    names = [name.strip() for name in given.split(",")]
-    for name in names:
-        if name not in set(Section):
-            raise InvalidConfigError(
-                f"only: {name!r} is not measured; give some of {', '.join(Section)}"
-            )
-    return [section for section in Section if section in names]

@@ -19,14 +19,13 @@ from sharecoord.bench.capacity.figures import (
     Section,
     StoreFigures,
     WorkerFigures,
-    read_sections,
 )
 from sharecoord.bench.capacity.report import check_page, markdown, update_page, write_tables
 from sharecoord.bench.capacity.trials import Measurements, measure_disk
 from sharecoord.bench.cluster import begin, open_cluster, say
 from sharecoord.bench.procfs import check_procfs
 from sharecoord.bench.progress import open_progress
-from sharecoord.bench.text import output_directory
+from sharecoord.bench.text import output_directory, read_names
 from sharecoord.errors import InvalidConfigError
 
 _START_S: Final = 3.0
@@ -65,7 +64,7 @@ def run(
             same, but not to the page.
     """
     check_procfs()
-    sections = read_sections(only)
+    sections = read_names(only, Section)
     if update is not None:
         if only is not None or quick:
             raise InvalidConfigError(
@@ -96,7 +95,7 @@ def run(
 def _measure(
     stack: ExitStack,
     result: CapacityResult,
-    sections: Sequence[Section],
+    sections: Sequence[str],
     scratch: Path,
     kafka: str | None,
 ) -> None:
@@ -111,7 +110,7 @@ def _measure(
 
 
 def steps(
-    result: CapacityResult, sections: Sequence[Section], by: Measurements, scratch: Path
+    result: CapacityResult, sections: Sequence[str], by: Measurements, scratch: Path
 ) -> Iterator[Step]:
     """The measurements in order; each puts its figures into the result."""
     extent = result.extent
