@@ -43,9 +43,7 @@ def test_sizes_that_can_not_be_are_refused(text: str) -> None:
 def test_jobs_are_chosen_by_name() -> None:
     assert read_names(None, JOBS) == list(JOBS)
     assert read_names("locks, lag", JOBS) == ["locks", "lag"]
-    with pytest.raises(
-        InvalidConfigError, match=r"^only: 'rust' is not measured; give some of"
-    ):
+    with pytest.raises(InvalidConfigError, match=r"^only: 'rust' is not measured; give some of"):
         read_names("lag,rust", JOBS)
 
 
