@@ -36,7 +36,7 @@ from tests.acceptance.chaos.scene import Scene, configure, let_pass
 from tests.architecture.test_evidence import exists
 from tests.support import eventually, unique_name
 from tests.unit.runtime.worlds import offsets, world_with
-from tests.worlds.world import running
+from tests.world import running
 
 __all__ = ["broker", "everybody_is_up", "scene"]
 

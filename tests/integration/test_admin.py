@@ -37,7 +37,7 @@ from sharecoord.core.changes import PartitionKey
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.testing.fake_log import FakeLog
 from tests.support import eventually_async
-from tests.worlds.world import World
+from tests.world import World
 
 INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
 LOCK = "share.record.lock.duration.ms"

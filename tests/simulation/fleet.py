@@ -19,6 +19,7 @@ from sharecoord.runtime.kernel.context import Context, Limits, ParkingLimits
 from sharecoord.runtime.kernel.lease import Lease
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
+from tests.event_book import EventBook
 from tests.simulation.environment import (
     GROUP,
     LogView,
@@ -31,7 +32,6 @@ from tests.simulation.environment import (
 from tests.simulation.judges.judge import Judge
 from tests.simulation.network import Links, Network
 from tests.simulation.processes import Process
-from tests.worlds.event_book import EventBook
 
 DEAD_LETTERS = "dead-letters"
 

@@ -6,7 +6,7 @@ import asyncio
 
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, offsets, world_with
-from tests.worlds.world import running
+from tests.world import running
 
 
 @virtual

@@ -17,7 +17,7 @@ from sharecoord.testing.virtual_time import virtual
 from tests.simulation.environment import GROUP
 from tests.simulation.programs import ACCEPT, RELEASE, Program
 from tests.unit.runtime.worlds import until, world_with
-from tests.worlds.world import running
+from tests.world import running
 
 MEMBERS = 8
 KEYS = 50

@@ -29,7 +29,7 @@ from tests.simulation.judges.judge import Judge
 from tests.simulation.members import ANSWER_TIMEOUT_S, SimMember, Wishes
 from tests.simulation.processes import bury_all, run_processes
 from tests.simulation.programs import Program
-from tests.worlds.world import check_coordinator
+from tests.world import check_coordinator
 
 TOPICS = ("orders", "payments")
 

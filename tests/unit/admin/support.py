@@ -16,7 +16,7 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import run_virtual
-from tests.worlds.world import World
+from tests.world import World
 
 INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
 

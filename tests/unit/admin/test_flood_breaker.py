@@ -21,7 +21,7 @@ from sharecoord.testing.virtual_time import virtual as virtual_time
 from tests.unit.admin.support import INFO, Bench, virtual
 from tests.unit.runtime.fleets import Fleet, fleet_of
 from tests.unit.runtime.worlds import until, world_with
-from tests.worlds.world import World
+from tests.world import World
 
 FLOOD = "errors.deadletterqueue.flood."
 SETTINGS = {

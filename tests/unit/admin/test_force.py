@@ -25,7 +25,7 @@ from sharecoord.runtime.kernel.context import Limits
 from sharecoord.testing.harness import FakeMember
 from tests.unit.admin.support import Bench, virtual
 from tests.unit.runtime.worlds import counts, offsets
-from tests.worlds.world import actor_of
+from tests.world import actor_of
 
 SKIP, FINISH, RELEASE = ForceAction.SKIP, ForceAction.FINISH, ForceAction.RELEASE
 RECORDS = 100

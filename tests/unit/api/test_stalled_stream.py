@@ -15,7 +15,7 @@ from sharecoord.testing.virtual_time import virtual
 from sharecoord.wire import share_service_pb2 as service
 from sharecoord.wire import share_types_pb2 as types
 from tests.unit.runtime.worlds import world_with
-from tests.worlds.world import running
+from tests.world import running
 
 
 class AbortedError(Exception):

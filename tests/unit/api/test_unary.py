@@ -14,7 +14,7 @@ from sharecoord.runtime.member.session import JoinCommand
 from sharecoord.testing.virtual_time import virtual
 from sharecoord.wire import share_service_pb2 as service
 from tests.unit.runtime.worlds import world_with
-from tests.worlds.world import World, running
+from tests.world import World, running
 
 COMMIT_S = 0.5
 

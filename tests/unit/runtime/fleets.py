@@ -9,7 +9,7 @@ from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.harness import VirtualStoreCaller
 from tests.unit.runtime.worlds import until
-from tests.worlds.world import World
+from tests.world import World
 
 INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
 

@@ -16,7 +16,7 @@ from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import fleet_of
 from tests.unit.runtime.worlds import counts, until, world_with
-from tests.worlds.world import World, actor_of, running
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 RELEASE, REJECT = AcknowledgeType.RELEASE, AcknowledgeType.REJECT

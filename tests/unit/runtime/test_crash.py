@@ -14,7 +14,7 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.harness import FakeMember, StreamBrokenError
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
-from tests.worlds.world import World, running
+from tests.world import World, running
 
 TOPICS = ("orders",)
 CALLS = 45

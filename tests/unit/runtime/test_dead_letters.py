@@ -24,7 +24,7 @@ from sharecoord.runtime.partition.letter_sender import AGAIN_S
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, offsets, until, world_with
-from tests.worlds.world import World, actor_of, running
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 REJECT, RELEASE = AcknowledgeType.REJECT, AcknowledgeType.RELEASE

@@ -31,7 +31,7 @@ from tests.unit.runtime.test_dead_letters import (
     text,
 )
 from tests.unit.runtime.worlds import until
-from tests.worlds.world import World, actor_of, running
+from tests.world import World, actor_of, running
 
 ONCE = "errors.deadletterqueue.exactly.once"
 

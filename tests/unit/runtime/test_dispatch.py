@@ -13,7 +13,7 @@ from sharecoord.errors import DrainingError
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import now_s, offsets, until, world_with
-from tests.worlds.world import actor_of, running
+from tests.world import actor_of, running
 
 TOPICS = ("orders",)
 

@@ -17,7 +17,7 @@ from sharecoord.runtime.status.event_samples import EventSampler
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.harness import STORE_EPOCH_MS, FakeMember
 from sharecoord.testing.virtual_time import run_virtual
-from tests.worlds.world import World, running
+from tests.world import World, running
 
 RELEASE, RENEW = AcknowledgeType.RELEASE, AcknowledgeType.RENEW
 INFO = CoordinatorInfo("test", "", "", "")

@@ -14,7 +14,7 @@ from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dispatch import TOPICS, Accepting
 from tests.unit.runtime.worlds import world_with
-from tests.worlds.world import running
+from tests.world import running
 
 
 async def joined(

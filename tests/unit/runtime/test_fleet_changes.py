@@ -20,7 +20,7 @@ from sharecoord.testing.virtual_time import virtual
 from tests.support import named
 from tests.unit.runtime.fleets import Fleet, admin_of, caller_of, everything_finished, fleet_of
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
-from tests.worlds.world import World
+from tests.world import World
 
 PARTITIONS = 8
 TOPIC = ("orders",)

@@ -20,7 +20,7 @@ from tests.unit.runtime.fleets import (
     fleet_of,
 )
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
-from tests.worlds.world import World, check_coordinator
+from tests.world import World, check_coordinator
 
 PARTITIONS, RECORDS = 8, 4
 ALL = PARTITIONS * RECORDS

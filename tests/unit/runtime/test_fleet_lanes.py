@@ -24,7 +24,7 @@ from tests.unit.runtime.fleets import admin_of, fleet_of
 from tests.unit.runtime.test_lanes import ACCEPT, lanes_of
 from tests.unit.runtime.test_lanes_order import KeyJudge, key_of
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
-from tests.worlds.world import World, running
+from tests.world import World, running
 
 PARTITIONS, LETTERS, RECORDS = 6, 12, 30
 TOPIC = ("orders",)

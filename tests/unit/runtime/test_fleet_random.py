@@ -21,7 +21,7 @@ from sharecoord.testing.harness import FakeMember, StreamBrokenError, VirtualSto
 from sharecoord.testing.virtual_time import run_virtual
 from tests.unit.runtime.fleets import Fleet, everything_finished
 from tests.unit.runtime.worlds import until, world_with
-from tests.worlds.world import check_coordinator
+from tests.world import check_coordinator
 
 RUNS = 60
 STEPS = 30

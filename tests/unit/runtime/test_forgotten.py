@@ -12,7 +12,7 @@ from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import admin_of, fleet_of
 from tests.unit.runtime.test_fleet_changes import PARTITIONS, TOPIC, work_off
 from tests.unit.runtime.worlds import until, world_with
-from tests.worlds.world import running
+from tests.world import running
 
 
 @pytest.mark.parametrize("what", ["group", "offsets"])

@@ -23,7 +23,7 @@ from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import until, world_with
-from tests.worlds.world import running
+from tests.world import running
 
 TOPICS = ("orders",)
 

@@ -25,7 +25,7 @@ from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.testing.virtual_time import run_virtual, virtual
 from tests.unit.runtime.worlds import offsets, until, world_with
-from tests.worlds.world import World, actor_of, running
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 INFO = CoordinatorInfo("1", "fake-cluster", "kafka:9092", "memory:")

@@ -25,7 +25,7 @@ from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
-from tests.worlds.world import World, actor_of, check_coordinator, running
+from tests.world import World, actor_of, check_coordinator, running
 
 TOPICS = ("orders",)
 INFO = CoordinatorInfo("test", "", "", "memory:")

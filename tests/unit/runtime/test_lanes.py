@@ -29,7 +29,7 @@ from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
-from tests.worlds.world import World, running
+from tests.world import World, running
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 LANE = "dead/orders"

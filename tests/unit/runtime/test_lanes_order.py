@@ -21,7 +21,7 @@ from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import admin_of, fleet_of
 from tests.unit.runtime.test_lanes import ACCEPT, LANE, joined, lane_world, selection
 from tests.unit.runtime.worlds import offsets, until
-from tests.worlds.world import World, running
+from tests.world import World, running
 
 OF_ONE = f"{LANE}/0"
 """Its letters come from partition 0 alone."""

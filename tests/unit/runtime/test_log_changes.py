@@ -15,7 +15,7 @@ from sharecoord.testing.fake_log import FakeRecord, build_chunk
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
-from tests.worlds.world import actor_of, check_coordinator, running
+from tests.world import actor_of, check_coordinator, running
 
 TOPICS = ("orders",)
 

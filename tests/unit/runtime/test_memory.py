@@ -30,7 +30,7 @@ from tests.unit.runtime.small_memory import (
     world_of,
 )
 from tests.unit.runtime.worlds import offsets, until
-from tests.worlds.world import World, actor_of
+from tests.world import World, actor_of
 
 __all__ = ["small_reads"]
 

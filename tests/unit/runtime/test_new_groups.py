@@ -12,7 +12,7 @@ from sharecoord.runtime.group.opening import NEW_TOLD_MS
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import INFO
 from tests.unit.runtime.worlds import world_with
-from tests.worlds.world import World, running
+from tests.world import World, running
 
 TOPICS = ("orders",)
 RESET = "share.auto.offset.reset"

@@ -20,7 +20,7 @@ from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import Fleet, admin_of, fleet_of
 from tests.unit.runtime.worlds import offsets, until, world_with
-from tests.worlds.world import World, actor_of, running
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 LOCK_S = 30

@@ -31,7 +31,7 @@ from sharecoord.runtime.group.offsets_export import (
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import now_s, until, world_with
-from tests.worlds.world import World, actor_of
+from tests.world import World, actor_of
 
 TOPICS = ("orders",)
 SETTING = "share.offsets.export.group"

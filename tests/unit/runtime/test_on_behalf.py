@@ -17,7 +17,7 @@ from sharecoord.runtime.group.acknowledge_for import acknowledge_for, check_allo
 from sharecoord.runtime.partition.collector import Collector
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, offsets, world_with
-from tests.worlds.world import World, running
+from tests.world import World, running
 
 TOPICS = ("orders",)
 

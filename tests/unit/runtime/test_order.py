@@ -16,7 +16,7 @@ from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dead_letters import INFO
 from tests.unit.runtime.worlds import offsets, until, world_with
-from tests.worlds.world import running
+from tests.world import running
 
 TOPICS = ("orders",)
 

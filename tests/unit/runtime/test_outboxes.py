@@ -24,7 +24,7 @@ from tests.unit.runtime.test_dead_letters import (
     text,
 )
 from tests.unit.runtime.worlds import until
-from tests.worlds.world import World, running
+from tests.world import World, running
 
 LETTERS = 10
 

@@ -15,7 +15,7 @@ from sharecoord.runtime.partition.parking import AGAIN_S
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import now_s, offsets, until, world_with
-from tests.worlds.world import World, actor_of, check_coordinator, running
+from tests.world import World, actor_of, check_coordinator, running
 
 TOPICS = ("orders",)
 INFO = CoordinatorInfo("test", "", "", "memory:")

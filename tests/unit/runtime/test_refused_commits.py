@@ -27,7 +27,7 @@ from tests.unit.runtime.test_dead_letters import (
 from tests.unit.runtime.test_kept_payloads import joined as joined_keeping
 from tests.unit.runtime.test_kept_payloads import keeping_world, kept, release
 from tests.unit.runtime.worlds import until
-from tests.worlds.world import World, running
+from tests.world import World, running
 
 LARGE = b"x" * 2_000
 MOST_BYTES = 1_000

@@ -25,7 +25,7 @@ from tests.unit.runtime.test_dead_letters import (
     reject,
 )
 from tests.unit.runtime.worlds import until
-from tests.worlds.world import World, actor_of, running
+from tests.world import World, actor_of, running
 
 LETTERS = 10
 REFUSALS = {

@@ -8,7 +8,7 @@ from sharecoord.runtime.admin.admin import Admin
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
 from tests.unit.runtime.worlds import offsets, until, world_with
-from tests.worlds.world import running
+from tests.world import running
 
 BOTH = ("closed", "orders")
 

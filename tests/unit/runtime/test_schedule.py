@@ -11,7 +11,7 @@ from sharecoord.runtime.kernel.context import ParkingLimits
 from sharecoord.testing.harness import STORE_EPOCH_MS
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
-from tests.worlds.world import World, actor_of, running
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 EXACT_S = 0.05

@@ -18,7 +18,7 @@ from sharecoord.runtime.partition.collector import Collector
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import Fleet, fleet_of
 from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
-from tests.worlds.world import running
+from tests.world import running
 
 TOPICS = ("orders",)
 PARTITIONS = 8

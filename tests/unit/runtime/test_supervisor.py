@@ -24,7 +24,7 @@ from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import now_s, world_with
-from tests.worlds.world import running
+from tests.world import running
 
 
 def spawn(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

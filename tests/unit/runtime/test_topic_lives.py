@@ -20,7 +20,7 @@ from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
 from tests.unit.runtime.worlds import now_s, offsets, until, world_with
-from tests.worlds.world import World, actor_of, running
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 

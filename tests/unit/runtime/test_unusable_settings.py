@@ -14,7 +14,7 @@ from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
 from tests.unit.runtime.worlds import until, world_with
-from tests.worlds.world import World
+from tests.world import World
 
 FIRST, MAX = "share.retry.backoff.ms", "share.retry.backoff.max.ms"
 NOTE = "a group's setting is not in force"

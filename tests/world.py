@@ -14,8 +14,8 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.testing import harness
 from sharecoord.testing.fake_log import FakeLog
-from tests.worlds.event_book import EventBook
-from tests.worlds.peers import PeerHub
+from tests.event_book import EventBook
+from tests.peers import PeerHub
 
 
 class World(harness.World):
