@@ -21,7 +21,7 @@ POLL_S = 0.2
 
 
 class Worker:
-    """Takes records, works on them, and says what became of them."""
+    """Takes records, works on them, and acknowledges them."""
 
     def __init__(self, consumer: ShareConsumer, ledger: LedgerWriter) -> None:
         self._consumer = consumer

@@ -31,7 +31,7 @@ STEPS = 3
 
 
 class FakeDeadLetters:
-    """Lives on when a coordinator dies, as Kafka does."""
+    """A cluster with dead-letter topics; it lives on when a coordinator dies, as Kafka does."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[OutgoingMessage]] = {}
@@ -124,7 +124,7 @@ class FakeDeadLetters:
         return len(message.key or b"") + len(message.value or b"") > self.most_bytes
 
     async def ensure(self, topic: str, *, create: bool) -> None:
-        """Makes a topic, or finds it."""
+        """Checks that a topic exists, or makes it."""
         await asyncio.sleep(ROUND_TRIP_S)
         if self.down:
             raise KafkaUnavailableError("the fake cluster is down")
@@ -147,7 +147,7 @@ class FakeDeadLetterClient:
         self.send, self.ensure, self.close = cluster.send, cluster.ensure, cluster.close
 
     async def open(self, outbox: str, topic: str) -> FakeLetterTransactions:
-        """Fences everybody else."""
+        """Opens an outbox, and fences everyone who opened it before."""
         await self._cluster.step()
         mark = self._cluster.marks.get((outbox, topic))
         found = FakeLetterTransactions(self._cluster, outbox, mark)
@@ -163,7 +163,7 @@ class FakeLetterTransactions:
         self.mark, self.is_open = mark, True
 
     async def send(self, topic: str, messages: Sequence[OutgoingMessage], mark: OutboxMark) -> None:
-        """All or nothing, unless the answer is lost."""
+        """Commits messages and mark together, or neither; the answer may be lost."""
         cluster, self.is_open = self._cluster, False
         await cluster.step()
         self._check_owner()

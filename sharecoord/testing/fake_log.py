@@ -66,7 +66,7 @@ class FakePartition:
     """Offsets that read_committed leaves out."""
 
     def end(self, *, committed: bool) -> int:
-        """Where a reader stops."""
+        """The offset at which a reader stops."""
         ends = (self.shown_end, self.stable_end if committed else None)
         return min((end for end in ends if end is not None), default=self.log_end)
 
@@ -108,12 +108,12 @@ class FakeReading:
         return now_s if self._log.drained_s is None else self._log.drained_s
 
     def want_more(self, *, wanted: bool) -> None:
-        """Back-pressure."""
+        """Stops reading, or goes on."""
         self.wanted = wanted
         self.kick()
 
     def close(self) -> None:
-        """Stops."""
+        """Stops for good."""
         self.closed = True
         self._log.readings.pop(self, None)
 
@@ -252,7 +252,7 @@ class FakeLog:
         return first
 
     def skip(self, topic: str, count: int = 1, *, partition: int = 0) -> None:
-        """Offsets without records at the end: control records."""
+        """Adds offsets without records at the end, as control records do."""
         self.log(topic, partition).log_end += count
         self._changed()
 
@@ -270,7 +270,7 @@ class FakeLog:
         self._changed()
 
     def truncate(self, topic: str, offset: int, *, partition: int = 0) -> None:
-        """Loses records at the end."""
+        """Loses the records from an offset on."""
         log = self.log(topic, partition)
         log.log_end = offset
         log.records = [r for r in log.records if r.offset < offset]

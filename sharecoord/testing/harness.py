@@ -151,7 +151,7 @@ class _Stream:
 
 
 class FakeMember:
-    """A member by hand, that keeps what it gets and reports to the ledger."""
+    """A member that a test moves; it keeps what it gets and reports to the ledger."""
 
     def __init__(self, member_id: str, ledger: Ledger | None = None) -> None:
         self.member_id = member_id
@@ -169,7 +169,7 @@ class FakeMember:
         self.group: GroupActor | None = None
         self.session: Session | None = None
         self.received = 0
-        """Records in all."""
+        """Number of records that it received."""
         self._ids = itertools.count(1)
         self._arrived = asyncio.Event()
         self.stream = 0
@@ -359,7 +359,7 @@ class FakeMember:
         self.joined_group.leave(self.joined_session)
 
     def disconnect(self) -> None:
-        """The stream breaks."""
+        """Breaks the stream."""
         self.joined_group.disconnected(self.joined_session)
         self.broken()
 
@@ -462,7 +462,7 @@ class World:
         return Coordinator(context, Fleet(coordinator_id, clock) if fleet else None, network)
 
     async def kill(self, coordinator: Coordinator) -> None:
-        """As kill -9: nothing is flushed, no goodbye; what the store has, it has."""
+        """Ends a coordinator as kill -9 does: nothing is flushed; what the store has, it has."""
         store = coordinator.context.store
         assert isinstance(store, MemoryStore), "started by this world"
         store.crash()

@@ -87,7 +87,7 @@ QUICK: Final = Extent(
     idle_s=1.0,
     fsync_s=0.2,
 )
-"""A look, not a result."""
+"""Amounts of `--quick`: a look, not a result."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,6 @@ class Measurements:
     """Measures on one cluster; deletes its topics on exit."""
 
     def __init__(self, cluster: Cluster, scratch: Path, extent: Extent) -> None:
-        """Nothing is started."""
         self._cluster = cluster
         self._scratch = scratch
         self._extent = extent

@@ -303,7 +303,7 @@ def _optional(
     default: str | None = None,
     only_mode: Mode | None = None,
 ) -> Dimension:
-    """A dimension in which the word `none` stands for None, and is the default by default."""
+    """A dimension whose word `none` stands for None; the word is the usual default."""
     return Dimension(
         name,
         lambda text: None if text in (none, "None") else read(text),

@@ -72,9 +72,7 @@ def open_source(cell: Cell, bootstrap_servers: str, group: str, topic: str) -> S
         plain.subscribe([topic])
         most = cell.max_poll_records or BATCH_RECORDS
         # With a timeout `consume` waits until the batch is full: it would be the latency.
-        return Source(
-            lambda: plain.consume(most, 0) or plain.consume(1, POLL_S), close=plain.close
-        )
+        return Source(lambda: plain.consume(most, 0) or plain.consume(1, POLL_S), close=plain.close)
     kind: Any = KafkaShareConsumer if cell.consumer is Consumer.KAFKA_SHARE else ShareConsumer
     consumer = kind(share_config(cell, bootstrap_servers, group))
     consumer.subscribe([topic])

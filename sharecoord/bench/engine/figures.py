@@ -97,7 +97,7 @@ class Interval:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Length of the interval."""
         return (self.end_ns - self.begin_ns) / 1e9
 
 
@@ -240,7 +240,7 @@ def speed_figures(cell: Cell, samples: Samples, window: Interval) -> dict[str, f
 
 
 def exact_interval(samples: Samples, window: Interval) -> Interval:
-    """From the first handler's begin to the last one's end, with the costs of the window."""
+    """The interval from the first handler's begin to the last one's end, with the window's costs."""
     end_ns = max(map(sum, zip(samples.began_ns, samples.busy_ns, strict=True)))
     return replace(window, begin_ns=min(samples.began_ns), end_ns=end_ns + 1)
 

@@ -31,7 +31,6 @@ class Worker:
     """A consumer with its loop."""
 
     def __init__(self, job: LoadJob, board: Board, consumer: int) -> None:
-        """Nothing is opened yet."""
         self.samples = Samples()
         self._job = job
         self._board = board

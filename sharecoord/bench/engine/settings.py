@@ -1,4 +1,4 @@
-"""Everything that a run is told, its limits, and its YAML file."""
+"""Settings of a run, their limits, and their YAML file."""
 
 from __future__ import annotations
 

@@ -109,7 +109,6 @@ class Course:
     """Makes the runs of a plan."""
 
     def __init__(self, plan: Plan, cluster: Cluster, scratch: Path, stores: Stores) -> None:
-        """Nothing is started yet."""
         self._plan = plan
         self._trials = Trials(plan.settings, cluster, scratch, stores=stores, settle_s=SETTLE_S)
         self._cluster = cluster

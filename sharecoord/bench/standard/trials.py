@@ -45,7 +45,6 @@ class Taker:
     """A member with implicit acknowledgement."""
 
     def __init__(self, address: str, group: str, topic: str) -> None:
-        """Starts nothing."""
         self._config = {"bootstrap.servers": address, "group.id": group}
         self._topic = topic
         self._stop = threading.Event()
