@@ -91,7 +91,7 @@ class MeasuredCoordinator(CoordinatorProcess):
 
     @contextlib.contextmanager
     def blamed(self) -> Iterator[None]:
-        """Adds the coordinator's log to a BenchError of the block when the coordinator has ended."""
+        """Adds its log to a BenchError of the block when the coordinator has ended."""
         try:
             yield
         except BenchError as error:

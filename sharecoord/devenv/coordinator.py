@@ -110,7 +110,7 @@ class CoordinatorProcess(Server):
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment of this process without settings of a coordinator, which its file alone has."""
+    """The environment of this process without settings of a coordinator."""
     return {
         name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)
     }

@@ -240,7 +240,7 @@ def speed_figures(cell: Cell, samples: Samples, window: Interval) -> dict[str, f
 
 
 def exact_interval(samples: Samples, window: Interval) -> Interval:
-    """The interval from the first handler's begin to the last one's end, with the window's costs."""
+    """Interval from the first handler's begin to the last one's end; costs of the window."""
     end_ns = max(map(sum, zip(samples.began_ns, samples.busy_ns, strict=True)))
     return replace(window, begin_ns=min(samples.began_ns), end_ns=end_ns + 1)
 
