@@ -125,7 +125,9 @@ class Topics:
         for name, future in futures.items():
             self._result(f"create topic {name}", future)
         total = partitions * len(names)
-        self._wait(f"topics {names} have no leaders", lambda: self._leaders(names) == total)
+        self._wait(
+            f"topics without leaders: {', '.join(names)}", lambda: self._leaders(names) == total
+        )
 
     def delete(self, *names: str) -> None:
         """Deletes topics and waits until no broker names them any more."""
