@@ -34,12 +34,7 @@ def begin(stack: ExitStack, kafka: str | None) -> tuple[Path, Machine]:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The Kafka under the benchmark.
-
-    Attributes:
-        bootstrap_servers: `host:port`, several with commas between them.
-        pid: Process of the broker, whose CPU time is read; None for a cluster that the user named.
-    """
+    """The Kafka under the benchmark; `pid` is None for a cluster that the user named."""
 
     bootstrap_servers: str
     pid: int | None = None

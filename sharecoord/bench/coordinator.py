@@ -31,10 +31,8 @@ _LOOK_PAUSE_MAX_S: Final = 2.0
 class Counters:
     """Sums since a coordinator started, which it updates together, once a second.
 
-    Attributes:
-        commits: Transactions of the group commit.
-        delivered: Records handed out.
-        settled: Records whose lock an acknowledgement ended.
+    They are transactions of the group commit, records handed out, and records whose lock was ended
+    by an acknowledgement.
     """
 
     commits: float
@@ -93,7 +91,7 @@ class MeasuredCoordinator(CoordinatorProcess):
 
     @contextlib.contextmanager
     def blamed(self) -> Iterator[None]:
-        """A BenchError of the block says so, with the log, when the coordinator has ended."""
+        """Adds its log to a BenchError of the block when the coordinator has ended."""
         try:
             yield
         except BenchError as error:
@@ -140,11 +138,7 @@ class JoinWatch:
     """Finds out when a group has all its members; asks less often where answers take long."""
 
     def __init__(self, coordinator: MeasuredCoordinator, group: str, members: int) -> None:
-        """Asks once, so that no later answer waits for the connection.
-
-        Raises:
-            BenchError: The coordinator does not answer.
-        """
+        """Asks once, so that no later answer waits for the connection; may raise BenchError."""
         self._coordinator = coordinator
         self._admin = AdminClient({"bootstrap.servers": coordinator.address})
         self._group = group

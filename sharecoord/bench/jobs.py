@@ -36,6 +36,7 @@ from sharecoord.bench.text import (
     markdown_table,
     named_values,
     output_directory,
+    read_names,
     spread_text,
     write_result,
 )
@@ -78,11 +79,7 @@ class Pass:
 
 
 def read_sizes(text: str) -> list[int]:
-    """Numbers of events, least first.
-
-    Raises:
-        InvalidConfigError: Not numbers with commas between them, or out of bounds.
-    """
+    """Numbers of events, least first; InvalidConfigError for anything else or out of bounds."""
     wanted = f"use numbers from {MIN_EVENTS} to {MAX_EVENTS} with commas between them"
     try:
         sizes = sorted({int(part) for part in text.split(",")})
@@ -91,19 +88,6 @@ def read_sizes(text: str) -> list[int]:
     if not MIN_EVENTS <= sizes[0] <= sizes[-1] <= MAX_EVENTS:
         raise InvalidConfigError(f"events: {text!r} is out of bounds; {wanted}")
     return sizes
-
-
-def read_jobs(text: str | None) -> list[str]:
-    """Names of jobs; all of them for None.
-
-    Raises:
-        InvalidConfigError: There is no such job.
-    """
-    names = list(JOBS) if text is None else [part.strip() for part in text.split(",")]
-    for name in names:
-        if name not in JOBS:
-            raise InvalidConfigError(f"only: there is no job {name!r}; use {', '.join(JOBS)}")
-    return names
 
 
 def run(
@@ -115,7 +99,7 @@ def run(
     driver_memory: str = "4g",
     output: Path | None = None,
 ) -> int:
-    """Measures, prints the table, writes the result folder.
+    """Measures, prints the table, writes the result folder; returns the exit code.
 
     Args:
         events: Sizes of the logs, with commas between them.
@@ -125,13 +109,10 @@ def run(
         driver_memory: Heap of Spark.
         output: Directory of the result; None: `bench-results/<time>`. Must be empty or new.
 
-    Returns:
-        The exit code.
-
     Raises:
         SharecoordError: An option can not be used, or Spark fails.
     """
-    sizes, names = read_sizes(events), read_jobs(only)
+    sizes, names = read_sizes(events), read_names(only, JOBS)
     check_procfs()
     directory = output_directory(output)
     machine = describe_machine(kafka=NONE, store_directory=directory)

@@ -14,7 +14,6 @@ class Estimate:
     """Estimates the time left from expected times and from how well earlier steps met theirs."""
 
     def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begins."""
         self._clock = clock
         self._left_s = total_s
         self._expected_s = self._taken_s = 0.0
@@ -52,7 +51,6 @@ class PlainProgress:
     """Lines on a stream: one for each step that is done, with its number and the time left."""
 
     def __init__(self, steps: int, total_s: float, stream: TextIO) -> None:
-        """Writes nothing yet."""
         self._steps = steps
         self._number = 0
         self._what = ""

@@ -41,10 +41,7 @@ def spread_of(values: Iterable[float | None]) -> Spread | None:
 def spread_text(spread: Sequence[float] | None, form: str, unit: str = "") -> str:
     """Median with least and greatest, such as `2.50x (2.40-2.60)`; the median alone if all equal.
 
-    Args:
-        spread: Median, least and greatest; None when nothing was measured.
-        form: Format of each of them.
-        unit: Stands directly after the median.
+    Each has the format `form`; `unit` stands directly after the median.
     """
     if spread is None:
         return NONE
@@ -87,6 +84,18 @@ def named_values(value: Any) -> Any:
     return value
 
 
+def read_names(text: str | None, known: Iterable[str]) -> list[str]:
+    """Names with commas between them; all that are known for None, else InvalidConfigError."""
+    names = list(known)
+    given = names if text is None else [part.strip() for part in text.split(",")]
+    for name in given:
+        if name not in names:
+            raise InvalidConfigError(
+                f"only: {name!r} is not measured; give some of {', '.join(names)}"
+            )
+    return given
+
+
 def write_json(path: Path, values: Any) -> None:
     """Writes one JSON file of a result folder."""
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
@@ -102,11 +111,8 @@ def write_result(directory: Path, summary: Any, machine: Any, report: str) -> No
 def output_directory(output: Path | None) -> Path:
     """Makes the folder of a result, so that a wrong path is refused before minutes of work.
 
-    Args:
-        output: A new or empty directory; None: `bench-results/<time>`.
-
-    Raises:
-        InvalidConfigError: The directory can not be made, or has files in it.
+    It is new or empty; without a name it is `bench-results/<time>`. InvalidConfigError: it can not
+    be made, or has files in it.
     """
     directory = output or RESULTS / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     if directory.exists() and not directory.is_dir():

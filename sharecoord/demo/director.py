@@ -19,7 +19,7 @@ TICK_S: Final = 0.05
 SHOW_EVERY_S: Final = 0.2
 JOIN_TIMEOUT_S: Final = 60.0
 STALL_S: Final = 30.0
-"""Nothing has moved for so long: the demo ends and says what is missing."""
+"""When nothing has moved for so long, the demo ends and says what is missing."""
 
 CALM, FIRST_BURST, MIDDLE, SECOND_BURST = 0.2, 0.35, 0.6, 0.8
 """Parts of the records that are in the log: when the worker's turn comes, when it is killed, when
@@ -27,34 +27,27 @@ the coordinator's turn comes, when that is killed; the rest is produced while it
 come at once, so that every worker holds some when the kill comes."""
 
 MISSED_S: Final = 2.0
-"""Nothing has moved for so long after a burst, and nobody was seen with enough records: again."""
+"""A burst is repeated when nothing has moved for so long and nobody has enough records."""
 
 BURST_MORE: Final = 0.1
 """Part of the records in such a further burst."""
 
 HELD_AT_KILL: Final = 4
-"""What the killed worker must hold at least: one in work, others behind it."""
+"""Least number of records that the killed worker must hold: one in work, others behind it."""
 
 PER_WORKER_AT_KILL: Final = 2
-"""How many records workers must hold on average when the coordinator is killed."""
+"""Average number of records that workers must hold when the coordinator is killed."""
 
 PRODUCER_SPEED: Final = 0.8
-"""Of what the workers can do; so the first part takes a while and the backlog stays small."""
+"""Part of the workers' speed: the first part takes a while and the backlog stays small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What there is to see at a moment.
+    """State of the demo at a moment, as the screen shows it.
 
-    Attributes:
-        title: What is going on.
-        elapsed_s: Since the start.
-        log_end: Records in the log.
-        window: The share-partition as the store has it.
-        archived: Offsets known to be archived, also below the window.
-        tally: What the ledgers say.
-        dead: Workers that were killed.
-        coordinator_up: Whether the coordinator serves.
+    `window` is the share-partition as the store has it. `archived` are offsets with their reasons,
+    also below the window. `dead` are the workers that were killed.
     """
 
     title: str
@@ -68,13 +61,13 @@ class Scene:
 
 
 class Screen(Protocol):
-    """Who shows it."""
+    """A view of the demo."""
 
     def event(self, text: str, elapsed_s: float) -> None:
-        """Something happened, in a sentence."""
+        """Shows that something happened, in a sentence."""
 
     def show(self, scene: Scene) -> None:
-        """The present picture."""
+        """Shows the present state."""
 
 
 class Director:
@@ -98,17 +91,8 @@ class Director:
         self._coordinator_kill: CoordinatorKill | None = None
         self._moved: tuple[object, float] = (None, 0.0)
 
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._started_s
-
     def play(self) -> Evidence:
-        """All scenes; returns what was seen.
-
-        Raises:
-            SharecoordError: A process could not be started or ended by itself.
-        """
+        """Plays all scenes; SharecoordError when a process did not start, or ended by itself."""
         self._set_up()
         plan, stage = self._plan, self._stage
         speed = PRODUCER_SPEED * plan.orders_per_s
@@ -148,7 +132,7 @@ class Director:
         self._say(f"Kafka is at {stage.kafka}; starting the coordinator, its state is in SQLite")
         stage.start_coordinator()
         stage.start_workers(plan.members)
-        stage.wait_for_coordinator()
+        stage.coordinator.wait_ready()
         self._coordinator_up = True
         deadline_s = time.monotonic() + JOIN_TIMEOUT_S
         while len(self._tally.joined) < plan.workers:
@@ -166,8 +150,7 @@ class Director:
         self._burst_until(
             lambda: len(tally.in_hand[victim]) >= HELD_AT_KILL, producer, FIRST_BURST, MIDDLE
         )
-        pid = self._stage.worker_pid(victim)
-        self._stage.kill_worker(victim)
+        pid = self._stage.kill_worker(victim)
         killed_s = time.monotonic()
         self._dead = frozenset({victim})
         self._look()
@@ -195,7 +178,7 @@ class Director:
         self._burst_until(
             lambda: sum(map(len, tally.in_hand.values())) >= wanted, producer, SECOND_BURST, 1.0
         )
-        stage.kill_coordinator()
+        stage.coordinator.kill()
         killed_s = time.monotonic()
         self._coordinator_up = False
         self._look()
@@ -203,8 +186,8 @@ class Director:
         self._title = "The coordinator is dead; workers go on with what they hold"
         self._say(f"kill -9: the coordinator, while workers hold {held} records")
         producer.allow(plan.records)
-        stage.start_coordinator()
-        self._until(stage.coordinator_ready)
+        stage.coordinator.launch()
+        self._until(lambda: stage.coordinator.ready)
         ready_s = time.monotonic()
         self._coordinator_up = True
         waited_s = ready_s - killed_s
@@ -215,9 +198,9 @@ class Director:
     def _burst_until(
         self, enough: Callable[[], bool], producer: PacedProducer, part: float, most: float
     ) -> None:
-        """Lets a part of the records be in the log, what is missing at once, until they are held.
+        """Produces part after part of the records, each at once, until workers hold enough.
 
-        On a busy machine workers may be done with them between two looks; then more follow.
+        On a busy machine workers may be done with a burst between two looks; then more follows.
         """
         while True:
             wanted = round(part * self._plan.records)
@@ -242,7 +225,7 @@ class Director:
     # -- inside ---------------------------------------------------------------------------------
 
     def _until(self, done: Callable[[], bool], still_s: float = STALL_S) -> None:
-        """Ticks until something is so; StalledError when nothing has moved for `still_s`."""
+        """Ticks until something is done; StalledError when nothing has moved for `still_s`."""
         self._moved = (None, time.monotonic())
         while not done():
             self._tick()
@@ -253,7 +236,7 @@ class Director:
         time.sleep(TICK_S)
         self._stage.check_workers()
         if self._coordinator_up:
-            self._stage.coordinator_ready()
+            _ = self._stage.coordinator.ready  # raises when it has ended
         self._look()
         signs = (len(self._tally.entries), self._window.start_offset, self._window.finished_count)
         if signs != self._moved[0]:
@@ -262,7 +245,7 @@ class Director:
             self._show()
 
     def _look(self) -> None:
-        """Reads what is new in the ledgers and in the store."""
+        """Reads the new lines of the ledgers, and the store."""
         for reader in self._readers.values():
             self._tally.add(reader.read())
         window = read_window(self._stage.store, self._stage.topic)
@@ -273,8 +256,11 @@ class Director:
             if each.state is RecordState.ARCHIVED:
                 self._archived |= dict.fromkeys(range(each.first, each.last + 1), each.reason)
 
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._started_s
+
     def _say(self, text: str) -> None:
-        self._screen.event(text, self.elapsed_s)
+        self._screen.event(text, self._elapsed_s())
         self._show()
 
     def _show(self) -> None:
@@ -282,7 +268,7 @@ class Director:
         self._screen.show(
             Scene(
                 self._title,
-                self.elapsed_s,
+                self._elapsed_s(),
                 len(self._producer.produced) if self._producer else 0,
                 self._window,
                 self._archived,
@@ -294,4 +280,4 @@ class Director:
 
 
 class StalledError(Exception):
-    """Nothing moves any more; what is missing is the judge's to say."""
+    """Nothing moves any more; the judge says what is missing."""

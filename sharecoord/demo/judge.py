@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from sharecoord.core.dispatch.fair_share import jain_index
@@ -22,10 +22,7 @@ FINAL = (Outcome.ACCEPT, Outcome.REJECT)
 
 @dataclass(frozen=True, slots=True)
 class WorkerKill:
-    """The kill -9 of a worker: who, when, and which deliveries (offset to count) it held.
-
-    `held` are the records that it had received and not finished.
-    """
+    """The kill -9 of a worker, and the deliveries (offset to count) that it had not finished."""
 
     member: str
     time_s: float
@@ -42,17 +39,16 @@ class CoordinatorKill:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the judge is given.
+    """Evidence that the judge weighs.
 
     Attributes:
         produced: Offsets that Kafka has confirmed.
-        entries: All ledgers.
+        entries: Lines of all ledgers.
         delivery_limit: Deliveries after which a record is given up.
         unfinished: Records that the coordinator still has to deliver at the end.
         stored_reasons: Why the store calls a record archived, where that was seen.
         members: Workers that ran from beginning to end.
-        worker_kill: None when no worker was killed.
-        coordinator_kill: None when it was not killed.
+        worker_kill: None when no worker was killed, and so is the next for the coordinator.
         stalled_in: The scene in which nothing moved any more; empty = none.
     """
 
@@ -69,7 +65,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The summary. produced = processed once + processed again + archived + lost.
+    """The outcome of the demo. produced = processed once + processed again + archived + lost.
 
     Attributes:
         produced: Records in the log.
@@ -82,13 +78,13 @@ class Verdict:
         lost: Offsets neither processed nor archived for a good reason.
         faults: Broken promises, one sentence each.
         jain: Jain's index over what the workers handled that ran to the end.
-        handled_least: The fewest deliveries that one of them handled.
-        handled_most: The most.
+        handled_least: The fewest deliveries that one of these workers handled.
+        handled_most: The most that one handled.
         held_by_killed: Records that the killed worker held.
         redelivery_s: From that kill to the first and to the last of them at another worker.
         outage_s: From the kill of the coordinator to its successor's first delivery.
         locks_at_kill: Deliveries in workers' hands when the coordinator was killed.
-        locks_kept: Those of them whose acknowledgement its successor accepted.
+        locks_kept: Deliveries among these whose acknowledgement its successor accepted.
     """
 
     produced: int
@@ -114,17 +110,16 @@ class Verdict:
         return not self.lost and not self.faults
 
 
+@dataclass(slots=True)
 class _Record:
-    """What the ledgers say about one record."""
+    """Lines of the ledgers about one record."""
 
-    __slots__ = ("confirmed", "deliveries", "outcomes")
-
-    def __init__(self) -> None:
-        # (time, member, count) of each delivery; (time, count, outcome) of each end of work, and
-        # of each confirmation.
-        self.deliveries: list[tuple[float, str, int]] = []
-        self.outcomes: list[tuple[float, int, Outcome]] = []
-        self.confirmed: list[tuple[float, int, Outcome]] = []
+    deliveries: list[tuple[float, str, int]] = field(default_factory=list)
+    """Time, member and count of each delivery."""
+    outcomes: list[tuple[float, int, Outcome]] = field(default_factory=list)
+    """Time, count and outcome of each end of work."""
+    confirmed: list[tuple[float, int, Outcome]] = field(default_factory=list)
+    """Time, count and outcome of each confirmed acknowledgement."""
 
     @property
     def accepts(self) -> int:
@@ -150,7 +145,7 @@ def _archive_reason(evidence: Evidence, offset: int, record: _Record) -> str | N
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """Weighs the evidence."""
+    """Decides from the evidence."""
     records = _by_offset(evidence.entries)
     once = again = 0
     archived: Counter[str] = Counter()
@@ -298,7 +293,7 @@ def _sentence(what: str, offsets: Sequence[int]) -> str:
 
 
 def _overtaken(record: _Record, kill: WorkerKill | None) -> int:
-    """How many deliveries of a record were still worked on when the next one began."""
+    """The number of deliveries of a record that were still worked on when the next one began."""
     ends = {count: time_s for time_s, count, _ in record.outcomes}
     in_order = sorted(record.deliveries, key=lambda delivery: delivery[2])
     return sum(

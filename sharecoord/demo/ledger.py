@@ -1,4 +1,4 @@
-"""What workers write down, each into a file of its own, and what can be seen from it.
+"""Ledgers: each worker writes what it does into a file of its own, which others follow.
 
 A line is `<time> <verb> <member> <offset> <delivery count> <outcome>`. Times are seconds of the
 machine's monotonic clock, which all processes share. A line is one unbuffered write, so what a
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Verb(StrEnum):
-    """What happened.
+    """Kind of a line.
 
     JOINED: the coordinator took the worker in. GOT: a record came out of `poll`. DID: the work is
     over, written BEFORE the acknowledgement. CONFIRMED, REFUSED: the coordinator's answer to it.
@@ -30,7 +30,7 @@ class Verb(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a worker acknowledged; NONE where there is no such thing yet."""
+    """Acknowledgement of a worker; NONE in lines without one."""
 
     NONE = "-"
     ACCEPT = "accept"
@@ -39,7 +39,7 @@ class Outcome(StrEnum):
 
 
 class Entry(NamedTuple):
-    """One line."""
+    """A line of a ledger."""
 
     time_s: float
     verb: Verb
@@ -50,11 +50,7 @@ class Entry(NamedTuple):
 
     @staticmethod
     def parse(line: str) -> Entry:
-        """Reads a line.
-
-        Raises:
-            ValueError: Not a line of a ledger.
-        """
+        """Reads a line; ValueError when it is not a line of a ledger."""
         time_s, verb, member, offset, count, outcome = line.split(" ")
         return Entry(
             float(time_s), Verb(verb), member, int(offset), int(count), Outcome(outcome.strip())
@@ -71,7 +67,7 @@ class LedgerWriter:
     def write(
         self, verb: Verb, offset: int = -1, count: int = 0, outcome: Outcome = Outcome.NONE
     ) -> None:
-        """One line, in the kernel's hands when this returns."""
+        """Writes a line, which is in the kernel's hands when this returns."""
         line = f"{time.monotonic():.6f} {verb} {self._member} {offset} {count} {outcome}\n"
         os.write(self._file, line.encode())
 
@@ -83,9 +79,8 @@ class LedgerWriter:
 class Unanswered:
     """Acknowledgements that wait for their answer, by record.
 
-    A record may come again to the same member, and be acknowledged again, before the answer to its
-    former acknowledgement is there: answers tell offsets alone, and come in the order of what was
-    said.
+    A record may come again to the same member, and be acknowledged again, before the former
+    acknowledgement is answered: answers tell offsets alone, in the order of the acknowledgements.
     """
 
     def __init__(self) -> None:
@@ -96,14 +91,9 @@ class Unanswered:
         self._said[offset].append((count, outcome))
 
     def answered(self, offset: int) -> tuple[int, Outcome]:
-        """The one that an answer is about; 0 and NONE when there is none."""
-        waiting = self._said.get(offset)
-        if not waiting:
-            return 0, Outcome.NONE
-        oldest = waiting.popleft()
-        if not waiting:
-            del self._said[offset]
-        return oldest
+        """Count and outcome that an answer is about; 0 and NONE when there are none."""
+        waiting = self._said[offset]
+        return waiting.popleft() if waiting else (0, Outcome.NONE)
 
 
 class LedgerReader:
@@ -127,15 +117,15 @@ class LedgerReader:
 
 
 class Tally:
-    """What the ledgers say together, kept up to date for the scenes and the screen."""
+    """Sums of all ledgers, kept up to date for the scenes and the screen."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.joined: set[str] = set()
         self.handled: Counter[str] = Counter()
         self.accepted: set[int] = set()
-        # Per worker: offsets that it has received and not finished, with their delivery counts.
         self.in_hand: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        """By worker, offsets that it has received and not finished, with delivery counts."""
         self.highest_count: dict[int, int] = {}
 
     def add(self, entries: list[Entry]) -> None:

@@ -1,4 +1,4 @@
-"""What the demo does: how many records of which kind, and how long things take."""
+"""Amounts and times of the demo: how many records of which kind, and how long things take."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 from sharecoord.errors import InvalidConfigError
 
 RECORDS_MAX: Final = 3_000
-"""What the mock cluster surely keeps, and what is worked off in half a minute."""
+"""The mock cluster surely keeps so many, and they are worked off in half a minute."""
 
 RECORDS_MIN: Final = 100
 WORKERS_MAX: Final = 100
 WORKERS_MIN: Final = 2
 RECORDS_PER_WORKER_MIN: Final = 40
-"""So that every worker holds some when one of them, or the coordinator, is killed."""
+"""With fewer, some workers would hold nothing when one of them, or the coordinator, is killed."""
 
 RECORDS_DEFAULT: Final = 3_000
 WORKERS_DEFAULT: Final = 20
@@ -46,13 +46,7 @@ class Kind(StrEnum):
 
 
 class Order(NamedTuple):
-    """The content of a record.
-
-    Attributes:
-        number: Its place in the demo, from 0.
-        kind: How it behaves.
-        failures: FLAKY only: at how many deliveries it fails.
-    """
+    """The content of a record; a FLAKY one fails at its first `failures` deliveries."""
 
     number: int
     kind: Kind
@@ -60,7 +54,7 @@ class Order(NamedTuple):
 
     @property
     def work_ms(self) -> int:
-        """How long a worker is busy with it."""
+        """Time that a worker takes for the record."""
         return WORK_MS_MIN + self.number * 7919 % (WORK_MS_MAX - WORK_MS_MIN + 1)
 
     def encode(self) -> bytes:
@@ -76,12 +70,9 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked choice.
+    """Checked options: numbers of records and of workers (the last one is killed), and the seed.
 
-    Attributes:
-        records: How many are produced.
-        workers: How many members, each a process; the last one is killed.
-        seed: Decides which record behaves how.
+    The seed decides which record behaves how.
     """
 
     records: int
@@ -89,11 +80,7 @@ class Plan:
     seed: int
 
     def __post_init__(self) -> None:
-        """Checks.
-
-        Raises:
-            InvalidConfigError: Out of bounds; names the option and the bounds.
-        """
+        """InvalidConfigError when a value is out of bounds; names the option and the bounds."""
         _check("--records", self.records, RECORDS_MIN, RECORDS_MAX)
         _check("--workers", self.workers, WORKERS_MIN, WORKERS_MAX)
         if self.records < RECORDS_PER_WORKER_MIN * self.workers:
@@ -115,7 +102,7 @@ class Plan:
 
     @property
     def orders_per_s(self) -> float:
-        """What all workers together work off."""
+        """Speed of all workers together."""
         return self.workers * 2000 / (WORK_MS_MIN + WORK_MS_MAX)
 
     def orders(self) -> list[Order]:

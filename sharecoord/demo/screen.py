@@ -26,7 +26,7 @@ WORKER_WIDTH: Final = BAR_WIDTH + 14
 OTHER_LINES: Final = 15
 """Lines of the picture that are neither a worker's nor an event's."""
 
-# A cell of the strip stands for several records and shows the first of these that is among them.
+# A cell of the strip stands for several records and shows the least of these numbers among them.
 ACQUIRED, DUE, DELAYED, ARCHIVED, NEW, ACCEPTED, EMPTY = range(7)
 STYLES: Final = {
     ACQUIRED: ("█", "yellow", "with a worker (locked)"),
@@ -52,7 +52,7 @@ def _kind(each: WindowRange) -> int:
 
 
 def states(window: WindowState, archived: dict[int, str], log_end: int, records: int) -> list[int]:
-    """What each record of the log is, by offset; a number of `STYLES`."""
+    """The kind of each record of the log, by offset; a number of `STYLES`."""
     cells = [ACCEPTED] * min(window.end_offset, records)
     cells += [NEW] * (min(log_end, records) - len(cells))
     cells += [EMPTY] * (records - len(cells))
@@ -66,7 +66,7 @@ def states(window: WindowState, archived: dict[int, str], log_end: int, records:
 
 
 def squeeze(cells: list[int], width: int) -> list[int]:
-    """At most `width` cells; each shows the most notable one of those it stands for."""
+    """Brings cells down to `width` at most; each shows the most notable of those it stands for."""
     step = max(1, -(-len(cells) // max(width, 1)))
     return [min(cells[at : at + step]) for at in range(0, len(cells), step)]
 
@@ -85,7 +85,7 @@ class RichScreen:
         self._events.append(f"{elapsed_s:5.1f} s  {text}")
 
     def show(self, scene: Scene) -> None:
-        """Draws it."""
+        """Draws the picture."""
         columns = max(1, (self._console.width - 4) // (WORKER_WIDTH + 2))
         rows = -(-len(scene.tally.joined) // columns)
         # What does not fit is cut off at the bottom, where the last event is.
@@ -151,14 +151,14 @@ def _worker(scene: Scene, name: str, most: int) -> Text:
 
 
 class PlainScreen:
-    """One line per event, and one per second about the progress."""
+    """A view in lines: one for each event, and one each second about the progress."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next_s = 0.0
 
     def event(self, text: str, elapsed_s: float) -> None:
-        """Prints it."""
+        """Prints the line of an event."""
         self._print(elapsed_s, text)
 
     def show(self, scene: Scene) -> None:

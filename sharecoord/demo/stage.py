@@ -1,4 +1,4 @@
-"""The processes of the demo: a Kafka, the coordinator, the workers. All of them end with us."""
+"""Processes of the demo: a Kafka, the coordinator, the workers. All of them end with us."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -22,18 +21,15 @@ from sharecoord.demo.plan import (
 )
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess
-from sharecoord.devenv.errors import DevenvError
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.devenv.processes import GuardedProcess
 from sharecoord.devenv.topics import Record, Topics
 from sharecoord.errors import SharecoordError
 
-START_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 10.0
-"""How long a cluster that should be there may take for its first answer."""
+"""Longest time until the first answer of a cluster that should be there."""
 
 STOP_GRACE_S: Final = 10.0
-POLL_S: Final = 0.02
 GROUP: Final = "demo"
 COORDINATOR_SETTINGS: Final = {
     "management.enable": False,
@@ -44,27 +40,21 @@ COORDINATOR_SETTINGS: Final = {
 """`sharecoord serve` with short times, so that the demo is short too."""
 
 CHUNKS_PER_S: Final = 10
-"""How often the producer sends a little."""
+"""Number of times per second that the producer sends a little."""
 
 
 class Stage:
     """Starts, kills and ends the processes; a `with` block ends all of them in every case.
 
-    Attributes:
-        topic: Name of the demo's topic; of its own, so a cluster of yours is left as it was.
-        kafka: `host:port` once it is there.
-        directory: Store, ledgers and logs.
-        events: Folder of the coordinator's events, if it writes them.
+    The topic has a name of its own, so a cluster of yours is left as it was. `directory` has the
+    store, ledgers, logs and, if they are wanted, `events`. `coordinator` is there after
+    `start_coordinator`.
     """
 
-    def __init__(self, *, kafka: str | None, real: bool, with_events: bool = False) -> None:
-        """Nothing is started yet.
+    coordinator: CoordinatorProcess
 
-        Args:
-            kafka: A cluster that is there, as `host:port[,...]`; None starts one.
-            real: Start a real broker (Java, Maven) instead of the mock cluster.
-            with_events: Whether the coordinator writes what happens to `events`.
-        """
+    def __init__(self, *, kafka: str | None, real: bool, with_events: bool = False) -> None:
+        """Nothing is started yet; without an address in `kafka` it will be real or a mock."""
         self.topic = f"sharecoord-demo-{uuid.uuid4().hex[:8]}"
         self.kafka = kafka or ""
         self.directory = Path(tempfile.mkdtemp(prefix="sharecoord-demo-"))
@@ -75,7 +65,6 @@ class Stage:
         self._real = real
         self._ends = ExitStack()
         self._ends.callback(self._delete_files)
-        self._coordinator: CoordinatorProcess | None = None
         self._workers: dict[str, GuardedProcess] = {}
 
     @property
@@ -85,7 +74,7 @@ class Stage:
 
     @property
     def kafka_kind(self) -> str:
-        """What the cluster is, in words."""
+        """The kind of the cluster, in words."""
         if self._mock:
             return "librdkafka's mock cluster, in a process of its own"
         if self._real:
@@ -99,17 +88,13 @@ class Stage:
         self._ends.close()
 
     def ledger(self, member: str) -> Path:
-        """Where a worker writes what it does."""
+        """The file in which a worker writes what it does."""
         return self.directory / f"{member}.ledger"
 
     # -- Kafka ----------------------------------------------------------------------------------
 
     def start_kafka(self) -> None:
-        """Brings up the cluster and the topic.
-
-        Raises:
-            SharecoordError: It can not be started, or does not answer.
-        """
+        """Brings up the cluster and the topic; SharecoordError when it does not answer."""
         if self._mock:
             cluster = self._ends.enter_context(MockCluster(topics=[self.topic]))
             self.kafka = cluster.bootstrap_servers
@@ -132,49 +117,13 @@ class Stage:
     # -- the coordinator ------------------------------------------------------------------------
 
     def start_coordinator(self) -> None:
-        """Starts the coordinator and returns at once; see `coordinator_ready`."""
-        if self._coordinator is None:
-            sink = {"events.sink": f"parquet:{self.events}"} if self._with_events else {}
-            self._coordinator = CoordinatorProcess(
-                self.kafka, self.directory, settings={**COORDINATOR_SETTINGS, **sink}
-            )
-            self._ends.callback(self._coordinator.kill)
-        self._coordinator.launch()
-
-    @property
-    def coordinator(self) -> CoordinatorProcess:
-        """The coordinator, once it was started."""
-        assert self._coordinator is not None, "started"
-        return self._coordinator
-
-    def coordinator_ready(self) -> bool:
-        """Whether it serves.
-
-        Raises:
-            DevenvError: It has ended; with the end of its log.
-        """
-        return self.coordinator.ready
-
-    def wait_for_coordinator(self) -> None:
-        """Waits until it serves.
-
-        Raises:
-            DevenvError: It ended, or was not ready in time; with the end of its log.
-        """
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not self.coordinator_ready():
-            if time.monotonic() > deadline_s:
-                tail = self.coordinator.log_tail()
-                raise DevenvError(f"the coordinator was not ready in time; its log:\n{tail}")
-            time.sleep(POLL_S)
-
-    def kill_coordinator(self) -> None:
-        """Kill -9."""
-        self.coordinator.kill()
-
-    def stop_coordinator(self) -> None:
-        """SIGTERM; then its events are in files."""
-        self.coordinator.stop()
+        """Starts the coordinator and returns at once; see `CoordinatorProcess.wait_ready`."""
+        sink = {"events.sink": f"parquet:{self.events}"} if self._with_events else {}
+        self.coordinator = CoordinatorProcess(
+            self.kafka, self.directory, settings={**COORDINATOR_SETTINGS, **sink}
+        )
+        self._ends.callback(self.coordinator.kill)
+        self.coordinator.launch()
 
     # -- the workers ----------------------------------------------------------------------------
 
@@ -185,26 +134,24 @@ class Stage:
             argv = [sys.executable, "-m", "sharecoord.demo.worker", "--group", GROUP]
             argv += ["--coordinator", self.coordinator.address, "--topic", self.topic]
             argv += ["--member", member, "--ledger", str(self.ledger(member))]
-            self._workers[member] = self._process(member, argv)
-            self._workers[member].start()
-
-    def worker_pid(self, member: str) -> int:
-        """Process id of a worker."""
-        return self._workers[member].pid
+            log_path = self.directory / f"{member}.log"
+            process = GuardedProcess(member, argv, log_path=log_path, scratch=self.directory)
+            self._ends.callback(process.kill)
+            self._workers[member] = process
+            process.start()
 
     def check_workers(self) -> None:
-        """Looks whether a worker has ended by itself.
-
-        Raises:
-            DevenvError: One has; with the end of its log.
-        """
+        """DevenvError, with the end of its log, when a worker has ended by itself."""
         for process in self._workers.values():
             if process.exit_code is not None:
-                raise _ended(process)
+                raise process.failed(f"ended with exit code {process.exit_code}")
 
-    def kill_worker(self, member: str) -> None:
-        """Kill -9."""
-        self._workers.pop(member).kill()
+    def kill_worker(self, member: str) -> int:
+        """Ends a worker with kill -9; returns the process id that it had."""
+        process = self._workers.pop(member)
+        pid = process.pid
+        process.kill()
+        return pid
 
     def stop_workers(self) -> None:
         """Asks all workers to finish what they hold, and waits."""
@@ -217,29 +164,15 @@ class Stage:
         for each in ending:
             each.join()
 
-    # -- inside ---------------------------------------------------------------------------------
-
-    def _process(self, name: str, argv: Sequence[str]) -> GuardedProcess:
-        log_path = self.directory / f"{name}.log"
-        process = GuardedProcess(name, argv, log_path=log_path, scratch=self.directory)
-        self._ends.callback(process.kill)
-        return process
-
     def _delete_files(self) -> None:
         if not self.keeps_files:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def _ended(process: GuardedProcess) -> DevenvError:
-    what = f"{process.name} ended with exit code {process.exit_code}"
-    return DevenvError(f"{what}; the end of its log:\n{process.log_tail()}")
-
-
 class PacedProducer:
     """Produces in the background, little by little, no further than it is allowed to.
 
-    Attributes:
-        produced: The offset of each record that Kafka has confirmed, with the record.
+    `produced` has the offset of each record that Kafka has confirmed, with the record.
     """
 
     def __init__(self, kafka: str, topic: str, orders: Sequence[Order], per_s: float) -> None:
@@ -258,11 +191,7 @@ class PacedProducer:
 
     @property
     def idle(self) -> bool:
-        """Whether everything that is allowed is in the log.
-
-        Raises:
-            BaseException: What kept the producer from going on.
-        """
+        """Whether everything that is allowed is in the log; raises what stopped the producer."""
         if self._error is not None:
             raise self._error
         return len(self.produced) >= self._allowed

@@ -27,7 +27,7 @@ _RANGES = (
 
 
 class WindowRange(NamedTuple):
-    """Records of equal state."""
+    """Records of equal state, from `first` to `last`."""
 
     first: int
     last: int
@@ -39,7 +39,7 @@ class WindowRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WindowState:
-    """The window: `start_offset` up to before `end_offset`; what no range covers is accepted."""
+    """The window, from `start_offset` to before `end_offset`; what no range covers is accepted."""
 
     start_offset: int = 0
     end_offset: int = 0
@@ -47,12 +47,12 @@ class WindowState:
     ranges: tuple[WindowRange, ...] = field(default=())
 
     def lag(self, log_end_offset: int) -> int:
-        """Records that are not finished."""
+        """Number of records that are not finished."""
         return max(log_end_offset - self.start_offset - self.finished_count, 0)
 
 
 def read_window(store: Path, topic: str) -> WindowState | None:
-    """Partition 0 of a topic; None when there is nothing yet, or the file is busy."""
+    """The window of partition 0; None when there is nothing yet, or the file is busy."""
     try:
         connection = sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True, timeout=READ_TIMEOUT_S)
         with closing(connection), connection:

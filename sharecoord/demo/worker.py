@@ -1,4 +1,4 @@
-"""One worker of the demo: a process of its own that knows nothing but the SDK.
+"""A worker of the demo: a process of its own that knows nothing but the SDK.
 
 `python -m sharecoord.demo.worker` runs until SIGTERM. Everything it does goes into its ledger
 first, so that the demo can tell afterwards what happened, whoever was killed.
@@ -21,7 +21,7 @@ POLL_S = 0.2
 
 
 class Worker:
-    """Takes records, works on them, and says what became of them."""
+    """Takes records, works on them, and acknowledges them."""
 
     def __init__(self, consumer: ShareConsumer, ledger: LedgerWriter) -> None:
         self._consumer = consumer
@@ -76,7 +76,7 @@ class Worker:
 
 
 def verdict_on(order: Order, count: int) -> tuple[Outcome, int]:
-    """What a worker says of a record at its `count`-th delivery, and the wait in milliseconds."""
+    """The acknowledgement of a record at its `count`-th delivery, and the delay in milliseconds."""
     if order.kind is Kind.BROKEN:
         return Outcome.REJECT, 0
     if order.kind is Kind.POSTPONED and count == 1:

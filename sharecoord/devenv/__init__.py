@@ -1,1 +1,1 @@
-"""See docs/architecture.md for what lives in `devenv`."""
+"""Brokers, databases and coordinators as child processes, for tests, benchmarks and the demo."""

@@ -51,23 +51,6 @@ FAST_SHARE_GROUPS: Mapping[str, str] = {
 5 s, so the first record of the first share group comes after 3.7 s instead of 6.2 s; and locks may
 be as short as 1 s instead of 15 s."""
 
-RESERVED = frozenset(
-    {
-        "advertised.listeners",
-        "broker.id",
-        "controller.listener.names",
-        "controller.quorum.voters",
-        "listener.security.protocol.map",
-        "listeners",
-        "log.dir",
-        "log.dirs",
-        "node.id",
-        "process.roles",
-        "zookeeper.connect",
-    }
-)
-"""Settings that follow from the broker's ports and directory."""
-
 _LOG4J_1 = """\
 log4j.rootLogger=WARN, stdout
 log4j.appender.stdout=org.apache.log4j.ConsoleAppender
@@ -90,11 +73,7 @@ LOGGING = (
 
 
 def checked_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """The caller's settings over the defaults of this package.
-
-    Raises:
-        DevenvError: A setting is reserved, is not a string, or has a line break in it.
-    """
+    """The caller's settings over `TEST_SETTINGS`; DevenvError for one that can not be set."""
     for name, value in settings.items():
         if name in RESERVED:
             raise DevenvError(
@@ -131,6 +110,16 @@ def zookeeper_broker_settings(port: int, zookeeper_port: int, log_dir: Path) -> 
         "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
         "log.dirs": str(log_dir),
     }
+
+
+RESERVED = frozenset(
+    {
+        "log.dir",
+        *kraft_settings(0, 0, Path()),
+        *zookeeper_broker_settings(0, 0, Path()),
+    }
+)
+"""Settings that follow from the broker's ports and directory."""
 
 
 def zookeeper_settings(port: int, data_dir: Path) -> dict[str, str]:

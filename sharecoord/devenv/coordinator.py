@@ -89,11 +89,7 @@ class CoordinatorProcess(Server):
         self._process.wait_until(self._ready_file.is_file, deadline_s)
 
     def start(self) -> None:
-        """Starts it, also after `kill` or `stop`, and waits until it serves.
-
-        Raises:
-            DevenvError: It ended or did not serve in time; the message ends with its log.
-        """
+        """Starts it, also after `kill` or `stop`; returns, or raises, as `wait_ready` does."""
         self.launch()
         try:
             self.wait_ready()
@@ -114,7 +110,7 @@ class CoordinatorProcess(Server):
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without settings of a coordinator: the file alone says what is run."""
+    """The environment of this process without settings of a coordinator."""
     return {
         name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)
     }

@@ -50,8 +50,7 @@ class DatabaseServer(Server):
         """Nothing is started or written yet.
 
         Args:
-            data_dir: Where to keep the data, for example on a small file system; None makes a
-                temporary directory. It is deleted by `close` as well.
+            data_dir: Directory of the data, deleted by `close`; None makes a temporary one.
             start_timeout_s: How long `start` waits for the server.
         """
         self._data_dir = data_dir
@@ -308,11 +307,7 @@ class MariaDbServer(DatabaseServer):
 
 
 def connect(url: str) -> Any:
-    """A connection of the server's driver that commits each statement.
-
-    Args:
-        url: `postgresql://…` or `mysql://…`, as for the store.
-    """
+    """A connection of the server's driver that commits each statement; for a URL of a store."""
     parts = urlsplit(url)
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     database = parts.path.removeprefix("/")
@@ -399,11 +394,7 @@ def mariadb_program(name: str) -> str:
 
 
 def program(name: str, places: Sequence[Path], package: str) -> str:
-    """The path of a program.
-
-    Raises:
-        DevenvError: It is missing; the message has the line that installs it.
-    """
+    """The path of a program; DevenvError, with the line that installs it, when it is missing."""
     found = shutil.which(name) or next(
         (str(place / name) for place in places if (place / name).is_file()), None
     )

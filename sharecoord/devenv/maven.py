@@ -46,10 +46,8 @@ _LOG4J2 = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.2"
 class KafkaRelease:
     """A release of Kafka that can be started here.
 
-    Attributes:
-        version: Kafka's version.
-        coordinates: `group:artifact:version` of what Maven resolves.
-        zookeeper: Whether the broker needs ZooKeeper (no KRaft).
+    `coordinates` are `group:artifact:version` of what Maven resolves; `zookeeper` tells a release
+    whose broker needs ZooKeeper.
     """
 
     version: str
@@ -84,11 +82,7 @@ def kafka_release(version: str) -> KafkaRelease:
 
 
 def cache_root() -> Path:
-    """Where resolved jars are kept: `$SHARECOORD_CACHE`, else `~/.cache/sharecoord`.
-
-    Raises:
-        DevenvError: There is no home directory.
-    """
+    """The cache of jars: `$SHARECOORD_CACHE`, else `~/.cache/sharecoord` (DevenvError: no home)."""
     try:
         return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/sharecoord").expanduser()
     except RuntimeError as error:
@@ -98,11 +92,7 @@ def cache_root() -> Path:
 
 
 def find_java() -> Path:
-    """The Java program: `$JAVA_HOME/bin/java`, else the one on PATH.
-
-    Raises:
-        DevenvError: There is none, or it is older than Java 17.
-    """
+    """The Java program, of `$JAVA_HOME` or on PATH; DevenvError: none, or older than 17."""
     home = os.environ.get("JAVA_HOME")
     at_home = Path(home) / "bin" / "java" if home else None
     found_java = at_home if at_home and at_home.is_file() else shutil.which("java")
@@ -126,13 +116,9 @@ def find_maven() -> Path:
 
 
 def kafka_libs(version: str = DEFAULT_VERSION) -> Path:
-    """The directory with the jars of a Kafka release; downloads them at the first call.
+    """The directory with the jars of a Kafka release of `RELEASES`, downloaded at the first call.
 
-    Args:
-        version: A key of `RELEASES`.
-
-    Raises:
-        DevenvError: The version is not known, Java or Maven is missing, or the download failed.
+    DevenvError: the version is not known, Java or Maven is missing, or the download failed.
     """
     pom = _pom(kafka_release(version))
     return resolved_jars(cache_root() / "kafka" / version, pom, main_jar="kafka_*.jar")

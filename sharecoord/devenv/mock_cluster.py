@@ -65,11 +65,7 @@ class MockCluster(Server):
     name = "the mock cluster"
 
     def __init__(self, *, topics: Sequence[str] = ()) -> None:
-        """Nothing is started yet.
-
-        Args:
-            topics: Topics that are there from the start, with four partitions each.
-        """
+        """Nothing is started yet; `topics` are there from the start, with four partitions each."""
         self._topics = tuple(topics)
         self._directory: Path | None = None
         self._address = ""
@@ -113,12 +109,8 @@ class MockCluster(Server):
 def serve(ready_file: Path, topics: Sequence[str]) -> None:
     """Runs the mock cluster in this process until SIGTERM or SIGINT.
 
-    Args:
-        ready_file: Where the address is written; appears when everything is ready.
-        topics: Topics that are there from the start.
-
-    Raises:
-        DevenvError: The mock cluster does not answer, or the file can not be written.
+    The ready file gets the address when everything is ready. DevenvError: the mock cluster does not
+    answer, or the file can not be written.
     """
     signals = {signal.SIGTERM, signal.SIGINT}
     # Before librdkafka starts its threads, which inherit the mask: so the signal waits for us.

@@ -151,14 +151,9 @@ class GuardedProcess:
         return "\n".join(text.splitlines()[-lines:]) or "(the log is empty)"
 
     def wait_until(self, ready: Callable[[], bool], deadline_s: float) -> None:
-        """Waits until the program is ready.
+        """Waits until the program is ready, up to `deadline_s` on the monotonic clock.
 
-        Args:
-            ready: Asked again and again.
-            deadline_s: When to give up, on the monotonic clock.
-
-        Raises:
-            DevenvError: The program ended, or it is too late; quotes the end of the log.
+        DevenvError, with the end of the log, when the program ended or it is too late.
         """
         while not ready():
             if self.exit_code is not None:

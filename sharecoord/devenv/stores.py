@@ -65,11 +65,7 @@ class Stores:
         self._servers: dict[StoreKind, DatabaseServer] = {}
 
     def server(self, kind: StoreKind) -> DatabaseServer | None:
-        """The running server of a kind; None for SQLite.
-
-        Raises:
-            DevenvError: Its programs are missing, or it does not start.
-        """
+        """The running server of a kind, None for SQLite; DevenvError when it can not be started."""
         if kind is StoreKind.SQLITE:
             return None
         if kind not in self._servers:
@@ -122,12 +118,7 @@ def owned_partitions(
 ) -> list[PartitionRow]:
     """Makes a group and share-partitions that start at offset 0 and that the store's opener owns.
 
-    Args:
-        store: An open store.
-        group: Name of the group.
-        topic: Name of the topic.
-        topic_id: Its id as 32 hex digits.
-        partitions: How many share-partitions, from partition 0 on.
+    There is one for each partition from 0 on; `topic_id` has 32 hex digits.
     """
     store.ensure_group(group)
     keys = [PartitionKey(group, topic, topic_id, number) for number in range(partitions)]
@@ -169,13 +160,7 @@ def fill_in_flight(
 ) -> None:
     """Fills an empty store as a killed coordinator leaves it: `alternating_ranges` everywhere.
 
-    Args:
-        url: URL of the store.
-        group: As of `owned_partitions`, and so are the next three.
-        topic: See there.
-        topic_id: See there.
-        partitions: See there.
-        ranges: How many ranges in flight each share-partition has.
+    `ranges` is the number for each share-partition; the others are as of `owned_partitions`.
     """
     with opened(url) as store:
         rows = owned_partitions(store, group, topic, topic_id, partitions)

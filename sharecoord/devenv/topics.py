@@ -62,11 +62,7 @@ _UNKNOWN = frozenset(
 class Record(NamedTuple):
     """A record to produce; a plain `(key, value, headers)` does as well.
 
-    Attributes:
-        key: The key, or None.
-        value: The value, or None (a tombstone).
-        headers: Pairs of name and value.
-        timestamp_ms: Milliseconds since the epoch; 0 lets the client take the present.
+    A value of None is a tombstone; with a timestamp of 0 the client takes the present.
     """
 
     key: bytes | None
@@ -80,12 +76,7 @@ RecordLike = Record | tuple[bytes | None, bytes | None, Sequence[tuple[str, byte
 
 @dataclass(slots=True)
 class Produced:
-    """Records that Kafka confirmed.
-
-    Attributes:
-        count: How many.
-        offsets: First and last offset by partition.
-    """
+    """Number of records that Kafka confirmed, with first and last offset by partition."""
 
     count: int = 0
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -94,9 +85,7 @@ class Produced:
 def numbered_records(count: int, value_bytes: int = 100) -> Iterator[Record]:
     """Records without keys whose values begin with their number: `0000000007....`.
 
-    Args:
-        count: How many.
-        value_bytes: Length of each value, at least the ten digits of the number.
+    A value has `value_bytes` bytes, at least ten for the digits.
     """
     if value_bytes < 10:
         raise DevenvError(f"value_bytes: {value_bytes} has no room for the number, use 10 or more")
@@ -116,12 +105,7 @@ class Topics:
     """
 
     def __init__(self, bootstrap_servers: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Makes a client; nothing is sent yet.
-
-        Args:
-            bootstrap_servers: `host:port[,host:port...]`.
-            timeout_s: Bound of each method.
-        """
+        """Makes a client; nothing is sent yet. `timeout_s` bounds each method."""
         self.bootstrap_servers = bootstrap_servers
         self._timeout_s = timeout_s
         self._producers: dict[tuple[str, bool], Producer] = {}
@@ -141,7 +125,9 @@ class Topics:
         for name, future in futures.items():
             self._result(f"create topic {name}", future)
         total = partitions * len(names)
-        self._wait(f"topics {names} have no leaders", lambda: self._leaders(names) == total)
+        self._wait(
+            f"topics without leaders: {', '.join(names)}", lambda: self._leaders(names) == total
+        )
 
     def delete(self, *names: str) -> None:
         """Deletes topics and waits until no broker names them any more."""
@@ -165,14 +151,9 @@ class Topics:
         return topic_id_text(self._result(f"describe topic {name}", future).topic_id)
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
-        """Moves the log start by deleting records.
+        """Moves the log start by deleting records; returns the new log start by partition.
 
-        Args:
-            topic: The topic.
-            before: The first offset that stays, by partition; -1 means the end of the log.
-
-        Returns:
-            The new log start by partition.
+        `before` has the first offset that stays, by partition; -1 means the end of the log.
         """
         asked = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
         futures = self._admin.delete_records(asked, request_timeout=self._timeout_s)
@@ -182,12 +163,7 @@ class Topics:
         }
 
     def set_group_config(self, group: str, settings: Mapping[str, str]) -> None:
-        """Sets settings of one of Kafka's own share groups, which need not exist.
-
-        Args:
-            group: The group's name.
-            settings: Kafka's names (`share.*`) and values; other settings stay as they are.
-        """
+        """Sets settings (`share.*`) of one of Kafka's own share groups, which need not exist."""
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
             for name, value in settings.items()
@@ -213,7 +189,7 @@ class Topics:
             topic: An existing topic.
             records: How many `numbered_records`, or the records.
             value_bytes: Length of the values of numbered records.
-            partition: Where to; None lets the client choose by key.
+            partition: Destination; None lets the client choose by key.
             one_record_batches: Whether each record is a record batch of its own.
             compression: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
         """
@@ -243,14 +219,7 @@ class Topics:
         """Writes records in one transaction and commits or aborts it.
 
         Aborted records are in the log as well, as is the control record behind either end.
-
-        Args:
-            topic: An existing topic.
-            records: How many `numbered_records`, or the records.
-            commit: False aborts, after the records were written.
-            value_bytes: Length of the values of numbered records.
-            partition: Where to; None lets the client choose by key.
-            transactional_id: None makes a new one.
+        Arguments are as of `produce`; without a transactional id a new one is made.
         """
         identity = transactional_id or f"devenv-{uuid.uuid4()}"
         report = _Report(topic)

@@ -1,4 +1,4 @@
-"""Topics of dead letters in memory, with what stands in their way.
+"""Topics of dead letters in memory, with faults that a test can switch on.
 
 `FakeDeadLetters` is the cluster, and a sink that everybody may share; transactions belong to a
 `client()` of it each.
@@ -26,39 +26,38 @@ ROUND_TRIP_S = 0.002
 
 STEP_S = 1e-6
 
-
 STEPS = 3
-"""Of a transaction: begun, committed, told."""
+"""Steps of a transaction: begun, committed, told."""
 
 
 class FakeDeadLetters:
-    """Lives on when a coordinator dies, as Kafka does."""
+    """A cluster with dead-letter topics; it lives on when a coordinator dies, as Kafka does."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[OutgoingMessage]] = {}
-        """What arrived, in order; a topic that is not here does not exist."""
+        """Messages that arrived, in order; a topic that is not here does not exist."""
         self.down = False
-        """Nothing arrives."""
+        """While true, nothing arrives."""
         self.forgets = False
-        """Everything arrives, and nobody hears of it."""
+        """While true, everything arrives and no request is answered."""
         self.answers = asyncio.Event()
         """See `set_silent`."""
         self.answers.set()
         self._held: list[tuple[str, OutgoingMessage, Callable[[SharecoordError | None], None]]] = []
-        """What its clients try on with."""
+        """Messages that clients try to send again and again while the cluster is silent."""
         self.refusal: SharecoordError | None = None
-        """Nothing arrives, for this reason."""
+        """The reason for which nothing arrives; None: messages arrive."""
         self.most_bytes = 1 << 20
-        """Of one message: key and value."""
+        """Most bytes of key and value of one message."""
         self.made: list[str] = []
         self.on_arrival: Callable[[OutgoingMessage], None] = lambda _: None
         self._last_s = 0.0
         self.marks: dict[tuple[str, str], OutboxMark] = {}
-        """By outbox and topic: what its transactions have committed."""
+        """Mark that transactions have committed, by outbox and topic."""
         self.owners: dict[str, FakeLetterTransactions] = {}
-        """Who has opened an outbox last."""
+        """The transactions that opened an outbox last; others are fenced."""
         self.transactions: list[int] = []
-        """Sizes of those that went through."""
+        """Sizes of the transactions that were committed."""
         self.dies_at: int | None = None
         """After so many steps of transactions, each of `STEPS`, nothing answers any more."""
         self.dead = asyncio.Event()
@@ -78,7 +77,7 @@ class FakeDeadLetters:
             self.send(*each)
 
     async def step(self) -> None:
-        """Takes a while; the process may die in it."""
+        """A step of a transaction, in which the process may die."""
         await asyncio.sleep(ROUND_TRIP_S)
         if self.dies_at is not None:
             self.dies_at -= 1
@@ -94,7 +93,7 @@ class FakeDeadLetters:
         message: OutgoingMessage,
         done: Callable[[SharecoordError | None], None],
     ) -> None:
-        """Arrives after a while."""
+        """Sends a message, which arrives after a round trip."""
         loop = asyncio.get_running_loop()
         # One after the other: a loop does not keep the order of what falls due together.
         self._last_s = max(loop.time() + ROUND_TRIP_S, self._last_s + STEP_S)
@@ -125,7 +124,7 @@ class FakeDeadLetters:
         return len(message.key or b"") + len(message.value or b"") > self.most_bytes
 
     async def ensure(self, topic: str, *, create: bool) -> None:
-        """Makes a topic, or finds it."""
+        """Checks that a topic exists, or makes it."""
         await asyncio.sleep(ROUND_TRIP_S)
         if self.down:
             raise KafkaUnavailableError("the fake cluster is down")
@@ -148,7 +147,7 @@ class FakeDeadLetterClient:
         self.send, self.ensure, self.close = cluster.send, cluster.ensure, cluster.close
 
     async def open(self, outbox: str, topic: str) -> FakeLetterTransactions:
-        """Fences everybody else."""
+        """Opens an outbox, and fences everyone who opened it before."""
         await self._cluster.step()
         mark = self._cluster.marks.get((outbox, topic))
         found = FakeLetterTransactions(self._cluster, outbox, mark)
@@ -164,7 +163,7 @@ class FakeLetterTransactions:
         self.mark, self.is_open = mark, True
 
     async def send(self, topic: str, messages: Sequence[OutgoingMessage], mark: OutboxMark) -> None:
-        """All or nothing, unless the answer is lost."""
+        """Commits messages and mark together, or neither; the answer may be lost."""
         cluster, self.is_open = self._cluster, False
         await cluster.step()
         self._check_owner()

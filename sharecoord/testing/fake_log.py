@@ -32,17 +32,17 @@ __all__ = [
 ]
 
 EPOCH_MS = 1_700_000_000_000
-"""What clocks on the wall show when virtual time begins."""
+"""Time of wall clocks when virtual time begins."""
 
 CHUNK_RECORDS_MAX = 500
 
 SCAN_RECORDS_MAX = 20
-"""Of one chunk of a scan."""
+"""Most records of one chunk of a scan."""
 
 
 @dataclass(slots=True)
 class FakeRecord:
-    """One record of a fake log."""
+    """A record of a fake log."""
 
     offset: int
     key: bytes | None
@@ -61,12 +61,12 @@ class FakePartition:
     stable_end: int | None = None
     """Last stable offset while a transaction is open; None = log end."""
     shown_end: int | None = None
-    """What a new leader shows until its followers are there; None = log end."""
+    """End that a new leader shows until its followers are there; None = log end."""
     aborted: set[int] = field(default_factory=set)
     """Offsets that read_committed leaves out."""
 
     def end(self, *, committed: bool) -> int:
-        """Where a reader stops."""
+        """The offset at which a reader stops."""
         ends = (self.shown_end, self.stable_end if committed else None)
         return min((end for end in ends if end is not None), default=self.log_end)
 
@@ -103,17 +103,17 @@ class FakeReading:
 
     @property
     def drained_s(self) -> float:
-        """When all that there is had been read: just now, or as the log says."""
+        """Moment at which all records had been read: now, or as the log says."""
         now_s = asyncio.get_running_loop().time()
         return now_s if self._log.drained_s is None else self._log.drained_s
 
     def want_more(self, *, wanted: bool) -> None:
-        """Back-pressure."""
+        """Stops reading, or goes on."""
         self.wanted = wanted
         self.kick()
 
     def close(self) -> None:
-        """Stops."""
+        """Stops for good."""
         self.closed = True
         self._log.readings.pop(self, None)
 
@@ -181,11 +181,11 @@ class FakeLog:
         self.is_shared = False
         """Whether several coordinators read it: then one that goes ends nothing here."""
         self.describes: list[tuple[str, ...]] = []
-        """What was asked for, one entry a request."""
+        """Topics of each request for a description."""
         self.describe_s = 0.001
         """How long a description takes."""
         self.describe_failures = 0
-        """So many of the next descriptions fail."""
+        """Number of next descriptions that fail."""
         self.refusals: dict[str, UnauthorizedError] = {}
         """Topics that nobody may describe or read; see `refuse`."""
         self.leaderless: set[tuple[str, int]] = set()
@@ -195,7 +195,7 @@ class FakeLog:
         self._looks = SharedLooks(self.describe)
         self.readings: dict[FakeReading, None] = {}
         self.scans = 0
-        """How many run."""
+        """Number of scans that run."""
         self._ids = itertools.count(1)
         self._topics: dict[str, tuple[str, dict[int, FakePartition]]] = {}
 
@@ -252,7 +252,7 @@ class FakeLog:
         return first
 
     def skip(self, topic: str, count: int = 1, *, partition: int = 0) -> None:
-        """Offsets without records at the end: control records."""
+        """Adds offsets without records at the end, as control records do."""
         self.log(topic, partition).log_end += count
         self._changed()
 
@@ -270,7 +270,7 @@ class FakeLog:
         self._changed()
 
     def truncate(self, topic: str, offset: int, *, partition: int = 0) -> None:
-        """Loses records at the end."""
+        """Loses the records from an offset on."""
         log = self.log(topic, partition)
         log.log_end = offset
         log.records = [r for r in log.records if r.offset < offset]

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import itertools
 import math
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
@@ -20,9 +19,9 @@ from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.core.fleet.held_book import lock_book_of
 from sharecoord.core.fleet.peering import Relayed
 from sharecoord.core.partition.decisions import AcknowledgedRange, HeldRange, TakenBack
-from sharecoord.core.states import AcknowledgeType, AcquireMode, RecordState, TakenBackReason
+from sharecoord.core.states import AcknowledgeType, AcquireMode, TakenBackReason
 from sharecoord.errors import SharecoordError, StoreUnavailableError
-from sharecoord.ports import CommittedOffset
+from sharecoord.ports import CommittedOffset, EventSink, PeerNetwork
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet.fleet import Fleet
 from sharecoord.runtime.group.actor import GroupActor
@@ -33,24 +32,18 @@ from sharecoord.runtime.kernel.context import Context, Limits, ParkingLimits
 from sharecoord.runtime.kernel.lease import Lease
 from sharecoord.runtime.kernel.open_files import OpenFiles
 from sharecoord.runtime.member.session import JoinCommand, Session
-from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.collector import Collector
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.store.memory_store import MemoryStore
-from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.fake_log import EPOCH_MS, FakeLog
-from sharecoord.testing.invariants import check_partition
 from sharecoord.testing.ledger import BookEntry, Ledger
-from sharecoord.testing.peers import PeerHub
 
 __all__ = [
     "FakeMember",
     "StreamBrokenError",
     "VirtualStoreCaller",
     "World",
-    "actor_of",
-    "check_coordinator",
     "running",
 ]
 
@@ -61,7 +54,7 @@ COMMIT_S = 0.001
 """Virtual duration of a store call."""
 
 STORE_EPOCH_MS = EPOCH_MS
-"""What the store's clock shows at virtual time 0."""
+"""Time of the store's clock at virtual time 0."""
 
 Acknowledgements = list[tuple[str, str, int, list[AcknowledgedRange]]]
 """(topic, topic id, partition, ranges)"""
@@ -105,7 +98,7 @@ class VirtualStoreCaller:
 
 
 class _Stream:
-    """One stream of a member: what comes on it after the next one began never reaches it."""
+    """A stream of a member, which receives nothing once the member has its next stream."""
 
     def __init__(self, member: FakeMember, number: int) -> None:
         self._member = member
@@ -128,8 +121,8 @@ class _Stream:
             self._member.deliver(delivery, now_ms)
 
     def relay(self, item: Relayed) -> None:
-        """What another coordinator acquired comes as a delivery, in these tests."""
-        assert isinstance(item.frame, tuple), "made by a link of these tests"
+        """Deliveries of other coordinators come as they are, with the time at which they went."""
+        assert isinstance(item.frame, tuple), "made by links that do not encode"
         delivery, now_ms = item.frame
         self.deliver(delivery, now_ms)
 
@@ -159,7 +152,7 @@ class _Stream:
 
 
 class FakeMember:
-    """A member by hand, that keeps what it gets and reports to the ledger."""
+    """A member that a test moves; it keeps what it gets and reports to the ledger."""
 
     def __init__(self, member_id: str, ledger: Ledger | None = None) -> None:
         self.member_id = member_id
@@ -170,14 +163,14 @@ class FakeMember:
         self.results: dict[int, list[PartitionResult]] = {}
         self.assignments: list[Assignment] = []
         self.taken_back: list[TakenBack] = []
-        """What it was told of locks that ended without its word."""
+        """Locks that ended without its word, as it was told."""
         self.drained = False
         self.drained_to: list[str] = []
         self.ended: SharecoordError | bool = False
         self.group: GroupActor | None = None
         self.session: Session | None = None
         self.received = 0
-        """Records in all."""
+        """Number of records that it received."""
         self._ids = itertools.count(1)
         self._arrived = asyncio.Event()
         self.stream = 0
@@ -367,12 +360,12 @@ class FakeMember:
         self.joined_group.leave(self.joined_session)
 
     def disconnect(self) -> None:
-        """The stream breaks."""
+        """Breaks the stream."""
         self.joined_group.disconnected(self.joined_session)
         self.broken()
 
     def broken(self) -> None:
-        """Whoever waits for something on this stream waits in vain."""
+        """Ends the stream: who waits for something on it gets StreamBrokenError."""
         self.stream += 1
         self._connected = False
         self._arrived.set()
@@ -420,18 +413,17 @@ class World:
         self.ledger = Ledger(delivery_limit=limit)
         self.memory_bytes = memory_bytes
         self.parking = ParkingLimits()
-        """Of coordinators that are built from now on."""
+        """Limits of coordinators that are built from now on."""
         self.fatal: list[SharecoordError] = []
         self.store = MemoryStore(self.database, check_ranges=True)
         """Handle of the coordinator that was started last."""
         self.caller = VirtualStoreCaller()
         """The way of that coordinator to its store."""
         self.lease_caller: VirtualStoreCaller | None = None
-        """That of its renewals, when these do not wait behind commits."""
+        """The way of its renewals, when these do not wait behind commits."""
         self.members: dict[str, FakeMember] = {}
-        self.events = EventBook()
+        self.events: EventSink | None = None
         self.dead_letters = FakeDeadLetters()
-        self.peers = PeerHub()
         self._incarnations = itertools.count(1)
 
     def member(self, member_id: str) -> FakeMember:
@@ -451,7 +443,7 @@ class World:
         *,
         crash_at: int = 0,
         crash_after: bool = False,
-        fleet: bool = False,
+        network: PeerNetwork | None = None,
     ) -> Coordinator:
         """A coordinator that is not started yet.
 
@@ -460,8 +452,9 @@ class World:
             crash_at: Number of the store call that never returns (`caller.crashed` tells when);
                 0 = none.
             crash_after: Whether that call happens all the same.
-            fleet: Whether others run beside it; they reach each other by `World.peers`.
+            network: Its links to the others of its fleet; None: it is alone.
         """
+        fleet = network is not None
         clock = RuntimeClock(asyncio.get_running_loop())
         self.caller = caller = VirtualStoreCaller()
         caller.crash_at, caller.crash_after = crash_at, crash_after
@@ -493,17 +486,10 @@ class World:
             files=enough_files(),
             events=self.events,
         )
-        coordinator = Coordinator(
-            context,
-            Fleet(coordinator_id, clock) if fleet else None,
-            self.peers.network(coordinator_id) if fleet else None,
-        )
-        if fleet:
-            self.peers.coordinators[coordinator_id] = coordinator
-        return coordinator
+        return Coordinator(context, Fleet(coordinator_id, clock) if fleet else None, network)
 
     async def kill(self, coordinator: Coordinator) -> None:
-        """As kill -9: nothing is flushed, no goodbye; what the store has, it has."""
+        """Ends a coordinator as kill -9 does: nothing is flushed; what the store has, it has."""
         store = coordinator.context.store
         assert isinstance(store, MemoryStore), "started by this world"
         store.crash()
@@ -534,62 +520,12 @@ class World:
         return head.start_offset
 
 
-def actor_of(
-    coordinator: Coordinator, topic: str, partition: int = 0, group_id: str = "g"
-) -> PartitionActor:
-    """The actor of a share-partition."""
-    return coordinator.groups[group_id].partitions[topic, partition]
-
-
-def check_coordinator(coordinator: Coordinator) -> None:
-    """Checks every window, and that held records and credits fit together.
-
-    Raises:
-        InternalError: An invariant of a window does not hold.
-        AssertionError: The read-ahead of a partition, or what a member holds, was miscounted.
-    """
-    for group in coordinator.groups.values():
-        totals: Counter[str] = Counter()
-        for actor in group.partitions.values():
-            if actor.partition is not None:
-                totals.update(actor.partition.window.held)
-        assert group.totals == dict(totals), "what members hold everywhere"
-        topics = Counter(topic for session in group.sessions.values() for topic in session.topics)
-        assert group.dispatcher.topics == topics, "how many members want each topic"
-        for actor in group.partitions.values():
-            if actor.partition is None:
-                continue
-            check_partition(actor.partition)
-            check_kept(actor)
-            end = actor.partition.window.end_offset
-            ahead = sum(
-                last - first + 1
-                for chunk in actor.cache.after(end)
-                for first, last in chunk.runs(end)
-            )
-            counted = actor.log.fresh.records
-            assert counted == ahead, f"{counted} fresh, found {ahead}"
-
-
-def check_kept(actor: PartitionActor) -> None:
-    """Checks that payloads are kept of unfinished records alone."""
-    assert actor.partition is not None, "active"
-    window, kept = actor.partition.window, actor.books.kept.offsets
-    for first, last in kept.spans(0, 2**63 - 1):
-        for offset in range(first, last + 1):
-            found = window.ranges.get(offset)
-            unfinished = found is not None and found[2].state is not RecordState.ARCHIVED
-            assert unfinished or window.parked.covers(offset, offset), f"{offset} is kept"
-
-
 @asynccontextmanager
 async def running(world: World) -> AsyncIterator[Coordinator]:
-    """A coordinator for the length of a block, closed in good order; then the ledger is checked."""
+    """A coordinator until the block ends, closed in good order; then the ledger is checked."""
     coordinator = await world.start()
     yield coordinator
-    check_coordinator(coordinator)
     await coordinator.drain()
     await coordinator.close()
     world.ledger.check()
-    world.events.check(world.database)
     assert not world.fatal, world.fatal

@@ -1,4 +1,4 @@
-"""What members saw, kept record by record, and checked against the promises of the coordinator.
+"""A ledger of what members saw, record by record, checked against the coordinator's promises.
 
 The ledger knows only what left the coordinator: deliveries and answers. From that it checks that a
 record has one valid lock at a time, that a confirmed acknowledgement is never undone, that delivery
@@ -33,31 +33,31 @@ BookEntry = tuple[LogId, HeldRange]
 
 @dataclass(slots=True)
 class Life:
-    """One record of one group, as its members saw it."""
+    """A record of a group, as its members saw it."""
 
     count: int = 0
     """Delivery count of the last delivery that arrived; 0 = none."""
     arrivals: int = 0
     holder: str | None = None
-    """Who may believe in a lock, until `deadline_ms`."""
+    """Member that may believe in a lock, until `deadline_ms`."""
     token: int = 0
     deadline_ms: int = 0
     unseen: bool = False
     """The last delivery was (perhaps) taken back, so the next may have the same count."""
     final: AcknowledgeType | None = None
-    """Confirmed."""
+    """The confirmed acknowledgement that ended the record; None: it has not ended."""
     said: set[AcknowledgeType] = field(default_factory=set)
-    """All that members said while they held it, confirmed or not."""
+    """Acknowledgements that members sent while they held it, confirmed or not."""
 
 
 class Ledger:
-    """See the module. Times are milliseconds of the loop's clock."""
+    """Keeps deliveries and answers; times are milliseconds of the loop's clock."""
 
     def __init__(self, *, delivery_limit: int = 5, values_are_offsets: bool = True) -> None:
         self.delivery_limit = delivery_limit
         self.violations: list[str] = []
         self.arrived: dict[str, int] = {}
-        """Records by member."""
+        """Number of records by member."""
         self._values_are_offsets = values_are_offsets
         self._lives: dict[PartitionKey, dict[int, Life]] = {}
         self._books: dict[str, dict[PartitionKey, dict[int, int]]] = {}
@@ -65,7 +65,7 @@ class Ledger:
     # -- reading --------------------------------------------------------------------------------
 
     def life(self, key: PartitionKey, offset: int) -> Life:
-        """What is known of a record."""
+        """The life of a record; a new one when nothing is known of it."""
         return self._lives.setdefault(key, {}).setdefault(offset, Life())
 
     def confirmed(self, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> int:
@@ -74,7 +74,7 @@ class Ledger:
         return sum(life.final is kind for life in lives)
 
     def book(self, member_id: str) -> list[BookEntry]:
-        """What a member believes to hold, as the lock book of a join."""
+        """The lock book of a join: all that a member believes to hold."""
         entries: list[BookEntry] = []
         for key, held in self._books.get(member_id, {}).items():
             for first, last, token in _runs(held):
@@ -82,18 +82,14 @@ class Ledger:
         return entries
 
     def check(self) -> None:
-        """Fails with the first violations that were found.
-
-        Raises:
-            AssertionError: A promise was broken.
-        """
+        """AssertionError with the first promises that were broken."""
         shown = "\n".join(self.violations[:10])
         assert not self.violations, f"{len(self.violations)} promises broken:\n{shown}"
 
     # -- what members live through --------------------------------------------------------------
 
     def delivered(self, member_id: str, delivery: Delivery, now_ms: int) -> None:
-        """Records arrived."""
+        """Notes that records arrived."""
         book = self._books.setdefault(member_id, {}).setdefault(delivery.key, {})
         self._check_payload(delivery)
         for acquired in delivery.ranges:
@@ -134,7 +130,7 @@ class Ledger:
             self._broken(f"{delivery.key}: {offsets} do not fill {delivery.ranges}")
 
     def sent(self, member_id: str, key: PartitionKey, ranges: Sequence[AcknowledgedRange]) -> None:
-        """A member is about to say something of what it holds."""
+        """Notes that a member is about to send an acknowledgement."""
         for item in ranges:
             for offset in range(item.first, item.last + 1):
                 life = self.life(key, offset)
@@ -152,7 +148,7 @@ class Ledger:
         result: PartitionResult,
         sent_at_ms: int,
     ) -> None:
-        """A member got its answer."""
+        """Notes the answer to an acknowledgement."""
         if result.error is not None:
             return
         book = self._books.setdefault(member_id, {}).setdefault(result.key, {})
@@ -195,7 +191,7 @@ class Ledger:
             life.final = AcknowledgeType.ACCEPT
 
     def joined(self, member_id: str, book: Iterable[BookEntry]) -> None:
-        """A member is about to join: what is not in its book goes back unseen."""
+        """Notes that a member is about to join: locks that are not in its book go back unseen."""
         shown = {
             (log_id, offset, held.lock_token)
             for log_id, held in book
@@ -216,7 +212,7 @@ class Ledger:
     def lost(
         self, member_id: str, key: PartitionKey, held: HeldRange, *, uncounted: bool = False
     ) -> None:
-        """A member was told that it lost locks; `uncounted` = as if it had never had them."""
+        """Notes that a member was told of lost locks; `uncounted`: as if it had never had them."""
         book = self._books.get(member_id, {}).get(key, {})
         for offset in range(held.first, held.last + 1):
             book.pop(offset, None)
@@ -226,7 +222,7 @@ class Ledger:
                 life.unseen |= uncounted
 
     def gone(self, member_id: str) -> None:
-        """A member left or its session ended: its locks mean nothing any more."""
+        """Notes that a member left or its session ended: its locks mean nothing any more."""
         self._books.pop(member_id, None)
         for lives in self._lives.values():
             for life in lives.values():
@@ -234,19 +230,19 @@ class Ledger:
                     life.deadline_ms = 0
 
     def reset(self, key: PartitionKey) -> None:
-        """An operator set a new start offset: everything begins anew."""
+        """Notes that an operator set a new start offset: everything begins anew."""
         self._lives.pop(key, None)
         for books in self._books.values():
             books.pop(key, None)
 
     def truncated(self, key: PartitionKey, offset: int) -> None:
-        """The log lost its end: offsets from there on will be other records."""
+        """Notes that the log lost its end: offsets from there on will be other records."""
         lives = self._lives.get(key, {})
         for at in [at for at in lives if at >= offset]:
             del lives[at]
 
     def forgot(self, member_id: str) -> None:
-        """A member's process died: its locks are valid, but it does not know them."""
+        """Notes that a member's process died: its locks are valid, but it does not know them."""
         self._books.pop(member_id, None)
 
     # -- the end --------------------------------------------------------------------------------

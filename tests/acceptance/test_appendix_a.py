@@ -26,7 +26,6 @@ from sharecoord.config.group import GroupConfig
 from sharecoord.demo.ledger import Verb
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
-from sharecoord.testing.harness import running
 from sharecoord.testing.virtual_time import virtual
 from sharecoord.wire import share_service_pb2_grpc as rpc
 from tests.acceptance.bad_input import Member, acknowledged, exceptions
@@ -37,6 +36,7 @@ from tests.acceptance.chaos.scene import Scene, configure, let_pass
 from tests.architecture.test_evidence import exists
 from tests.support import eventually, unique_name
 from tests.unit.runtime.worlds import offsets, world_with
+from tests.world import running
 
 __all__ = ["broker", "everybody_is_up", "scene"]
 

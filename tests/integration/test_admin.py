@@ -36,8 +36,8 @@ from sharecoord.api.grpc.server import share_service
 from sharecoord.core.changes import PartitionKey
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.testing.fake_log import FakeLog
-from sharecoord.testing.harness import World
 from tests.support import eventually_async
+from tests.world import World
 
 INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
 LOCK = "share.record.lock.duration.ms"

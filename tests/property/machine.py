@@ -30,8 +30,7 @@ from sharecoord.core.states import AcknowledgeType, AcquireMode, ForceAction, Or
 from sharecoord.core.window.window import Keys
 from sharecoord.eventlog.schema import RangeEvent
 from sharecoord.store.memory_delayed import truncate
-from sharecoord.testing.invariants import check_partition
-from tests.invariants import check_decision
+from tests.invariants import check_decision, check_partition
 from tests.property.conversions import (
     Found,
     as_record,

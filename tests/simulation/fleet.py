@@ -18,9 +18,9 @@ from sharecoord.runtime.kernel.committer import Committer
 from sharecoord.runtime.kernel.context import Context, Limits, ParkingLimits
 from sharecoord.runtime.kernel.lease import Lease
 from sharecoord.store.memory_database import MemoryDatabase
-from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.harness import NoConsumerGroups, enough_files
+from tests.event_book import EventBook
 from tests.simulation.environment import (
     GROUP,
     LogView,

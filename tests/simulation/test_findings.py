@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from sharecoord.testing.harness import running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, offsets, world_with
+from tests.world import running
 
 
 @virtual

@@ -13,11 +13,11 @@ import pytest
 from sharecoord_sdk._core.columns import Span
 
 from sharecoord.core.changes import PartitionKey
-from sharecoord.testing.harness import running
 from sharecoord.testing.virtual_time import virtual
 from tests.simulation.environment import GROUP
 from tests.simulation.programs import ACCEPT, RELEASE, Program
 from tests.unit.runtime.worlds import until, world_with
+from tests.world import running
 
 MEMBERS = 8
 KEYS = 50

@@ -21,7 +21,7 @@ from sharecoord.core.records import Headers
 from sharecoord.core.states import AcquireMode
 from sharecoord.runtime.kernel.context import ParkingLimits
 from sharecoord.store.memory_database import MemoryDatabase
-from sharecoord.testing.harness import STORE_EPOCH_MS, check_coordinator
+from sharecoord.testing.harness import STORE_EPOCH_MS
 from tests.invariants import check_decision
 from tests.simulation.environment import GROUP, SimLog
 from tests.simulation.fleet import DEAD_LETTERS, Fleet, Node, finished
@@ -29,6 +29,7 @@ from tests.simulation.judges.judge import Judge
 from tests.simulation.members import ANSWER_TIMEOUT_S, SimMember, Wishes
 from tests.simulation.processes import bury_all, run_processes
 from tests.simulation.programs import Program
+from tests.world import check_coordinator
 
 TOPICS = ("orders", "payments")
 

@@ -42,11 +42,7 @@ def program(outcome: Path) -> list[str]:
 
 
 def read_written(outcome: Path) -> Written:
-    """Reads the sums of a process that has ended.
-
-    Raises:
-        BenchError: There are none: it was killed, or is still running.
-    """
+    """Reads the sums of a process that has ended; BenchError when it left none, or still runs."""
     try:
         return Written(**json.loads(outcome.read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError) as error:

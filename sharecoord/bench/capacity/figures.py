@@ -9,7 +9,6 @@ from typing import Final
 
 from sharecoord.bench.machine import Machine
 from sharecoord.bench.text import Spread
-from sharecoord.errors import InvalidConfigError
 
 ALL_THERE_S: Final = 120.0
 """Longest time that joining, or the first record of every share-partition, may take."""
@@ -88,7 +87,7 @@ QUICK: Final = Extent(
     idle_s=1.0,
     fsync_s=0.2,
 )
-"""A look, not a result."""
+"""Amounts of `--quick`: a look, not a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +103,9 @@ class DiskFigures:
 class RecordFigures:
     """Speed and costs when one member takes one partition as fast as it can.
 
-    Attributes:
-        value_bytes: Length of each value.
-        records_per_s: With all processes on this machine.
-        cpu_us: CPU time per record in microseconds, by process.
-        commits_per_1000: Transactions of the store per 1,000 records.
-        written_bytes: Bytes per record that the coordinator had written to the disk; None where
-            the kernel does not tell.
-        peak_mb: Greatest memory of the coordinator.
+    `cpu_us` is CPU time per record by process, `written_bytes` what the coordinator had written to
+    the disk per record (None where the kernel does not tell), `peak_mb` the coordinator's greatest
+    memory.
     """
 
     value_bytes: int
@@ -178,18 +172,10 @@ class IdleFigures:
 
 @dataclass(slots=True)
 class CapacityResult:
-    """All figures of a run.
+    """All figures of a run, by the amount that was varied.
 
-    Attributes:
-        machine: The machine of the run.
-        extent: Amounts that were asked for.
-        complete: Whether the run came to its end.
-        disk: The disk under the store; None when it was not asked for.
-        records: By length of value.
-        workers: By number of members at work.
-        store: By way to acknowledge.
-        members: By number; the bare process first. `partitions`, `groups` and
-            `fanouts` (groups on the same partition) likewise, without it.
+    `disk` is None when it was not asked for. `members` begin with the bare process. `fanouts` are
+    groups on the same partition.
     """
 
     machine: Machine
@@ -216,20 +202,3 @@ def each_kb(rows: Sequence[IdleFigures]) -> float | None:
         return None
     first, last = counted[0], counted[-1]
     return 1000 * (last.rss_mb - first.rss_mb) / (last.count - first.count)
-
-
-def read_sections(given: str | None) -> list[Section]:
-    """Sections by name with commas between them; all when none is given.
-
-    Raises:
-        InvalidConfigError: One is not known.
-    """
-    if given is None:
-        return list(Section)
-    names = [name.strip() for name in given.split(",")]
-    for name in names:
-        if name not in set(Section):
-            raise InvalidConfigError(
-                f"only: {name!r} is not measured; give some of {', '.join(Section)}"
-            )
-    return [section for section in Section if section in names]

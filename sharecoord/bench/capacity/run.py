@@ -19,14 +19,13 @@ from sharecoord.bench.capacity.figures import (
     Section,
     StoreFigures,
     WorkerFigures,
-    read_sections,
 )
 from sharecoord.bench.capacity.report import check_page, markdown, update_page, write_tables
 from sharecoord.bench.capacity.trials import Measurements, measure_disk
 from sharecoord.bench.cluster import begin, open_cluster, say
 from sharecoord.bench.procfs import check_procfs
 from sharecoord.bench.progress import open_progress
-from sharecoord.bench.text import output_directory
+from sharecoord.bench.text import output_directory, read_names
 from sharecoord.errors import InvalidConfigError
 
 _START_S: Final = 3.0
@@ -51,7 +50,7 @@ def run(
     update: Path | None = None,
     quick: bool = False,
 ) -> int:
-    """Measures, prints the tables, writes the result folder.
+    """Measures, prints the tables, writes the result folder; returns the exit code.
 
     Args:
         only: Names of sections with commas between them; None measures all.
@@ -60,15 +59,12 @@ def run(
         update: A page with the two marks, between which the tables are put.
         quick: Little of everything: a look, not a result.
 
-    Returns:
-        The exit code.
-
     Raises:
         SharecoordError: It could not be measured; what was measured before is written all the
             same, but not to the page.
     """
     check_procfs()
-    sections = read_sections(only)
+    sections = read_names(only, Section)
     if update is not None:
         if only is not None or quick:
             raise InvalidConfigError(
@@ -99,7 +95,7 @@ def run(
 def _measure(
     stack: ExitStack,
     result: CapacityResult,
-    sections: Sequence[Section],
+    sections: Sequence[str],
     scratch: Path,
     kafka: str | None,
 ) -> None:
@@ -114,7 +110,7 @@ def _measure(
 
 
 def steps(
-    result: CapacityResult, sections: Sequence[Section], by: Measurements, scratch: Path
+    result: CapacityResult, sections: Sequence[str], by: Measurements, scratch: Path
 ) -> Iterator[Step]:
     """The measurements in order; each puts its figures into the result."""
     extent = result.extent

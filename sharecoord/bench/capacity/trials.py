@@ -58,7 +58,6 @@ class Measurements:
     """Measures on one cluster; deletes its topics on exit."""
 
     def __init__(self, cluster: Cluster, scratch: Path, extent: Extent) -> None:
-        """Nothing is started."""
         self._cluster = cluster
         self._scratch = scratch
         self._extent = extent
@@ -280,11 +279,7 @@ class Measurements:
 
 
 def finish(consumer: Any, records: int, pattern: Pattern, deadline_s: float) -> None:
-    """Takes records until `records` of them are finished.
-
-    Raises:
-        BenchError: A message is an error, or time is over.
-    """
+    """Takes records until `records` are finished; BenchError after an error or when it is late."""
     finished = 0
     end_s = time.monotonic() + deadline_s
     while finished < records:
@@ -362,11 +357,7 @@ def record_figures(value_bytes: int, runs: Sequence[Mapping[str, float]]) -> Rec
 
 
 def worker_figures(members: int, work_ms: float, figures: Mapping[str, float]) -> WorkerFigures:
-    """The figures of a trial.
-
-    Raises:
-        BenchError: No record was handled.
-    """
+    """The figures of a trial; BenchError when no record was handled."""
     if not figures["records_per_s"]:
         raise BenchError(f"{members} members handled no record within a window")
     return WorkerFigures(

@@ -98,11 +98,7 @@ class Parallelism:
 
     @classmethod
     def parse(cls, text: str) -> Parallelism:
-        """Reads `blocking`, `blocking:N` or `continuous:N`.
-
-        Raises:
-            ValueError: Something else.
-        """
+        """Reads `blocking`, `blocking:N` or `continuous:N`; ValueError for anything else."""
         kind, colon, number = text.partition(":")
         slots = int(number) if colon else 1
         if kind not in ("blocking", "continuous") or slots < 1 or (kind[0] == "c" and not colon):
@@ -116,11 +112,7 @@ class Parallelism:
 
 
 def batch_of(handler: str) -> int:
-    """The greatest number of records of one call, from `record` (0: no list) or `batch:N`.
-
-    Raises:
-        ValueError: Something else.
-    """
+    """The most records of one call, from `record` (0: no list) or `batch:N`; else ValueError."""
     kind, colon, number = handler.partition(":")
     if kind == "record" and not colon:
         return 0
@@ -131,28 +123,20 @@ def batch_of(handler: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A combination of values, one of each dimension.
+    """A combination of values, one of each dimension; `--help` and docs/benchmark.md explain them.
 
     Attributes:
         consumer: The client that consumes; `none` hands records out of memory, which shows the
             most that is possible.
-        consumers: Number of consumers.
-        partitions: Of the topic.
-        payload_bytes: Length of each value.
         work_ms: Mean time that a handler takes for a record; 0 for none.
         work_distribution: `constant`, `uniform` (0 to twice the mean) or `lognormal:SIGMA`.
         max_poll_records: `max.poll.records` of each consumer; None leaves it alone.
         record_locks: `share.partition.max.record.locks` of the group; None leaves it alone.
-        ack: Acknowledgement mode of share consumers.
         parallelism: Inside each consumer: `blocking[:N]` or `continuous:N`.
         key_skew: Zipf exponent of the keys; None for records without keys.
-        keys: Number of keys, with `key_skew`.
         ordering: Whether records of one key, or of one partition, run one after the other.
         rate: Records per second that are produced (mode `latency`); None otherwise.
         handler: `record`, or `batch:N`: handlers of workers take up to N records at once.
-        client: A thread for each consumer, or one event loop in each process.
-        events: Where the coordinator writes its events.
-        store: Where the coordinator keeps its state.
     """
 
     consumer: Consumer
@@ -275,8 +259,7 @@ class Dimension:
     def read(self, given: object) -> list[Any]:
         """The values of a comma separated text, a list of texts, or a single value.
 
-        Raises:
-            InvalidConfigError: None, one twice, or one that can not be.
+        InvalidConfigError: there is none, one stands there twice, or one can not be.
         """
         parts = given if isinstance(given, Sequence) and not isinstance(given, str) else None
         texts = [str(part) for part in parts] if parts is not None else str(given).split(",")
@@ -320,7 +303,7 @@ def _optional(
     default: str | None = None,
     only_mode: Mode | None = None,
 ) -> Dimension:
-    """A dimension in which the word `none` stands for None, and is the default by default."""
+    """A dimension whose word `none` stands for None; the word is the usual default."""
     return Dimension(
         name,
         lambda text: None if text in (none, "None") else read(text),
@@ -396,12 +379,7 @@ BY_NAME: Final = {dimension.name: dimension for dimension in DIMENSIONS}
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The cells of a run.
-
-    Attributes:
-        cells: Each once, in the order of the values given; peers beside each other.
-        left_out: Why combinations are not among them, in words, each once.
-    """
+    """The cells of a run, peers beside each other, and why other combinations are left out."""
 
     cells: tuple[Cell, ...]
     left_out: tuple[str, ...]
@@ -410,9 +388,8 @@ class Product:
 def product(values: Mapping[str, Sequence[Any]], mode: Mode) -> Product:
     """Every combination of the values, without impossible ones and without duplicates.
 
-    Raises:
-        InvalidConfigError: More than `MAX_CELLS` combinations, none that can be, or a cell with
-            more handlers than one machine can hold.
+    InvalidConfigError: there are more than `MAX_CELLS` combinations or none that can be, or a cell
+    has more handlers than one machine can hold.
     """
     lists = [values.get(each.name) or each.read(each.default) for each in DIMENSIONS]
     # The consumer changes fastest, so that peers run one after the other.

@@ -97,21 +97,16 @@ class Interval:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Length of the interval."""
         return (self.end_ns - self.begin_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A measurement of a cell.
+    """A measurement of a cell; repeat 1 is the first that counts, 0 the rehearsal.
 
-    Attributes:
-        cell: Number of the cell.
-        repeat: 1 for the first that counts; 0 for the rehearsal.
-        figures: Values by name of metric.
-        per_consumer: Records in the window by consumer.
-        probes: Rates that were tried, and whether they held (mode max-rate).
-        load_average: Of the last minute, when the trial began.
+    `per_consumer` are records in the window, `probes` the rates that were tried and whether they
+    held (mode max-rate), `load_average` that of the last minute, when the trial began.
     """
 
     cell: int
@@ -160,11 +155,7 @@ def summarize(cells: Sequence[Cell], trials: Iterable[Trial]) -> list[CellSummar
 class Ratio:
     """Ratio of a figure of this project to a peer's, or to its own with SQLite or without events.
 
-    Attributes:
-        cell: Number of this project's cell.
-        peer: The other side, in words.
-        metric: Name of the figure.
-        spread: Median, least and greatest of the ratios, each taken within one repeat.
+    `peer` names the other side. Each ratio of the spread is taken within one repeat.
     """
 
     cell: int
@@ -249,7 +240,7 @@ def speed_figures(cell: Cell, samples: Samples, window: Interval) -> dict[str, f
 
 
 def exact_interval(samples: Samples, window: Interval) -> Interval:
-    """From the first handler's begin to the last one's end, with the costs of the window."""
+    """Interval from the first handler's begin to the last one's end; costs of the window."""
     end_ns = max(map(sum, zip(samples.began_ns, samples.busy_ns, strict=True)))
     return replace(window, begin_ns=min(samples.began_ns), end_ns=end_ns + 1)
 

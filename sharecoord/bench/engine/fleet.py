@@ -32,7 +32,6 @@ class Fleet:
     """Processes with consumers, and the board that they share. Ends them on exit."""
 
     def __init__(self, job: LoadJob, directory: Path, per_process: int) -> None:
-        """Nothing is started yet."""
         consumers = job.cell.consumers
         processes = math.ceil(consumers / per_process)
         board = directory / "board"

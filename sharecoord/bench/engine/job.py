@@ -31,12 +31,7 @@ class LoadJob:
         own_groups: Whether each consumer has a group of its own, named `<group>-<number>`.
         own_topics: Whether each consumer has a topic of its own, named `<topic>-<number>`.
         board_records: Records that the board tells apart; 0 for none.
-        board: File of the board; this and what follows is set for each process by `Fleet`.
-        samples: File of the samples.
-        process: Number of the process.
-        processes: Number of processes.
-        first_consumer: Number of the first consumer of the process.
-        consumers: Number of consumers of the process.
+        board: File of the board; this and all that follows is set for each process by `Fleet`.
     """
 
     cell: Cell
@@ -87,17 +82,9 @@ class LoadJob:
 
 @dataclass(frozen=True, slots=True)
 class SendJob:
-    """The job of the process that produces at a steady rate.
+    """The job of the process that produces at a steady rate (records per second).
 
-    Attributes:
-        bootstrap_servers: Address of the broker.
-        topic: An existing topic.
-        key: Partitions of the topic, payloads and keys of the records.
-        seed: Of the keys.
-        rate: Records per second.
-        start_ns: When the first record is due; monotonic clock of this machine.
-        records: Number of records.
-        outcome: File of the outcome, as JSON.
+    `start_ns` is when the first record is due on the monotonic clock; `outcome` is a JSON file.
     """
 
     bootstrap_servers: str

@@ -31,7 +31,6 @@ class Worker:
     """A consumer with its loop."""
 
     def __init__(self, job: LoadJob, board: Board, consumer: int) -> None:
-        """Nothing is opened yet."""
         self.samples = Samples()
         self._job = job
         self._board = board
@@ -97,11 +96,7 @@ class Worker:
 
 
 def run_threads(job: LoadJob, board: Board) -> Samples:
-    """Runs all consumers of the process, each in a thread; their samples.
-
-    Raises:
-        BenchError: A consumer failed.
-    """
+    """Runs all consumers of the process, each in a thread; their samples. May raise BenchError."""
     end = job.first_consumer + job.consumers
     workers = [Worker(job, board, consumer) for consumer in range(job.first_consumer, end)]
     failures: list[BaseException] = []

@@ -50,9 +50,7 @@ def prepare() -> tuple[Path, Path]:
 def command(job: LoadJob, times: Path) -> list[str]:
     """How the consumers of a process are started; BenchError as of `prepare`.
 
-    Args:
-        job: The job of the process.
-        times: A file that is written: for each of its consumers as many work times, in ns.
+    The file `times` is written: for each of the consumers as many work times, in ns.
     """
     java, libs = prepare()
     length = _write_times(job, times)

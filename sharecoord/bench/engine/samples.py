@@ -15,12 +15,8 @@ _HEADER: Final = "q"
 class Samples:
     """Columns of equal length: one row per handled record, or per batch when there is no work.
 
-    Attributes:
-        consumer: Number of the consumer.
-        records: Records of the sample.
-        began_ns: When the handler was called; monotonic clock of this machine.
-        busy_ns: How long the handler took.
-        latency_ns: From the intended send time to `began_ns`; -1 when it is not measured.
+    `began_ns` and `busy_ns` tell when the handler was called and how long it took; `latency_ns` is
+    from the intended send time to that call, -1 when it is not measured.
     """
 
     consumer: array[int] = field(default_factory=lambda: array("i"))

@@ -54,22 +54,21 @@ def fill_backlog(
     batch_bytes: int,
     seed: int,
 ) -> None:
-    """Produces numbered records and waits until all are confirmed.
+    """Produces numbered records into an empty topic and waits until all are confirmed.
 
     A share group of Kafka keeps its state per record batch where it can: of 1 kB records it hands
     out more than twice as many per second in batches of 1 MB as in batches of 16 kB.
 
     Args:
         bootstrap_servers: `host:port`, several with commas between them.
-        topic: An existing topic that is empty.
+        topic: Name of the topic.
         key: Its partitions, payload and keys.
         records: Number of records.
         batch_bytes: Most bytes of one record batch.
         seed: Of the keys.
 
     Raises:
-        BenchError: Not all were confirmed in time.
-        SharecoordError: Kafka refused them.
+        SharecoordError: Kafka refused records, or did not confirm all in time.
     """
     sender = Sender(bootstrap_servers, {"linger.ms": 100, "batch.size": batch_bytes})
     padding = b"." * (key.payload_bytes - HEAD.size)
@@ -112,12 +111,7 @@ class Sender:
         self._producer.poll(0)
 
     def finish(self) -> None:
-        """Waits until all are confirmed.
-
-        Raises:
-            BenchError: Not all were confirmed in time.
-            SharecoordError: Kafka refused them.
-        """
+        """Waits until all are confirmed; SharecoordError when some were refused or late."""
         unsent = self._producer.flush(FLUSH_TIMEOUT_S)
         if self._failures:
             topic, error = self._failures[0]

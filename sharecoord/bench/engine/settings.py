@@ -1,4 +1,4 @@
-"""Everything that a run is told, its limits, and its YAML file."""
+"""Settings of a run, their limits, and their YAML file."""
 
 from __future__ import annotations
 
@@ -99,11 +99,7 @@ class Settings:
     kafka: str | None = None
 
     def product(self) -> Product:
-        """The cells of all variants; see `cell.product`.
-
-        Raises:
-            InvalidConfigError: As of `cell.product`, or there are too many of all together.
-        """
+        """The cells of all variants together; InvalidConfigError as of `cell.product`."""
         made = [
             product({**self.dimensions, **variant}, self.mode) for variant in self.variants or [{}]
         ]
@@ -209,11 +205,7 @@ def _read_variants(
 
 
 def flatten(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings and dimensions in one mapping with underscores, without those that are None.
-
-    Raises:
-        InvalidConfigError: `dimensions` is not a mapping.
-    """
+    """Settings and dimensions in one mapping with underscores, without those that are None."""
     inner = given.get("dimensions") or {}
     if not isinstance(inner, Mapping):
         raise InvalidConfigError("dimensions: must be names with values, as in consumers: [1, 4]")
@@ -397,11 +389,7 @@ def rehearsals(settings: Settings, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def read_plan(name: str) -> dict[str, Any]:
-    """The settings of a plan that ships, or of a YAML file such as a result's settings.yaml.
-
-    Raises:
-        InvalidConfigError: There is no such plan or file, or it is not YAML with settings.
-    """
+    """The settings of a plan that ships, or of a YAML file such as a result's settings.yaml."""
     path = Path(name)
     if not path.is_file():
         path = PLANS / f"{name}.yaml"

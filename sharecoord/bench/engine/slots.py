@@ -17,7 +17,7 @@ from sharecoord_sdk import AsyncShareConsumer, Message, Worker
 
 from sharecoord.bench.engine.board import Board
 from sharecoord.bench.engine.cell import Ack, Consumer, Order
-from sharecoord.bench.engine.consumers import MemorySource, share_config, worker_config
+from sharecoord.bench.engine.consumers import MemoryMessage, share_config, worker_config
 from sharecoord.bench.engine.job import HEAD, LoadJob
 from sharecoord.bench.engine.samples import Samples
 from sharecoord.bench.engine.tally import Bucket, Handled, Tally, checked
@@ -194,7 +194,7 @@ async def _serve_member(stage: _Stage, hand: _Hand) -> None:
 
 async def _serve_memory(stage: _Stage, hand: _Hand) -> None:
     async def slot() -> None:
-        (message, *_) = MemorySource().poll()
+        message = MemoryMessage()
         while not stage.board.stopped():
             await hand.handle(message)
 

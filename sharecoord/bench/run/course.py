@@ -86,15 +86,12 @@ def steps(settings: Settings, cells: Sequence[Cell]) -> list[Step]:
 
 
 def run(given: Mapping[str, Any], *, plan: str | None = None, output: Path | None = None) -> int:
-    """Measures every cell and writes the result folder.
+    """Measures every cell and writes the result folder; returns the exit code.
 
     Args:
         given: Settings and dimensions as of `read_settings`; they win over the plan's.
         plan: A plan that ships or a YAML file.
         output: Directory of the result; None: `bench-results/<time>`. Must be empty or new.
-
-    Returns:
-        The exit code.
 
     Raises:
         SharecoordError: It could not be measured; what was measured before is written all the

@@ -33,9 +33,7 @@ SLOT_NS: Final = 1_000_000_000
 class EventFolder:
     """Writes the trials of a run as events, one file per trial.
 
-    Args:
-        directory: Of the result.
-        duration_s: Length of a trial's window; what was handled outside of it is left out.
+    What was handled outside of a trial's window, whose length is `duration_s`, is left out.
     """
 
     def __init__(self, directory: Path, duration_s: float) -> None:

@@ -97,21 +97,19 @@ class SampleFile:
 
     def add(self, outcome: Outcome) -> None:
         """Writes the samples of one trial, times relative to the begin of its window."""
-        arrow, samples, trial = self._arrow, outcome.samples, outcome.trial
-        count = len(samples)
-        columns = [
-            arrow.array([trial.cell] * count, arrow.int16()),
-            arrow.array([trial.repeat] * count, arrow.int8()),
-            arrow.array(samples.consumer, arrow.int32()),
-            arrow.array(samples.records, arrow.int32()),
-            arrow.array([(at - outcome.origin_ns) / 1e9 for at in samples.began_ns]),
-            arrow.array([busy / 1e6 for busy in samples.busy_ns], arrow.float32()),
-            arrow.array(
-                [None if each == NO_LATENCY else each / 1e6 for each in samples.latency_ns],
-                arrow.float32(),
-            ),
-        ]
-        self._writer.write_table(arrow.Table.from_arrays(columns, schema=self._schema))
+        samples, trial = outcome.samples, outcome.trial
+        columns = {
+            "cell": [trial.cell] * len(samples),
+            "repeat": [trial.repeat] * len(samples),
+            "consumer": samples.consumer,
+            "records": samples.records,
+            "began_s": [(at - outcome.origin_ns) / 1e9 for at in samples.began_ns],
+            "busy_ms": [busy / 1e6 for busy in samples.busy_ns],
+            "latency_ms": [
+                None if each == NO_LATENCY else each / 1e6 for each in samples.latency_ns
+            ],
+        }
+        self._writer.write_table(self._arrow.Table.from_pydict(columns, schema=self._schema))
 
 
 def write_summary(result: RunResult, directory: Path) -> None:
@@ -144,11 +142,7 @@ class ReadSummary(NamedTuple):
 
 
 def read_summary(directory: Path) -> ReadSummary:
-    """Reads what `write_summary` wrote.
-
-    Raises:
-        InvalidConfigError: There is no result in the folder, or one of another format.
-    """
+    """Reads the files of `write_summary`; InvalidConfigError when there is no such result."""
     path = directory / SUMMARY_NAME
     try:
         read = json.loads(path.read_text(encoding="utf-8"))

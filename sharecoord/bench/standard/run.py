@@ -55,7 +55,7 @@ def run(
     strict: bool = False,
     **options: Any,
 ) -> int:
-    """Measures, prints the report, writes `report.md` and `result.json`.
+    """Measures, prints the report, writes `report.md` and `result.json`; returns the exit code.
 
     Args:
         plan: One of `PLANS`, or `ALL` of them one after the other.
@@ -65,9 +65,6 @@ def run(
             several plans each has a folder of its name in it.
         strict: Whether a missed target makes the exit code 1.
         options: Fields of `Options`.
-
-    Returns:
-        The exit code.
 
     Raises:
         SharecoordError: A measurement failed; says what helps. What was measured before is
@@ -112,7 +109,6 @@ class Course:
     """Makes the runs of a plan."""
 
     def __init__(self, plan: Plan, cluster: Cluster, scratch: Path, stores: Stores) -> None:
-        """Nothing is started yet."""
         self._plan = plan
         self._trials = Trials(plan.settings, cluster, scratch, stores=stores, settle_s=SETTLE_S)
         self._cluster = cluster
@@ -120,11 +116,7 @@ class Course:
         self._stores = stores
 
     def runs(self) -> Iterator[Run]:
-        """Makes all runs, gives each as soon as it is done; deletes its topics at the end.
-
-        Raises:
-            SharecoordError: A consumer, a coordinator, a store or the cluster failed.
-        """
+        """Makes all runs, gives each as soon as it is done; deletes its topics at the end."""
         with ExitStack() as stack:
             cells = [cell for size in self._plan.sizes for _, cell in self._plan.cells(size)]
             self._trials.fill(stack, cells, say)

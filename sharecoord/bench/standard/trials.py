@@ -3,22 +3,108 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from sharecoord_sdk import ShareConsumer
 
 from sharecoord.bench.coordinator import MeasuredCoordinator
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.procfs import cpu_s
 from sharecoord.bench.standard.plans import StoreTrial
-from sharecoord.bench.standard.taker import POLL_S, Pace, Taker
 from sharecoord.core.changes import CommitBatch, PartitionCommit
 from sharecoord.devenv.processes import port_open
 from sharecoord.devenv.stores import alternating_ranges, fill_in_flight, opened, owned_partitions
 from sharecoord.devenv.topics import Topics
 from sharecoord.ports import Store
+
+POLL_S: Final = 0.05
+_LOOK_S: Final = 0.005
+_STOP_S: Final = 30.0
+
+
+class Pace:
+    """Holds a loop back to a rate, from `now_s` on."""
+
+    def __init__(self, records_per_s: float, now_s: float) -> None:
+        self._each_s = 1 / records_per_s
+        self._next_s = now_s
+
+    def wait_s(self, records: int, now_s: float) -> float:
+        """Seconds to wait after `records` more records. A late loop does not catch up."""
+        self._next_s = max(self._next_s, now_s - POLL_S) + records * self._each_s
+        return max(0.0, self._next_s - now_s)
+
+
+class Taker:
+    """A member with implicit acknowledgement."""
+
+    def __init__(self, address: str, group: str, topic: str) -> None:
+        self._config = {"bootstrap.servers": address, "group.id": group}
+        self._topic = topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="taker", daemon=True)
+        self._failure: Exception | None = None
+        self.pace: Pace | None = None
+        """None: the member takes records as fast as it can."""
+        self.records = 0
+        self.arrivals_s: list[float] = []
+        """Moments at which records came, one per poll, on the monotonic clock."""
+        self.first_s: dict[int, float] = {}
+        """Moment of the first record of each partition."""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The member is there until the block ends."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join(_STOP_S)
+
+    def check(self) -> None:
+        """BenchError when the member could not go on."""
+        if self._failure is not None:
+            raise BenchError(f"the member ended: {self._failure!r}") from self._failure
+
+    def wait_for(self, records: int, deadline_s: float) -> None:
+        """Waits until the member was given `records` records in all; BenchError when late."""
+        end_s = time.monotonic() + deadline_s
+        while self.records < records:
+            self.check()
+            if time.monotonic() > end_s:
+                raise BenchError(f"{self.records:,} of {records:,} records within {deadline_s:g} s")
+            time.sleep(_LOOK_S)
+
+    def _run(self) -> None:
+        try:
+            with ShareConsumer(self._config) as consumer:
+                consumer.subscribe([self._topic])
+                while not self._stop.is_set():
+                    self._take(consumer)
+        except Exception as error:  # noqa: BLE001 - `check` raises it
+            self._failure = error
+
+    def _take(self, consumer: ShareConsumer) -> None:
+        messages = consumer.poll(POLL_S)
+        now_s = time.monotonic()
+        for message in messages:
+            if message.error() is not None:
+                raise BenchError(f"the member was given an error: {message.error()}")
+            self.first_s.setdefault(message.partition() or 0, now_s)
+        if messages:
+            self.arrivals_s.append(now_s)
+            self.records += len(messages)
+        pace = self.pace
+        if pace is not None:
+            self._stop.wait(pace.wait_s(len(messages), time.monotonic()))
+
 
 RECOVERY_VALUE_BYTES: Final = 10
 """Room for a record's number; nobody looks at more of it."""
@@ -35,7 +121,7 @@ _RECOVERY_SETTINGS: Final = {
 _FULL_SPEED_S: Final = 1.0
 _HALF_SPEED_S: Final = 1.5
 _DEADLINE_S: Final = 60.0
-_LOOK_S: Final = 0.002
+_PORT_LOOK_S: Final = 0.002
 _FIRST_RECORDS: Final = 50_000
 """Records that are taken before the speed is measured: a member is slow at first."""
 
@@ -97,17 +183,11 @@ def rate_of(call: Callable[[], None], seconds: float, clock_s: Callable[[], floa
 def measure_recovery(
     url: str, trial: StoreTrial, *, bootstrap_servers: str, topic: str, directory: Path
 ) -> dict[str, float]:
-    """Fills a store, starts a coordinator on it, and takes one new record of each partition.
+    """Fills an empty store, starts a coordinator on it, takes one new record of each partition.
 
-    Args:
-        url: An empty store.
-        trial: Numbers of share-partitions and ranges.
-        bootstrap_servers: Address of the Kafka cluster.
-        topic: Has `trial.partitions` partitions with `trial.ranges` + 1 records each.
-        directory: For the coordinator's files.
-
-    Raises:
-        SharecoordError: It does not start, or not every share-partition was served in time.
+    The topic has `trial.partitions` partitions with `trial.ranges` + 1 records each.
+    SharecoordError: the coordinator does not start, or not every share-partition was served in
+    time.
     """
     fill_in_flight(
         url,
@@ -154,8 +234,7 @@ def measure_restart(
 ) -> dict[str, float]:
     """Ends a coordinator under load by kill -9 and starts it again.
 
-    Raises:
-        SharecoordError: It does not start, nothing came again, or the records were too few.
+    SharecoordError: it does not start, nothing came again, or the records were too few.
     """
     settings = {"store.url": url}
     group = f"restart-{uuid.uuid4().hex[:8]}"
@@ -199,7 +278,7 @@ def _until_silent(taker: Taker) -> None:
     """Waits until the member has used up its buffer."""
     while time.monotonic() - taker.arrivals_s[-1] < 4 * POLL_S:
         taker.check()
-        time.sleep(_LOOK_S)
+        time.sleep(_PORT_LOOK_S)
 
 
 def _until_open(port: int) -> float:
@@ -208,5 +287,5 @@ def _until_open(port: int) -> float:
     while not port_open(port):
         if time.monotonic() > end_s:
             raise BenchError(f"port {port} did not open within {_DEADLINE_S:g} s")
-        time.sleep(_LOOK_S)
+        time.sleep(_PORT_LOOK_S)
     return time.monotonic()

@@ -14,8 +14,9 @@ from sharecoord.runtime.admin.descriptions import PartitionView
 from sharecoord.runtime.admin.reset import ResetCommand, ResetTo
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.fake_log import FakeLog
-from sharecoord.testing.harness import FakeMember, World
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import run_virtual
+from tests.world import World
 
 INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
 

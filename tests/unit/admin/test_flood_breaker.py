@@ -16,11 +16,12 @@ from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.admin.flood_watch import FloodWatch
 from sharecoord.runtime.admin.reset import ResetKind, ResetTo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.testing.harness import FakeMember, World
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual as virtual_time
 from tests.unit.admin.support import INFO, Bench, virtual
 from tests.unit.runtime.fleets import Fleet, fleet_of
 from tests.unit.runtime.worlds import until, world_with
+from tests.world import World
 
 FLOOD = "errors.deadletterqueue.flood."
 SETTINGS = {

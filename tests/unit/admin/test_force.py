@@ -22,9 +22,10 @@ from sharecoord.errors import (
 from sharecoord.runtime.admin.force import ForcedRange
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.kernel.context import Limits
-from sharecoord.testing.harness import FakeMember, actor_of
+from sharecoord.testing.harness import FakeMember
 from tests.unit.admin.support import Bench, virtual
 from tests.unit.runtime.worlds import counts, offsets
+from tests.world import actor_of
 
 SKIP, FINISH, RELEASE = ForceAction.SKIP, ForceAction.FINISH, ForceAction.RELEASE
 RECORDS = 100

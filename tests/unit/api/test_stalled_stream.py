@@ -11,11 +11,11 @@ import grpc
 from sharecoord.api.grpc.consume import ConsumeStream
 from sharecoord.runtime.memory.stalled_streams import STALLED_AFTER_S
 from sharecoord.runtime.memory.use import use_of
-from sharecoord.testing.harness import running
 from sharecoord.testing.virtual_time import virtual
 from sharecoord.wire import share_service_pb2 as service
 from sharecoord.wire import share_types_pb2 as types
 from tests.unit.runtime.worlds import world_with
+from tests.world import running
 
 
 class AbortedError(Exception):

@@ -11,10 +11,10 @@ from sharecoord.api.grpc.unary import UnaryCalls
 from sharecoord.core.states import AcquireMode
 from sharecoord.errors import SharecoordError, StoreUnavailableError
 from sharecoord.runtime.member.session import JoinCommand
-from sharecoord.testing.harness import World, running
 from sharecoord.testing.virtual_time import virtual
 from sharecoord.wire import share_service_pb2 as service
 from tests.unit.runtime.worlds import world_with
+from tests.world import World, running
 
 COMMIT_S = 0.5
 

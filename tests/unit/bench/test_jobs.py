@@ -13,9 +13,9 @@ from sharecoord.bench.jobs import (
     growth,
     markdown,
     ratios,
-    read_jobs,
     read_sizes,
 )
+from sharecoord.bench.text import read_names
 from sharecoord.errors import InvalidConfigError
 from tests.unit.bench.support import MACHINE
 
@@ -41,10 +41,10 @@ def test_sizes_that_can_not_be_are_refused(text: str) -> None:
 
 
 def test_jobs_are_chosen_by_name() -> None:
-    assert read_jobs(None) == list(JOBS)
-    assert read_jobs("locks, lag") == ["locks", "lag"]
-    with pytest.raises(InvalidConfigError, match=r"^only: there is no job 'rust'; use fairness"):
-        read_jobs("lag,rust")
+    assert read_names(None, JOBS) == list(JOBS)
+    assert read_names("locks, lag", JOBS) == ["locks", "lag"]
+    with pytest.raises(InvalidConfigError, match=r"^only: 'rust' is not measured; give some of"):
+        read_names("lag,rust", JOBS)
 
 
 def test_a_job_is_compared_with_the_bare_query_of_its_repeat() -> None:

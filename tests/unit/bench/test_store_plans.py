@@ -17,8 +17,7 @@ from sharecoord.bench.standard.plans import (
     stores_plan,
 )
 from sharecoord.bench.standard.results import Run, figures_of, judge
-from sharecoord.bench.standard.taker import POLL_S, Pace
-from sharecoord.bench.standard.trials import rate_of, recovery_figures
+from sharecoord.bench.standard.trials import POLL_S, Pace, rate_of, recovery_figures
 from sharecoord.bench.text import Spread
 from sharecoord.devenv.stores import StoreKind
 from sharecoord.errors import InvalidConfigError

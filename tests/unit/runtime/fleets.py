@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.testing.harness import VirtualStoreCaller, World
+from sharecoord.testing.harness import VirtualStoreCaller
 from tests.unit.runtime.worlds import until
+from tests.world import World
 
 INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
 

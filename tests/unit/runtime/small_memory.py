@@ -16,7 +16,7 @@ from sharecoord.runtime.memory import watch as memory_module
 from sharecoord.runtime.memory.use import MemoryLevel, use_of
 from sharecoord.testing import fake_log
 from sharecoord.testing.fake_log import FakeLog, FakeRecord, build_chunk
-from sharecoord.testing.harness import World, check_coordinator
+from tests.world import World, check_coordinator
 
 LIMIT_BYTES = 1_000_000
 RECORD_BYTES = 1_000

@@ -12,10 +12,11 @@ from sharecoord.core.partition.share_partition import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.errors import InvalidRequestError, LimitExceededError, StoreOutcomeUnknownError
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.testing.harness import FakeMember, World, actor_of, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import fleet_of
 from tests.unit.runtime.worlds import counts, until, world_with
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 RELEASE, REJECT = AcknowledgeType.RELEASE, AcknowledgeType.REJECT

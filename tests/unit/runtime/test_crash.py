@@ -11,9 +11,10 @@ from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordState
 from sharecoord.errors import SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.testing.harness import FakeMember, StreamBrokenError, World, running
+from sharecoord.testing.harness import FakeMember, StreamBrokenError
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
+from tests.world import World, running
 
 TOPICS = ("orders",)
 CALLS = 45

@@ -21,9 +21,10 @@ from sharecoord.ports import OutgoingMessage
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.partition.letter_sender import AGAIN_S
-from sharecoord.testing.harness import FakeMember, World, actor_of, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, offsets, until, world_with
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 REJECT, RELEASE = AcknowledgeType.REJECT, AcknowledgeType.RELEASE

@@ -15,7 +15,7 @@ from sharecoord.testing.fake_dead_letters import (
     FakeDeadLetterClient,
     FakeLetterTransactions,
 )
-from sharecoord.testing.harness import FakeMember, World, actor_of, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import fleet_of
 from tests.unit.runtime.test_dead_letters import (
@@ -31,6 +31,7 @@ from tests.unit.runtime.test_dead_letters import (
     text,
 )
 from tests.unit.runtime.worlds import until
+from tests.world import World, actor_of, running
 
 ONCE = "errors.deadletterqueue.exactly.once"
 

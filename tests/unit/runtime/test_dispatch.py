@@ -10,9 +10,10 @@ import pytest
 from sharecoord.core.dispatch.pace import FIRST_RECORDS_MAX
 from sharecoord.core.states import AcknowledgeType, ForceAction
 from sharecoord.errors import DrainingError
-from sharecoord.testing.harness import FakeMember, actor_of, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import now_s, offsets, until, world_with
+from tests.world import actor_of, running
 
 TOPICS = ("orders",)
 

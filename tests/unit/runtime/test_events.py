@@ -15,8 +15,9 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.partition.collector import Collector
 from sharecoord.runtime.status.event_samples import EventSampler
 from sharecoord.testing.fake_log import FakeLog
-from sharecoord.testing.harness import STORE_EPOCH_MS, FakeMember, World, running
+from sharecoord.testing.harness import STORE_EPOCH_MS, FakeMember
 from sharecoord.testing.virtual_time import run_virtual
+from tests.world import World, running
 
 RELEASE, RENEW = AcknowledgeType.RELEASE, AcknowledgeType.RENEW
 INFO = CoordinatorInfo("test", "", "", "")

@@ -10,10 +10,11 @@ from sharecoord.core.dispatch.fair_share import jain_index
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.member.session import Session, Share
-from sharecoord.testing.harness import FakeMember, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dispatch import TOPICS, Accepting
 from tests.unit.runtime.worlds import world_with
+from tests.world import running
 
 
 async def joined(

@@ -15,11 +15,12 @@ from sharecoord.runtime.admin.replay import OffsetRange, ReplayCommand
 from sharecoord.runtime.admin.reset import ResetCommand, ResetKind, ResetTo
 from sharecoord.runtime.fleet import hand_over
 from sharecoord.runtime.partition.claimed import ActorState
-from sharecoord.testing.harness import FakeMember, World
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.support import named
 from tests.unit.runtime.fleets import Fleet, admin_of, caller_of, everything_finished, fleet_of
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.world import World
 
 PARTITIONS = 8
 TOPIC = ("orders",)

@@ -13,10 +13,11 @@ from sharecoord.errors import SharecoordError
 from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.admin.force import ForcedRange
 from sharecoord.runtime.admin.in_flight import PartitionName
-from sharecoord.testing.harness import FakeMember, World
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import admin_of, caller_of, everything_finished, fleet_of
 from tests.unit.runtime.worlds import counts, offsets, until, world_with
+from tests.world import World
 
 SKIP, FINISH, RELEASE = ForceAction.SKIP, ForceAction.FINISH, ForceAction.RELEASE
 FINISHED, LOST = AcknowledgeOutcome.ALREADY_FINISHED, AcknowledgeOutcome.LOCK_LOST

@@ -10,7 +10,7 @@ from sharecoord.core.delivery import Delivery
 from sharecoord.core.states import AcknowledgeType, ForceAction, RecordState
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.coordinator import LOG_START_INTERVAL_S
-from sharecoord.testing.harness import FakeMember, World, check_coordinator
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import (
     Fleet,
@@ -20,6 +20,7 @@ from tests.unit.runtime.fleets import (
     fleet_of,
 )
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.world import World, check_coordinator
 
 PARTITIONS, RECORDS = 8, 4
 ALL = PARTITIONS * RECORDS

@@ -18,12 +18,13 @@ from sharecoord.runtime.fleet import hand_over
 from sharecoord.runtime.group.shared_order import LANE_WAIT_MS
 from sharecoord.runtime.letters.lanes import LaneSelection
 from sharecoord.runtime.letters.plan import LetterCommand
-from sharecoord.testing.harness import FakeMember, World, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import admin_of, fleet_of
 from tests.unit.runtime.test_lanes import ACCEPT, lanes_of
 from tests.unit.runtime.test_lanes_order import KeyJudge, key_of
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.world import World, running
 
 PARTITIONS, LETTERS, RECORDS = 6, 12, 30
 TOPIC = ("orders",)

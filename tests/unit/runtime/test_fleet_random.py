@@ -17,15 +17,11 @@ import pytest
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import SharecoordError
-from sharecoord.testing.harness import (
-    FakeMember,
-    StreamBrokenError,
-    VirtualStoreCaller,
-    check_coordinator,
-)
+from sharecoord.testing.harness import FakeMember, StreamBrokenError, VirtualStoreCaller
 from sharecoord.testing.virtual_time import run_virtual
 from tests.unit.runtime.fleets import Fleet, everything_finished
 from tests.unit.runtime.worlds import until, world_with
+from tests.world import check_coordinator
 
 RUNS = 60
 STEPS = 30

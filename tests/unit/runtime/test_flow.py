@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.testing.fake_log import FakeLog
-from sharecoord.testing.harness import World, running
 from sharecoord.testing.virtual_time import run_virtual
+from tests.world import World, running
 
 
 def test_every_record_reaches_a_member_once() -> None:

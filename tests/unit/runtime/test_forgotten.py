@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from sharecoord.runtime.partition.claimed import ActorState
-from sharecoord.testing.harness import running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import admin_of, fleet_of
 from tests.unit.runtime.test_fleet_changes import PARTITIONS, TOPIC, work_off
 from tests.unit.runtime.worlds import until, world_with
+from tests.world import running
 
 
 @pytest.mark.parametrize("what", ["group", "offsets"])

@@ -20,9 +20,10 @@ from sharecoord.runtime.kernel.calls import CLAIMS_MAX
 from sharecoord.runtime.kernel.gatherer import CALLS_MAX
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
-from sharecoord.testing.harness import FakeMember, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import until, world_with
+from tests.world import running
 
 TOPICS = ("orders",)
 

@@ -23,9 +23,9 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
-from sharecoord.testing.harness import World, actor_of, running
 from sharecoord.testing.virtual_time import run_virtual, virtual
 from tests.unit.runtime.worlds import offsets, until, world_with
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 INFO = CoordinatorInfo("1", "fake-cluster", "kafka:9092", "memory:")

@@ -7,9 +7,9 @@ import asyncio
 from sharecoord.runtime.group.idle import LOOK_INTERVAL_S, REST_AFTER_S
 from sharecoord.runtime.group.log_changes import follow_log_starts
 from sharecoord.runtime.kernel.budget import MemoryLimits
-from sharecoord.testing.harness import actor_of, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import offsets, until, world_with
+from tests.world import actor_of, running
 
 TOPICS = ("orders",)
 LOOKS_S = 2 * LOOK_INTERVAL_S + 0.1

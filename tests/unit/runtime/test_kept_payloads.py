@@ -21,10 +21,11 @@ from sharecoord.runtime.kernel.context import ParkingLimits
 from sharecoord.runtime.partition import kept_payloads
 from sharecoord.store.memory_database import MemoryPartition
 from sharecoord.testing.fake_log import EPOCH_MS
-from sharecoord.testing.harness import FakeMember, World, actor_of, check_coordinator, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.world import World, actor_of, check_coordinator, running
 
 TOPICS = ("orders",)
 INFO = CoordinatorInfo("test", "", "", "memory:")

@@ -25,10 +25,11 @@ from sharecoord.runtime.letters.lanes import SPANS_MAX, LaneSelection
 from sharecoord.runtime.partition.bounds import Bound
 from sharecoord.store.memory_database import MemoryPartition
 from sharecoord.store.memory_store import MemoryStore
-from sharecoord.testing.harness import FakeMember, World, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.world import World, running
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 LANE = "dead/orders"

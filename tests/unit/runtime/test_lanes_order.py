@@ -17,11 +17,11 @@ from sharecoord.core.records import key_hashes_of
 from sharecoord.errors import InvalidConfigError, InvalidRequestError
 from sharecoord.ports import TopicInfo
 from sharecoord.runtime.letters.lanes import LaneSelection
-from sharecoord.testing.harness import World, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import admin_of, fleet_of
 from tests.unit.runtime.test_lanes import ACCEPT, LANE, joined, lane_world, selection
 from tests.unit.runtime.worlds import offsets, until
+from tests.world import World, running
 
 OF_ONE = f"{LANE}/0"
 """Its letters come from partition 0 alone."""

@@ -12,9 +12,10 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.kernel.budget import GroupBudget, MemoryBudget
 from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.testing.fake_log import FakeRecord, build_chunk
-from sharecoord.testing.harness import FakeMember, actor_of, check_coordinator, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.world import actor_of, check_coordinator, running
 
 TOPICS = ("orders",)
 

@@ -16,9 +16,10 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.testing.harness import FakeMember, World, actor_of, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 

@@ -16,7 +16,6 @@ from sharecoord.runtime.memory.use import RANGE_BYTES, MemoryLevel, range_bytes
 from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.testing.fake_log import FakeRecord, build_chunk
-from sharecoord.testing.harness import World, actor_of
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.small_memory import (
     LIMIT_BYTES,
@@ -31,6 +30,7 @@ from tests.unit.runtime.small_memory import (
     world_of,
 )
 from tests.unit.runtime.worlds import offsets, until
+from tests.world import World, actor_of
 
 __all__ = ["small_reads"]
 

@@ -16,7 +16,7 @@ from sharecoord.runtime.memory.stalled_streams import STALLED_AFTER_S
 from sharecoord.runtime.memory.use import MemoryLevel, use_of
 from sharecoord.runtime.memory.watch import LOOK_INTERVAL_S, RESERVE_BYTES, RESERVES_RATIO
 from sharecoord.testing import fake_log
-from sharecoord.testing.harness import FakeMember, World, actor_of
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.small_memory import (
     LIMIT_BYTES,
@@ -30,6 +30,7 @@ from tests.unit.runtime.small_memory import (
     world_of,
 )
 from tests.unit.runtime.worlds import now_s, offsets, until
+from tests.world import World, actor_of
 
 __all__ = ["small_reads"]
 

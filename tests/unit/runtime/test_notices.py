@@ -15,11 +15,12 @@ from sharecoord.errors import StoreOutcomeUnknownError
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.admin.reset import ResetCommand, ResetKind, ResetTo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.testing.harness import FakeMember, World, actor_of, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import Fleet, admin_of, fleet_of
 from tests.unit.runtime.worlds import offsets, until, world_with
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 LOCK_S = 30

@@ -28,9 +28,10 @@ from sharecoord.runtime.group.offsets_export import (
     LOOK_INTERVAL_S,
     ExportFigures,
 )
-from sharecoord.testing.harness import FakeMember, World, actor_of
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import now_s, until, world_with
+from tests.world import World, actor_of
 
 TOPICS = ("orders",)
 SETTING = "share.offsets.export.group"

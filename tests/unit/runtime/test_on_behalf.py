@@ -15,9 +15,9 @@ from sharecoord.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.acknowledge_for import acknowledge_for, check_allowed
 from sharecoord.runtime.partition.collector import Collector
-from sharecoord.testing.harness import World, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, offsets, world_with
+from tests.world import World, running
 
 TOPICS = ("orders",)
 

@@ -11,11 +11,12 @@ from sharecoord.core.limits import CHAIN_RECORDS_MAX
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.runtime.admin.admin import Admin
-from sharecoord.testing.harness import FakeMember, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dead_letters import INFO
 from tests.unit.runtime.worlds import offsets, until, world_with
+from tests.world import running
 
 TOPICS = ("orders",)
 

@@ -11,7 +11,6 @@ from sharecoord.core.letters.dead_letters import ID_HEADER, KAFKA_PREFIX, PAYLOA
 from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.letters.orphans import INTERVAL_S, LOOKS_UNTIL_GONE
-from sharecoord.testing.harness import World, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dead_letters import (
     INFO,
@@ -25,6 +24,7 @@ from tests.unit.runtime.test_dead_letters import (
     text,
 )
 from tests.unit.runtime.worlds import until
+from tests.world import World, running
 
 LETTERS = 10
 

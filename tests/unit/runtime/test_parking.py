@@ -12,15 +12,10 @@ from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.kernel.context import ParkingLimits
 from sharecoord.runtime.partition.parking import AGAIN_S
-from sharecoord.testing.harness import (
-    FakeMember,
-    World,
-    actor_of,
-    check_coordinator,
-    running,
-)
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import now_s, offsets, until, world_with
+from tests.world import World, actor_of, check_coordinator, running
 
 TOPICS = ("orders",)
 INFO = CoordinatorInfo("test", "", "", "memory:")

@@ -13,7 +13,6 @@ from sharecoord.errors import InternalError, StoreFencedError
 from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.partition.load import FIRST_S, GOOD_S, MAX_S, Load
 from sharecoord.runtime.status.status import StatusBoard
-from sharecoord.testing.harness import World, running
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
@@ -28,6 +27,7 @@ from tests.unit.runtime.test_dead_letters import (
 from tests.unit.runtime.test_kept_payloads import joined as joined_keeping
 from tests.unit.runtime.test_kept_payloads import keeping_world, kept, release
 from tests.unit.runtime.worlds import until
+from tests.world import World, running
 
 LARGE = b"x" * 2_000
 MOST_BYTES = 1_000

@@ -14,7 +14,6 @@ from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.partition.letter_sender import SILENCE_S
 from sharecoord.runtime.status.status import StatusBoard
-from sharecoord.testing.harness import World, actor_of, running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dead_letters import (
     INFO,
@@ -26,6 +25,7 @@ from tests.unit.runtime.test_dead_letters import (
     reject,
 )
 from tests.unit.runtime.worlds import until
+from tests.world import World, actor_of, running
 
 LETTERS = 10
 REFUSALS = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from sharecoord.runtime.admin.admin import Admin
-from sharecoord.testing.harness import running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
 from tests.unit.runtime.worlds import offsets, until, world_with
+from tests.world import running
 
 BOTH = ("closed", "orders")
 

@@ -8,9 +8,10 @@ import pytest
 
 from sharecoord.core.dispatch.schedule import DELAY_HEADER, DELIVER_AT_HEADER
 from sharecoord.runtime.kernel.context import ParkingLimits
-from sharecoord.testing.harness import STORE_EPOCH_MS, World, actor_of, running
+from sharecoord.testing.harness import STORE_EPOCH_MS
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 EXACT_S = 0.05

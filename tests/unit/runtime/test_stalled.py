@@ -15,10 +15,10 @@ from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.collector import Collector
-from sharecoord.testing.harness import running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import Fleet, fleet_of
 from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
+from tests.world import running
 
 TOPICS = ("orders",)
 PARTITIONS = 8

@@ -21,9 +21,10 @@ from sharecoord.errors import (
 from sharecoord.runtime.group import lock_books
 from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.store.memory_store import MemoryStore
-from sharecoord.testing.harness import VirtualStoreCaller, World, actor_of, running
+from sharecoord.testing.harness import VirtualStoreCaller
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.world import World, actor_of, running
 
 EPOCH = 32
 """The owner epoch is the high half of a lock token."""

@@ -22,9 +22,9 @@ from sharecoord.runtime.letters.orphans import OrphanWatch
 from sharecoord.runtime.memory.watch import MemoryWatch
 from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.store.memory_store import MemoryStore
-from sharecoord.testing.harness import running
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import now_s, world_with
+from tests.world import running
 
 
 class Loop:

@@ -16,10 +16,11 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.log_changes import follow_log_starts
 from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.runtime.partition.topic_life import SILENCE_S
-from sharecoord.testing.harness import FakeMember, World, actor_of, running
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
 from tests.unit.runtime.worlds import now_s, offsets, until, world_with
+from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 

@@ -10,10 +10,11 @@ from sharecoord.config.group import GroupSource
 from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.status.status import StatusBoard
-from sharecoord.testing.harness import FakeMember, World
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
 from tests.unit.runtime.worlds import until, world_with
+from tests.world import World
 
 FIRST, MAX = "share.retry.backoff.ms", "share.retry.backoff.max.ms"
 NOTE = "a group's setting is not in force"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from sharecoord.core.delivery import Delivery
 from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.testing.fake_log import FakeLog
-from sharecoord.testing.harness import World
+from tests.world import World
 
 
 class At(RuntimeClock):

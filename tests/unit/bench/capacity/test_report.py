@@ -13,17 +13,17 @@ from sharecoord.bench.capacity.figures import (
     IdleFigures,
     Section,
     each_kb,
-    read_sections,
 )
 from sharecoord.bench.capacity.report import (
     BEGIN,
     END,
     check_page,
     markdown,
+    size,
     update_page,
     write_tables,
 )
-from sharecoord.bench.capacity.sizing import size
+from sharecoord.bench.text import read_names
 from sharecoord.errors import InvalidConfigError
 from tests.architecture.sources import ROOT
 from tests.unit.bench.capacity.support import make_record, make_result
@@ -183,9 +183,9 @@ def test_one_more_is_between_the_least_and_the_most() -> None:
 
 
 def test_sections_are_named_or_all() -> None:
-    assert read_sections(None) == list(Section)
-    assert read_sections("store, record") == [Section.RECORD, Section.STORE]
+    assert read_names(None, Section) == list(Section)
+    assert read_names("store, record", Section) == ["store", "record"]
     with pytest.raises(InvalidConfigError, match=r"only: 'x' is not measured; give some of disk,"):
-        read_sections("record,x")
+        read_names("record,x", Section)
     with pytest.raises(InvalidConfigError, match="only: '' is not measured"):
-        read_sections("")
+        read_names("", Section)

@@ -11,15 +11,14 @@ import pytest
 
 from sharecoord.bench.cluster import Cluster
 from sharecoord.bench.coordinator import Counters
-from sharecoord.bench.engine import stage, trial
+from sharecoord.bench.engine import trial
 from sharecoord.bench.engine.board import Board
 from sharecoord.bench.engine.cell import Cell, Consumer, Mode
 from sharecoord.bench.engine.figures import Interval
 from sharecoord.bench.engine.samples import Samples
 from sharecoord.bench.engine.send import due_ns
 from sharecoord.bench.engine.settings import Settings
-from sharecoord.bench.engine.stage import Server, Stage
-from sharecoord.bench.engine.trial import Trials, first_due, missing_ns
+from sharecoord.bench.engine.trial import Server, Stage, Trials, first_due, missing_ns
 from sharecoord.bench.errors import BenchError
 from sharecoord.devenv.stores import Stores
 from tests.unit.bench.engine.support import MS, make_samples
@@ -96,7 +95,7 @@ def test_a_group_that_gets_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
         def check(self) -> None: ...
 
-    monkeypatch.setattr(stage, "FIRST_RECORD_S", -1.0)
+    monkeypatch.setattr(trial, "FIRST_RECORD_S", -1.0)
     idle: Any = Idle()
     with pytest.raises(BenchError, match="no record was handled within"):
         Stage(Cluster("h:1"), Server("h:1", "g"), idle).first_record()
@@ -205,7 +204,7 @@ def test_peers_have_none_of_these() -> None:
 
 
 def test_a_window_has_what_the_coordinator_did_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "cpu_s", lambda pid: float(pid))
+    monkeypatch.setattr(trial, "cpu_s", lambda pid: float(pid))
     found, coordinator, _ = staged(20, broker_pid=5)
     begin = found.read()
     assert begin.cpu_s == {"broker": 5, "coordinator": 1, "client": 7}

@@ -16,17 +16,12 @@ from sharecoord.eventlog.schema import COLUMN_NAMES, EventBlock, EventKind, Grou
 from sharecoord.ports import EventFigures
 from sharecoord.store.memory_database import MemoryDatabase
 
-__all__ = [
-    "EventBook",
-    "replayed",
-]
-
 Changes = dict[int, list[dict[str, Any]]]
 """By change sequence, the rows of that change."""
 
 
 class EventBook:
-    """See the module; an `EventSink`."""
+    """Keeps all events; an `EventSink`."""
 
     def __init__(self) -> None:
         self.blocks: list[EventBlock] = []
@@ -92,7 +87,7 @@ class EventBook:
         )
 
     def _told(self, deleted: Container[PartitionKey] = ()) -> dict[PartitionKey, Changes]:
-        """What was told of share-partitions that were never deleted: they begin anew at 1."""
+        """Changes told of share-partitions that were never deleted: others begin anew at 1."""
         told_deleted = {
             (row["group_id"], row.get("topic"))
             for row in self.rows(EventKind.GROUP)

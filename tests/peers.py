@@ -13,8 +13,6 @@ from sharecoord.ports import PeerNetwork
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet.owner import GatewayLink
 
-__all__ = ["PeerHub", "PeerLink"]
-
 T = TypeVar("T")
 
 LINK_S = 0.001
@@ -22,7 +20,7 @@ LINK_S = 0.001
 
 
 class _Pipe(Generic[T]):
-    """One direction."""
+    """A direction of a link."""
 
     def __init__(self, hear: Callable[[T], None], delay_s: float) -> None:
         self._hear = hear
@@ -89,7 +87,7 @@ class PeerLink:
         peers.gateway_came(self._end)
 
     def slow_down(self, delay_s: float) -> None:
-        """What the owner says from now on takes so long."""
+        """Delays all that the owner says from now on."""
         self._back.delay_s = delay_s
 
     def cut(self) -> None:
