@@ -21,7 +21,7 @@ ACCEPT: Final = int(types_pb.ACKNOWLEDGE_TYPE_ACCEPT)
 RELEASE: Final = int(types_pb.ACKNOWLEDGE_TYPE_RELEASE)
 REJECT: Final = int(types_pb.ACKNOWLEDGE_TYPE_REJECT)
 RENEW: Final = int(types_pb.ACKNOWLEDGE_TYPE_RENEW)
-#: Not the application's word: records that it never saw go back uncounted.
+#: Return of records that the application never saw: uncounted.
 RETURN: Final = int(types_pb.ACKNOWLEDGE_TYPE_RETURN)
 
 # Waits before an acknowledgement that failed for a passing reason is tried again.
@@ -50,7 +50,7 @@ class AckRange:
     def to_wire(self) -> types_pb.AcknowledgedRange:
         first, last = self.span.first_offset, self.span.last_offset
         if self.checkpoint is not None:
-            # Of the record alone: gaps beside it may belong to its span.
+            # The offset of the record alone: gaps beside it may belong to its span.
             first = last = self.span.columns.offset_at(self.span.start)
         return types_pb.AcknowledgedRange(
             first_offset=first,
@@ -159,10 +159,6 @@ class AckBook:
     def is_empty(self) -> bool:
         return not self._waiting and not self._sent
 
-    @property
-    def has_waiting(self) -> bool:
-        return bool(self._waiting)
-
     def has_application_acks(self) -> bool:
         """Whether an acknowledgement by the application is under way; mere returns do not count."""
         return any(item.kind != RETURN for item in self.ranges())
@@ -258,9 +254,9 @@ class AckBook:
         settlement: Settlement,
         now: float,
     ) -> None:
-        # Who stores a checkpoint has to know that there is no room.
+        # A program that stores a checkpoint must learn that there is no room.
         full = part.is_checkpoint and answer.error_reason == "LIMIT_EXCEEDED"
-        # Nor is one tried again that nobody waits for: a later one may be stored already.
+        # A checkpoint that nobody waits for is not tried again: a later one may be stored already.
         given_up = full or (part.is_checkpoint and part.ticket is not None and part.ticket.is_done)
         if answer.error_retriable and not given_up and now - part.queued_at < self._api_timeout_s:
             part.attempts += 1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 END_S: Final = 1.0
 
 
-class _Clock:
+class _HandBackClock:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._changed = Condition()
@@ -36,7 +36,7 @@ class _Clock:
         self._thread: Thread | None = None
         self._is_over = False
 
-    def ask(self, at: float, inbox: Inbox) -> None:
+    def schedule(self, at: float, inbox: Inbox) -> None:
         """Schedules the hand-back of an inbox's consumer."""
         if self._pid != os.getpid():
             self.__init__()  # type: ignore[misc]
@@ -75,8 +75,8 @@ class _Clock:
         while (due := self._next()) is not None:
             inbox = due()
             if inbox is not None:
-                inbox.look()
-            # It would keep the inbox of a consumer that is gone until the next one.
+                inbox.hand_back()
+            # The name would keep the inbox of a consumer that is gone until the next one is due.
             del inbox
 
     def _next(self) -> weakref.ref[Inbox] | None:
@@ -91,8 +91,8 @@ class _Clock:
         return None
 
 
-_CLOCK: Final = _Clock()
-atexit.register(_CLOCK.stop)
+_HAND_BACK_CLOCK: Final = _HandBackClock()
+atexit.register(_HAND_BACK_CLOCK.stop)
 
 
 class Inbox(SimpleQueue[Arrival]):
@@ -106,18 +106,18 @@ class Inbox(SimpleQueue[Arrival]):
 
     def put(self, item: Arrival, block: bool = True, timeout: float | None = None) -> None:  # noqa: FBT001, FBT002
         super().put(item, block, timeout)
-        self.ask(item.unseen_at)
+        self.schedule(item.hand_back_unseen_at)
 
-    def ask(self, at: float) -> None:
+    def schedule(self, at: float) -> None:
         """Schedules the hand-back of unseen records of its consumer; inf = never."""
         if at < math.inf and not self._is_asked:
             self._is_asked = True
-            _CLOCK.ask(at, self)
+            _HAND_BACK_CLOCK.schedule(at, self)
 
     def forget(self) -> None:
-        _CLOCK.forget(self)
+        _HAND_BACK_CLOCK.forget(self)
 
-    def look(self) -> None:
+    def hand_back(self) -> None:
         self._is_asked = False
         consumer = self._consumer()
         if consumer is not None:
