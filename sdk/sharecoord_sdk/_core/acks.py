@@ -123,7 +123,7 @@ class PartitionAck:
 
 
 @dataclass(slots=True)
-class Outcome:
+class AckOutcome:
     """The outcome of one partition's records: one call of the application's callback."""
 
     key: PartitionKey
@@ -132,10 +132,10 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Settlement:
+class AckDecisions:
     """The decisions of one answer."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[AckOutcome] = field(default_factory=list)
     #: Renewed records: they come back by the next poll.
     renewed: list[Span] = field(default_factory=list)
     #: Records whose renewal failed; they are gone.
@@ -235,9 +235,9 @@ class AckBook:
     def wake_at(self) -> float | None:
         return min((part.not_before for part in self._waiting), default=None)
 
-    def answered(self, result: service_pb.AcknowledgeResult, now: float) -> Settlement:
+    def answered(self, result: service_pb.AcknowledgeResult, now: float) -> AckDecisions:
         """Reads the answer to one message: partitions that it leaves out succeeded."""
-        settlement = Settlement()
+        settlement = AckDecisions()
         answers = result.outcomes
         for part in self._sent.pop(result.acknowledge_id, ()):
             answer = next((o for o in answers if part.key.is_at(o.partition)), None)
@@ -251,7 +251,7 @@ class AckBook:
         self,
         part: PartitionAck,
         answer: types_pb.PartitionOutcome,
-        settlement: Settlement,
+        settlement: AckDecisions,
         now: float,
     ) -> None:
         # A program that stores a checkpoint must learn that there is no room.
@@ -351,7 +351,7 @@ def _to_wire(key: PartitionKey, items: list[AckRange]) -> types_pb.PartitionAckn
 
 
 def _settle(
-    part: PartitionAck, exceptions: Sequence[types_pb.RangeOutcome], settlement: Settlement
+    part: PartitionAck, exceptions: Sequence[types_pb.RangeOutcome], settlement: AckDecisions
 ) -> None:
     pieces: list[tuple[AckRange, Span, KafkaError | None]] = []
     for item in part.ranges:
@@ -377,7 +377,7 @@ def _settle(
 def _finish(
     part: PartitionAck,
     pieces: list[tuple[AckRange, Span, KafkaError | None]],
-    settlement: Settlement,
+    settlement: AckDecisions,
 ) -> None:
     by_error: dict[KafkaError | None, list[Span]] = {}
     first_error: KafkaError | None = None
@@ -389,7 +389,9 @@ def _finish(
         if item.kind == RENEW:
             (settlement.renewed if error is None else settlement.not_renewed).append(span)
         by_error.setdefault(error, []).append(span)
-    settlement.outcomes.extend(Outcome(part.key, spans, error) for error, spans in by_error.items())
+    settlement.outcomes.extend(
+        AckOutcome(part.key, spans, error) for error, spans in by_error.items()
+    )
     if part.ticket is not None:
         part.ticket.settle(part.key, _places_of(part.key, part.ranges), first_error)
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 from . import arguments
-from .acks import RENEW, CommitTicket, Outcome, mark_row
+from .acks import RENEW, AckOutcome, CommitTicket, mark_row
 from .call_guard import CallGuard
 from .columns import IN_FLIGHT, LOST, SETTLED, Columns, Span
 from .config import ConsumerConfig, SaslConfig, read_config
@@ -522,7 +522,7 @@ class BaseShareConsumer(CallGuard, ABC):
         while core.outcomes:
             self._report(core.outcomes.popleft())
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: AckOutcome) -> None:
         if self._callback is None:
             return
         offsets: dict[TopicPartition, set[int]] = {}

@@ -16,7 +16,7 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._version import PROTOCOL_VERSION, __version__
 
-from .acks import RENEW, AckBook, AckRange, CommitTicket, Outcome
+from .acks import RENEW, AckBook, AckOutcome, AckRange, CommitTicket
 from .columns import Columns, HandOut, PartitionKey, Span
 from .config import ConsumerConfig
 from .config_table import POLL_RECORDS_MAX
@@ -124,7 +124,7 @@ class ConsumerCore:
         #: To be logged, and reported to `error_cb`.
         self.notices: deque[Notice] = deque()
         #: Outcomes of acknowledgements, for the application's callback.
-        self.outcomes: deque[Outcome] = deque()
+        self.outcomes: deque[AckOutcome] = deque()
         #: Whether somebody wants to hear of outcomes.
         self.reports_outcomes = False
         self._outbox: list[service_pb.ConsumeRequest] = []
@@ -240,7 +240,7 @@ class ConsumerCore:
             if self.config.explicit:
                 # The poll may go on: records that it gave may still be released.
                 for span in self.locks.in_flight_spans:
-                    turns.goes_back(span)
+                    turns.hold_back(span)
         most = self.config.max_poll_records if limit is None else limit
         hand_out, expired = self.locks.take(most, now, owner, turns)
         if expired:
@@ -337,7 +337,7 @@ class ConsumerCore:
         for span in lost:
             error = KafkaError(KafkaError.INVALID_RECORD_STATE)
             key = span.columns.key
-            self._report([Outcome(key, [span], error)])
+            self._report([AckOutcome(key, [span], error)])
             if ticket is not None:
                 places = span.sources().keys()
                 ticket.expect(key, places)
@@ -605,7 +605,7 @@ class ConsumerCore:
         self.notices.clear()
         return out
 
-    def take_outcomes(self) -> list[Outcome]:
+    def take_outcomes(self) -> list[AckOutcome]:
         """Outcomes since the last call."""
         out = list(self.outcomes)
         self.outcomes.clear()
@@ -648,7 +648,7 @@ class ConsumerCore:
             ]
         )
 
-    def _report(self, outcomes: list[Outcome]) -> None:
+    def _report(self, outcomes: list[AckOutcome]) -> None:
         if self.reports_outcomes:
             self.outcomes.extend(outcomes)
 

@@ -32,9 +32,9 @@ class Turns:
         self._one_each = one_each
         self._held: set[Hashable] = set()
         for span in going_back:
-            self.goes_back(span)
+            self.hold_back(span)
 
-    def goes_back(self, span: Span) -> None:
+    def hold_back(self, span: Span) -> None:
         """Holds back records that follow these, which go back."""
         columns = span.columns
         columns.unpack()
@@ -83,7 +83,7 @@ def take_in_turn(
         span = buffer.popleft()
         if span.lock.deadline <= now:
             expired.append(span)
-            turns.goes_back(span)
+            turns.hold_back(span)
             continue
         picked, left = turns.pick(span, limit)
         limit -= sum(map(len, picked))

@@ -58,7 +58,7 @@ def _with_layers(
     if timeout_s is not None:
         function = _limited(handler, function, timeout_s)
     for each in reversed(middleware):
-        function = _through(each, function)
+        function = _in_middleware(each, function)
     return replace(handler, function=function, is_async=True)
 
 
@@ -94,7 +94,7 @@ def _limited(handler: Handler, function: AsyncFunction, timeout_s: float) -> Asy
     return call
 
 
-def _through(middleware: Middleware, function: AsyncFunction) -> AsyncFunction:
+def _in_middleware(middleware: Middleware, function: AsyncFunction) -> AsyncFunction:
     async def call(argument: Any) -> Any:
         return await middleware(argument, function)
 

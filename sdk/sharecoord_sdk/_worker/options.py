@@ -125,17 +125,7 @@ class BatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The options of a handler beside its topic and its batch.
-
-    Attributes:
-        ordering: `key`, `partition`, or None.
-        retry: What becomes of a failure that nothing else decides about.
-        on_error: By class of exception; the most specific one wins.
-        timeout_s: How long a call may take; None = as long as it wants.
-        rate_per_s: Most records per second.
-        rate_per_key_per_s: Most records per second of one key of one partition.
-        breaker: When the handler gets none for a while.
-    """
+    """The options of a handler beside its topic and its batch; see `Worker.handler`."""
 
     ordering: str | None = None
     retry: Backoff | RetryFunction | None = None

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from sharecoord_sdk._async.consumer import AsyncShareConsumer
 from sharecoord_sdk._async.stream import Mailbox
-from sharecoord_sdk._core.acks import Outcome
+from sharecoord_sdk._core.acks import AckOutcome
 from sharecoord_sdk._core.columns import Span
 from sharecoord_sdk._core.config_table import POLL_RECORDS_MAX
 from sharecoord_sdk._core.core import Arrival
@@ -546,7 +546,7 @@ class Shell(AsyncShareConsumer):
 
     # -- what the application hears -----------------------------------------------------------
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: AckOutcome) -> None:
         """Logs results that the coordinator did not take."""
         if outcome.error is None:
             return
