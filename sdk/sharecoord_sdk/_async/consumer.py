@@ -143,7 +143,7 @@ class AsyncShareConsumer(BaseShareConsumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._inbox: Mailbox[Arrival] = _Inbox(self)
-        # At most one look is asked for at a time.
+        # At most one hand-back is scheduled at a time.
         self._is_hand_back_scheduled = False
         self._slot = _StreamSlot()
         self._finalizer = weakref.finalize(self, _abandon, self._slot, self._pid)

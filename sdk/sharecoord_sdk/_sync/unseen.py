@@ -101,8 +101,8 @@ class Inbox(SimpleQueue[Arrival]):
     def __init__(self, consumer: BaseShareConsumer) -> None:
         super().__init__()
         self._consumer = weakref.ref(consumer)
-        # At most one look is asked for at a time.
-        self._is_asked = False
+        # At most one hand-back is scheduled at a time.
+        self._is_scheduled = False
 
     def put(self, item: Arrival, block: bool = True, timeout: float | None = None) -> None:  # noqa: FBT001, FBT002
         super().put(item, block, timeout)
@@ -110,15 +110,15 @@ class Inbox(SimpleQueue[Arrival]):
 
     def schedule(self, at: float) -> None:
         """Schedules the hand-back of unseen records of its consumer; inf = never."""
-        if at < math.inf and not self._is_asked:
-            self._is_asked = True
+        if at < math.inf and not self._is_scheduled:
+            self._is_scheduled = True
             _HAND_BACK_CLOCK.schedule(at, self)
 
     def forget(self) -> None:
         _HAND_BACK_CLOCK.forget(self)
 
     def hand_back(self) -> None:
-        self._is_asked = False
+        self._is_scheduled = False
         consumer = self._consumer()
         if consumer is not None:
             consumer._hand_back_unseen()

@@ -1,13 +1,13 @@
-"""Records that wait for more than a free slot: for an earlier one of their key, a rate, a breaker.
+"""Records that wait for more than a free slot: an earlier record of their key, a rate, a breaker.
 
-Handlers with `ordering`, a rate or a breaker have a `Line` of their own, so that what holds one
-back holds no other. Its records stand in *queues*: one for each key of a partition
+Handlers with `ordering`, a rate or a breaker have a `Line` each, so that the gates of one hold
+back no other. Its records stand in *queues*: one for each key of a partition
 (`ordering="key"`), one for a partition (`ordering="partition"`), one for each record that has no
 order. Of a queue with order one record runs at a time, in order of offset.
 
 When a record is not accepted or rejected, its queue *breaks*: the later ones go back unseen. What
-comes of the queue until the coordinator has answered was sent before it knew, and goes back as well
-(in a group with `share.ordering` it takes the rest of a chain back itself).
+comes for the queue until the coordinator has answered was sent before it knew, and goes back as
+well (in a group with `share.ordering` it takes the rest of a chain back itself).
 """
 
 from __future__ import annotations
