@@ -1,8 +1,7 @@
-"""The only place that imports grpc: channels, credentials, and the one method of the stream."""
+"""Channels and credentials of grpc, and the method of the stream. To be imported before grpc."""
 
 from __future__ import annotations
 
-import base64
 import os
 from pathlib import Path
 from typing import Any, Final, cast
@@ -17,7 +16,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 from grpc import aio
 
-from ._core.config import SaslConfig, TlsConfig
+from ._core.config import TlsConfig
 from ._core.status import REASON_KEY, RETRY_AFTER_KEY, StreamFailure
 from ._proto import share_service_pb2 as service_pb
 
@@ -81,16 +80,6 @@ def _pem(text: str | None, path: str | None) -> bytes | None:
     if text:
         return text.encode("ascii")
     return Path(path).read_bytes() if path else None
-
-
-def authorization(sasl: SaslConfig) -> list[tuple[str, str]]:
-    """The credentials as metadata of a call. Calls `oauth_cb`, hence in the caller's thread."""
-    if sasl.mechanism == "PLAIN":
-        pair = base64.b64encode(f"{sasl.username}:{sasl.password}".encode()).decode("ascii")
-        return [("authorization", f"Basic {pair}")]
-    assert sasl.oauth_cb is not None, "OAUTHBEARER was checked to have oauth_cb"
-    token = sasl.oauth_cb(sasl.oauth_config)
-    return [("authorization", f"Bearer {token[0]}")]
 
 
 def failure_of(error: BaseException) -> StreamFailure:

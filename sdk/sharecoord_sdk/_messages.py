@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 _Field = Any
 _Descriptor = Any
-"""Of either implementation of protobuf, whose types have nothing in common."""
+"""A type of either implementation of protobuf, which have nothing in common."""
 
 _BOUNDS = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
@@ -165,8 +165,10 @@ class Mapper:
         key, value = arguments
         found = {}
         for each in raw:
-            *first, last = self._read_tuple((*_parts(key), value), each)
-            name = tuple(first) if typing.get_origin(key) is tuple else first[0]
+            is_tuple = typing.get_origin(key) is tuple
+            parts = typing.get_args(key) if is_tuple else (key,)
+            *first, last = self._read_tuple((*parts, value), each)
+            name = tuple(first) if is_tuple else first[0]
             if name in found:
                 raise ValueError(f"{field.name}: {name!r} stands there twice")
             found[name] = last
@@ -216,7 +218,10 @@ class Mapper:
         if not _is_record(kind):
             names = _ordered(descriptor)
             found = dict(zip(names, value, strict=False))
-            return self.make(message, **_with_error(found))
+            error = found.pop("error", None)
+            if error is not None:
+                found |= {"error_reason": error.reason, "error_message": str(error)}
+            return self.make(message, **found)
         key = kind, descriptor.full_name
         if key not in self._writers:
             self._writers[key] = [
@@ -239,7 +244,7 @@ class Mapper:
         if name in hints and (not _is_nested(field) or _takes_message(hints[name])):
             return attrgetter(name)
         if _is_nested(field):
-            return _itself
+            return lambda value: value
         if hasattr(kind, name):
             return attrgetter(name)
         for part, hint in hints.items():
@@ -273,10 +278,6 @@ class Mapper:
         return value
 
 
-def _itself(value: Any) -> Any:
-    return value
-
-
 def _of_part(part: _Get, inner: _Get, value: Any) -> Any:
     """A value out of a part of a value; None where there is no such part."""
     found = part(value)
@@ -294,20 +295,6 @@ def _ordered(descriptor: _Descriptor) -> list[str]:
     """The fields of a message in their order; both parts of an error are one, `error`."""
     names = [field.name for field in descriptor.fields if field.name != "error_message"]
     return ["error" if name == "error_reason" else name for name in names]
-
-
-def _with_error(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields with both parts of the error among them."""
-    error = fields.pop("error", None)
-    return (
-        fields
-        if error is None
-        else fields
-        | {
-            "error_reason": error.reason,
-            "error_message": str(error),
-        }
-    )
 
 
 def _member_of(kind: Any, number: int, field: _Field) -> Any:
@@ -345,10 +332,6 @@ def _takes_message(hint: Any) -> bool:
 def _is_mapping(hint: Any) -> bool:
     origin = typing.get_origin(hint)
     return isinstance(origin, type) and issubclass(origin, Mapping)
-
-
-def _parts(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if typing.get_origin(hint) is tuple else (hint,)
 
 
 def _is_plain(field: _Field) -> bool:

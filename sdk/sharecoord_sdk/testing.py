@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ._core.outcomes import Outcome, Reject
 from ._core.records import TIMESTAMP_CREATE_TIME, AcknowledgeType, Message, Messages
 from ._worker.binding import with_values
-from ._worker.calls import Around, Middleware, wrapped
 from ._worker.failures import FailureRules
 from ._worker.handlers import BATCH_MAX, Handler, read_handler
+from ._worker.layers import Around, Middleware, with_layers
 from ._worker.options import Backoff, Behaviour, FailureOutcome, RetryFunction, read_result
 from ._worker.threads import Threads, call_plain
 
@@ -116,7 +116,7 @@ def run_handler(
         TypeError: An argument of another type, or a parameter of the handler that nobody fills.
         ValueError: A number out of bounds, or the worker does not have the handler.
     """
-    given = _given(value, on_bad_value, on_error, retry, timeout, middleware)
+    given = _given_arguments(value, on_bad_value, on_error, retry, timeout, middleware)
     run = _Run(handler, messages, given, worker)
     if run.is_plain:
         return run.plain()
@@ -136,12 +136,12 @@ async def run_handler_async(
     worker: Worker | None = None,
 ) -> Outcome:
     """`run_handler` inside a running event loop."""
-    given = _given(value, on_bad_value, on_error, retry, timeout, middleware)
+    given = _given_arguments(value, on_bad_value, on_error, retry, timeout, middleware)
     run = _Run(handler, messages, given, worker)
     return run.plain() if run.is_plain else await run.coroutine()
 
 
-def _given(*arguments: Any) -> dict[str, Any]:
+def _given_arguments(*arguments: Any) -> dict[str, Any]:
     """The arguments that were given, by name."""
     names = ("value", "on_bad_value", "on_error", "retry", "timeout", "middleware")
     defaults = (None, Reject, None, None, None, ())
@@ -194,8 +194,8 @@ class _Run:
         """Runs the handler with its layers."""
         threads = Threads(1, lambda: _tell(threads))
         name = self._handler.topic
-        handler = wrapped(
-            {name: self._handler}, self._middleware, threads, _given_up, self._around
+        handler = with_layers(
+            {name: self._handler}, self._middleware, threads, _ignore_stuck, self._around
         )[name]
         try:
             # In a task and a context of its own.
@@ -262,7 +262,7 @@ def _is_made_of(registered: Any, function: object) -> bool:
 def _tell(threads: Threads) -> None:
     for job in threads.take_done():
         if job.future is not None and not job.future.cancelled():
-            job.tell()
+            job.complete()
 
 
-def _given_up(handler: Handler, argument: object) -> None: ...
+def _ignore_stuck(handler: Handler, argument: object) -> None: ...

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from sharecoord_sdk import AsyncShareConsumer, ShareConsumer
 
-from .fake_coordinator import FakeCoordinator, FakeStream
+from .fake_coordinator import FakeCoordinator, FakeStream, make_batch
 
 T = TypeVar("T")
 #: Configuration of the explicit mode, as keywords of `joined`.
@@ -122,6 +122,16 @@ def joined(
     consumer = drivers.make(coordinator.address, **config)
     consumer.subscribe(list(topics) or ["t"])
     return consumer, coordinator.stream()
+
+
+def with_a_record(
+    drivers: Drivers, coordinator: FakeCoordinator, **config: Any
+) -> tuple[Driver, FakeStream]:
+    """A consumer whose application has one record, with the value "a", and its stream."""
+    consumer, stream = joined(drivers, coordinator, **config)
+    stream.send(make_batch([b"a"]))
+    consumer.poll(10)
+    return consumer, stream
 
 
 def inner(consumer: Driver) -> Any:

@@ -171,7 +171,8 @@ def test_who_is_beaten_to_it_rolls_back(engine: Engine, outbox: AckOutbox) -> No
             known = super()._known(connection, ids)
             if not calls:
                 calls.append(len(ids))
-                row = self._row(ids[0]._replace(member_id="other"), 0)
+                times = {"settled_at_ms": 0, "relay_at_ms": None}
+                row = {**ids[0]._asdict(), "member_id": "other", **times}
                 with engine.begin() as other:
                     other.execute(insert(self.table), row)
                     other.execute(text("INSERT INTO booking VALUES ('of the other')"))

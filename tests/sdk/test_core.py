@@ -20,7 +20,7 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .fake_coordinator import TOPIC_ID, Ack, acks_of, make_batch
-from .world import GONE, World
+from .world import GONE, World, equal_ranges
 
 # -- what it says -------------------------------------------------------------------------------
 
@@ -293,16 +293,7 @@ def test_every_acknowledged_record_goes_out_once_with_its_type(
 ) -> None:
     """Whatever is acknowledged in whichever commit, the wire says exactly that."""
     count = max(map(len, rounds))
-    step = -(-count // locks)
-    ranges = [
-        types_pb.AcquiredRange(
-            first_offset=first,
-            last_offset=min(first + step, count) - 1,
-            lock_token=first + 1,
-            lock_remaining_ms=60_000,
-        )
-        for first in range(0, count, step)
-    ]
+    ranges = equal_ranges(count, locks)
     world = World(share_acknowledgement_mode="explicit")
     world.join()
     world.receive(make_batch([b"x"] * count, ranges=ranges))
@@ -325,6 +316,7 @@ def test_every_acknowledged_record_goes_out_once_with_its_type(
     ]
     for acks in sent:
         assert all(a.last < b.first for a, b in pairwise(acks))
+        step = -(-count // locks)
         assert all(a.token == (a.first // step) * step + 1 for a in acks)
 
 

@@ -21,7 +21,7 @@ from sharecoord.config.process_settings import LimitsConfig
 
 from .driver import EXPLICIT
 from .fake_coordinator import make_batch
-from .world import World
+from .world import World, equal_ranges
 
 LONGEST_TOPIC = "t" * 249
 HIGHEST_PARTITION = 2**31 - 1
@@ -245,16 +245,7 @@ STATES = st.lists(st.sampled_from("hwsr"), min_size=1, max_size=30)
 def test_a_book_shows_what_is_held_within_its_room(states: str, locks: int, room: int) -> None:
     """h in hands, w on its way, s settled, r returned unseen (last ones, from the buffer)."""
     count = len(states)
-    step = -(-count // locks)
-    ranges = [
-        types_pb.AcquiredRange(
-            first_offset=first,
-            last_offset=min(first + step, count) - 1,
-            lock_token=first + 1,
-            lock_remaining_ms=60_000,
-        )
-        for first in range(0, count, step)
-    ]
+    ranges = equal_ranges(count, locks)
     world = World(**EXPLICIT)
     world.join()
     world.receive(make_batch([b"x"] * count, ranges=ranges))
@@ -270,6 +261,7 @@ def test_a_book_shows_what_is_held_within_its_room(states: str, locks: int, room
     book, left_out = world.core.locks.show(list(world.core._acks.ranges()), room)
     covered = {o for h in book for o in range(h.first_offset, h.last_offset + 1)}
     held = {row for row, state in enumerate(states) if state != "s"}
+    step = -(-count // locks)
     for item in book:
         assert (item.last_offset // step) * step + 1 == item.lock_token, "within its lock"
     join = service_pb.Join(lock_book=book)

@@ -18,7 +18,7 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from tests.support import eventually
 
-from .driver import EXPLICIT, Drivers, inner, joined
+from .driver import EXPLICIT, Drivers, inner, joined, with_a_record
 from .fake_coordinator import TOPIC_ID, Ack, FakeCoordinator, make_batch
 
 T0 = TopicPartition("t", 0)
@@ -313,9 +313,7 @@ def test_retriable_partition_errors_are_tried_again(
         )
     ]
     coordinator.script.outcomes = lambda _: [answers.pop()] if answers else []
-    consumer, stream = joined(drivers, coordinator)
-    stream.send(make_batch([b"a"]))
-    consumer.poll(10)
+    consumer, stream = with_a_record(drivers, coordinator)
     assert consumer.commit_sync(10) == {T0: None}
     assert stream.acks() == [Ack("t", 0, 0, 0, "ACCEPT", 1)] * 2
 
@@ -330,9 +328,7 @@ def test_final_partition_errors_keep_their_reason(
             error_message="topic t is gone",
         )
     ]
-    consumer, stream = joined(drivers, coordinator)
-    stream.send(make_batch([b"a"]))
-    consumer.poll(10)
+    consumer, _ = with_a_record(drivers, coordinator)
     error = consumer.commit_sync(10)[T0].args[0]
     assert (error.code(), error.str()) == (KafkaError.UNKNOWN_TOPIC_OR_PART, "topic t is gone")
 
@@ -368,9 +364,7 @@ def test_commit_async_reports_to_the_callback_in_a_later_call(
 def test_clearing_the_callback_drops_what_it_was_not_told(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
-    consumer, stream = joined(drivers, coordinator)
-    stream.send(make_batch([b"a"]))
-    consumer.poll(10)
+    consumer, _ = with_a_record(drivers, coordinator)
     heard: list[Any] = []
     consumer.set_acknowledgement_commit_callback(lambda *given: heard.append(given))
     consumer.set_acknowledgement_commit_callback(None)

@@ -38,7 +38,7 @@ def test_a_worker_of_more_slots_fills_all_of_them() -> None:
     received = 0
     while world.locks.running < slots:
         count = credit_of(world) - received
-        assert count > 0, f"{world.hands.running} slots have a record, and none is asked for"
+        assert count > 0, f"{world.locks.running} slots have a record, and none is asked for"
         world.receive(make_batch([b"x"] * count, base=received))
         received += count
         world.start()

@@ -108,12 +108,12 @@ def test_who_does_not_poll_hands_back_what_waits_in_half_of_its_lock_and_takes_n
 def test_what_nobody_took_goes_back_when_half_of_its_lock_is_over(mode: str) -> None:
     world = World(share_acknowledgement_mode=mode, max_poll_records=1)
     world.join()
-    assert world.core.unseen_at == math.inf
+    assert world.core.hand_back_unseen_at == math.inf
     world.receive(make_batch([b"a", b"b"], remaining_ms=30_000))
     assert offsets(world.poll()) == [0]
     world.now += 5
     world.receive(make_batch([b"c"], base=2, token=2, remaining_ms=30_000))
-    assert world.core.unseen_at == 115.0
+    assert world.core.hand_back_unseen_at == 115.0
     world.now = 114.9
     world.sent.clear()
     world.core.hand_back_unseen(world.now)
@@ -124,7 +124,7 @@ def test_what_nobody_took_goes_back_when_half_of_its_lock_is_over(mode: str) -> 
     world.drive()
     assert [(ack.first, ack.kind) for ack in world.acks()] == [(1, "RETURN")]
     assert [request.not_polling for request in world.sent] == [True]
-    assert world.core.unseen_at == 120.0
+    assert world.core.hand_back_unseen_at == 120.0
     # A poll that comes after all asks for records again, at once.
     world.sent.clear()
     if mode == "explicit":
@@ -139,7 +139,7 @@ def test_a_new_stream_is_told_anew_and_nothing_goes_back_without_one() -> None:
     world.receive(make_batch([b"a", b"b"]))
     world.now += 20
     world.fail()
-    assert world.core.unseen_at == math.inf
+    assert world.core.hand_back_unseen_at == math.inf
     world.core.hand_back_unseen(world.now)
     assert world.core.take_outbox() == []
 

@@ -50,7 +50,7 @@ class Scarce:
 def test_records_wait_for_a_thread_when_the_system_gives_none(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(threads, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(threads, "_RETRY_S", 0.01)
     system, running = Scarce(monkeypatch, 0), make(concurrency=4)
     running.worker.handler("t")(lambda message: None)
     stream = running.start()

@@ -72,3 +72,17 @@ class World:
     def fail(self, failure: StreamFailure = GONE) -> None:
         """The stream ends."""
         self.core.stream_ended(self.core.link.generation, failure, self.now)
+
+
+def equal_ranges(count: int, locks: int) -> list[types_pb.AcquiredRange]:
+    """The offsets from 0 to `count` under at most `locks` locks, each of as many records."""
+    step = -(-count // locks)
+    return [
+        types_pb.AcquiredRange(
+            first_offset=first,
+            last_offset=min(first + step, count) - 1,
+            lock_token=first + 1,
+            lock_remaining_ms=60_000,
+        )
+        for first in range(0, count, step)
+    ]

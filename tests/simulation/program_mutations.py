@@ -35,7 +35,7 @@ PROGRAM_MUTATIONS: dict[str, Patch] = {
     "an SDK accepts what its program has not seen": on(LockBook, "_take_back", _accepts_unseen),
     "a program that may release gets a whole chain": on(Turns, "__init__", _whole_chains),
     "what follows a released record is handed out": on(
-        Turns, "goes_back", lambda turns, span: None
+        Turns, "hold_back", lambda turns, span: None
     ),
 }
 """What is wrong, and how to do it wrong for the length of a block."""

@@ -253,7 +253,7 @@ class Program:
         """Lets time pass; the shell's clock hands back what waits for too long."""
         end_s = self._now() + seconds
         while (now := self._now()) < end_s:
-            at = min(end_s, max(self._core.unseen_at, now))
+            at = min(end_s, max(self._core.hand_back_unseen_at, now))
             await self._wait(max(0.0005, min(at - now, 1.0)))
             self._core.hand_back_unseen(self._now())
             self._send_outbox()

@@ -18,6 +18,9 @@ _SERVICE: Final = pb.DESCRIPTOR.services_by_name["AdminService"]
 
 MAPPER: Final = Mapper(item_error)
 
+#: Methods whose names begin so change nothing.
+_READING: Final = ("Describe", "List", "Show")
+
 Topics = Mapping[str, Sequence[int]] | Iterable[str]
 """Topic names, or topic to its partitions (none = all)."""
 
@@ -34,11 +37,13 @@ class Call(NamedTuple):
     """Whether it changes nothing, so that another coordinator may be asked."""
 
 
-def admin_call(method: str, fields: Mapping[str, Any], *, is_safe: bool) -> Call:
+def admin_call(method: str, fields: Mapping[str, Any]) -> Call:
+    """A call of AdminService with these fields in its request."""
     found = _SERVICE.methods_by_name[method]
     request: type[Message] = getattr(pb, found.input_type.name)
     answer: type[Message] = getattr(pb, found.output_type.name)
     path = f"/{_SERVICE.full_name}/{method}"
+    is_safe = method.startswith(_READING) or bool(fields.get("dry_run"))
     return Call(path, MAPPER.make(request, **fields), answer.FromString, is_safe)
 
 

@@ -145,8 +145,10 @@ def call_error(failure: StreamFailure, address: str, timeout_s: float) -> AdminE
 
 def no_answer(address: str, details: str) -> CoordinatorUnavailableError:
     """The error for an address where nobody speaks gRPC."""
+    # grpc's text ends with the cause.
+    cause = details.rsplit("last error: ", 1)[-1].removeprefix("UNKNOWN: ").strip()
     text = (
-        f"no coordinator answers at {address} ({_short(details)}); start one with "
+        f"no coordinator answers at {address} ({cause}); start one with "
         "`sharecoord serve`, or give its address (its --listen, by default localhost:7070)"
     )
     return CoordinatorUnavailableError(text, reason="UNREACHABLE", retriable=True)
@@ -158,8 +160,3 @@ def kafka_broker(address: str) -> NotACoordinatorError:
         "address (its --listen, by default localhost:7070)"
     )
     return NotACoordinatorError(text, reason="KAFKA_BROKER")
-
-
-def _short(details: str) -> str:
-    """The part of grpc's details that names the cause."""
-    return details.rsplit("last error: ", 1)[-1].removeprefix("UNKNOWN: ").strip()

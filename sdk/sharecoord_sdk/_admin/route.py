@@ -12,7 +12,6 @@ from typing import Any, Final
 from sharecoord_sdk._core.config import CREATE_FAILED, ConsumerConfig, read_arguments, read_config
 from sharecoord_sdk._core.errors import IllegalStateException, KafkaException
 from sharecoord_sdk._core.status import StreamFailure
-from sharecoord_sdk._grpc import authorization
 
 from .calls import Call
 from .errors import AdminError, InvalidConfigError, call_error
@@ -77,7 +76,7 @@ class Route:
 
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         sasl = self.config.sasl
-        return () if sasl is None else tuple(authorization(sasl))
+        return () if sasl is None else tuple(sasl.metadata())
 
 
 def read_admin_config(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> ConsumerConfig:

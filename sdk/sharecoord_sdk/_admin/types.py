@@ -356,7 +356,7 @@ class ForceAction(Enum):
     SKIP = "skip"
     #: Taken for accepted.
     FINISH = "finish"
-    #: What is acquired or delayed is due at once.
+    #: Acquired and delayed records are due at once.
     RELEASE = "release"
 
 

@@ -12,18 +12,7 @@ from sharecoord_sdk._grpc import failure_of, open_aio_channel  # isort: skip
 import grpc
 from google.protobuf.message import Message
 
-from sharecoord_sdk._admin.calls import (
-    MAPPER,
-    Call,
-    Topics,
-    admin_call,
-    config_text,
-    filter_of,
-    keys_of,
-    names_of,
-    reset_fields,
-    targets_of,
-)
+from sharecoord_sdk._admin import calls
 from sharecoord_sdk._admin.errors import AdminError, kafka_broker
 from sharecoord_sdk._admin.route import Route, aspeaks_kafka
 from sharecoord_sdk._admin.types import (
@@ -88,7 +77,7 @@ class AsyncAdminClient:
     async def list_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
         """All groups by name; with `states` those in one of them."""
         states = [GroupState(state) for state in states]
-        return await self._call("ListGroups", list[GroupListing], states=states, is_safe=True)
+        return await self._call("ListGroups", list[GroupListing], states=states)
 
     async def describe_groups(
         self, group_ids: Iterable[str] = (), *, members: bool = True, offsets: bool = True
@@ -100,17 +89,14 @@ class AsyncAdminClient:
         return await self._call(
             "DescribeGroups",
             list[GroupDescription],
-            group_ids=names_of("group_ids", group_ids),
+            group_ids=calls.names_of("group_ids", group_ids),
             include_members=members,
             include_offsets=offsets,
-            is_safe=True,
         )
 
     async def describe_group_configs(self, group_id: str) -> list[ConfigEntry]:
         """Every setting of a group with its source; also before the group exists."""
-        return await self._call(
-            "DescribeGroupConfigs", list[ConfigEntry], group_id=group_id, is_safe=True
-        )
+        return await self._call("DescribeGroupConfigs", list[ConfigEntry], group_id=group_id)
 
     async def alter_group_configs(
         self,
@@ -129,8 +115,8 @@ class AsyncAdminClient:
             "AlterGroupConfigs",
             NoneType,
             group_id=group_id,
-            set={name: config_text(value) for name, value in (set_values or {}).items()},
-            delete=names_of("delete", delete),
+            set={name: calls.config_text(value) for name, value in (set_values or {}).items()},
+            delete=calls.names_of("delete", delete),
             validate_only=validate_only,
         )
 
@@ -138,7 +124,7 @@ class AsyncAdminClient:
         self,
         group_id: str,
         to: ResetTo,
-        topics: Topics = (),
+        topics: calls.Topics = (),
         *,
         dry_run: bool = False,
         force: bool = False,
@@ -156,11 +142,10 @@ class AsyncAdminClient:
             "ResetOffsets",
             list[ResetResult],
             group_id=group_id,
-            topics=targets_of(topics),
+            topics=calls.targets_of(topics),
             dry_run=dry_run,
             force=force,
-            is_safe=dry_run,
-            **reset_fields(to),
+            **calls.reset_fields(to),
         )
 
     async def delete_offsets(
@@ -179,7 +164,7 @@ class AsyncAdminClient:
             "DeleteOffsets",
             dict[str, AdminError | None],
             group_id=group_id,
-            topics=names_of("topics", topics),
+            topics=calls.names_of("topics", topics),
         )
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, AdminError | None]:
@@ -191,11 +176,16 @@ class AsyncAdminClient:
         return await self._call(
             "DeleteGroups",
             dict[str, AdminError | None],
-            group_ids=names_of("group_ids", group_ids),
+            group_ids=calls.names_of("group_ids", group_ids),
         )
 
     async def pause_group(
-        self, group_id: str, topics: Topics = (), members: Iterable[str] = (), *, reason: str = ""
+        self,
+        group_id: str,
+        topics: calls.Topics = (),
+        members: Iterable[str] = (),
+        *,
+        reason: str = "",
     ) -> PauseAnswer:
         """Pauses a group, topics, partitions or members: they give, or get, nothing new.
 
@@ -211,13 +201,13 @@ class AsyncAdminClient:
             "PauseGroup",
             PauseAnswer,
             group_id=group_id,
-            topics=targets_of(topics),
-            member_ids=names_of("members", members),
+            topics=calls.targets_of(topics),
+            member_ids=calls.names_of("members", members),
             reason=escaped_text(reason),
         )
 
     async def resume_group(
-        self, group_id: str, topics: Topics = (), members: Iterable[str] = ()
+        self, group_id: str, topics: calls.Topics = (), members: Iterable[str] = ()
     ) -> PauseAnswer:
         """Ends pauses, exactly those that are named; arguments as of `pause_group`.
 
@@ -228,8 +218,8 @@ class AsyncAdminClient:
             "ResumeGroup",
             PauseAnswer,
             group_id=group_id,
-            topics=targets_of(topics),
-            member_ids=names_of("members", members),
+            topics=calls.targets_of(topics),
+            member_ids=calls.names_of("members", members),
         )
 
     async def force_records(
@@ -262,7 +252,6 @@ class AsyncAdminClient:
             last_offset=last_offset,
             action=ForceAction(action),
             dry_run=dry_run,
-            is_safe=dry_run,
         )
 
     async def list_in_flight(
@@ -287,7 +276,6 @@ class AsyncAdminClient:
             partition=(topic, partition),
             from_offset=from_offset,
             max_ranges=max_ranges,
-            is_safe=True,
         )
 
     async def replay(
@@ -295,7 +283,7 @@ class AsyncAdminClient:
         group_id: str,
         into: str,
         what: ReplayOf,
-        topics: Topics = (),
+        topics: calls.Topics = (),
         *,
         rate_per_s: int = 0,
         with_settings: bool = False,
@@ -319,7 +307,7 @@ class AsyncAdminClient:
             list[ReplayedPartition],
             group_id=group_id,
             into_group_id=into,
-            topics=targets_of(topics),
+            topics=calls.targets_of(topics),
             from_timestamp_ms=what.from_ms,
             to_timestamp_ms=what.to_ms,
             duration_ms=what.duration_ms,
@@ -327,7 +315,6 @@ class AsyncAdminClient:
             rate_per_s=rate_per_s,
             with_settings=with_settings,
             dry_run=dry_run,
-            is_safe=dry_run,
         )
 
     async def list_dead_letters(
@@ -354,11 +341,10 @@ class AsyncAdminClient:
             "ListDeadLetters",
             DeadLetterPage,
             group_id=group_id,
-            filter=filter_of(wanted),
+            filter=calls.filter_of(wanted),
             max_letters=max_letters,
             after=after,
             dead_letter_topic=dead_letter_topic,
-            is_safe=True,
         )
 
     async def show_dead_letter(
@@ -381,7 +367,6 @@ class AsyncAdminClient:
             id=letter_id if place is None else None,
             place=None if place is None else ("", *place),
             dead_letter_topic=dead_letter_topic,
-            is_safe=True,
         )
 
     async def redrive_dead_letters(
@@ -420,7 +405,7 @@ class AsyncAdminClient:
             "RedriveDeadLetters",
             DeadLettersResult,
             group_id=group_id,
-            filter=filter_of(wanted),
+            filter=calls.filter_of(wanted),
             all=all_letters,
             dry_run=dry_run,
             rate_per_s=rate_per_s,
@@ -428,7 +413,6 @@ class AsyncAdminClient:
             discarded=discarded,
             max_letters=max_letters,
             dead_letter_topic=dead_letter_topic,
-            is_safe=dry_run,
         )
 
     async def discard_dead_letters(
@@ -449,12 +433,11 @@ class AsyncAdminClient:
             "DiscardDeadLetters",
             DeadLettersResult,
             group_id=group_id,
-            filter=filter_of(wanted),
+            filter=calls.filter_of(wanted),
             all=all_letters,
             dry_run=dry_run,
             max_letters=max_letters,
             dead_letter_topic=dead_letter_topic,
-            is_safe=dry_run,
         )
 
     async def withdraw_redrive(self, group_id: str, *, dead_letter_topic: str = "") -> int:
@@ -484,7 +467,7 @@ class AsyncAdminClient:
             "BlockKeys",
             NoneType,
             group_id=group_id,
-            keys=keys_of(keys),
+            keys=calls.keys_of(keys),
             reason=escaped_text(reason),
         )
 
@@ -497,7 +480,9 @@ class AsyncAdminClient:
         Raises:
             GroupNotFoundError: There is no such group.
         """
-        return await self._call("UnblockKeys", list[bytes], group_id=group_id, keys=keys_of(keys))
+        return await self._call(
+            "UnblockKeys", list[bytes], group_id=group_id, keys=calls.keys_of(keys)
+        )
 
     async def list_blocked_keys(self, group_id: str) -> list[BlockedKey]:
         """The blocked keys of a group by key, with what waits for each.
@@ -505,9 +490,7 @@ class AsyncAdminClient:
         Raises:
             GroupNotFoundError: There is no such group.
         """
-        return await self._call(
-            "ListBlockedKeys", list[BlockedKey], group_id=group_id, is_safe=True
-        )
+        return await self._call("ListBlockedKeys", list[BlockedKey], group_id=group_id)
 
     async def import_offsets(
         self,
@@ -533,10 +516,9 @@ class AsyncAdminClient:
             list[ImportedOffsets],
             group_id=group_id,
             from_consumer_group=consumer_group,
-            topics=names_of("topics", topics),
+            topics=calls.names_of("topics", topics),
             dry_run=dry_run,
             force=force,
-            is_safe=dry_run,
         )
 
     async def export_offsets(
@@ -562,23 +544,20 @@ class AsyncAdminClient:
             list[ExportedOffsets],
             group_id=group_id,
             to_consumer_group=consumer_group,
-            topics=names_of("topics", topics),
+            topics=calls.names_of("topics", topics),
             dry_run=dry_run,
             force=force,
-            is_safe=dry_run,
         )
 
     async def describe_coordinator(self) -> CoordinatorDescription:
         """The coordinator that answers: version, Kafka cluster, store, uptime."""
-        return await self._call("DescribeCoordinator", CoordinatorDescription, is_safe=True)
+        return await self._call("DescribeCoordinator", CoordinatorDescription)
 
-    async def _call(
-        self, method: str, result: type[T], *, is_safe: bool = False, **fields: Any
-    ) -> T:
-        """Calls a method of AdminService with these fields; `is_safe` = it changes nothing."""
-        return MAPPER.read(result, await self._run(admin_call(method, fields, is_safe=is_safe)))
+    async def _call(self, method: str, result: type[T], **fields: Any) -> T:
+        """Calls a method of AdminService with these fields in its request."""
+        return calls.MAPPER.read(result, await self._run(calls.admin_call(method, fields)))
 
-    async def _run(self, call: Call) -> Any:
+    async def _run(self, call: calls.Call) -> Any:
         route = self._route
         route.check()
         if route.must_be_found(call):
@@ -600,7 +579,7 @@ class AsyncAdminClient:
         assert error is not None, "there is one address at least"
         raise error
 
-    async def _send(self, address: str, call: Call) -> Message:
+    async def _send(self, address: str, call: calls.Call) -> Message:
         with self._lock:
             channel = self._channels.get(address)
             if channel is None:

@@ -12,18 +12,16 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from sharecoord_sdk._core.base import BaseShareConsumer, Steps
-from sharecoord_sdk._core.config import SaslConfig
 from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, Messages, TopicPartition
-from sharecoord_sdk._grpc import authorization
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 from .stream import AsyncStream, Mailbox
 
 T = TypeVar("T")
-# So often a loop over records that wait already sends, and says that it lives.
-_LOOK_EVERY_S: Final = 1.0
+# Seconds between two sends (and signs of life) of a loop over records that are at hand.
+_STEP_EVERY_S: Final = 1.0
 
 
 class _StreamSlot:
@@ -51,15 +49,15 @@ class _Inbox(Mailbox[Arrival]):
         super().put(item)
         consumer = self._consumer()
         if consumer is not None:
-            consumer._schedule_hand_back(item.unseen_at)
+            consumer._schedule_hand_back(item.hand_back_unseen_at)
 
 
-def _look(consumer: weakref.ref[AsyncShareConsumer]) -> None:
+def _hand_back_unseen_of(consumer: weakref.ref[AsyncShareConsumer]) -> None:
     found = consumer()
     if found is not None:
         found._is_hand_back_scheduled = False
         if found._user is None and found._core is not None:
-            # What a loop has not got yet waits as all else; in this thread no call is returning.
+            # Records that the loop did not yield yet are unseen: no call is returning here.
             found._core.locks.note_given(at_rest=True)
         found._hand_back_unseen()
 
@@ -116,9 +114,9 @@ class _Iteration:
         # A poll that could not go on has begun anew, which `limit` need not know.
         self._left, self._found, self._next = limit, found, 0
         spans, core = found._hand_out.spans, consumer._core
-        self._good_until = min([consumer._now() + _LOOK_EVERY_S, *(s.lock.deadline for s in spans)])
+        self._good_until = min([consumer._now() + _STEP_EVERY_S, *(s.lock.deadline for s in spans)])
         if core is not None:
-            # What the loop does not come to goes back in time, as what waits elsewhere.
+            # Records that the loop does not reach go back in time, as buffered ones do.
             consumer._schedule_hand_back(min(map(core.locks._hand_back_at, spans)))
 
 
@@ -145,7 +143,7 @@ class AsyncShareConsumer(BaseShareConsumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._inbox: Mailbox[Arrival] = _Inbox(self)
-        # At most one look is asked for at a time.
+        # At most one hand-back is scheduled at a time.
         self._is_hand_back_scheduled = False
         self._slot = _StreamSlot()
         self._finalizer = weakref.finalize(self, _abandon, self._slot, self._pid)
@@ -222,14 +220,11 @@ class AsyncShareConsumer(BaseShareConsumer):
         if self._slot.stream is not None:
             self._slot.stream.send(requests)
 
-    def _authorization(self, sasl: SaslConfig) -> list[tuple[str, str]]:
-        return authorization(sasl)
-
     def _schedule_hand_back(self, at: float) -> None:
         if at < math.inf and not self._is_hand_back_scheduled:
             self._is_hand_back_scheduled = True
             delay_s = max(0.0, at - time.monotonic())
-            asyncio.get_running_loop().call_later(delay_s, _look, weakref.ref(self))
+            asyncio.get_running_loop().call_later(delay_s, _hand_back_unseen_of, weakref.ref(self))
 
     def _caller_id(self) -> int:
         try:

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+# Before grpc: it sets what grpc reads when it is imported.
+from sharecoord_sdk._grpc import CONSUME, encode, failure_of, open_aio_channel  # isort: skip
 from grpc import aio
 
 from sharecoord_sdk._core.config import TlsConfig
 from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.status import StreamFailure
-from sharecoord_sdk._grpc import CONSUME, encode, failure_of, open_aio_channel
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 T = TypeVar("T")
@@ -106,16 +107,6 @@ def _wake(waiter: asyncio.Future[None] | None) -> None:
         waiter.set_result(None)
 
 
-@dataclass(frozen=True, slots=True)
-class _StreamParts:
-    """The other parts of a stream that its reader tells of messages and of the end."""
-
-    inbox: Mailbox[Arrival]
-    writer: asyncio.Task[None]
-    answered: asyncio.Event
-    lease: ChannelLease
-
-
 class AsyncStream:
     """A call of Consume. Knows nothing of the consumer, so that the consumer can be collected."""
 
@@ -141,11 +132,10 @@ class AsyncStream:
         self._writer = self._loop.create_task(
             _write(self._call, self._outbox, answered), name=f"{name}-writer"
         )
-        ends = _StreamParts(inbox, self._writer, answered, self._lease)
-        self._reader = self._loop.create_task(
-            _read(self._call, ends, connection.generation),
-            name=f"{name}-reader",
+        reading = _read(
+            self._call, connection.generation, inbox, answered, self._writer, self._lease
         )
+        self._reader = self._loop.create_task(reading, name=f"{name}-reader")
 
     def send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
         for request in requests:
@@ -189,17 +179,24 @@ async def _write(
         pass
 
 
-async def _read(call: Any, ends: _StreamParts, generation: int) -> None:
+async def _read(
+    call: Any,
+    generation: int,
+    inbox: Mailbox[Arrival],
+    answered: asyncio.Event,
+    writer: asyncio.Task[None],
+    lease: ChannelLease,
+) -> None:
     """Moves what arrives into the inbox until the stream ends, and says how it ended."""
     try:
         while (response := await call.read()) is not aio.EOF:  # type: ignore[attr-defined]
-            ends.inbox.put(Arrival(generation, response, time.monotonic()))
-            ends.answered.set()
+            inbox.put(Arrival(generation, response, time.monotonic()))
+            answered.set()
         failure = StreamFailure("OK", "the coordinator ended the stream")
     except asyncio.CancelledError:
         failure = StreamFailure("CANCELLED", "ended by this process")
     except Exception as error:  # noqa: BLE001 - however it ended, the consumer must hear of it
         failure = failure_of(error)
-    ends.inbox.put(Arrival(generation, failure, time.monotonic()))
-    ends.writer.cancel()
-    await ends.lease.release()
+    inbox.put(Arrival(generation, failure, time.monotonic()))
+    writer.cancel()
+    await lease.release()

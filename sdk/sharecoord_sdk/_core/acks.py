@@ -21,7 +21,7 @@ ACCEPT: Final = int(types_pb.ACKNOWLEDGE_TYPE_ACCEPT)
 RELEASE: Final = int(types_pb.ACKNOWLEDGE_TYPE_RELEASE)
 REJECT: Final = int(types_pb.ACKNOWLEDGE_TYPE_REJECT)
 RENEW: Final = int(types_pb.ACKNOWLEDGE_TYPE_RENEW)
-#: Not the application's word: records that it never saw go back uncounted.
+#: Return of records that the application never saw: uncounted.
 RETURN: Final = int(types_pb.ACKNOWLEDGE_TYPE_RETURN)
 
 # Waits before an acknowledgement that failed for a passing reason is tried again.
@@ -50,7 +50,7 @@ class AckRange:
     def to_wire(self) -> types_pb.AcknowledgedRange:
         first, last = self.span.first_offset, self.span.last_offset
         if self.checkpoint is not None:
-            # Of the record alone: gaps beside it may belong to its span.
+            # The offset of the record alone: gaps beside it may belong to its span.
             first = last = self.span.columns.offset_at(self.span.start)
         return types_pb.AcknowledgedRange(
             first_offset=first,
@@ -123,7 +123,7 @@ class PartitionAck:
 
 
 @dataclass(slots=True)
-class Outcome:
+class AckOutcome:
     """The outcome of one partition's records: one call of the application's callback."""
 
     key: PartitionKey
@@ -132,10 +132,10 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Settlement:
+class AckDecisions:
     """The decisions of one answer."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[AckOutcome] = field(default_factory=list)
     #: Renewed records: they come back by the next poll.
     renewed: list[Span] = field(default_factory=list)
     #: Records whose renewal failed; they are gone.
@@ -158,10 +158,6 @@ class AckBook:
     @property
     def is_empty(self) -> bool:
         return not self._waiting and not self._sent
-
-    @property
-    def has_waiting(self) -> bool:
-        return bool(self._waiting)
 
     def has_application_acks(self) -> bool:
         """Whether an acknowledgement by the application is under way; mere returns do not count."""
@@ -239,9 +235,9 @@ class AckBook:
     def wake_at(self) -> float | None:
         return min((part.not_before for part in self._waiting), default=None)
 
-    def answered(self, result: service_pb.AcknowledgeResult, now: float) -> Settlement:
+    def answered(self, result: service_pb.AcknowledgeResult, now: float) -> AckDecisions:
         """Reads the answer to one message: partitions that it leaves out succeeded."""
-        settlement = Settlement()
+        settlement = AckDecisions()
         answers = result.outcomes
         for part in self._sent.pop(result.acknowledge_id, ()):
             answer = next((o for o in answers if part.key.is_at(o.partition)), None)
@@ -255,12 +251,12 @@ class AckBook:
         self,
         part: PartitionAck,
         answer: types_pb.PartitionOutcome,
-        settlement: Settlement,
+        settlement: AckDecisions,
         now: float,
     ) -> None:
-        # Who stores a checkpoint has to know that there is no room.
+        # A program that stores a checkpoint must learn that there is no room.
         full = part.is_checkpoint and answer.error_reason == "LIMIT_EXCEEDED"
-        # Nor is one tried again that nobody waits for: a later one may be stored already.
+        # A checkpoint that nobody waits for is not tried again: a later one may be stored already.
         given_up = full or (part.is_checkpoint and part.ticket is not None and part.ticket.is_done)
         if answer.error_retriable and not given_up and now - part.queued_at < self._api_timeout_s:
             part.attempts += 1
@@ -355,7 +351,7 @@ def _to_wire(key: PartitionKey, items: list[AckRange]) -> types_pb.PartitionAckn
 
 
 def _settle(
-    part: PartitionAck, exceptions: Sequence[types_pb.RangeOutcome], settlement: Settlement
+    part: PartitionAck, exceptions: Sequence[types_pb.RangeOutcome], settlement: AckDecisions
 ) -> None:
     pieces: list[tuple[AckRange, Span, KafkaError | None]] = []
     for item in part.ranges:
@@ -381,7 +377,7 @@ def _settle(
 def _finish(
     part: PartitionAck,
     pieces: list[tuple[AckRange, Span, KafkaError | None]],
-    settlement: Settlement,
+    settlement: AckDecisions,
 ) -> None:
     by_error: dict[KafkaError | None, list[Span]] = {}
     first_error: KafkaError | None = None
@@ -393,7 +389,9 @@ def _finish(
         if item.kind == RENEW:
             (settlement.renewed if error is None else settlement.not_renewed).append(span)
         by_error.setdefault(error, []).append(span)
-    settlement.outcomes.extend(Outcome(part.key, spans, error) for error, spans in by_error.items())
+    settlement.outcomes.extend(
+        AckOutcome(part.key, spans, error) for error, spans in by_error.items()
+    )
     if part.ticket is not None:
         part.ticket.settle(part.key, _places_of(part.key, part.ranges), first_error)
 

@@ -12,7 +12,7 @@ from .texts import check_name, escaped_text
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
-_INVALID: Final = "Local: Invalid argument or configuration"
+INVALID_TEXT: Final = "Local: Invalid argument or configuration"
 REASON_MAX_BYTES: Final = 1024
 DELAY_MAX_MS: Final = 2**53
 
@@ -46,9 +46,9 @@ def read_topics(topics: object) -> list[str]:
     for name in names:
         if not name or names.count(name) > 1:
             what = "is empty" if not name else "is given twice"
-            raise ValueError(f"Failed to subscribe: {_INVALID}: topic {name!r} {what}")
+            raise ValueError(f"Failed to subscribe: {INVALID_TEXT}: topic {name!r} {what}")
         if "\x00" in name or not name.isprintable():
-            raise ValueError(f"Failed to subscribe: {_INVALID}: topic {name!r} is no name")
+            raise ValueError(f"Failed to subscribe: {INVALID_TEXT}: topic {name!r} is no name")
     return names
 
 
@@ -100,7 +100,7 @@ def check_place(what: str, topic: str | None, partition: int | None, offset: int
     """
     if topic is None or partition is None or offset is None or partition < 0 or offset < 0:
         place = f"topic {topic!r}, partition {partition}, offset {offset}"
-        raise ValueError(f"Failed to acknowledge {what}: {_INVALID}: {place}")
+        raise ValueError(f"Failed to acknowledge {what}: {INVALID_TEXT}: {place}")
 
 
 def check_details(kind: int, delay_ms: object, reason: object) -> tuple[int, str]:
@@ -145,21 +145,12 @@ def read_partitions(partitions: object) -> set[tuple[str, int]]:
     return {(item.topic, item.partition) for item in partitions}
 
 
-def check_callback(callback: object) -> None:
-    if callback is not None and not callable(callback):
-        raise TypeError("callback must be callable or None")
-
-
 def check_texts(*values: object) -> None:
     """Refuses, by position, what is no str (TypeError) or can not be sent (ValueError)."""
     for number, value in enumerate(values, start=1):
         if not isinstance(value, str):
             raise TypeError(f"argument {number} must be str, not {_name(value)}")
         check_name(f"argument {number}", value)
-
-
-def bad_type_text(what: str, kind: int) -> str:
-    return f"Failed to acknowledge {what}: {_INVALID}: {kind} is no AcknowledgeType"
 
 
 def bad_state_text(what: str, why: str) -> str:

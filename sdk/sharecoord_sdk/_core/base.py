@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Final, TypeVar
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 from . import arguments
-from .acks import RENEW, CommitTicket, Outcome, mark_row
-from .calls import Calls
+from .acks import RENEW, AckOutcome, CommitTicket, mark_row
+from .call_guard import CallGuard
 from .columns import IN_FLIGHT, LOST, SETTLED, Columns, Span
 from .config import ConsumerConfig, SaslConfig, read_config
 from .core import Arrival, Connection, ConsumerCore
@@ -48,7 +48,7 @@ AcknowledgementCommitCallback = Callable[
 _ACCEPT: Final = AcknowledgeType.ACCEPT
 
 
-class BaseShareConsumer(Calls, ABC):
+class BaseShareConsumer(CallGuard, ABC):
     """The calls of a share consumer without blocking or awaiting. See `ShareConsumer`."""
 
     # The longest single wait, so that signals and signs of life are not forgotten.
@@ -76,9 +76,6 @@ class BaseShareConsumer(Calls, ABC):
     @abstractmethod
     def _arrivals(self) -> Iterator[Arrival]:
         """Arrivals so far, without waiting."""
-
-    @abstractmethod
-    def _authorization(self, sasl: SaslConfig) -> list[tuple[str, str]]: ...
 
     # -- public, without waiting --------------------------------------------------------------
 
@@ -186,7 +183,8 @@ class BaseShareConsumer(Calls, ABC):
             why = "share.acknowledgement.mode is implicit"
             raise IllegalStateException(arguments.bad_state_text(what, why))
         if kind not in AcknowledgeType.__members__.values():
-            raise ValueError(arguments.bad_type_text(what, kind))
+            why = f"{arguments.INVALID_TEXT}: {kind} is no AcknowledgeType"
+            raise ValueError(f"Failed to acknowledge {what}: {why}")
         details = arguments.check_details(kind, delay_ms, reason)
         if origin is None or not mark_row(*origin, kind, details):
             why = "the record is not in flight"
@@ -211,9 +209,10 @@ class BaseShareConsumer(Calls, ABC):
             IllegalStateException: Closed, or called inside the callback.
         """
         self._check_open()
-        arguments.check_callback(callback)
+        if callback is not None and not callable(callback):
+            raise TypeError("callback must be callable or None")
         with self._use() as core:
-            # What has come is the business of who was there until now: with nobody, it is dropped.
+            # Outcomes that have come belong to the former callback; without one they are dropped.
             self._pump(core)
             self._callback = callback
             core.reports_outcomes = callback is not None
@@ -250,12 +249,7 @@ class BaseShareConsumer(Calls, ABC):
             ValueError: A negative partition.
             IllegalStateException: Closed.
         """
-        self._check_open()
-        named = arguments.read_partitions(partitions)
-        with self._use() as core:
-            with self._as_a_whole():
-                core.set_paused(core.paused | named, self._now())
-            self._drive(core)
+        self._change_paused(partitions, set.union)
 
     def resume(self, partitions: list[TopicPartition]) -> None:
         """Undoes `pause`.
@@ -265,11 +259,14 @@ class BaseShareConsumer(Calls, ABC):
             ValueError: A negative partition.
             IllegalStateException: Closed.
         """
+        self._change_paused(partitions, set.difference)
+
+    def _change_paused(self, partitions: object, change: Callable[..., set[Any]]) -> None:
         self._check_open()
         named = arguments.read_partitions(partitions)
         with self._use() as core:
             with self._as_a_whole():
-                core.set_paused(core.paused - named, self._now())
+                core.set_paused(change(core.paused, named), self._now())
             self._drive(core)
 
     def commit_async(self) -> None:
@@ -429,7 +426,7 @@ class BaseShareConsumer(Calls, ABC):
                     try:
                         self._dispatch(core)
                     except Exception as error:  # noqa: BLE001 - of the application's callbacks
-                        # It is raised when the member has left.
+                        # Raised once the member has left.
                         raised = raised or error
                         continue
                     if core.is_close_done or self._now() >= deadline:
@@ -465,7 +462,7 @@ class BaseShareConsumer(Calls, ABC):
             requests = core.take_outbox()
             if requests:
                 self._send(requests)
-            self._schedule_hand_back(core.unseen_at)
+            self._schedule_hand_back(core.hand_back_unseen_at)
 
     def _pump(self, core: ConsumerCore) -> None:
         """Passes arrivals on to the core."""
@@ -495,7 +492,7 @@ class BaseShareConsumer(Calls, ABC):
 
     def _connect(self, core: ConsumerCore, connection: Connection) -> None:
         try:
-            metadata = [] if self._sasl is None else self._authorization(self._sasl)
+            metadata = [] if self._sasl is None else self._sasl.metadata()
         except Exception as error:  # noqa: BLE001 - whatever the application's oauth_cb raises
             self._unusable(core, connection, error)
             return
@@ -517,7 +514,7 @@ class BaseShareConsumer(Calls, ABC):
     def _dispatch(self, core: ConsumerCore) -> None:
         """Logs, and calls the application's callbacks: always in the caller's thread."""
         while core.notices:
-            # One at a time: what a callback raises must not hide what comes behind it.
+            # One notice at a time: an exception of a callback must not hide the later ones.
             notice = core.notices.popleft()
             self._config.logger.log(notice.level, "%s", notice.text, exc_info=notice.raised)
             if notice.error is not None and self._config.error_cb is not None:
@@ -525,7 +522,7 @@ class BaseShareConsumer(Calls, ABC):
         while core.outcomes:
             self._report(core.outcomes.popleft())
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: AckOutcome) -> None:
         if self._callback is None:
             return
         offsets: dict[TopicPartition, set[int]] = {}

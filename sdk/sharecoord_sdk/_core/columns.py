@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from typing import Any, Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
@@ -83,61 +84,8 @@ class Lock(NamedTuple):
     stop: int
 
 
-class Source(Protocol):
-    """Where a `Message` finds its fields, by row."""
-
-    @property
-    def topic(self) -> str | None: ...
-
-    @property
-    def partition(self) -> int | None: ...
-
-    @property
-    def keys(self) -> list[Any] | None:
-        """Keys by row, or None when every key is null."""
-
-    @property
-    def values(self) -> list[Any]: ...
-
-    def offset_at(self, row: int) -> int | None: ...
-
-    def headers_at(self, row: int) -> Any: ...
-
-    def timestamp_at(self, row: int) -> tuple[int, int]:
-        """Kind and milliseconds of a row's time."""
-
-    def delivery_count_at(self, row: int) -> int | None: ...
-
-    def checkpoint_at(self, row: int) -> bytes | None: ...
-
-
 class Columns:
     """The records of one batch, by column, and the state of each of them."""
-
-    __slots__ = (
-        "_deltas",
-        "_headers",
-        "_message",
-        "_timestamp_type",
-        "_timestamps",
-        "base_offset",
-        "checkpoints",
-        "count",
-        "credit_bytes",
-        "details",
-        "holder",
-        "key",
-        "keys",
-        "locks",
-        "owner",
-        "partition",
-        "received_at",
-        "replay_epoch",
-        "states",
-        "topic",
-        "unread",
-        "values",
-    )
 
     def __init__(self, batch: types_pb.RecordBatch, key: PartitionKey, received_at: float) -> None:
         self.key = key
@@ -257,6 +205,7 @@ class Columns:
         return None if lock is None else lock.delivery_count
 
 
+@dataclass(slots=True, eq=False)
 class HandOut:
     """Records that a call is about to return: the application has the first `given` of them.
 
@@ -264,15 +213,12 @@ class HandOut:
     handler, a thread that can not be started) finds records that nobody was given; they wait again.
     """
 
-    __slots__ = ("given", "is_open", "is_renewed", "spans")
-
-    def __init__(self, spans: list[Span], *, is_renewed: bool = False) -> None:
-        self.spans = spans
-        #: Whether they were renewed, and so do not come from the buffer.
-        self.is_renewed = is_renewed
-        self.given = 0
-        #: Whether more of them may be given: a later call has not looked yet.
-        self.is_open = True
+    spans: list[Span]
+    #: Whether they were renewed, and so do not come from the buffer.
+    is_renewed: bool = False
+    given: int = 0
+    #: Whether more of them may be given: a later call has not looked yet.
+    is_open: bool = True
 
     def split(self) -> tuple[list[Span], list[Span]]:
         """Splits the spans into what was given and the rest."""
@@ -297,16 +243,14 @@ def _blank(column: list[Any], null_bits: bytes) -> None:
             byte ^= low
 
 
+@dataclass(slots=True, eq=False)
 class Span:
     """A run of rows under one lock: the unit of buffering, handing out and acknowledging."""
 
-    __slots__ = ("columns", "lock", "start", "stop")
-
-    def __init__(self, columns: Columns, lock: Lock, start: int, stop: int) -> None:
-        self.columns = columns
-        self.lock = lock
-        self.start = start
-        self.stop = stop
+    columns: Columns
+    lock: Lock
+    start: int
+    stop: int
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -354,10 +298,6 @@ class Span:
     def within(self, start: int, stop: int) -> Span:
         """The same lock over fewer rows."""
         return Span(self.columns, self.lock, start, stop)
-
-    def is_before(self, other: Span) -> bool:
-        """Whether `other` continues this span under the same lock."""
-        return self.lock is other.lock and self.stop == other.start
 
     def mark(self, state: int) -> None:
         self.columns.states[self.start : self.stop] = bytes((state,)) * len(self)

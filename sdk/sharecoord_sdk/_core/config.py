@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
 import logging
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from .config_table import SETTINGS, Kind, Setting, Treatment
-from .errors import KafkaError, kafka_exception
+from .errors import KafkaError, KafkaException
 from .texts import check_name
 
 #: Port of a coordinator when an address names none.
@@ -42,6 +43,14 @@ class SaslConfig:
     password: str
     oauth_config: str
     oauth_cb: Callable[[str], Any] | None
+
+    def metadata(self) -> list[tuple[str, str]]:
+        """The credentials as metadata of a call. Calls `oauth_cb`, hence in the caller's thread."""
+        if self.mechanism == "PLAIN":
+            pair = base64.b64encode(f"{self.username}:{self.password}".encode()).decode("ascii")
+            return [("authorization", f"Basic {pair}")]
+        assert self.oauth_cb is not None, "OAUTHBEARER was checked to have oauth_cb"
+        return [("authorization", f"Bearer {self.oauth_cb(self.oauth_config)[0]}")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,10 @@ def read_arguments(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> d
     return {**(arguments[0] if arguments else {}), **keywords}
 
 
+def _invalid(text: str) -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._INVALID_ARG, text))
+
+
 def _find(name: object) -> Setting:
     if name == "on_commit":
         raise ValueError("on_commit is not supported on ShareConsumer")
@@ -120,7 +133,7 @@ def _find(name: object) -> Setting:
     elif near := difflib.get_close_matches(str(name), SETTINGS, n=1):
         hint = f": did you mean {near[0]}?"
     text = f'No such configuration property: "{name}"{hint}'
-    raise kafka_exception(KafkaError._INVALID_ARG, text)
+    raise _invalid(text)
 
 
 def _read(setting: Setting, value: object) -> object:
@@ -128,10 +141,7 @@ def _read(setting: Setting, value: object) -> object:
     if setting.treatment is Treatment.INAPPLICABLE:
         raise ValueError(f"{CREATE_FAILED}`{name}` {setting.meaning}")
     if setting.treatment is Treatment.REFUSED and str(value).lower() not in setting.harmless:
-        raise kafka_exception(
-            KafkaError._INVALID_ARG,
-            f'Configuration property "{name}" is not supported here: {setting.meaning}',
-        )
+        raise _invalid(f'Configuration property "{name}" is not supported here: {setting.meaning}')
     match setting.kind:
         case Kind.CALLABLE:
             if not callable(value):
@@ -156,22 +166,22 @@ def _read_text(name: str, text: str) -> str:
     try:
         return check_name(f'configuration property "{name}"', text)
     except ValueError as error:
-        raise kafka_exception(KafkaError._INVALID_ARG, str(error)) from None
+        raise _invalid(str(error)) from None
 
 
 def _read_integer(setting: Setting, value: object) -> int:
     if value is None:
         text = f'Integer configuration property "{setting.name}" cannot be set to empty value'
-        raise kafka_exception(KafkaError._INVALID_ARG, text)
+        raise _invalid(text)
     try:
         number = int(str(value), 0)
     except ValueError:
         text = f'Invalid value for configuration property "{setting.name}": {value!r}'
-        raise kafka_exception(KafkaError._INVALID_ARG, text) from None
+        raise _invalid(text) from None
     if not setting.low <= number <= setting.high:
         bounds = f"is outside allowed range {setting.low}..{setting.high}"
         text = f'Configuration property "{setting.name}" value {number} {bounds}'
-        raise kafka_exception(KafkaError._INVALID_ARG, text)
+        raise _invalid(text)
     return number
 
 
@@ -180,7 +190,7 @@ def _read_choice(setting: Setting, value: object) -> str:
     if chosen not in setting.choices:
         allowed = f"one of {', '.join(setting.choices)}"
         text = f'Invalid value "{value}" for configuration property "{setting.name}": {allowed}'
-        raise kafka_exception(KafkaError._INVALID_ARG, text)
+        raise _invalid(text)
     return chosen
 
 
@@ -220,7 +230,7 @@ def read_addresses(text: str | None) -> tuple[str, ...]:
     found = [_address(part.strip()) for part in (text or "").split(",") if part.strip()]
     if not found:
         text = 'Invalid value "" for configuration property "bootstrap.servers": host:port'
-        raise kafka_exception(KafkaError._INVALID_ARG, text)
+        raise _invalid(text)
     return tuple(dict.fromkeys(found))
 
 
@@ -235,18 +245,16 @@ def _address(text: str) -> str:
         host, port = bare, str(DEFAULT_PORT)
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
-    if not host or any(c.isspace() or c == "/" for c in host) or not port.isdecimal():
-        raise _bad_address(text)
-    if not 0 < int(port) <= 65535:
+    is_host = host and not any(c.isspace() or c == "/" for c in host)
+    if not is_host or not port.isdecimal() or not 0 < int(port) <= 65535:
         raise _bad_address(text)
     return f"{host}:{int(port)}"
 
 
 def _bad_address(text: str) -> Exception:
     wanted = "host:port or unix:/path of a coordinator"
-    return kafka_exception(
-        KafkaError._INVALID_ARG,
-        f'Invalid value "{text}" for configuration property "bootstrap.servers": {wanted}',
+    return _invalid(
+        f'Invalid value "{text}" for configuration property "bootstrap.servers": {wanted}'
     )
 
 
@@ -264,7 +272,7 @@ def _tls(values: dict[str, Any]) -> TlsConfig | None:
     has_key = tls.key_file or tls.key_pem
     if bool(has_key) != bool(tls.certificate_file or tls.certificate_pem):
         text = "ssl.certificate.* and ssl.key.* go together: give both or none"
-        raise kafka_exception(KafkaError._INVALID_ARG, text)
+        raise _invalid(text)
     for name in ("ca", "certificate", "key"):
         _check_pem(f"ssl.{name}", values[f"ssl.{name}.location"], values[f"ssl.{name}.pem"])
     return tls
@@ -289,12 +297,12 @@ def _sasl(values: dict[str, Any]) -> SaslConfig | None:
     protocol = values["security.protocol"]
     if protocol == "sasl_plaintext":
         text = "credentials go over TLS only: set security.protocol to sasl_ssl"
-        raise kafka_exception(KafkaError._INVALID_ARG, text)
+        raise _invalid(text)
     mechanism = str(values["sasl.mechanisms"]).upper()
     if protocol != "sasl_ssl":
         if values["oauth_cb"] is not None:
             text = "No SASL mechanism using callbacks is configured"
-            raise kafka_exception(KafkaError._NOT_CONFIGURED, text)
+            raise KafkaException(KafkaError(KafkaError._NOT_CONFIGURED, text))
         return None
     if mechanism not in ("PLAIN", "OAUTHBEARER"):
         fix = "use PLAIN or OAUTHBEARER"

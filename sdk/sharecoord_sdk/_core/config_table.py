@@ -14,7 +14,7 @@ from typing import Final
 
 _INT32_MAX: Final = 2**31 - 1
 _DAY_MS: Final = 86_400_000
-#: What a coordinator takes at most in a join.
+#: The largest `max.poll.records` that a coordinator takes in a join.
 POLL_RECORDS_MAX: Final = 10_000
 
 

@@ -16,7 +16,7 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._version import PROTOCOL_VERSION, __version__
 
-from .acks import RENEW, AckBook, AckRange, CommitTicket, Outcome
+from .acks import RENEW, AckBook, AckOutcome, AckRange, CommitTicket
 from .columns import Columns, HandOut, PartitionKey, Span
 from .config import ConsumerConfig
 from .config_table import POLL_RECORDS_MAX
@@ -43,7 +43,7 @@ _JOIN_BYTES_LEAST: Final = 48 * 1024
 # records cost the coordinator next to nothing so.
 _POLLED_PARTS: Final = 10
 _POLLED_EVERY_MAX_S: Final = 30.0
-# So long a leave waits for the answers to acknowledgements, and half of what a close may take at
+# How long a leave waits for the answers to acknowledgements, half of what a close may take at
 # most: a partition moves within it, and supervisors kill no sooner than after ten seconds.
 _LEAVE_WAIT_S: Final = 5.0
 
@@ -64,7 +64,7 @@ class Notice:
     level: int
     text: str
     error: KafkaError | None = None
-    #: What the application's code raised; its traceback is logged.
+    #: The exception of the application's code; its traceback is logged.
     raised: BaseException | None = None
 
 
@@ -76,7 +76,7 @@ class Arrival(NamedTuple):
     received_at: float
 
     @property
-    def unseen_at(self) -> float:
+    def hand_back_unseen_at(self) -> float:
         """The time to hand back its records, if they still wait then; inf without records."""
         if isinstance(self.content, StreamFailure) or not self.content.batches:
             return math.inf
@@ -121,10 +121,10 @@ class ConsumerCore:
         self._told_new, self._told_refused = set[str](), set[str]()
         self.lock_duration_ms: int | None = None
         self._error: KafkaError | None = None
-        #: What to log and to report.
+        #: To be logged, and reported to `error_cb`.
         self.notices: deque[Notice] = deque()
-        #: What became of acknowledgements, for the application's callback.
-        self.outcomes: deque[Outcome] = deque()
+        #: Outcomes of acknowledgements, for the application's callback.
+        self.outcomes: deque[AckOutcome] = deque()
         #: Whether somebody wants to hear of outcomes.
         self.reports_outcomes = False
         self._outbox: list[service_pb.ConsumeRequest] = []
@@ -238,9 +238,9 @@ class ConsumerCore:
             back = (*self._acks.going_back(), *self.locks.failed_returns(now))
             turns = Turns(self.ordering, back, one_each=self.config.explicit)
             if self.config.explicit:
-                # A poll that goes on: what it gave already may still be released.
+                # The poll may go on: records that it gave may still be released.
                 for span in self.locks.in_flight_spans:
-                    turns.goes_back(span)
+                    turns.hold_back(span)
         most = self.config.max_poll_records if limit is None else limit
         hand_out, expired = self.locks.take(most, now, owner, turns)
         if expired:
@@ -271,7 +271,7 @@ class ConsumerCore:
         self._send_with_acks(request, now)
 
     @property
-    def unseen_at(self) -> float:
+    def hand_back_unseen_at(self) -> float:
         """The time at which `hand_back_unseen` has something to do."""
         return self.locks.hand_back_at if self.link.is_up else math.inf
 
@@ -280,7 +280,7 @@ class ConsumerCore:
 
         The coordinator sends nothing more before the next poll.
         """
-        if now < self.unseen_at or self._leave_sent:
+        if now < self.hand_back_unseen_at or self._leave_sent:
             return
         self._acks.add(self.locks.hand_back_due(now), None, now)
         self._is_waited_for = True
@@ -337,7 +337,7 @@ class ConsumerCore:
         for span in lost:
             error = KafkaError(KafkaError.INVALID_RECORD_STATE)
             key = span.columns.key
-            self._report([Outcome(key, [span], error)])
+            self._report([AckOutcome(key, [span], error)])
             if ticket is not None:
                 places = span.sources().keys()
                 ticket.expect(key, places)
@@ -412,14 +412,18 @@ class ConsumerCore:
             key = PartitionKey.of(batch.partition)
             count = batch.record_count
             if not count or len(batch.values) != count:
-                self._malformed(key, count, len(batch.values))
+                text = (
+                    f"malformed batch of {key.topic} [{key.partition}]: {count} records,"
+                    f" {len(batch.values)} values"
+                )
+                self._error = KafkaError(KafkaError._BAD_MSG, text)
                 continue
             columns = Columns(batch, key, received_at)
             columns.holder = self._holder
             self.locks.receive(columns)
             unwanted = unwanted or self._is_unwanted(key)
         if unwanted:
-            # It was on its way when the subscription changed, or when the drain began.
+            # The batch was on its way when the subscription changed, or when the drain began.
             self._give_back(self._is_unwanted, received_at)
 
     def _is_unwanted(self, key: PartitionKey) -> bool:
@@ -432,10 +436,6 @@ class ConsumerCore:
         if partition < 0:
             return any(each == topic for each, _ in self._paused)
         return key.home in self._paused
-
-    def _malformed(self, key: PartitionKey, count: int, values: int) -> None:
-        text = f"malformed batch of {key.topic} [{key.partition}]: {count} records, {values} values"
-        self._error = KafkaError(KafkaError._BAD_MSG, text)
 
     def _answered(self, result: service_pb.AcknowledgeResult, now: float) -> None:
         settlement = self._acks.answered(result, now)
@@ -474,7 +474,7 @@ class ConsumerCore:
         self._without_stream()
         self._left = self._left or (leave_sent and not self._has_application_acks())
         if was_draining and self._drain_addresses:
-            # It went before the answers came, but said where to go.
+            # The coordinator went before the answers came, but said where to go.
             self.link.redirect(self._drain_addresses, now)
         if error is not None:
             self._error = error
@@ -497,8 +497,7 @@ class ConsumerCore:
 
     def tick(self, now: float) -> None:
         """Carries out what is due by time alone."""
-        if self.link.opening_overdue(now):
-            self.link.give_up_opening(now)
+        if self.link.give_up_opening(now):
             self._without_stream()
         self._drain(now)
         self._leave_if_settled(now)
@@ -606,7 +605,7 @@ class ConsumerCore:
         self.notices.clear()
         return out
 
-    def take_outcomes(self) -> list[Outcome]:
+    def take_outcomes(self) -> list[AckOutcome]:
         """Outcomes since the last call."""
         out = list(self.outcomes)
         self.outcomes.clear()
@@ -623,7 +622,7 @@ class ConsumerCore:
         request = service_pb.ConsumeRequest(leave=True)
         held = self.locks.show_seen(self._acks.ranges(), self._join_bytes)
         if held is not None:
-            # What is on its way to this consumer goes back uncounted.
+            # Deliveries on their way to this consumer go back uncounted.
             request.lock_book.held.extend(held)
             request.lock_book.SetInParent()
         self._send_with_acks(request, now)
@@ -631,10 +630,7 @@ class ConsumerCore:
     def _send_with_acks(self, last: service_pb.ConsumeRequest, now: float) -> None:
         """Sends all due acknowledgements; the last message carries `last` as well."""
         requests: list[service_pb.ConsumeRequest] = []
-        while self._acks.has_waiting:
-            due = self._acks.take(now)
-            if due is None:
-                break
+        while (due := self._acks.take(now)) is not None:
             requests.append(due)
         if requests:
             requests[-1].busy_us = round(self._busy_s * 1e6)
@@ -652,7 +648,7 @@ class ConsumerCore:
             ]
         )
 
-    def _report(self, outcomes: list[Outcome]) -> None:
+    def _report(self, outcomes: list[AckOutcome]) -> None:
         if self.reports_outcomes:
             self.outcomes.extend(outcomes)
 

@@ -21,7 +21,8 @@ class StreamCredit:
     """Room for records and bytes in this process, and what was promised of it."""
 
     def __init__(self, room_records: int, room_bytes: int) -> None:
-        self._room_records = room_records
+        #: How many records may wait; what was promised stays promised when it changes.
+        self.room_records = room_records
         self._room_bytes = room_bytes
         self._received_records = 0
         self._received_bytes = 0
@@ -48,10 +49,6 @@ class StreamCredit:
     def set_buffered(self, records: int, size_bytes: int) -> None:
         self.buffered_records, self.buffered_bytes = records, size_bytes
 
-    def set_room(self, records: int) -> None:
-        """Changes how many records may wait; what was promised stays promised."""
-        self._room_records = records
-
     def restart(self) -> types_pb.Credit:
         """A new stream: totals count from 0 again. Returns what its join promises."""
         self._received_records = self._received_bytes = 0
@@ -63,7 +60,7 @@ class StreamCredit:
         records = self._total_records() - self._granted_records
         size_bytes = self._total_bytes() - self._granted_bytes
         # Rounded up, so that the smallest room still waits for one record.
-        due_records = -(-self._room_records // parts)
+        due_records = -(-self.room_records // parts)
         due_bytes = -(-self._room_bytes // parts)
         if records < due_records and size_bytes < due_bytes:
             return None
@@ -75,7 +72,7 @@ class StreamCredit:
         return types_pb.Credit(records_total=self._granted_records, bytes_total=self._granted_bytes)
 
     def _total_records(self) -> int:
-        return self._received_records + max(0, self._room_records - self.buffered_records)
+        return self._received_records + max(0, self.room_records - self.buffered_records)
 
     def _total_bytes(self) -> int:
         return self._received_bytes + max(0, self._room_bytes - self.buffered_bytes)

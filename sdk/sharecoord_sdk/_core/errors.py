@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import copyreg
 import operator
+from functools import total_ordering
 from typing import Any
 
 from .error_codes import CODE_NAMES, ERROR_TEXTS, ErrorCodes
@@ -22,6 +23,7 @@ class PicklableError(Exception):
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
+@total_ordering
 class KafkaError(ErrorCodes):
     """An error: a code with Kafka's number, a text, and its meaning for the caller.
 
@@ -97,15 +99,6 @@ class KafkaError(ErrorCodes):
     def __lt__(self, other: KafkaError | int) -> bool:
         return self._code < _number(other)
 
-    def __le__(self, other: KafkaError | int) -> bool:
-        return self._code <= _number(other)
-
-    def __gt__(self, other: KafkaError | int) -> bool:
-        return self._code > _number(other)
-
-    def __ge__(self, other: KafkaError | int) -> bool:
-        return self._code >= _number(other)
-
 
 def _number(value: KafkaError | int) -> int:
     return value.code() if isinstance(value, KafkaError) else operator.index(value)
@@ -121,9 +114,3 @@ class IllegalStateException(RuntimeError):  # noqa: N818 - the twin's name
 
 class ConcurrentModificationException(RuntimeError):  # noqa: N818 - the twin's name
     """Two threads (or tasks) used one consumer at the same time."""
-
-
-def kafka_exception(
-    code: int, reason: str | None = None, *, retriable: bool = False
-) -> KafkaException:
-    return KafkaException(KafkaError(code, reason, retriable=retriable))

@@ -118,13 +118,13 @@ class Link:
             self._away_since = now
         return error_for_application(failure, self.address)
 
-    def opening_overdue(self, now: float) -> bool:
-        return self.phase is Phase.OPENING and now - self._opened_at >= self._connect_timeout_s
-
-    def give_up_opening(self, now: float) -> None:
-        """Ends an attempt that nobody answers."""
+    def give_up_opening(self, now: float) -> bool:
+        """Ends an attempt whose join has waited too long for its answer; whether there was one."""
+        if self.phase is not Phase.OPENING or now - self._opened_at < self._connect_timeout_s:
+            return False
         self._last_failure = StreamFailure("DEADLINE_EXCEEDED", "no answer to the join")
         self._wait(now, None)
+        return True
 
     def redirect(self, addresses: list[str], now: float) -> None:
         """Plans an attempt at once, at a draining coordinator's addresses first."""

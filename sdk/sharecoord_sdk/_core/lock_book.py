@@ -40,13 +40,13 @@ class LockBook:
     `credit` counts exactly what is in `_buffer`. Only what is in `_in_flight` can be accepted.
     """
 
-    #: What still waits when so much of its lock is left goes back: nobody takes it.
+    #: A record that still waits when this part of its lock is left goes back.
     hand_back_part = 0.5
 
     def __init__(self, credit: StreamCredit) -> None:
         self.credit = credit
         self._buffer: deque[Span] = deque()
-        # What calls take at the moment, or took since `note_given` looked last.
+        # Hand-outs of calls under way, or since the last `note_given`.
         self._hand_outs: list[HandOut] = []
         self._in_flight: list[Span] = []
         self._renewed: list[Span] = []
@@ -54,16 +54,11 @@ class LockBook:
         # Records whose way back failed: the coordinator has them locked for this consumer still.
         self._failed_returns: list[AckRange] = []
 
-    @property
-    def is_renewing(self) -> bool:
-        """Whether a renewal has no answer yet: nothing new is handed out meanwhile (KIP-932)."""
-        return self._renewing_records > 0
-
     def receive(self, columns: Columns) -> None:
         """Takes a batch into the buffer. Rows under no lock are dropped: they are not ours."""
         self.credit.add(columns.count, columns.credit_bytes)
         if self._failed_returns:
-            # What is delivered again was back.
+            # A record that is delivered again was back.
             self._failed_returns = [b for b in self._failed_returns if not _is_in(b.span, columns)]
         covered = 0
         for lock in columns.locks:
@@ -91,7 +86,8 @@ class LockBook:
         """
         expired: list[AckRange] = []
         spans: list[Span] = []
-        if self.is_renewing:
+        if self._renewing_records:
+            # Nothing new is handed out while a renewal has no answer (KIP-932).
             return HandOut(spans), expired
         if turns is not None and not self._renewed:
             spans, ended = take_in_turn(self._buffer, turns, limit, now)
@@ -152,8 +148,8 @@ class LockBook:
 
     def _add_given(self, span: Span) -> None:
         last = self._in_flight[-1] if self._in_flight else None
-        if last is not None and last.is_before(span):
-            # What was given bit by bit is acknowledged together.
+        if last is not None and last.lock is span.lock and last.stop == span.start:
+            # Records that were given one by one are acknowledged together.
             self._in_flight[-1] = last.within(last.start, span.stop)
         else:
             self._in_flight.append(span)
@@ -364,7 +360,7 @@ class LockBook:
     def _lose_held(self, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
         for span in self._given():
             for start, stop in rows_covered(span, by_token):
-                _mark_lost(span.within(start, stop))
+                mark_lost(span.within(start, stop))
 
 
 def _size(spans: Iterable[Span]) -> tuple[int, int]:
@@ -375,7 +371,7 @@ def _size(spans: Iterable[Span]) -> tuple[int, int]:
     return records, size_bytes
 
 
-def _mark_lost(span: Span) -> None:
+def mark_lost(span: Span) -> None:
     for state, run in span.runs():
         if state == IN_FLIGHT:
             run.mark(LOST)

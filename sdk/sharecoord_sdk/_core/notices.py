@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from .errors import KafkaError
-from .status import StreamFailure, code_of_reason, say
+from .status import StreamFailure, code_of_reason, failure_text
 
 _ADDRESS: Final = (
     "bootstrap.servers is the coordinator's address, the one of `sharecoord serve --listen`"
@@ -126,18 +126,18 @@ def no_coordinator(address: str, failure: StreamFailure | None, waited_s: float)
     if failure.reason:
         fix = _BY_REASON.get(failure.reason, "See the coordinator's log.")
         since = f"answers, but has not served this consumer for {waited_s:.0f} s"
-        text = f"coordinator {address} {since} ({say(failure)}). {fix}"
+        text = f"coordinator {address} {since} ({failure_text(failure)}). {fix}"
         return KafkaError(code_of_reason(failure.reason), text, retriable=True)
     who, code, what, fix = _explain(failure)
     since = f"{who} for {waited_s:.0f} s"
-    text = f"{address}: {since}: {what} ({say(failure)}). {fix}"
+    text = f"{address}: {since}: {what} ({failure_text(failure)}). {fix}"
     return KafkaError(code, text, retriable=True)
 
 
 def _explain(failure: StreamFailure) -> tuple[str, int, str, str]:
-    """Who failed, Kafka's code, the cause, and the fix."""
+    """The failing party, Kafka's code, the cause, and the fix."""
     nobody = "no coordinator has answered there"
-    # It may be one, but gRPC itself has ended the call.
+    # A coordinator may be there, but gRPC itself has ended the call.
     unserved = "this consumer has not been served there"
     if failure.code in _BY_CODE:
         who = nobody if failure.code == "DEADLINE_EXCEEDED" else unserved

@@ -17,8 +17,6 @@ from .columns import Columns, Span
 KEY: Final = "key"
 PARTITION: Final = "partition"
 
-Lane = tuple[Hashable, ...]
-
 
 class Turns:
     """The turns of the records that wait, for one poll.
@@ -32,18 +30,18 @@ class Turns:
     def __init__(self, ordering: str, going_back: Iterable[Span], *, one_each: bool) -> None:
         self._by_partition = ordering == PARTITION
         self._one_each = one_each
-        self._held: set[Lane] = set()
+        self._held: set[Hashable] = set()
         for span in going_back:
-            self.goes_back(span)
+            self.hold_back(span)
 
-    def goes_back(self, span: Span) -> None:
+    def hold_back(self, span: Span) -> None:
         """Holds back records that follow these, which go back."""
         columns = span.columns
         columns.unpack()
         for row in range(span.start, span.stop):
-            lane = self._lane(columns, row)
-            if lane is not None:
-                self._held.add(lane)
+            order = order_of(columns, row, by_partition=self._by_partition)
+            if order is not None:
+                self._held.add(order)
 
     def pick(self, span: Span, room: int) -> tuple[list[Span], list[Span]]:
         """Splits a span into what may be handed out, at most `room` records, and what waits on."""
@@ -52,21 +50,22 @@ class Turns:
         picked: list[Span] = []
         left: list[Span] = []
         for row in range(span.start, span.stop):
-            lane = self._lane(columns, row)
-            goes = room > 0 and (lane is None or lane not in self._held)
+            order = order_of(columns, row, by_partition=self._by_partition)
+            goes = room > 0 and (order is None or order not in self._held)
             if goes:
                 room -= 1
-            if lane is not None and (self._one_each or not goes):
-                self._held.add(lane)
+            if order is not None and (self._one_each or not goes):
+                self._held.add(order)
             _extend(picked if goes else left, span, row)
         return picked, left
 
-    def _lane(self, columns: Columns, row: int) -> Lane | None:
-        """The name of the record's order; None for a record without a key."""
-        if self._by_partition:
-            return (columns.key,)
-        key = None if columns.keys is None else columns.keys[row]
-        return None if key is None else (columns.key, key)
+
+def order_of(columns: Columns, row: int, *, by_partition: bool) -> Hashable:
+    """The name of the order that a record stands in; None for a record without a key."""
+    if by_partition:
+        return columns.key
+    key = None if columns.keys is None else columns.keys[row]
+    return None if key is None else (columns.key, key)
 
 
 def take_in_turn(
@@ -84,7 +83,7 @@ def take_in_turn(
         span = buffer.popleft()
         if span.lock.deadline <= now:
             expired.append(span)
-            turns.goes_back(span)
+            turns.hold_back(span)
             continue
         picked, left = turns.pick(span, limit)
         limit -= sum(map(len, picked))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from functools import total_ordering
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, overload
 
-from .columns import Columns, HandOut, Source, Span, own_headers
+from .columns import Columns, HandOut, Span, own_headers
 from .errors import IllegalStateException, KafkaError
 
 if TYPE_CHECKING:
@@ -83,43 +85,27 @@ def read_checkpoint(data: object) -> bytes:
     return found
 
 
+@dataclass(slots=True)
 class OwnFields:
     """The fields of one message that the application made or changed."""
-
-    __slots__ = (
-        "checkpoint",
-        "delivery_count",
-        "error",
-        "headers",
-        "keys",
-        "latency",
-        "leader_epoch",
-        "offset",
-        "origin",
-        "partition",
-        "timestamp",
-        "topic",
-        "values",
-    )
 
     #: Nobody: only rows of a batch can be acknowledged the short way.
     owner: ClassVar[object] = None
 
-    def __init__(self, key: Any, value: Any, origin: tuple[Columns, int] | None = None) -> None:
-        self.topic: Any = None
-        self.partition: int | None = None
-        self.offset: int | None = None
-        self.keys: list[Any] = [key]
-        self.values: list[Any] = [value]
-        self.headers: Any = None
-        self.error: KafkaError | None = None
-        self.timestamp: tuple[int, int] = (TIMESTAMP_NOT_AVAILABLE, 0)
-        self.latency: float | None = None
-        self.leader_epoch: int | None = None
-        self.delivery_count: int | None = None
-        self.checkpoint: bytes | None = None
-        # The row that this was copied from, so that it can still be acknowledged.
-        self.origin = origin
+    keys: list[Any]
+    values: list[Any]
+    topic: Any = None
+    partition: int | None = None
+    offset: int | None = None
+    headers: Any = None
+    error: KafkaError | None = None
+    timestamp: tuple[int, int] = (TIMESTAMP_NOT_AVAILABLE, 0)
+    latency: float | None = None
+    leader_epoch: int | None = None
+    delivery_count: int | None = None
+    checkpoint: bytes | None = None
+    #: The row that this was copied from, so that it can still be acknowledged.
+    origin: tuple[Columns, int] | None = None
 
     def offset_at(self, row: int) -> int | None:
         return self.offset
@@ -134,7 +120,7 @@ class OwnFields:
         return self.delivery_count
 
     def checkpoint_at(self, row: int) -> bytes | None:
-        """The checkpoint, of the row that this was copied from."""
+        """The checkpoint; that of the row that this was copied from may be a newer one."""
         if self.origin is None:
             return self.checkpoint
         columns, at = self.origin
@@ -150,7 +136,7 @@ class Message(Generic[K, V]):
 
     __slots__ = ("_row", "_source")
 
-    _source: Source
+    _source: Columns | OwnFields
     _row: int
 
     def __init__(
@@ -168,21 +154,24 @@ class Message(Generic[K, V]):
         delivery_count: int | None = None,
         checkpoint: bytes | None = None,
     ) -> None:
-        own = OwnFields(key, value)
-        own.topic = topic
-        own.partition = None if partition is None else operator.index(partition)
-        own.offset = None if offset is None else operator.index(offset)
-        own.headers = headers
-        own.error = error
-        if timestamp is not None:
-            if not isinstance(timestamp, tuple) or len(timestamp) != 2:
-                raise TypeError("timestamp must be a tuple of (int, int)")
-            own.timestamp = timestamp
-        own.latency = latency
-        own.leader_epoch = leader_epoch
-        own.delivery_count = delivery_count
-        own.checkpoint = checkpoint
-        self._source = own
+        if timestamp is None:
+            timestamp = (TIMESTAMP_NOT_AVAILABLE, 0)
+        elif not isinstance(timestamp, tuple) or len(timestamp) != 2:
+            raise TypeError("timestamp must be a tuple of (int, int)")
+        self._source = OwnFields(
+            [key],
+            [value],
+            topic,
+            None if partition is None else operator.index(partition),
+            None if offset is None else operator.index(offset),
+            headers,
+            error,
+            timestamp,
+            latency,
+            leader_epoch,
+            delivery_count,
+            checkpoint,
+        )
         self._row = 0
 
     def topic(self) -> str | None:
@@ -310,11 +299,18 @@ class Message(Generic[K, V]):
         source = self._source
         if isinstance(source, OwnFields):
             return source
-        origin = (source, self._row) if isinstance(source, Columns) else None
-        own = OwnFields(self.key(), self.value(), origin)
-        own.topic, own.partition, own.offset = source.topic, self.partition(), self.offset()
-        own.headers, own.timestamp = self.headers(), self.timestamp()
-        own.delivery_count, own.checkpoint = self.delivery_count(), self.checkpoint_data()
+        own = OwnFields(
+            [self.key()],
+            [self.value()],
+            source.topic,
+            self.partition(),
+            self.offset(),
+            self.headers(),
+            timestamp=self.timestamp(),
+            delivery_count=self.delivery_count(),
+            checkpoint=self.checkpoint_data(),
+            origin=(source, self._row),
+        )
         self._source, self._row = own, 0
         return own
 
@@ -395,7 +391,7 @@ def origin_of(message: Message[Any, Any]) -> tuple[Columns, int] | None:
     source = message._source
     if isinstance(source, Columns):
         return source, message._row
-    return source.origin if isinstance(source, OwnFields) else None
+    return source.origin
 
 
 class Messages(Generic[K, V]):
@@ -464,6 +460,7 @@ class Messages(Generic[K, V]):
         return f"Messages({self._list()!r})"
 
 
+@total_ordering
 class TopicPartition:
     """A partition of a topic, with room for an offset. Equal and hashed by topic and partition."""
 
@@ -528,15 +525,6 @@ class TopicPartition:
 
     def __lt__(self, other: TopicPartition) -> bool:
         return (self._topic, self._partition) < (other._topic, other._partition)
-
-    def __le__(self, other: TopicPartition) -> bool:
-        return (self._topic, self._partition) <= (other._topic, other._partition)
-
-    def __gt__(self, other: TopicPartition) -> bool:
-        return (self._topic, self._partition) > (other._topic, other._partition)
-
-    def __ge__(self, other: TopicPartition) -> bool:
-        return (self._topic, self._partition) >= (other._topic, other._partition)
 
     def __repr__(self) -> str:
         epoch = f"leader_epoch={self._leader_epoch},error={self._error}"

@@ -119,10 +119,10 @@ def describe(failure: StreamFailure, address: str) -> str:
     # Only a coordinator gives a reason; without one it may be anybody.
     who = f"coordinator {address}" if failure.reason else address
     hint = "" if failure.reason else _hint(failure)
-    return f"{who}: {say(failure)}{hint and '; '}{hint}"
+    return f"{who}: {failure_text(failure)}{hint and '; '}{hint}"
 
 
-def say(failure: StreamFailure) -> str:
+def failure_text(failure: StreamFailure) -> str:
     """The failure in one line."""
     why = f" ({failure.reason})" if failure.reason else ""
     return f"{failure.code}{why}: {failure.details or 'no details'}"

@@ -43,6 +43,6 @@ def to_bytes(what: str, text: str) -> bytes:
 def escaped_text(text: str) -> str:
     """A text that says something; characters that can not be sent or stored become escapes."""
     if not isinstance(text, str) or (text.isascii() and "\x00" not in text):
-        # What is no text is named by whoever takes it.
+        # The caller names the type of a value that is no text.
         return text
     return text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")

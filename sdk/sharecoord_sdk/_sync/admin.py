@@ -13,18 +13,7 @@ from sharecoord_sdk._grpc import failure_of, open_channel  # isort: skip
 import grpc
 from google.protobuf.message import Message
 
-from sharecoord_sdk._admin.calls import (
-    MAPPER,
-    Call,
-    Topics,
-    admin_call,
-    config_text,
-    filter_of,
-    keys_of,
-    names_of,
-    reset_fields,
-    targets_of,
-)
+from sharecoord_sdk._admin import calls
 from sharecoord_sdk._admin.errors import AdminError, kafka_broker
 from sharecoord_sdk._admin.route import Route, speaks_kafka
 from sharecoord_sdk._admin.types import (
@@ -89,7 +78,7 @@ class AdminClient:
     def list_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
         """All groups by name; with `states` those in one of them."""
         states = [GroupState(state) for state in states]
-        return self._call("ListGroups", list[GroupListing], states=states, is_safe=True)
+        return self._call("ListGroups", list[GroupListing], states=states)
 
     def describe_groups(
         self, group_ids: Iterable[str] = (), *, members: bool = True, offsets: bool = True
@@ -101,17 +90,14 @@ class AdminClient:
         return self._call(
             "DescribeGroups",
             list[GroupDescription],
-            group_ids=names_of("group_ids", group_ids),
+            group_ids=calls.names_of("group_ids", group_ids),
             include_members=members,
             include_offsets=offsets,
-            is_safe=True,
         )
 
     def describe_group_configs(self, group_id: str) -> list[ConfigEntry]:
         """Every setting of a group with its source; also before the group exists."""
-        return self._call(
-            "DescribeGroupConfigs", list[ConfigEntry], group_id=group_id, is_safe=True
-        )
+        return self._call("DescribeGroupConfigs", list[ConfigEntry], group_id=group_id)
 
     def alter_group_configs(
         self,
@@ -130,8 +116,8 @@ class AdminClient:
             "AlterGroupConfigs",
             NoneType,
             group_id=group_id,
-            set={name: config_text(value) for name, value in (set_values or {}).items()},
-            delete=names_of("delete", delete),
+            set={name: calls.config_text(value) for name, value in (set_values or {}).items()},
+            delete=calls.names_of("delete", delete),
             validate_only=validate_only,
         )
 
@@ -139,7 +125,7 @@ class AdminClient:
         self,
         group_id: str,
         to: ResetTo,
-        topics: Topics = (),
+        topics: calls.Topics = (),
         *,
         dry_run: bool = False,
         force: bool = False,
@@ -157,11 +143,10 @@ class AdminClient:
             "ResetOffsets",
             list[ResetResult],
             group_id=group_id,
-            topics=targets_of(topics),
+            topics=calls.targets_of(topics),
             dry_run=dry_run,
             force=force,
-            is_safe=dry_run,
-            **reset_fields(to),
+            **calls.reset_fields(to),
         )
 
     def delete_offsets(self, group_id: str, topics: Iterable[str]) -> dict[str, AdminError | None]:
@@ -178,7 +163,7 @@ class AdminClient:
             "DeleteOffsets",
             dict[str, AdminError | None],
             group_id=group_id,
-            topics=names_of("topics", topics),
+            topics=calls.names_of("topics", topics),
         )
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, AdminError | None]:
@@ -190,11 +175,16 @@ class AdminClient:
         return self._call(
             "DeleteGroups",
             dict[str, AdminError | None],
-            group_ids=names_of("group_ids", group_ids),
+            group_ids=calls.names_of("group_ids", group_ids),
         )
 
     def pause_group(
-        self, group_id: str, topics: Topics = (), members: Iterable[str] = (), *, reason: str = ""
+        self,
+        group_id: str,
+        topics: calls.Topics = (),
+        members: Iterable[str] = (),
+        *,
+        reason: str = "",
     ) -> PauseAnswer:
         """Pauses a group, topics, partitions or members: they give, or get, nothing new.
 
@@ -210,13 +200,13 @@ class AdminClient:
             "PauseGroup",
             PauseAnswer,
             group_id=group_id,
-            topics=targets_of(topics),
-            member_ids=names_of("members", members),
+            topics=calls.targets_of(topics),
+            member_ids=calls.names_of("members", members),
             reason=escaped_text(reason),
         )
 
     def resume_group(
-        self, group_id: str, topics: Topics = (), members: Iterable[str] = ()
+        self, group_id: str, topics: calls.Topics = (), members: Iterable[str] = ()
     ) -> PauseAnswer:
         """Ends pauses, exactly those that are named; arguments as of `pause_group`.
 
@@ -227,8 +217,8 @@ class AdminClient:
             "ResumeGroup",
             PauseAnswer,
             group_id=group_id,
-            topics=targets_of(topics),
-            member_ids=names_of("members", members),
+            topics=calls.targets_of(topics),
+            member_ids=calls.names_of("members", members),
         )
 
     def force_records(
@@ -261,7 +251,6 @@ class AdminClient:
             last_offset=last_offset,
             action=ForceAction(action),
             dry_run=dry_run,
-            is_safe=dry_run,
         )
 
     def list_in_flight(
@@ -286,7 +275,6 @@ class AdminClient:
             partition=(topic, partition),
             from_offset=from_offset,
             max_ranges=max_ranges,
-            is_safe=True,
         )
 
     def replay(
@@ -294,7 +282,7 @@ class AdminClient:
         group_id: str,
         into: str,
         what: ReplayOf,
-        topics: Topics = (),
+        topics: calls.Topics = (),
         *,
         rate_per_s: int = 0,
         with_settings: bool = False,
@@ -318,7 +306,7 @@ class AdminClient:
             list[ReplayedPartition],
             group_id=group_id,
             into_group_id=into,
-            topics=targets_of(topics),
+            topics=calls.targets_of(topics),
             from_timestamp_ms=what.from_ms,
             to_timestamp_ms=what.to_ms,
             duration_ms=what.duration_ms,
@@ -326,7 +314,6 @@ class AdminClient:
             rate_per_s=rate_per_s,
             with_settings=with_settings,
             dry_run=dry_run,
-            is_safe=dry_run,
         )
 
     def list_dead_letters(
@@ -353,11 +340,10 @@ class AdminClient:
             "ListDeadLetters",
             DeadLetterPage,
             group_id=group_id,
-            filter=filter_of(wanted),
+            filter=calls.filter_of(wanted),
             max_letters=max_letters,
             after=after,
             dead_letter_topic=dead_letter_topic,
-            is_safe=True,
         )
 
     def show_dead_letter(
@@ -380,7 +366,6 @@ class AdminClient:
             id=letter_id if place is None else None,
             place=None if place is None else ("", *place),
             dead_letter_topic=dead_letter_topic,
-            is_safe=True,
         )
 
     def redrive_dead_letters(
@@ -419,7 +404,7 @@ class AdminClient:
             "RedriveDeadLetters",
             DeadLettersResult,
             group_id=group_id,
-            filter=filter_of(wanted),
+            filter=calls.filter_of(wanted),
             all=all_letters,
             dry_run=dry_run,
             rate_per_s=rate_per_s,
@@ -427,7 +412,6 @@ class AdminClient:
             discarded=discarded,
             max_letters=max_letters,
             dead_letter_topic=dead_letter_topic,
-            is_safe=dry_run,
         )
 
     def discard_dead_letters(
@@ -448,12 +432,11 @@ class AdminClient:
             "DiscardDeadLetters",
             DeadLettersResult,
             group_id=group_id,
-            filter=filter_of(wanted),
+            filter=calls.filter_of(wanted),
             all=all_letters,
             dry_run=dry_run,
             max_letters=max_letters,
             dead_letter_topic=dead_letter_topic,
-            is_safe=dry_run,
         )
 
     def withdraw_redrive(self, group_id: str, *, dead_letter_topic: str = "") -> int:
@@ -481,7 +464,7 @@ class AdminClient:
             "BlockKeys",
             NoneType,
             group_id=group_id,
-            keys=keys_of(keys),
+            keys=calls.keys_of(keys),
             reason=escaped_text(reason),
         )
 
@@ -494,7 +477,7 @@ class AdminClient:
         Raises:
             GroupNotFoundError: There is no such group.
         """
-        return self._call("UnblockKeys", list[bytes], group_id=group_id, keys=keys_of(keys))
+        return self._call("UnblockKeys", list[bytes], group_id=group_id, keys=calls.keys_of(keys))
 
     def list_blocked_keys(self, group_id: str) -> list[BlockedKey]:
         """The blocked keys of a group by key, with what waits for each.
@@ -502,7 +485,7 @@ class AdminClient:
         Raises:
             GroupNotFoundError: There is no such group.
         """
-        return self._call("ListBlockedKeys", list[BlockedKey], group_id=group_id, is_safe=True)
+        return self._call("ListBlockedKeys", list[BlockedKey], group_id=group_id)
 
     def import_offsets(
         self,
@@ -528,10 +511,9 @@ class AdminClient:
             list[ImportedOffsets],
             group_id=group_id,
             from_consumer_group=consumer_group,
-            topics=names_of("topics", topics),
+            topics=calls.names_of("topics", topics),
             dry_run=dry_run,
             force=force,
-            is_safe=dry_run,
         )
 
     def export_offsets(
@@ -557,21 +539,20 @@ class AdminClient:
             list[ExportedOffsets],
             group_id=group_id,
             to_consumer_group=consumer_group,
-            topics=names_of("topics", topics),
+            topics=calls.names_of("topics", topics),
             dry_run=dry_run,
             force=force,
-            is_safe=dry_run,
         )
 
     def describe_coordinator(self) -> CoordinatorDescription:
         """The coordinator that answers: version, Kafka cluster, store, uptime."""
-        return self._call("DescribeCoordinator", CoordinatorDescription, is_safe=True)
+        return self._call("DescribeCoordinator", CoordinatorDescription)
 
-    def _call(self, method: str, result: type[T], *, is_safe: bool = False, **fields: Any) -> T:
-        """Calls a method of AdminService with these fields; `is_safe` = it changes nothing."""
-        return MAPPER.read(result, self._run(admin_call(method, fields, is_safe=is_safe)))
+    def _call(self, method: str, result: type[T], **fields: Any) -> T:
+        """Calls a method of AdminService with these fields in its request."""
+        return calls.MAPPER.read(result, self._run(calls.admin_call(method, fields)))
 
-    def _run(self, call: Call) -> Any:
+    def _run(self, call: calls.Call) -> Any:
         route = self._route
         route.check()
         if route.must_be_found(call):
@@ -593,7 +574,7 @@ class AdminClient:
         assert error is not None, "there is one address at least"
         raise error
 
-    def _send(self, address: str, call: Call) -> Message:
+    def _send(self, address: str, call: calls.Call) -> Message:
         with self._lock:
             channel = self._channels.get(address)
             if channel is None:

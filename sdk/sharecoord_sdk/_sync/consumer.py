@@ -12,11 +12,9 @@ from queue import Empty
 from typing import Any, Self, TypeVar
 
 from sharecoord_sdk._core.base import BaseShareConsumer, Steps
-from sharecoord_sdk._core.config import SaslConfig
 from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, Messages, TopicPartition
-from sharecoord_sdk._grpc import authorization
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 from .stream import END_S, Stream
@@ -77,7 +75,7 @@ class ShareConsumer(BaseShareConsumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._inbox = Inbox(self)
-        # What `_wait` took out of the inbox to see whether there was something.
+        # Arrivals that `_wait` took out of the inbox.
         self._early: deque[Arrival] = deque()
         self._slot = _StreamSlot()
         self._finalizer = weakref.finalize(self, _abandon, self._slot, self._pid)
@@ -230,11 +228,8 @@ class ShareConsumer(BaseShareConsumer):
         if self._slot.stream is not None:
             self._slot.stream.send(requests)
 
-    def _authorization(self, sasl: SaslConfig) -> list[tuple[str, str]]:
-        return authorization(sasl)
-
     def _schedule_hand_back(self, at: float) -> None:
-        self._inbox.ask(at)
+        self._inbox.schedule(at)
 
     def _caller_id(self) -> int:
         return threading.get_ident()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sharecoord_sdk._core.deserializing import split_config
-from sharecoord_sdk._core.records import Messages
+from sharecoord_sdk._core.config import read_arguments
+from sharecoord_sdk._core.deserializing import MessageField, SerializationContext
+from sharecoord_sdk._core.errors import KafkaError
+from sharecoord_sdk._core.records import Message, Messages
 
 from .consumer import ShareConsumer
 
@@ -26,11 +28,42 @@ class DeserializingShareConsumer(ShareConsumer):
         if "conf" in kwargs and not args:
             # The twin's name of its only argument.
             args = (kwargs.pop("conf"),)
-        config, self._deserializers = split_config(args, kwargs)
+        config = read_arguments(args, kwargs)
+        self._key_deserializer = config.pop("key.deserializer", None)
+        self._value_deserializer = config.pop("value.deserializer", None)
         super().__init__(config)
 
     def poll(self, timeout: float = -1) -> Messages:
         """Polls and deserializes; see `ShareConsumer.poll`."""
-        messages = self._deserializers.apply(self._run(self._poll_steps(timeout)))
+        messages = self._run(self._poll_steps(timeout))
+        if self._key_deserializer is not None or self._value_deserializer is not None:
+            for message in messages:
+                if message.error() is None:
+                    self._deserialize(message)
         messages._hand_out.given = messages._count
         return messages
+
+    def _deserialize(self, message: Message) -> None:
+        """Replaces key and value; a failure marks the message and keeps its bytes."""
+        topic = message.topic()
+        if topic is None:
+            raise TypeError("Message topic is None")
+        # The key comes first: its deserializer may keep something for the value's.
+        context = SerializationContext(topic, MessageField.KEY, message.headers())
+        try:
+            key = message.key()
+            if self._key_deserializer is not None:
+                key = self._key_deserializer(key, context)
+        except Exception as error:  # noqa: BLE001 - one bad record must not lose the others
+            message.set_error(KafkaError(KafkaError._KEY_DESERIALIZATION, str(error)))
+            return
+        try:
+            value = message.value()
+            if self._value_deserializer is not None:
+                context.field = MessageField.VALUE
+                value = self._value_deserializer(value, context)
+        except Exception as error:  # noqa: BLE001
+            message.set_error(KafkaError(KafkaError._VALUE_DESERIALIZATION, str(error)))
+            return
+        message.set_key(key)
+        message.set_value(value)

@@ -38,7 +38,7 @@ class _GrpcThread:
         self._seen = Event()
         self._thread: Thread | None = None
 
-    def here(self) -> None:
+    def register(self) -> None:
         """Registers the calling thread."""
         self._thread = current_thread()
         self._seen.set()
@@ -66,7 +66,7 @@ class _Requests:
 
     def __next__(self) -> service_pb.ConsumeRequest:
         if self._sender is not None:
-            self._sender.here()
+            self._sender.register()
             self._sender = None
         request = self._outbox.get()
         if request is None:
@@ -115,7 +115,7 @@ class Stream:
     ) -> None:
         self._call: Any = method(_Requests(self._outbox, self._sender), metadata=tuple(metadata))
         # grpc calls back at the end of the call, in the thread that brings events.
-        self._is_watched: bool = self._call.add_callback(self._events.here)
+        self._is_watched: bool = self._call.add_callback(self._events.register)
         self._reader = Thread(
             target=_read,
             args=(self._call, channel, inbox, self._outbox, generation),

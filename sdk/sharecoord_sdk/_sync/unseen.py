@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 END_S: Final = 1.0
 
 
-class _Clock:
+class _HandBackClock:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._changed = Condition()
@@ -36,7 +36,7 @@ class _Clock:
         self._thread: Thread | None = None
         self._is_over = False
 
-    def ask(self, at: float, inbox: Inbox) -> None:
+    def schedule(self, at: float, inbox: Inbox) -> None:
         """Schedules the hand-back of an inbox's consumer."""
         if self._pid != os.getpid():
             self.__init__()  # type: ignore[misc]
@@ -75,8 +75,8 @@ class _Clock:
         while (due := self._next()) is not None:
             inbox = due()
             if inbox is not None:
-                inbox.look()
-            # It would keep the inbox of a consumer that is gone until the next one.
+                inbox.hand_back()
+            # The name would keep the inbox of a consumer that is gone until the next one is due.
             del inbox
 
     def _next(self) -> weakref.ref[Inbox] | None:
@@ -91,8 +91,8 @@ class _Clock:
         return None
 
 
-_CLOCK: Final = _Clock()
-atexit.register(_CLOCK.stop)
+_HAND_BACK_CLOCK: Final = _HandBackClock()
+atexit.register(_HAND_BACK_CLOCK.stop)
 
 
 class Inbox(SimpleQueue[Arrival]):
@@ -101,24 +101,24 @@ class Inbox(SimpleQueue[Arrival]):
     def __init__(self, consumer: BaseShareConsumer) -> None:
         super().__init__()
         self._consumer = weakref.ref(consumer)
-        # At most one look is asked for at a time.
-        self._is_asked = False
+        # At most one hand-back is scheduled at a time.
+        self._is_scheduled = False
 
     def put(self, item: Arrival, block: bool = True, timeout: float | None = None) -> None:  # noqa: FBT001, FBT002
         super().put(item, block, timeout)
-        self.ask(item.unseen_at)
+        self.schedule(item.hand_back_unseen_at)
 
-    def ask(self, at: float) -> None:
+    def schedule(self, at: float) -> None:
         """Schedules the hand-back of unseen records of its consumer; inf = never."""
-        if at < math.inf and not self._is_asked:
-            self._is_asked = True
-            _CLOCK.ask(at, self)
+        if at < math.inf and not self._is_scheduled:
+            self._is_scheduled = True
+            _HAND_BACK_CLOCK.schedule(at, self)
 
     def forget(self) -> None:
-        _CLOCK.forget(self)
+        _HAND_BACK_CLOCK.forget(self)
 
-    def look(self) -> None:
-        self._is_asked = False
+    def hand_back(self) -> None:
+        self._is_scheduled = False
         consumer = self._consumer()
         if consumer is not None:
             consumer._hand_back_unseen()

@@ -52,13 +52,13 @@ def converter(hint: Any, *, native: bool = False) -> Convert:
     Raises:
         UnreadableTypeError: Nothing can be made of it.
     """
-    return _Maker(native=native).make(hint)
+    return _ConverterFactory(native=native).make(hint)
 
 
-class _Maker:
+class _ConverterFactory:
     def __init__(self, *, native: bool) -> None:
         self._native = native
-        # Of dataclasses, which may hold themselves.
+        # The converters of dataclasses, which may hold themselves.
         self._known: dict[Any, Convert] = {}
 
     def make(self, hint: Any) -> Convert:
@@ -72,7 +72,7 @@ class _Maker:
         if isinstance(hint, type) and hint in _TEXTS:
             return _from_text(hint, native=self._native)
         if hint is bytes and self._native:
-            return _bytes
+            return _exactly(bytes, "bytes")
         if isinstance(hint, type) and issubclass(hint, enum.Enum):
             return _enum(hint)
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
@@ -118,7 +118,7 @@ class _Maker:
             try:
                 return kind(items)
             except TypeError as error:
-                # Of what may be anything.
+                # An item of a set of Any.
                 raise BadValueError(f"can not be in a {kind.__name__}: {error}", where) from error
 
         return convert_set
@@ -154,17 +154,10 @@ class _Maker:
 
         return convert
 
-    def _later(self, hint: Any) -> Convert:
-        """A converter for a dataclass inside itself: the real one is known when it is called."""
-
-        def convert(value: Any, where: str) -> Any:
-            return self._known[hint](value, where)
-
-        return convert
-
     def _dataclass(self, hint: Any) -> Convert:
         if hint in self._known:
-            return self._later(hint)
+            # Inside itself: the converter is known by the time it is called.
+            return lambda value, where: self._known[hint](value, where)  # noqa: PLW0108
         self._known[hint] = _null
         makes, needed = self._fields(hint)
 
@@ -187,7 +180,7 @@ class _Maker:
         try:
             hints = typing.get_type_hints(hint, include_extras=True)
         except Exception as error:
-            # Whatever is wrong with what stands there.
+            # A hint that can not be resolved may raise anything.
             text = f"{hint.__qualname__}: {type(error).__name__}: {error}"
             raise UnreadableTypeError(text) from error
         makes: dict[str, Convert] = {}
@@ -209,7 +202,7 @@ def _made(hint: Any, fields: dict[str, Any], where: str) -> Any:
     try:
         return hint(**fields)
     except (ValueError, TypeError) as error:
-        # Of its own checks.
+        # The class's own checks have raised.
         raise BadValueError(str(error) or type(error).__name__, where) from error
 
 
@@ -230,7 +223,7 @@ def unhashable(hint: Any, seen: frozenset[Any] = frozenset()) -> Any:
     if kind is tuple or kind in _UNIONS:
         inner = typing.get_args(hint)
     elif isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind not in seen:
-        # Its hash is made of its fields.
+        # A dataclass hashes its fields.
         seen |= {kind}
         inner = list(typing.get_type_hints(kind, include_extras=True).values())
     found = (unhashable(each, seen) for each in inner)
@@ -267,14 +260,12 @@ def _null(value: Any, where: str) -> None:
         raise BadValueError(f"must be null, not {shown(value)}", where)
 
 
-def _text(value: Any, where: str) -> str:
-    _must_be(value, str, where, "text")
-    return str(value)
+def _exactly(kind: type, what: str) -> Convert:
+    def convert(value: Any, where: str) -> Any:
+        _must_be(value, kind, where, what)
+        return kind(value)
 
-
-def _truth(value: Any, where: str) -> bool:
-    _must_be(value, bool, where, "true or false")
-    return bool(value)
+    return convert
 
 
 def _integer(value: Any, where: str) -> int:
@@ -292,12 +283,12 @@ def _number(value: Any, where: str) -> float:
         raise BadValueError("is too large", where) from error
 
 
-def _bytes(value: Any, where: str) -> bytes:
-    _must_be(value, bytes, where, "bytes")
-    return bytes(value)
-
-
-_SIMPLE: Final[dict[type, Convert]] = {str: _text, bool: _truth, int: _integer, float: _number}
+_SIMPLE: Final[dict[type, Convert]] = {
+    str: _exactly(str, "text"),
+    bool: _exactly(bool, "true or false"),
+    int: _integer,
+    float: _number,
+}
 
 _TEXTS: Final[dict[Any, Callable[[str], Any]]] = {
     datetime: datetime.fromisoformat,

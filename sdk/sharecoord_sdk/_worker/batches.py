@@ -8,13 +8,15 @@ takes too long.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from sharecoord_sdk._core.order import PARTITION, order_of
 from sharecoord_sdk._core.outcomes import Reject, Retry
 from sharecoord_sdk._core.records import Message, origin_of
 
 from .leases import Part
-from .options import PARTITION, outcomes_of, refuse_unfinished
+from .options import outcomes_of, refuse_unfinished
 
 
 class HeldBackError(Retry):
@@ -24,6 +26,7 @@ class HeldBackError(Retry):
         super().__init__(reason="an earlier record of its key has no value yet")
 
 
+@dataclass(slots=True)
 class ReadBatch:
     """A list of messages, with their values as far as they can be read.
 
@@ -33,12 +36,9 @@ class ReadBatch:
         errors: The outcome of each other message, by place in the original list.
     """
 
-    __slots__ = ("errors", "messages", "values")
-
-    def __init__(self) -> None:
-        self.messages: Sequence[Message] = []
-        self.values: list[Any] = []
-        self.errors: dict[int, Exception] = {}
+    messages: Sequence[Message] = ()
+    values: list[Any] = field(default_factory=list)
+    errors: dict[int, Exception] = field(default_factory=dict)
 
     def of_all(self, result: Any) -> Any:
         """Extends the handler's result to the original list.
@@ -69,33 +69,24 @@ def read_batch(
     kept: list[Message] = []
     broken: set[Hashable] = set()
     for at, message in enumerate(messages):
-        lane = _lane_of(message, ordering)
-        error: Exception | None = HeldBackError() if lane in broken else None
+        origin = origin_of(message)
+        order = None
+        if ordering is not None and origin is not None:
+            order = order_of(*origin, by_partition=ordering == PARTITION)
+        error: Exception | None = HeldBackError() if order in broken else None
         if error is None:
             try:
                 batch.values.append(read(message))
                 kept.append(message)
             except Exception as unread:  # noqa: BLE001 - what it raises is the record's outcome
                 error = unread
-                if lane is not None and not isinstance(unread, Reject):
-                    broken.add(lane)
+                if order is not None and not isinstance(unread, Reject):
+                    broken.add(order)
         if error is not None:
             batch.errors[at] = error
         _note(message, error)
     batch.messages = kept if batch.errors else messages
     return batch
-
-
-def _lane_of(message: Message, ordering: str | None) -> Hashable:
-    """The name of the message's order; None without one."""
-    origin = origin_of(message)
-    if ordering is None or origin is None:
-        return None
-    columns, row = origin
-    if ordering == PARTITION:
-        return columns.key
-    key = None if columns.keys is None else columns.keys[row]
-    return None if key is None else (columns.key, key)
 
 
 def _note(message: Message, error: Exception | None) -> None:

@@ -49,7 +49,7 @@ def with_values(handler: Handler, value: Any, on_bad_value: Any) -> Handler:
     return replace(handler, function=function, takes=binding.text)
 
 
-class _Unknown:
+class _UnresolvedHint:
     """A hint that can not be resolved."""
 
     def __init__(self, text: str, why: str) -> None:
@@ -57,7 +57,7 @@ class _Unknown:
         self.why = why
 
 
-class _Form(NamedTuple):
+class _Wording(NamedTuple):
     """The words of errors, for handlers of one record or of batches."""
 
     who: str
@@ -69,7 +69,7 @@ class _Form(NamedTuple):
     is_batch: bool
 
 
-_SINGLE: Final = _Form(
+_SINGLE: Final = _Wording(
     who="a handler",
     message="message",
     message_hint="Message",
@@ -78,7 +78,7 @@ _SINGLE: Final = _Form(
     of="",
     is_batch=False,
 )
-_BATCH: Final = _Form(
+_BATCH: Final = _Wording(
     who="a handler of batches",
     message="messages",
     message_hint="list[Message]",
@@ -100,7 +100,7 @@ class Binding:
     def __init__(
         self,
         read: ValueReader | None,
-        form: _Form,
+        form: _Wording,
         *,
         kind: Any = None,
         with_message: bool,
@@ -119,47 +119,29 @@ class Binding:
         """The function as a function of the message (of batches: the messages) alone."""
         if self._read is None:
             return function
-        if self._is_batch:
-            return self._applied_to_lists(function, is_async=is_async, ordering=ordering)
-        arguments = self._arguments
 
-        if is_async:
-
-            @functools.wraps(function)
-            async def call_async(message: Message) -> Any:
-                return await function(*arguments(message, self._value(message)))
-
-            return call_async
-
-        @functools.wraps(function)
-        def call(message: Message) -> Any:
-            return function(*arguments(message, self._value(message)))
-
-        return call
-
-    def _applied_to_lists(
-        self, function: Callable[..., Any], *, is_async: bool, ordering: str | None
-    ) -> Callable[[Any], Any]:
-        """The function for lists: called with the readable messages, unless there are none."""
-        arguments, value = self._arguments, self._value
-
-        if is_async:
-
-            @functools.wraps(function)
-            async def call_async(messages: Sequence[Message]) -> Any:
-                found = read_batch(messages, value, ordering)
-                if not found.messages:
-                    return found.of_all(None)
-                return found.of_all(await function(*arguments(found.messages, found.values)))
-
-            return call_async
-
-        @functools.wraps(function)
-        def call(messages: Sequence[Message]) -> Any:
-            found = read_batch(messages, value, ordering)
+        def prepared(given: Any) -> tuple[tuple[Any, ...] | None, Callable[[Any], Any]]:
+            """Arguments (None: nothing can be read), and what completes the result."""
+            if not self._is_batch:
+                return self._arguments(given, self._value(given)), lambda result: result
+            found = read_batch(given, self._value, ordering)
             if not found.messages:
-                return found.of_all(None)
-            return found.of_all(function(*arguments(found.messages, found.values)))
+                return None, found.of_all
+            return self._arguments(found.messages, found.values), found.of_all
+
+        if is_async:
+
+            @functools.wraps(function)
+            async def call_async(given: Any) -> Any:
+                arguments, complete = prepared(given)
+                return complete(None if arguments is None else await function(*arguments))
+
+            return call_async
+
+        @functools.wraps(function)
+        def call(given: Any) -> Any:
+            arguments, complete = prepared(given)
+            return complete(None if arguments is None else function(*arguments))
 
         return call
 
@@ -179,7 +161,7 @@ class Binding:
         if not isinstance(found, type | Reject | Retry):
             found = found(message, error)
         if isinstance(found, Reject | Retry):
-            # One for all records: it must not keep what raised it before.
+            # The exception serves all records: it must not keep an earlier traceback.
             return found.with_traceback(None)
         if found is Reject:
             return Reject(reason)
@@ -232,7 +214,7 @@ def bind(
 
 
 def _takes_value(
-    name: str, form: _Form, wanted: list[inspect.Parameter], hints: list[Any], value: Any
+    name: str, form: _Wording, wanted: list[inspect.Parameter], hints: list[Any], value: Any
 ) -> bool:
     """Whether a handler takes the value; TypeError for parameters that nobody fills."""
     if len(wanted) > 2:
@@ -263,8 +245,8 @@ def _takes_value(
     return True
 
 
-def _reader(kind: Any, name: str, place: str, form: _Form) -> ValueReader:
-    if isinstance(kind, _Unknown):
+def _reader(kind: Any, name: str, place: str, form: _Wording) -> ValueReader:
+    if isinstance(kind, _UnresolvedHint):
         raise TypeError(f"handler {name}, {place}: the hint {kind.text!r} is unknown: {kind.why}")
     if not callable(kind) and typing.get_origin(kind) is None:
         raise TypeError(f"handler {name}, {place}: {kind!r} is neither a type nor callable")
@@ -304,9 +286,9 @@ def _item(hint: Any, name: str, parameter: inspect.Parameter) -> Any:
     """The type of a list's items by the list's hint; TypeError for a hint of no list."""
     if typing.get_origin(hint) is typing.Annotated:
         hint = typing.get_args(hint)[0]
-    if isinstance(hint, _Unknown):
+    if isinstance(hint, _UnresolvedHint):
         inner = hint.text.partition("[")[2].removesuffix("]")
-        return _Unknown(inner, hint.why) if inner else hint
+        return _UnresolvedHint(inner, hint.why) if inner else hint
     if hint in (_EMPTY, Any, object) or isinstance(hint, typing.TypeVar):
         return _EMPTY
     choices = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
@@ -341,14 +323,14 @@ def _hint(function: Callable[..., Any], found: Any) -> Any:
         # As `typing.get_type_hints` does, for this parameter alone.
         return eval(found, names)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is told
-        return _Unknown(found, f"{type(error).__name__}: {error}")
+        return _UnresolvedHint(found, f"{type(error).__name__}: {error}")
 
 
 def _is_message(hint: Any, *, by_name: bool = False) -> bool:
     """Whether a parameter takes the message; `by_name` = its hint must say so."""
     if hint in (_EMPTY, Any, object) or isinstance(hint, typing.TypeVar):
         return not by_name
-    if isinstance(hint, _Unknown):
+    if isinstance(hint, _UnresolvedHint):
         # Under TYPE_CHECKING alone.
         return hint.text.rpartition(".")[2].strip("'\"") in _MESSAGE_NAMES
     if typing.get_origin(hint) in _UNIONS:

@@ -14,22 +14,21 @@ class Breakers:
 
     def __init__(self, locks: WorkerLeases) -> None:
         self._locks = locks
-        self._lines = [line for line in locks.lines.values() if line.breaker is not None]
-
-    def _states(self) -> list[tuple[Line, BreakerState]]:
-        return [(line, line.breaker) for line in self._lines if line.breaker is not None]
+        self._states = [
+            (line, line.breaker) for line in locks.lines.values() if line.breaker is not None
+        ]
 
     @property
     def probe_at(self) -> float:
-        return min((state.probe_at for _, state in self._states()), default=float("inf"))
+        return min((state.probe_at for _, state in self._states), default=float("inf"))
 
     @property
     def any_holds(self) -> bool:
-        return any(state.state == BreakerState.OPEN for _, state in self._states())
+        return any(state.state == BreakerState.OPEN for _, state in self._states)
 
     def states(self) -> dict[str, str]:
         """`closed`, `open` or `probing`, by topic."""
-        return {line.handler.topic: state.state for line, state in self._states()}
+        return {line.handler.topic: state.state for line, state in self._states}
 
     def finished(
         self, line: Line, parts: Sequence[Part], error: BaseException | None, now: float
@@ -55,7 +54,7 @@ class Breakers:
     def probe(self, now: float) -> list[str]:
         """Lets one record try where it is time; returns the log lines."""
         texts: list[str] = []
-        for line, state in self._states():
+        for line, state in self._states:
             if now >= state.probe_at:
                 state.probe()
                 texts.append(f"the breaker of handler {line.handler.name} lets one record try")
@@ -64,7 +63,7 @@ class Breakers:
     def paused(self, assigned: Mapping[str, Sequence[int]]) -> set[tuple[str, int]]:
         """Partitions of topics whose breaker is open: assigned ones, and those with leases."""
         found: set[tuple[str, int]] = set()
-        for line, state in self._states():
+        for line, state in self._states:
             if state.state == BreakerState.OPEN:
                 topic = line.handler.topic
                 found |= {(topic, partition) for partition in assigned.get(topic, ())}

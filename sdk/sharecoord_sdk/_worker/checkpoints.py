@@ -17,7 +17,7 @@ from sharecoord_sdk._core.records import COMPLETED, CheckpointStore
 if TYPE_CHECKING:
     from .core import WorkerCore
 
-# A plain handler waits so much longer for the loop than the loop does for the coordinator.
+# Extra time of a plain handler for the loop, beyond the loop's for the coordinator.
 _LOOP_S: Final = 5.0
 
 

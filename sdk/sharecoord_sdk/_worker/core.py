@@ -36,13 +36,13 @@ from .leases import Part, WorkerLeases, extend
 from .line import Lease, Settlement
 from .options import read_result
 
-# Renewals that fall due so soon after one another go out together.
+# Renewals that fall due within this part of half a lock go out together.
 _RENEW_TOGETHER_PART: Final = 0.05
-# A worker says so often that it lives while a lock may end that it does not renew any more.
+# Seconds between signs of life while a lock may end that is not renewed any more.
 _SIGN_S: Final = 1.0
-# What no handler saw goes back, uncounted.
+# The settlement of records that no handler saw: they go back, uncounted.
 _HAND_BACK: Final = Settlement(RETURN, 0, "")
-# Any growth of the credit is worth a place in a message that goes out anyway.
+# Parts of a refill: any growth of the credit is worth a place in a message that goes out anyway.
 _ANY_GROWTH: Final = 1 << 40
 
 
@@ -78,15 +78,15 @@ class WorkerCore(ConsumerCore):
         self._failures = FailureLog()
         self._failure_rules = FailureRules(chance, self._note_failure)
         self._breakers = Breakers(self.locks)
-        # As of the last call that told it.
+        # The time of the last call.
         self._now = 0.0
         self.reports_outcomes = True
         self._stopping = False
         self._renewals_off = False
-        # No lease is due before; a later one may be first by now.
+        # The earliest renewal; that lease may be done by now.
         self._renew_at = math.inf
         self._connecting_at = 0.0
-        # Until then a lock may end that is not renewed any more.
+        # Until then locks may end that are not renewed any more: signs of life are frequent.
         self._signs_until = 0.0
         self._resize()
 
@@ -218,10 +218,10 @@ class WorkerCore(ConsumerCore):
         self.locks.stuck -= 1
         self.locks.jobs -= 1
 
-    def look(self, now: float) -> None:
+    def peek_lines(self, now: float) -> None:
         """Finds records that may start now, of those that wait for a time."""
         self._now = now
-        self.locks.look(now)
+        self.locks.peek_lines(now)
 
     def _tell_breaker(self, parts: Sequence[Part], error: BaseException | None, now: float) -> None:
         line = parts[0].lease.line
@@ -299,7 +299,7 @@ class WorkerCore(ConsumerCore):
             waiting=startable,
             held=locks.waiting - startable,
         )
-        self._credit.set_room(room)
+        self._credit.room_records = room
 
     def _join_request(self) -> service_pb.ConsumeRequest:
         # Everything that is done, and what goes back, goes into the book of what is under way.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-#: A worker holds, beyond what its handlers have, what it works off in so long.
+#: Seconds of work that a worker holds beyond what its handlers have.
 PREFETCH_S: Final = 0.2
-#: ... and never more records than this.
+#: Most records that a worker holds beyond what its handlers have.
 PREFETCH_MAX: Final = 12_000
 #: Beyond that it holds what waits for earlier records of its keys, a rate or a breaker, up to so
 #: many: what comes after them may be for free slots. They are worked off in so long.

@@ -9,7 +9,7 @@ from typing import Final
 
 from .options import Breaker
 
-#: A handler that was held up catches up on so much of its rate.
+#: Seconds of its rate that a handler which was held up catches up on.
 BURST_S: Final = 0.1
 #: Most keys whose rate is remembered; the one that started longest ago is forgotten first.
 KEYS_MAX: Final = 100_000
@@ -22,7 +22,7 @@ class Rate:
 
     def __init__(self, per_s: float) -> None:
         self._gap_s = 1 / per_s
-        # What is due but for the rounding of floats is due.
+        # The rounding of floats must not delay a record.
         self._burst_s = max(0.0, BURST_S - self._gap_s) + _ROUNDING * self._gap_s
         # When the next record would be due if they came evenly.
         self._due = -math.inf

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sharecoord_sdk._core.arguments import read_topics
+from sharecoord_sdk._core.order import KEY, PARTITION
 
-from .options import KEY, PARTITION, Behaviour, refuse_unbound
+from .options import Behaviour, refuse_unbound
 
 BATCH_MAX: Final = 100_000
 

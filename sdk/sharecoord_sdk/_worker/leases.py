@@ -22,7 +22,7 @@ from sharecoord_sdk._core.columns import (
     Span,
 )
 from sharecoord_sdk._core.credit import StreamCredit
-from sharecoord_sdk._core.lock_book import LockBook, rows_covered
+from sharecoord_sdk._core.lock_book import LockBook, mark_lost, rows_covered
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .handlers import Handler
@@ -54,7 +54,7 @@ class WorkerLeases(LockBook):
         super().__init__(credit)
         self._handlers = handlers
         self.lines = {h.topic: Line(h) for h in handlers.values() if h.behaviour.is_held}
-        # Whose turn it is among them; and whether the others are next.
+        # The lines in order of their turns; and whether the buffer is next.
         self._turns = deque(self.lines.values())
         self._line_went = False
         self._head: Lease | None = None
@@ -63,11 +63,11 @@ class WorkerLeases(LockBook):
         self._lost: list[Span] = []
         self._expired: list[AckRange] = []
         self.duration_s = DURATION_S
-        #: What stores checkpoints of these records.
+        #: The checkpoint store of these records.
         self.owner: object = None
         #: Handlers that run.
         self.jobs = 0
-        #: Those of them that were given up, and whose threads have not returned.
+        #: Running handlers that were given up, and whose threads have not returned.
         self.stuck = 0
         #: Records that they have.
         self.running = 0
@@ -106,7 +106,7 @@ class WorkerLeases(LockBook):
             return self._line_head(now)
         return opened
 
-    def look(self, now: float) -> None:
+    def peek_lines(self, now: float) -> None:
         for line in self.lines.values():
             line.peek(now)
 
@@ -117,7 +117,7 @@ class WorkerLeases(LockBook):
                 deadline = lease.span.lock.deadline
                 if deadline > now:
                     due = deadline - self.duration_s / 2
-                    # It waited long: half of what is left.
+                    # It waited long: renew after half of the rest.
                     lease.due = min(lease.due, due if due > now else (now + deadline) / 2)
                     return lease
                 rows = range(lease.first, lease.span.stop)
@@ -135,7 +135,7 @@ class WorkerLeases(LockBook):
                 continue
             due = deadline - self.duration_s / 2
             if due <= now:
-                # It waited long: half of what is left.
+                # It waited long: renew after half of the rest.
                 due = now + (deadline - now) / 2
             span.columns.unpack()
             span.columns.owner = self.owner
@@ -303,7 +303,7 @@ class WorkerLeases(LockBook):
                 lease.is_dirty = True
                 self._dirty.append(lease)
             if lease.line is not None:
-                # What goes back unseen follows one that broke the queue.
+                # A record that goes back unseen follows the one that broke the queue.
                 breaks = settlement is not None and settlement.kind not in (REJECT, RETURN)
                 leave = lease.line.broke if breaks else lease.line.passed
                 for row in alive:
@@ -329,7 +329,7 @@ class WorkerLeases(LockBook):
         if lease.line is not None:
             for row in range(start, stop):
                 if lease.states[row] == LOST:
-                    # Its queue broke when the lock went.
+                    # The queue broke when the lock went.
                     lease.line.passed(lease, row)
         for state, run in lease.span.within(start, stop).runs():
             if state == LOST:
@@ -413,7 +413,7 @@ class WorkerLeases(LockBook):
 
     def mark_lost(self, span: Span) -> None:
         """Marks a span's lock as lost: handlers that still run lose their results."""
-        _mark_lost(span)
+        mark_lost(span)
         line = self.lines.get(span.columns.topic)
         if line is not None:
             self._break_after(line, span)
@@ -425,13 +425,14 @@ class WorkerLeases(LockBook):
                 self._expired += self._returns(back)
 
     def _waiting(self) -> list[Span]:
-        lined = [span for line in self.lines.values() for span in line.waiting_spans()]
+        leases = (lease for line in self.lines.values() for lease in line.leases)
+        lined = [span for lease in leases for span in lease.spans_in(WAITING)]
         return [*super()._waiting(), *lined]
 
     def checkpoint_stored(self, columns: Columns, row: int, now: float) -> float:
         """Begins `renew_max_s` anew after a checkpoint; returns when to renew."""
         for lease in self.leases:
-            # What has a line is not started from the front on.
+            # Rows of a line are not started from the front on.
             end = lease.span.start if lease.line is None else lease.span.stop
             if lease.columns is columns and lease.first <= row < end:
                 lease.since = None
@@ -443,7 +444,7 @@ class WorkerLeases(LockBook):
         return [span for lease in self.leases for span in lease.running_spans()]
 
     def _lose_held(self, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
-        # What waits first: what is gone does not go back with the rest of its queue.
+        # Waiting rows first: lost ones must not go back with the rest of their queue.
         for line in self.lines.values():
             self._lose_in_line(line, by_token)
         for span in self._held_spans():
@@ -469,12 +470,6 @@ def extend(parts: list[Part], lease: Lease, row: int) -> None:
         parts[-1] = parts[-1]._replace(stop=row + 1)
     else:
         parts.append(Part(lease, row, row + 1))
-
-
-def _mark_lost(span: Span) -> None:
-    for state, run in span.runs():
-        if state == IN_FLIGHT:
-            run.mark(LOST)
 
 
 def runs_of(rows: list[int]) -> Iterator[tuple[int, int]]:

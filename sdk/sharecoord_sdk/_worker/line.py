@@ -1,13 +1,13 @@
-"""Records that wait for more than a free slot: for an earlier one of their key, a rate, a breaker.
+"""Records that wait for more than a free slot: an earlier record of their key, a rate, a breaker.
 
-Handlers with `ordering`, a rate or a breaker have a `Line` of their own, so that what holds one
-back holds no other. Its records stand in *queues*: one for each key of a partition
+Handlers with `ordering`, a rate or a breaker have a `Line` each, so that the gates of one hold
+back no other. Its records stand in *queues*: one for each key of a partition
 (`ordering="key"`), one for a partition (`ordering="partition"`), one for each record that has no
 order. Of a queue with order one record runs at a time, in order of offset.
 
 When a record is not accepted or rejected, its queue *breaks*: the later ones go back unseen. What
-comes of the queue until the coordinator has answered was sent before it knew, and goes back as well
-(in a group with `share.ordering` it takes the rest of a chain back itself).
+comes for the queue until the coordinator has answered was sent before it knew, and goes back as
+well (in a group with `share.ordering` it takes the rest of a chain back itself).
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from sharecoord_sdk._core.columns import IN_FLIGHT, SETTLED, Columns, PartitionKey, Span
+from sharecoord_sdk._core.order import KEY, PARTITION
 
 from .gates import BreakerState, KeyRates, Rate
 from .handlers import Handler
-from .options import KEY, PARTITION
 
 #: State of a row that stands in a queue.
 WAITING: Final = 249
@@ -35,21 +36,19 @@ Place = tuple["Lease", int]
 _NO_QUEUES: Final[dict[Hashable, KeyQueue]] = {}
 
 
+@dataclass(slots=True, eq=False)
 class KeyQueue:
     """Records of one order: (offset, lease, row), ascending."""
 
-    __slots__ = ("broken", "is_listed", "key", "rows", "running")
-
-    def __init__(self, key: tuple[PartitionKey, Hashable] | None) -> None:
-        #: Where it is kept, or None: a record without order.
-        self.key = key
-        self.rows: deque[tuple[int, Lease, int]] = deque()
-        #: Records that a handler has.
-        self.running = 0
-        #: Records that failed, and whose outcome the coordinator has not confirmed.
-        self.broken = 0
-        #: Whether it stands among those that may go on.
-        self.is_listed = False
+    #: Where it is kept, or None: a record without order.
+    key: tuple[PartitionKey, Hashable] | None
+    rows: deque[tuple[int, Lease, int]] = field(default_factory=deque)
+    #: Records that a handler has.
+    running: int = 0
+    #: Records that failed, and whose outcome the coordinator has not confirmed.
+    broken: int = 0
+    #: Whether it stands among those that may go on.
+    is_listed: bool = False
 
 
 class Settlement(NamedTuple):
@@ -60,55 +59,40 @@ class Settlement(NamedTuple):
     reason: str
 
 
+@dataclass(slots=True, eq=False)
 class Lease:
     """The rows of one span that are renewed together.
 
     Rows [first, span.start) were started; [span.start, span.stop) wait, while this is the head.
     """
 
-    __slots__ = (
-        "accepted",
-        "columns",
-        "due",
-        "first",
-        "handler",
-        "held_bytes",
-        "is_dirty",
-        "line",
-        "others",
-        "probe",
-        "queues",
-        "running",
-        "since",
-        "span",
-        "states",
-        "waiting",
-    )
+    span: Span
+    handler: Handler
+    #: When its locks are to be renewed; nothing is started from this lease after that.
+    due: float
+    first: int = field(init=False)
+    columns: Columns = field(init=False)
+    states: bytearray = field(init=False)
+    #: When it was renewed first, or None.
+    since: float | None = None
+    #: Records that handlers have.
+    running: int = 0
+    #: Finished rows that were not collected yet.
+    accepted: list[int] = field(default_factory=list)
+    others: list[tuple[int, Settlement]] = field(default_factory=list)
+    is_dirty: bool = False
+    #: Where its rows wait, or None; then `queues` has the queue of each row that runs,
+    #: `waiting` counts those that wait, `held_bytes` is what they have of the credit, and
+    #: `probe` is the row that tries for a breaker, or -1.
+    line: Line | None = None
+    queues: dict[int, KeyQueue] = field(default_factory=dict)
+    waiting: int = 0
+    held_bytes: int = 0
+    probe: int = -1
 
-    def __init__(self, span: Span, handler: Handler, due: float) -> None:
-        self.span = span
-        self.first = span.start
-        self.columns: Columns = span.columns
-        self.states = span.columns.states
-        self.handler = handler
-        #: When its locks are to be renewed; nothing is started from this lease after that.
-        self.due = due
-        #: When it was renewed first, or None.
-        self.since: float | None = None
-        #: Records that handlers have.
-        self.running = 0
-        #: Finished rows that were not collected yet.
-        self.accepted: list[int] = []
-        self.others: list[tuple[int, Settlement]] = []
-        self.is_dirty = False
-        #: Where its rows wait, or None; then `queues` has the queue of each row that runs,
-        #: `waiting` counts those that wait, `held_bytes` is what they have of the credit, and
-        #: `probe` is the row that tries for a breaker, or -1.
-        self.line: Line | None = None
-        self.queues: dict[int, KeyQueue] = {}
-        self.waiting = 0
-        self.held_bytes = 0
-        self.probe = -1
+    def __post_init__(self) -> None:
+        self.first, self.columns = self.span.start, self.span.columns
+        self.states = self.columns.states
 
     def running_spans(self) -> list[Span]:
         return self.spans_in(IN_FLIGHT)
@@ -133,9 +117,9 @@ class Line:
         self._key_rates = KeyRates(per_key) if per_key else None
         self.breaker = BreakerState(behaviour.breaker) if behaviour.breaker else None
         self._is_gated = bool(self._rate or self._key_rates or self.breaker)
-        self._lanes: dict[PartitionKey, dict[Hashable, KeyQueue]] = {}
+        self._queues: dict[PartitionKey, dict[Hashable, KeyQueue]] = {}
         self._ready: deque[KeyQueue] = deque()
-        # Lanes that wait for the rate of their key: (when, number, queue).
+        # Queues that wait for the rate of their key: (when, number, queue).
         self._timed: list[tuple[float, int, KeyQueue]] = []
         self._numbers = 0
         #: Leases with rows that wait, in order of arrival.
@@ -151,10 +135,11 @@ class Line:
     def add(self, lease: Lease) -> list[Place]:
         """Puts a lease's rows into their queues; returns rows of broken queues, which go back."""
         span = lease.span
-        queues = self._lanes.setdefault(span.columns.key, {})
+        queues = self._queues.setdefault(span.columns.key, {})
         keys = span.columns.keys
         offsets = span.offsets()
-        whole, by_key = self._ordering == PARTITION, self._by_key
+        whole = self._ordering == PARTITION
+        by_key = self._ordering == KEY or self._key_rates is not None
         back: list[int] = []
         for row, offset in enumerate(offsets, span.start):
             key: Hashable = None if keys is None else keys[row]
@@ -176,10 +161,6 @@ class Line:
         self.leases[lease] = None
         span.start = span.stop
         return self._take_out([(lease, row) for row in back])
-
-    @property
-    def _by_key(self) -> bool:
-        return self._ordering == KEY or self._key_rates is not None
 
     def _push(self, queue: KeyQueue, offset: int, lease: Lease, row: int) -> None:
         item = (offset, lease, row)
@@ -289,7 +270,7 @@ class Line:
             while queue.rows and queue.running and len(taken) < room and self._ordering:
                 if self._key_opens_at(queue) > now:
                     break
-                # In one call they are one after the other.
+                # Records of one queue may run in one call: the handler takes them in order.
                 self._ready.appendleft(queue)
                 taken.append(self.start())
         return taken
@@ -330,7 +311,7 @@ class Line:
         key: Hashable = None if columns.keys is None else columns.keys[row]
         if self._ordering == PARTITION:
             key = PARTITION
-        queue = self._lanes.get(columns.key, _NO_QUEUES).get(key)
+        queue = self._queues.get(columns.key, _NO_QUEUES).get(key)
         if queue is None:
             return []
         back = self._clear(queue)
@@ -356,11 +337,11 @@ class Line:
         if queue.key is None or queue.rows or queue.running or queue.broken:
             return
         partition, key = queue.key
-        queues = self._lanes.get(partition)
+        queues = self._queues.get(partition)
         if queues is not None and queues.get(key) is queue:
             del queues[key]
             if not queues:
-                del self._lanes[partition]
+                del self._queues[partition]
 
     def _take_out(self, rows: list[Place]) -> list[Place]:
         for lease, row in rows:
@@ -369,9 +350,6 @@ class Line:
         return rows
 
     # -- giving back --------------------------------------------------------------------------
-
-    def waiting_spans(self) -> list[Span]:
-        return [span for lease in self.leases for span in lease.spans_in(WAITING)]
 
     def give_back(self, lease: Lease, rows: Iterable[int]) -> list[Place]:
         """Takes waiting rows out of their queues, with order also those that follow."""
@@ -394,7 +372,7 @@ class Line:
 
     def _queues_of(self, lease: Lease, wanted: set[tuple[int, int]]) -> list[KeyQueue]:
         """Queues with rows of a lease; those without order stand in `_ready` and `_timed` alone."""
-        found = list(self._lanes.get(lease.columns.key, _NO_QUEUES).values())
+        found = list(self._queues.get(lease.columns.key, _NO_QUEUES).values())
         timed = (queue for _, _, queue in self._timed)
         found += [
             queue

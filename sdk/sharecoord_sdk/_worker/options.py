@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from sharecoord_sdk._core.order import KEY, PARTITION
 from sharecoord_sdk._core.outcomes import Reject, Retry
-
-KEY: Final = "key"
-PARTITION: Final = "partition"
 
 _DAY_S: Final = 86_400.0
 _FAILURES_MAX: Final = 10_000
 _RATE_LEAST: Final = 0.001
 
-#: What a failure may become: an instance, or one of the classes.
+#: The outcome of a failure: an instance, or one of the classes.
 FailureOutcome = Retry | Reject | type[Retry] | type[Reject]
 #: Takes a message and which attempt failed (1 = the first); seconds, None, or a `Reject`.
 RetryFunction = Callable[[Any, int], "float | Reject | type[Reject] | None"]
@@ -127,17 +125,7 @@ class BatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The options of a handler beside its topic and its batch.
-
-    Attributes:
-        ordering: `key`, `partition`, or None.
-        retry: What becomes of a failure that nothing else decides about.
-        on_error: By class of exception; the most specific one wins.
-        timeout_s: How long a call may take; None = as long as it wants.
-        rate_per_s: Most records per second.
-        rate_per_key_per_s: Most records per second of one key of one partition.
-        breaker: When the handler gets none for a while.
-    """
+    """The options of a handler beside its topic and its batch; see `Worker.handler`."""
 
     ordering: str | None = None
     retry: Backoff | RetryFunction | None = None
@@ -233,13 +221,6 @@ def refuse_unfinished(result: object) -> None:
         raise TypeError(f"a handler returned a {name} that nobody runs: await it in the handler")
 
 
-def returned_error(result: object) -> BaseException | None:
-    """The exception or outcome that a handler returned, as if raised; None for anything else."""
-    if isinstance(result, BaseException) or is_outcome(result):
-        return as_error(result)
-    return None
-
-
 def outcomes_of(result: object, count: int) -> Sequence[BaseException | None] | None:
     """The outcome of each message, from a batch handler's result; None = all accepted.
 
@@ -290,7 +271,10 @@ def read_result(
     """
     try:
         refuse_unfinished(result)
-        return returned_error(result) if batch_of is None else outcomes_of(result, batch_of)
+        if batch_of is not None:
+            return outcomes_of(result, batch_of)
+        is_error = isinstance(result, BaseException) or is_outcome(result)
+        return as_error(result) if is_error else None
     except (TypeError, ValueError) as nonsense:
         return nonsense
 

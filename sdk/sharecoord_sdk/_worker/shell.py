@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from sharecoord_sdk._async.consumer import AsyncShareConsumer
 from sharecoord_sdk._async.stream import Mailbox
-from sharecoord_sdk._core.acks import Outcome
+from sharecoord_sdk._core.acks import AckOutcome
 from sharecoord_sdk._core.columns import Span
 from sharecoord_sdk._core.config_table import POLL_RECORDS_MAX
 from sharecoord_sdk._core.core import Arrival
@@ -27,30 +27,30 @@ from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, message_class
 from sharecoord_sdk._core.status import StreamFailure
 
-from .calls import Around, Middleware, wrapped
 from .checkpoints import WorkerCheckpoints
 from .core import WorkerCore
 from .failures import text_of
 from .handlers import Handler
+from .layers import Around, Middleware, with_layers
 from .leases import Part
 from .line import Lease
 from .threads import Job, Threads
 
-# Results wait so long for others, when some were sent just before.
+# How long results wait for others, when some were sent just before.
 _FLUSH_S: Final = 0.005
-# Handlers that do not suspend keep the loop for so long at a time.
+# The time for which handlers that do not suspend keep the loop.
 _TURN_S: Final = 0.003
-# ... and no more than so many begin in one turn: what the quickest do in that time.
+# Most handlers that begin in one turn: as many as the quickest do in that time.
 _TURN_TASKS_MAX: Final = 1024
 # Python 3.12 and later begin a task at once; one that does not suspend costs no turn of the loop.
 _EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
-# A worker that has nothing to say gives a sign of life so often, at most and at least.
+# The shortest and the longest time between signs of life of a worker with nothing to send.
 _SIGN_S: Final = (0.5, 5.0)
-# Handlers that were cancelled have so long to clean up.
+# The time in which cancelled handlers clean up.
 _CANCEL_S: Final = 1.0
-# The coordinator has so long to confirm before the leave; the leave waits for it once more.
+# The time in which the coordinator confirms before the leave, which waits once more.
 _SETTLE_S: Final = 5.0
-# When a handler ends the program the whole drain has so long; handlers that run have half of it.
+# The time of a drain when a handler ends the program; running handlers have half of it.
 _EXIT_DRAIN_S: Final = 5.0
 
 
@@ -117,7 +117,7 @@ class Shell(AsyncShareConsumer):
         assert self._core is not None, "a new consumer has a core"
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(options.concurrency, self._jobs_done, self._threads_refused)
-        handlers = wrapped(
+        handlers = with_layers(
             handlers, options.middleware, self._threads, self._got_stuck, options.around
         )
         self._rules = WorkerCore(
@@ -152,9 +152,9 @@ class Shell(AsyncShareConsumer):
         self._changed = asyncio.Event()
         self._stop_asked = False
         self._is_short = False
-        # What a handler raised to end the program, or what this worker failed of.
+        # The exception of a handler that ends the program, or of this worker.
         self._exit: BaseException | None = None
-        # It failed again: there is no point in a drain.
+        # Whether the worker failed again: there is no point in a drain.
         self._is_broken = False
         #: Whether to end without a drain.
         self.is_hurried = False
@@ -253,7 +253,7 @@ class Shell(AsyncShareConsumer):
             limit = f"{handlers_s:g} s"
         core.begin_stop(monotonic())
         self._cycle()
-        # Who was given up is not waited for.
+        # Handlers that were given up are not waited for.
         if not await self._until(lambda: locks.jobs <= locks.stuck, handlers_s):
             text = (
                 f"{locks.jobs - locks.stuck} handlers with {locks.running} records did not finish"
@@ -328,7 +328,7 @@ class Shell(AsyncShareConsumer):
             return
         core = self._rules
         self._fill()
-        # Not before: records that it starts are busy from then on.
+        # After `_fill`: the records that it starts are busy from then on.
         now = monotonic()
         self._drive(core)
         if now >= self._flushed_at + _FLUSH_S:
@@ -392,9 +392,9 @@ class Shell(AsyncShareConsumer):
         """
         core, locks, now = self._rules, self._locks, monotonic()
         if locks.lines:
-            core.look(now)
+            core.peek_lines(now)
         self._learn_turn(now)
-        # What begins at once must not start others in turn.
+        # Handlers that begin at once must not start others in turn.
         self._turn_set = True
         made, self._turn_jobs = 0, locks.jobs
         if self._next() is not None:
@@ -427,7 +427,7 @@ class Shell(AsyncShareConsumer):
         if took_s >= _TURN_S:
             self._turn_most = max(1, self._turn_most // 2)
             if locks.startable and core.free:
-                # It was used up by handlers that compute.
+                # Handlers that compute used the turn up.
                 core.demand.computing(locks.running)
         elif 2 * took_s < _TURN_S:
             self._turn_most = min(_TURN_TASKS_MAX, 2 * self._turn_most)
@@ -481,7 +481,7 @@ class Shell(AsyncShareConsumer):
             if not self._flush_set:
                 self._flush_later()
             if not self._turn_set and self._next() is not None:
-                # It takes the place of this one; not at once, which would be inside of this one.
+                # A new task takes the place of this one, which it must not begin inside.
                 self._begin_call({})
 
     async def _call_batch(self, lease: Lease) -> None:
@@ -497,7 +497,7 @@ class Shell(AsyncShareConsumer):
         if isinstance(error, asyncio.CancelledError) and self._cancelling:
             return
         if self.is_hurried and isinstance(error, KeyboardInterrupt | SystemExit):
-            # Of a signal, and not of the handler.
+            # A second signal has raised it, not the handler.
             raise error
         self._settle(parts, error)
 
@@ -515,7 +515,7 @@ class Shell(AsyncShareConsumer):
                     if job.error is not None:
                         self.end_by(job.error)
                 else:
-                    job.tell()
+                    job.complete()
             elif job.error is None:
                 self._rules.finish(job.parts, job.result, monotonic())
             else:
@@ -546,21 +546,14 @@ class Shell(AsyncShareConsumer):
 
     # -- what the application hears -----------------------------------------------------------
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: AckOutcome) -> None:
         """Logs results that the coordinator did not take."""
         if outcome.error is None:
             return
-        key = outcome.key
-        name = self._handlers[key.served].name
-        offsets = ", ".join(map(_offsets, outcome.spans))
-        self._config.logger.log(
-            logging.WARNING,
-            "the result of handler %s of %s [%d] offsets %s is dropped: %s",
-            name,
-            key.topic,
-            key.partition,
-            offsets,
-            outcome.error.str(),
+        key, offsets = outcome.key, ", ".join(map(_offsets, outcome.spans))
+        self._warn(
+            f"the result of handler {self._handlers[key.served].name} of {key.topic}"
+            f" [{key.partition}] offsets {offsets} is dropped: {outcome.error.str()}"
         )
 
 

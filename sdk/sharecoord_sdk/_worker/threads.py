@@ -8,60 +8,47 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final
 
 from .leases import Part
 
-_TOLD: Final = (Exception, KeyboardInterrupt, SystemExit)
+_TAKEN_BY_FUTURES: Final = (Exception, KeyboardInterrupt, SystemExit)
 
 
+@dataclass(slots=True, eq=False)
 class Job:
-    """A call of a plain function, and what it returned or raised.
+    """A call of a plain function, and what it returned or raised."""
 
-    Args:
-        function: The function.
-        argument: Its argument.
-        parts: The records, when nobody awaits the call.
-        context: The context of the call alone.
-        future: Completed by the call, in the loop.
-    """
+    function: Callable[[Any], Any]
+    argument: object
+    #: The records, when nobody awaits the call.
+    parts: Sequence[Part]
+    #: The context of this call alone.
+    context: contextvars.Context
+    #: Completed by the call, in the loop; None = nobody awaits it.
+    future: asyncio.Future[Any] | None = None
+    result: object = None
+    error: BaseException | None = None
 
-    __slots__ = ("argument", "context", "error", "function", "future", "parts", "result")
-
-    def __init__(
-        self,
-        function: Callable[[Any], Any],
-        argument: object,
-        parts: Sequence[Part],
-        context: contextvars.Context,
-        future: asyncio.Future[Any] | None = None,
-    ) -> None:
-        self.function = function
-        self.argument = argument
-        self.parts = parts
-        self.future = future
-        self.context = context
-        self.result: object = None
-        self.error: BaseException | None = None
-
-    def tell(self) -> None:
+    def complete(self) -> None:
         """Completes the future. In the loop."""
         future = self.future
         assert future is not None, "somebody awaits it"
         error = self.error
         if error is None:
             future.set_result(self.result)
-        elif isinstance(error, _TOLD) and not isinstance(error, StopIteration):
+        elif isinstance(error, _TAKEN_BY_FUTURES) and not isinstance(error, StopIteration):
             future.set_exception(error)
         else:
-            # What no future takes, and what means something else to who awaits it.
+            # Futures refuse StopIteration, and CancelledError would mean something else there.
             told = RuntimeError(f"a plain function raised {type(error).__name__}")
             told.__cause__ = error
             future.set_exception(told)
 
 
-_AGAIN_S: Final = 1.0
+_RETRY_S: Final = 1.0
 """After the system refused a thread, the next is tried so much later."""
 
 
@@ -89,10 +76,10 @@ class Threads:
         self._loop = asyncio.get_running_loop()
         self._on_done = on_done
         self._on_refused = on_refused
-        self._again: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._done: deque[Job] = deque()
-        self._told = False
+        self._is_loop_told = False
         self._open = 0
         self.count = 0
 
@@ -100,24 +87,24 @@ class Threads:
         """Runs a job on a free thread, or on a new one."""
         self._open += 1
         self._queue.put(job)
-        if self._again is None:
+        if self._retry is None:
             self._grow()
 
     def _grow(self) -> None:
-        self._again = None
+        self._retry = None
         while self.count < min(self._open, self._limit):
             name = f"sharecoord-handler-{self.count + 1}"
             try:
                 threading.Thread(target=self._work, name=name, daemon=True).start()
             except (RuntimeError, MemoryError) as error:
-                self._again = self._loop.call_later(_AGAIN_S, self._grow)
+                self._retry = self._loop.call_later(_RETRY_S, self._grow)
                 self._on_refused(error)
                 return
             self.count += 1
 
     def take_done(self) -> list[Job]:
         # First, so that a job that finishes from here on tells the loop again.
-        self._told = False
+        self._is_loop_told = False
         jobs: list[Job] = []
         while self._done:
             jobs.append(self._done.popleft())
@@ -126,8 +113,8 @@ class Threads:
 
     def stop(self) -> None:
         """Ends the threads, each when its handler returns."""
-        if self._again is not None:
-            self._again.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
         for _ in range(self.count):
             self._queue.put(None)
 
@@ -139,8 +126,8 @@ class Threads:
                 job.error = error
             self._done.append(job)
             del job
-            if not self._told:
-                self._told = True
+            if not self._is_loop_told:
+                self._is_loop_told = True
                 try:
                     self._loop.call_soon_threadsafe(self._on_done)
                 except RuntimeError:

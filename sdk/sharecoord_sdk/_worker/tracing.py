@@ -16,10 +16,11 @@ from sharecoord_sdk._core.outcomes import Reject, Retry
 from sharecoord_sdk._core.records import Message
 from sharecoord_sdk._version import __version__
 
+from .failures import text_of
 from .handlers import Handler
 
 LINKS_MAX: Final = 128
-"""Of a span of a batch; OpenTelemetry's SDKs keep as many by default."""
+"""Most links of a batch's span; OpenTelemetry's SDKs keep as many by default."""
 
 
 class Tracing:
@@ -117,11 +118,11 @@ class Tracing:
         if isinstance(error, Reject):
             span.set_attribute("sharecoord.outcome", "reject")
         else:
-            # Whose text can not be read has none here either: it must not hide the error.
+            # An exception whose text can not be read must not hide itself by another error.
             with suppress(Exception):
                 span.record_exception(error)
         span.set_attribute("error.type", f"{kind.__module__}.{kind.__qualname__}")
-        span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, _text_of(error)))
+        span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, text_of(error)))
 
 
 def _of_message(message: Message) -> dict[str, Any]:
@@ -144,13 +145,6 @@ def _of_message(message: Message) -> dict[str, Any]:
     if value is None:
         found["messaging.kafka.message.tombstone"] = True
     return found
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - an exception that can not be shown is still an outcome
-        return "(its text can not be read)"
 
 
 class _Getter:

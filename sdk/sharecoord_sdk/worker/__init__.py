@@ -16,8 +16,8 @@ from sharecoord_sdk._core.config import read_config
 from sharecoord_sdk._core.errors import IllegalStateException
 from sharecoord_sdk._core.outcomes import Reject, Retry
 from sharecoord_sdk._worker.binding import OnBadValue, check_on_bad_value, with_values
-from sharecoord_sdk._worker.calls import Middleware
 from sharecoord_sdk._worker.handlers import Handler, read_handler
+from sharecoord_sdk._worker.layers import Middleware
 from sharecoord_sdk._worker.options import (
     Backoff,
     BatchOutcome,
@@ -294,7 +294,7 @@ class Worker:
                     raise
                 if shell is None or shell.is_hurried:
                     raise
-                # Of a task that a handler has started: it ends the loop, whoever awaits the task.
+                # A task that a handler started raised it: that ends the loop, whoever awaits it.
                 shell.end_by(error)
 
     async def run_async(self) -> None:
@@ -367,7 +367,7 @@ class Worker:
 
         found = [number for number in _SIGNALS if signal.getsignal(number) is not None]
         for number in set(_SIGNALS).difference(found):
-            # Of a program around Python: nobody could give it back to it.
+            # The signal belongs to a program around Python, and could not be restored.
             self._config.logger.warning(
                 "%s is handled outside of Python, and left so: call stop() to end this worker",
                 number.name,

@@ -97,7 +97,7 @@ def _ask(worker: Worker, admin: AdminClient, found: dict[str, Any]) -> None:
     }
     found["topics"] = {}
     if topics:
-        # What would be moved if it were no dry run: that names each partition, or what is missing.
+        # A dry run of a reset names each partition, or says what is missing.
         for each in admin.reset_offsets(group, ResetTo.latest(), topics, dry_run=True, force=True):
             if each.error is None:
                 found["topics"][each.topic] = found["topics"].get(each.topic, 0) + 1

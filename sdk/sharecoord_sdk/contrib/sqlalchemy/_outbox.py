@@ -44,8 +44,8 @@ class DeliveryId(NamedTuple):
     topic: str
     topic_id: str
     """32 hex digits; "" where the cluster has none."""
-    partition: int
-    offset: int
+    partition_index: int
+    record_offset: int
     replay_epoch: int
     member_id: str
     lock_token: int
@@ -171,7 +171,16 @@ class AckOutbox:
         fresh = {each[:6]: each for each in ids if each[:6] not in known}
         if fresh:
             now_ms = int(self._clock() * 1000)
-            rows = [self._row(each, now_ms) for each in fresh.values()]
+            # A test's message has no lock to acknowledge.
+            relay_at_ms = now_ms + self._relay_after_ms
+            rows = [
+                {
+                    **each._asdict(),
+                    "settled_at_ms": now_ms,
+                    "relay_at_ms": relay_at_ms if each.lock_token else None,
+                }
+                for each in fresh.values()
+            ]
             try:
                 connection.execute(insert(self.table), rows)
             except IntegrityError as error:
@@ -187,12 +196,12 @@ class AckOutbox:
     def _known(
         self, connection: Connection, ids: Sequence[DeliveryId]
     ) -> set[tuple[str, str, str, int, int, int]]:
-        """Those of the deliveries that have a row; one query for each partition."""
+        """The deliveries that have a row; one query for each partition."""
         columns = self.table.c
         found: set[tuple[str, str, str, int, int, int]] = set()
         by_place: dict[tuple[str, str, str, int], list[int]] = {}
         for each in ids:
-            by_place.setdefault(each[:4], []).append(each.offset)
+            by_place.setdefault(each[:4], []).append(each.record_offset)
         for place, offsets in by_place.items():
             query = select(columns.record_offset, columns.replay_epoch).where(
                 columns.group_id == place[0],
@@ -203,21 +212,6 @@ class AckOutbox:
             )
             found.update((*place, offset, epoch) for offset, epoch in connection.execute(query))
         return found
-
-    def _row(self, each: DeliveryId, now_ms: int) -> dict[str, object]:
-        return {
-            "group_id": each.group_id,
-            "topic": each.topic,
-            "topic_id": each.topic_id,
-            "partition_index": each.partition,
-            "record_offset": each.offset,
-            "replay_epoch": each.replay_epoch,
-            "member_id": each.member_id,
-            "lock_token": each.lock_token,
-            "settled_at_ms": now_ms,
-            # What a test made has no lock that anybody could be told of.
-            "relay_at_ms": now_ms + self._relay_after_ms if each.lock_token else None,
-        }
 
     async def settle_async(self, connection: AsyncConnection, message: Message) -> bool:
         """`settle` on an asyncio connection."""

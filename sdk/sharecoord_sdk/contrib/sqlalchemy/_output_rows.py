@@ -12,7 +12,7 @@ from sharecoord_sdk._core.errors import IllegalStateException
 
 from ._produce_outbox import ProduceOutbox
 
-#: Of one statement: databases limit the parameters of one, SQLite once to 999.
+#: Keys of one statement: databases limit its parameters, older SQLite to 999.
 _KEYS_MAX: Final = 100
 
 #: The only row of the relay's table.
@@ -27,7 +27,7 @@ class Batch(NamedTuple):
     """Rows that go in one Kafka transaction, in order."""
 
     token: str
-    """Its own, never given again: who finds it in Kafka knows that these rows arrived."""
+    """Unique: a relay that finds the token in Kafka knows that these rows arrived."""
     rows: Sequence[Row[Any]]
 
     @property
@@ -35,7 +35,7 @@ class Batch(NamedTuple):
         return list(dict.fromkeys(row.topic for row in self.rows))
 
 
-class Ended(NamedTuple):
+class BatchEnd(NamedTuple):
     """The end of a batch: it arrived, it did not, or Kafka never takes it."""
 
     token: str
@@ -157,7 +157,7 @@ class OutputRows:
     # -- one batch after the other --------------------------------------------------------------
 
     def next(
-        self, ended: Ended | None, *, rows_max: int, bytes_max: int, held: Collection[str]
+        self, ended: BatchEnd | None, *, rows_max: int, bytes_max: int, held: Collection[str]
     ) -> Batch | None:
         """Settles the last batch, and puts the rows that are next on their way.
 
@@ -191,7 +191,7 @@ class OutputRows:
             rows = connection.execute(query).all() if ids else []
         return Batch(token, rows) if rows else None
 
-    def _settle(self, connection: Connection, ended: Ended) -> None:
+    def _settle(self, connection: Connection, ended: BatchEnd) -> None:
         mine = self._table.c.batch == ended.token
         if ended.has_arrived:
             connection.execute(delete(self._table).where(mine))

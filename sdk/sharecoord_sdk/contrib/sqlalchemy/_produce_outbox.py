@@ -30,7 +30,7 @@ from sharecoord_sdk._core.texts import to_bytes
 
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
-#: What headers, key and value of one record may take at most: `max_record_bytes` up to here.
+#: The largest `max_record_bytes`: headers, key and value of one record.
 RECORD_BYTES_MAX: Final = 256 << 20
 
 #: Kafka adds about so much to a record, and to each header.
@@ -91,7 +91,7 @@ class ProduceOutbox:
             Column("headers", _LONG_TEXT, nullable=False),
             Column("timestamp_ms", BigInteger, nullable=False),
             Column("size_bytes", Integer, nullable=False),
-            # Of the Kafka transaction that it is part of; NULL = it waits.
+            # The token of the Kafka transaction that the row is part of; NULL = it waits.
             Column("batch", String(32)),
             # Why Kafka never takes it; it stays until somebody decides about it.
             Column("error", _LONG_TEXT),
@@ -154,7 +154,7 @@ class ProduceOutbox:
         """
         given: object = connection
         if isinstance(given, AsyncConnection):
-            # It would only make a coroutine.
+            # `execute` of this class would only make a coroutine.
             raise TypeError("connection: this is one of an asyncio engine, use produce_async")
         row = self._row(topic, value, key, headers, partition, timestamp_ms)
         connection.execute(insert(self.table), row)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from ._output_rows import Batch, Ended, OutputRows, OvertakenError
+from ._output_rows import Batch, BatchEnd, OutputRows, OvertakenError
 from ._produce_outbox import ProduceOutbox
 from ._thread import RelayThread
 from ._transactions import OutputTransactions, RefusedError
@@ -31,7 +31,7 @@ HELD_MAX_S: Final = 60.0
 #: Topics that are held at the same time; beyond that, the one that is due first is tried.
 HELD_MAX: Final = 100
 
-#: So long `stop` lets the relay send what is there.
+#: The time in which `stop` lets the relay send the rows that wait.
 DRAIN_S: Final = 5.0
 
 
@@ -39,7 +39,7 @@ class ProduceReport(NamedTuple):
     """The counts of one run over the outbox, in rows."""
 
     sent: int
-    """They are in their topics, and deleted here; some perhaps by a former relay."""
+    """Rows that are in their topics, and deleted here; some perhaps sent by a former relay."""
     refused: int
     """Kafka never takes them: they stay, with the error in their row, and others pass them."""
     held: tuple[str, ...] = ()
@@ -109,8 +109,8 @@ class ProduceRelay(RelayThread):
         self._limit = self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._clock = clock
-        self._ended: Ended | None = None
-        """What became of the last batch, until the database has it."""
+        self._ended: BatchEnd | None = None
+        """The end of the last batch, until the database has it."""
         self._held: dict[str, _Hold] = {}
         self._until_s = math.inf
 
@@ -131,8 +131,8 @@ class ProduceRelay(RelayThread):
                 again_s = AGAIN_S
             except Exception as error:  # noqa: BLE001 - Kafka or the database may be away for a while
                 said = self._transactions.last_words
-                self._tell(f"outputs can not be sent: {error}{said and f' ({said})'}")
-                # Not all relays at the same time.
+                self._log_once(f"outputs can not be sent: {error}{said and f' ({said})'}")
+                # Jitter, so that relays do not try at the same time.
                 wait_s = again_s * random.uniform(0.5, 1.0)
                 again_s = min(2 * again_s, AGAIN_MAX_S)
             self._stop.wait(wait_s)
@@ -172,7 +172,7 @@ class ProduceRelay(RelayThread):
                     refused += len(batch.rows)
         except OvertakenError as error:
             self._shut()
-            self._tell(f"this relay of outputs stands back: {error}")
+            self._log_once(f"this relay of outputs stands back: {error}")
             return self._report(sent, refused, is_standby=True)
         except BaseException:
             self._shut()
@@ -192,7 +192,7 @@ class ProduceRelay(RelayThread):
         so only one relay has both.
         """
         if self._ended is not None:
-            # It is certain what became of the batch, whatever becomes of the next producer.
+            # The batch's end is certain, whatever happens to the next producer: store it first.
             self._rows.next(self._ended, rows_max=0, bytes_max=0, held=())
             self._ended = None
         self._transactions.open()
@@ -224,19 +224,19 @@ class ProduceRelay(RelayThread):
             if problem is not None:
                 self._hold(topic, problem)
         if any(problems.values()):
-            self._ended = Ended(batch.token)
+            self._ended = BatchEnd(batch.token)
             return
         try:
             self._transactions.send(batch, int(self._clock() * 1000))
         except RefusedError as error:
             self._ended = self._blame(batch, error)
             return
-        self._ended = Ended(batch.token, has_arrived=True)
+        self._ended = BatchEnd(batch.token, has_arrived=True)
         self._limit = min(2 * self._limit, self._rows_max)
         for topic in batch.topics:
             self._held.pop(topic, None)
 
-    def _blame(self, batch: Batch, refused: RefusedError) -> Ended:
+    def _blame(self, batch: Batch, refused: RefusedError) -> BatchEnd:
         """Holds the topic or refuses the row to blame; while that is unclear, halves the batch."""
         is_alone = len(batch.rows) == 1
         row = batch.rows[0]
@@ -247,8 +247,8 @@ class ProduceRelay(RelayThread):
             self._limit = len(batch.rows) // 2
         else:
             _log.error(f"output {row.id} for {row.topic} is refused: {refused.text}")
-            return Ended(batch.token, error=refused.text)
-        return Ended(batch.token)
+            return BatchEnd(batch.token, error=refused.text)
+        return BatchEnd(batch.token)
 
     def _hold(self, topic: str, reason: str) -> None:
         hold = self._held.pop(topic, None)

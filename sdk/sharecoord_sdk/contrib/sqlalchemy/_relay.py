@@ -23,7 +23,7 @@ ROWS_MAX: Final = 1_000
 AGAIN_MS: Final = 5_000
 AGAIN_MAX_MS: Final = 300_000
 
-#: Of one statement: databases limit the parameters of one, SQLite once to 999.
+#: Keys of one statement: databases limit its parameters, older SQLite to 999.
 _KEYS_MAX: Final = 100
 
 _FINAL: Final = (
@@ -42,7 +42,7 @@ class RelayReport(NamedTuple):
     finished: int
     """Finished at the coordinator, some of them by this look."""
     waiting: int
-    """Their lock is gone, or nobody could be asked: the record comes again, and finds its row."""
+    """Rows whose lock is gone, or for which nobody could be asked: the record comes again."""
     purged: int
     """Finished long ago, and deleted."""
 
@@ -101,7 +101,7 @@ class AckRelay(RelayThread):
             try:
                 self.run_once()
             except Exception as error:  # noqa: BLE001 - the database may be away for a while
-                self._tell(f"the outbox can not be relayed: {error}")
+                self._log_once(f"the outbox can not be relayed: {error}")
             self._stop.wait(self._every_s)
 
     # -- one look -------------------------------------------------------------------------------
@@ -115,9 +115,9 @@ class AckRelay(RelayThread):
         finished = waiting = 0
         while not self._stop.is_set():
             rows = self._due()
-            done, other = self._say(rows)
+            done, other = self._acknowledge(rows)
             finished, waiting = finished + len(done), waiting + len(other)
-            self._note(done, other)
+            self._mark_rows(done, other)
             if len(rows) < ROWS_MAX:
                 break
         with self._engine.begin() as connection:
@@ -135,7 +135,7 @@ class AckRelay(RelayThread):
         with self._engine.connect() as connection:
             return list(connection.execute(query))
 
-    def _say(self, rows: Sequence[Row[Any]]) -> tuple[list[Row[Any]], list[Row[Any]]]:
+    def _acknowledge(self, rows: Sequence[Row[Any]]) -> tuple[list[Row[Any]], list[Row[Any]]]:
         """Acknowledges rows; returns the finished ones and the others."""
         done: list[Row[Any]] = []
         open_rows: dict[_Member, list[Row[Any]]] = {}
@@ -151,7 +151,7 @@ class AckRelay(RelayThread):
         other: list[Row[Any]] = []
         for member, wanted in open_rows.items():
             for client in self._clients:
-                settled = self._ask(client, member, wanted)
+                settled = self._acknowledge_at(client, member, wanted)
                 done += settled
                 gone = set(map(id, settled))
                 wanted = [row for row in wanted if id(row) not in gone]
@@ -160,7 +160,7 @@ class AckRelay(RelayThread):
             other += wanted
         return done, other
 
-    def _ask(
+    def _acknowledge_at(
         self, client: AdminClient, member: _Member, rows: Sequence[Row[Any]]
     ) -> list[Row[Any]]:
         """Acknowledges rows to one coordinator; returns those whose records are finished."""
@@ -171,7 +171,7 @@ class AckRelay(RelayThread):
         try:
             outcomes = client._run(_acknowledge_for(*member, acknowledgements)).outcomes
         except AdminError as error:
-            self._tell(f"acknowledgements of an outbox are not taken: {error.message}")
+            self._log_once(f"acknowledgements of an outbox are not taken: {error.message}")
             return []
         finished: list[Row[Any]] = []
         for outcome in outcomes:
@@ -181,22 +181,22 @@ class AckRelay(RelayThread):
                 finished += [row for row in of_place if _is_finished(row, outcome.exceptions)]
         return finished
 
-    def _note(self, done: Sequence[Row[Any]], other: Sequence[Row[Any]]) -> None:
+    def _mark_rows(self, done: Sequence[Row[Any]], other: Sequence[Row[Any]]) -> None:
         """Marks finished rows, and schedules the others again."""
         if not done and not other:
             return
         table, now_ms = self._outbox.table, int(self._clock() * 1000)
         with self._engine.begin() as connection:
             for at in range(0, len(done), _KEYS_MAX):
-                some = self._are(done[at : at + _KEYS_MAX])
+                some = self._match(done[at : at + _KEYS_MAX])
                 connection.execute(update(table).where(some).values(relay_at_ms=None))
             for row in other:
                 wait_ms = min(max(AGAIN_MS, now_ms - row.settled_at_ms), AGAIN_MAX_MS)
                 connection.execute(
-                    update(table).where(self._are([row])).values(relay_at_ms=now_ms + wait_ms)
+                    update(table).where(self._match([row])).values(relay_at_ms=now_ms + wait_ms)
                 )
 
-    def _are(self, rows: Iterable[Row[Any]]) -> Any:
+    def _match(self, rows: Iterable[Row[Any]]) -> Any:
         key = list(self._outbox.table.primary_key.columns)
         return or_(*(and_(*(column == row[at] for at, column in enumerate(key))) for row in rows))
 

@@ -19,7 +19,7 @@ class RelayThread(ABC):
         self._thread_name = thread_name
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._said = ""
+        self._last_text = ""
 
     def __enter__(self) -> Self:
         self.start()
@@ -51,8 +51,8 @@ class RelayThread(ABC):
     def _run(self) -> None:
         """Runs the relay until `_stop` is set."""
 
-    def _tell(self, text: str) -> None:
+    def _log_once(self, text: str) -> None:
         """Logs a problem, once while it is the same."""
-        if text != self._said:
-            self._said = text
+        if text != self._last_text:
+            self._last_text = text
             _log.warning(text)

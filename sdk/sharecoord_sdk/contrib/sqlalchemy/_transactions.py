@@ -18,7 +18,7 @@ from sharecoord_sdk._core.errors import PicklableError
 from ._output_rows import Batch
 from ._produce_outbox import headers_from_text
 
-#: One wait for Kafka is cut into so many; in between the relay gives a sign of life.
+#: A wait for Kafka has so many slices; after each the relay gives a sign of life.
 SLICES: Final = 15
 SLICE_S: Final = 1.0
 
@@ -28,7 +28,7 @@ _OWN: Final = ("transactional.id", "group.id", "isolation.level")
 _DEFAULTS: Final[dict[str, Any]] = {
     "transaction.timeout.ms": 60_000,
     "linger.ms": 5,
-    # What is wrong comes as an error, which the relay says once.
+    # Problems come as errors, which the relay logs once.
     "log_level": 2,
 }
 
@@ -104,7 +104,7 @@ class OutputTransactions:
         self._reader_conf = {
             **common,
             "group.id": transactional_id,
-            # What a transaction holds back is waited for.
+            # `committed` waits for offsets of an open transaction.
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
         }
@@ -236,14 +236,14 @@ class OutputTransactions:
         try:
             self._producer.produce(row.topic, **given)
         except BufferError:
-            # Its queue is smaller than a batch.
+            # librdkafka's queue is smaller than the batch.
             self._producer.flush(SLICES * SLICE_S)
             self._producer.produce(row.topic, **given)
 
     def _flush(self, batch: Batch, limit_s: float) -> None:
         if not self._producer.flush(limit_s):
             return
-        # Of a topic that was deleted meanwhile librdkafka says nothing for minutes.
+        # librdkafka reports a topic that was deleted meanwhile after minutes only.
         self._known.clear()
         for topic in batch.topics:
             problem = self.problem_with(topic)

@@ -14,16 +14,16 @@ from typing import Final
 from .core import ConsumerCore
 from .errors import ConcurrentModificationException, IllegalStateException
 
-# Owns no record: see `Calls._quick`.
+# Owns no record: see `CallGuard._quick`.
 _NOBODY: Final = object()
 # Every consumer of this process.
-_OPENED: Final[weakref.WeakSet[Calls]] = weakref.WeakSet()
+_OPENED: Final[weakref.WeakSet[CallGuard]] = weakref.WeakSet()
 
 
-class Calls(ABC):
+class CallGuard(ABC):
     """The frame around every call of a consumer's methods."""
 
-    # What an object has whose constructor was not run: it counts as closed, as the twin's does.
+    # Without a run of the constructor an object counts as closed, as the twin's does.
     _closed = True
     _core: ConsumerCore | None = None
 
@@ -97,7 +97,7 @@ class Calls(ABC):
                 self._user = None
                 if self._is_hand_back_due:
                     self._is_hand_back_due = False
-                    self._schedule_hand_back(core.unseen_at)
+                    self._schedule_hand_back(core.hand_back_unseen_at)
                 if self._explicit and not self._closed:
                     self._quick = self._token
 

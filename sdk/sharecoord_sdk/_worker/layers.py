@@ -20,7 +20,7 @@ Middleware = Callable[[Any, AsyncFunction], Awaitable[Any]]
 Around = Callable[[Handler], Handler]
 
 
-def wrapped(
+def with_layers(
     handlers: Mapping[str, Handler],
     middleware: Sequence[Middleware],
     threads: Threads,
@@ -37,13 +37,13 @@ def wrapped(
         around: Adds the outermost layer.
     """
     found = {
-        topic: _wrapped(handler, middleware, threads, on_stuck)
+        topic: _with_layers(handler, middleware, threads, on_stuck)
         for topic, handler in handlers.items()
     }
     return found if around is None else {topic: around(each) for topic, each in found.items()}
 
 
-def _wrapped(
+def _with_layers(
     handler: Handler,
     middleware: Sequence[Middleware],
     threads: Threads,
@@ -58,7 +58,7 @@ def _wrapped(
     if timeout_s is not None:
         function = _limited(handler, function, timeout_s)
     for each in reversed(middleware):
-        function = _through(each, function)
+        function = _in_middleware(each, function)
     return replace(handler, function=function, is_async=True)
 
 
@@ -71,7 +71,7 @@ def _on_thread(
         try:
             return await future
         except asyncio.CancelledError:
-            # It goes on, and nobody waits for it.
+            # The thread goes on, and nobody waits for it.
             future.cancel()
             on_stuck(handler, argument)
             raise
@@ -94,7 +94,7 @@ def _limited(handler: Handler, function: AsyncFunction, timeout_s: float) -> Asy
     return call
 
 
-def _through(middleware: Middleware, function: AsyncFunction) -> AsyncFunction:
+def _in_middleware(middleware: Middleware, function: AsyncFunction) -> AsyncFunction:
     async def call(argument: Any) -> Any:
         return await middleware(argument, function)
 
