@@ -124,14 +124,7 @@ def make_session(
 def _started(
     name: str, asked: dict[str, str], launch: dict[str, str], defaults: dict[str, str]
 ) -> SparkSession:
-    """Starts a session.
-
-    Args:
-        name: Name of the application.
-        asked: Settings that the caller asks for.
-        launch: Settings of the start of the JVM, unless `spark-submit` has started it.
-        defaults: Settings that neither the user nor `launch` has.
-    """
+    """Starts a session: `asked` wins over the user's settings, which win over the others."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -278,12 +271,7 @@ def stop(session: SparkSession) -> None:
 
 @contextmanager
 def defaults(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Sets settings that the session does not have, until the block ends.
-
-    Args:
-        session: The session, which may be that of a notebook.
-        settings: Settings that may change while a session runs.
-    """
+    """Sets settings that the session does not have, until the block ends."""
     given = session.conf.getAll
     fresh = {key: value for key, value in settings.items() if key not in given}
     for key, value in fresh.items():

@@ -92,12 +92,8 @@ class Delivery:
     ) -> None:
         """Opens a connection to Kafka if a rule wants it, in the background.
 
-        Args:
-            rules: The rules whose alerts will come.
-            say: Takes lines for people.
-            kafka: librdkafka's settings for targets of the kind `kafka`.
-            poster: Sends to webhooks.
-            pause: Waits between two attempts for some seconds.
+        `say` takes lines for people, `kafka` are librdkafka's settings for targets in Kafka,
+        `pause` waits between two attempts for some seconds.
 
         Raises:
             InvalidConfigError: librdkafka refuses a setting, or there is no cluster.

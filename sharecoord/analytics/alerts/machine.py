@@ -108,10 +108,8 @@ class AlertState:
 def look(state: AlertState, rules: Sequence[Rule], window: Sequence[WindowFigures]) -> list[Alert]:
     """Takes the figures of one window of all groups; changes the state.
 
-    Args:
-        state: The state after the window before; windows come in order of their time.
-        rules: The rules; an alert whose rule is no longer there ends.
-        window: Figures of at least one group; all of the same time.
+    Windows come in order of their time; `window` has at least one group. An alert whose rule is no
+    longer there ends.
 
     Returns:
         Alerts that begin or end, in order of rules and groups.

@@ -32,12 +32,9 @@ LIVE = (
 def distinct(events: DataFrame, watermark_ms: int) -> DataFrame:
     """The rows of a stream of events that fairness needs, each once.
 
-    Rows that come later than the watermark, or again within it, are left out; Spark counts both.
-    The column `at` is added: the time of the row, of a sample the middle of its interval.
-
-    Args:
-        events: The stream.
-        watermark_ms: How much older a row may be than the newest before it.
+    Rows that are older than the newest before them by more than the watermark, or come again within
+    it, are left out; Spark counts both. The column `at` is added: the time of the row, of a sample
+    the middle of its interval.
     """
     is_sample = F.col("kind").isin(*_SAMPLES)
     is_range = F.col("kind") == EventKind.RANGE.value
@@ -117,15 +114,10 @@ def windows(closed: DataFrame, settings: FairnessSettings) -> DataFrame:
 
 
 def live(closed: DataFrame, window_rows: DataFrame, settings: FairnessSettings) -> DataFrame:
-    """One row per group and closed window, for people and alerts.
+    """Figures of each group and closed window for people and alerts, from cells and `windows`.
 
     Columns: `LIVE`; starved is a number, starved_members are at most `LISTED_MAX` in order of their
     names, lag is that at the window's end (null without samples of partitions).
-
-    Args:
-        closed: Cells of closed windows.
-        window_rows: From `windows`.
-        settings: The settings of `cells`.
     """
     with_start = closed.withColumn("window_start", F.timestamp_millis("start_ms"))
     is_range = F.col("kind") == EventKind.RANGE.value

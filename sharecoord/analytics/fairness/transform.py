@@ -125,17 +125,12 @@ def timings(events: DataFrame) -> DataFrame:
 def windows(
     member_samples: DataFrame, handed_out: DataFrame, settings: FairnessSettings
 ) -> DataFrame:
-    """Figures of each time window, of each group and of each of its partitions.
+    """Figures of each time window, of each group and each of its partitions.
 
-    Args:
-        member_samples: From `samples`.
-        handed_out: From `acquired`.
-        settings: The length of a window.
-
-    Returns:
-        group_id, topic, partition (null in rows of the whole group), window_start (null in rows of
-        the whole range), window_ms, members (that wanted or got something), wanting, demand, got,
-        level, jain (null without samples), and `measures.SPREAD`.
+    Columns: group_id, topic, partition (null in rows of the whole group), window_start (null in
+    rows of the whole range), window_ms, members (that wanted or got something), wanting, demand,
+    got, level, jain (null without samples), and `measures.SPREAD`. The frames are those of
+    `samples` and `acquired`.
     """
     rows = _group_rows(member_samples, handed_out, settings).unionByName(
         _partition_rows(handed_out), allowMissingColumns=True
@@ -253,19 +248,13 @@ def is_starved(length_ms: Column, settings: FairnessSettings) -> Column:
 def members(
     member_samples: DataFrame, histogram: DataFrame, settings: FairnessSettings
 ) -> DataFrame:
-    """Figures of each member over the whole range.
+    """Figures of each member over the whole range, from `samples` and `timings`.
 
-    Args:
-        member_samples: From `samples`.
-        histogram: From `timings`.
-        settings: From when on a member is starved.
-
-    Returns:
-        group_id, member_id, client_id, records, share (of the group's), demand, got, fair_part
-        (records that it got / fair records, at the times at which it wanted some; null: its fair
-        part was always 0), starved, starved_since, starvation_ms (the longest), `DWELLS`, held_ms
-        (mean of a record), over_share_ms (how long it held more than its share of the window),
-        first_seen, last_seen (times of its samples).
+    Columns: group_id, member_id, client_id, records, share (of the group's), demand, got, fair_part
+    (records that it got / fair records, at the times at which it wanted some; null: its fair part
+    was always 0), starved, starved_since, starvation_ms (the longest), `DWELLS`, held_ms (mean of a
+    record), over_share_ms (how long it held more than its share of the window), first_seen,
+    last_seen (times of its samples).
     """
     keys = ["group_id", "member_id"]
     joined = (

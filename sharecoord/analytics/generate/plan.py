@@ -320,13 +320,7 @@ def _with_outcome(slot: Slot, *, fails_once: bool) -> Slot:
 
 
 def truth(plan: Plan, rows: int, lost: dict[str, int]) -> dict[str, Any]:
-    """The planted findings, the content of `_truth.json`.
-
-    Args:
-        plan: The plan of the log.
-        rows: Number of rows that were written.
-        lost: Number of changes that were dropped, by group id.
-    """
+    """The planted findings, for `_truth.json`; `lost` counts dropped changes by group."""
     wanted = plan.settings
     groups = range(wanted.groups)
     return {

@@ -59,9 +59,7 @@ def _quoted(text: str) -> str:
 def decoded(messages: DataFrame, *, skipped: Skipped | None) -> DataFrame:
     """The events in messages that the connector has read.
 
-    Args:
-        messages: Frame with `topic`, `partition`, `offset` and `value` (binary).
-        skipped: Takes the names of messages that are no events; None: they are an error.
+    Messages that are no events are an error, or their names are added to `skipped`.
     """
     columns = ("topic", "partition", "offset", "value")
 

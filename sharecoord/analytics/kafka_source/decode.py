@@ -34,13 +34,11 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of messages, in order; columns that are missing are null, unknown ones left out.
 
-    Args:
-        messages: Places and values of messages.
-        on_corrupt: Takes `topic-partition@offset` of a message that is no Arrow stream and is left
-            out; None: such a message is an error.
+    A message that is no Arrow stream is left out when `on_corrupt` takes its name
+    (`topic-partition@offset`).
 
     Raises:
-        EventsCorruptError: A message is no Arrow stream.
+        EventsCorruptError: A message is no Arrow stream, and there is no `on_corrupt`.
     """
     waiting: list[pa.RecordBatch] = []
     rows = 0

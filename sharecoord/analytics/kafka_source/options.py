@@ -75,9 +75,7 @@ class SourceOptions:
 def parse_options(given: Mapping[str, str], *, stream: bool | None = None) -> SourceOptions:
     """Reads the options of a data source; their names have no case, as everywhere in Spark.
 
-    Args:
-        given: Names and texts.
-        stream: Whether it is `readStream`; None: not known yet.
+    Whether it is a stream may not be known yet (None).
 
     Raises:
         InvalidConfigError: An option is unknown, malformed, missing, or has no place here; names

@@ -22,11 +22,6 @@ class Part(NamedTuple):
 def resolved(topic: str, wanted: int | Mapping[int, int], ends: Ends) -> dict[int, int]:
     """An offset of each partition, in the place of `EARLIEST` (-2) and `LATEST` (-1).
 
-    Args:
-        topic: Name of the topic, for errors.
-        wanted: `EARLIEST` or `LATEST`, or one of them or an offset by partition.
-        ends: The log of each partition.
-
     Raises:
         UnknownTopicOrPartitionError: The partitions named are not those of the topic.
     """
@@ -86,13 +81,7 @@ def limited(start: Mapping[int, int], end: Mapping[int, int], most: int | None) 
 def checked(
     topic: str, start: Mapping[int, int], ends: Ends, *, fail_on_data_loss: bool
 ) -> dict[int, int]:
-    """Starts that the log still has.
-
-    Args:
-        topic: Name of the topic, for errors.
-        start: Where reading goes on.
-        ends: The log of each partition.
-        fail_on_data_loss: Raise, instead of going on after offsets that are gone.
+    """Starts that the log still has; without `fail_on_data_loss` offsets that are gone are skipped.
 
     Raises:
         OffsetOutOfRangeError: The log begins behind a start, ends before it, or a partition is

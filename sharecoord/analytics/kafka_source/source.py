@@ -157,12 +157,7 @@ class StreamReader(_Reader, DataSourceStreamReader, _AvailableNow):  # type: ign
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, int] | None = None, limit: Any = None
     ) -> dict[str, int]:
-        """The end of the next micro-batch.
-
-        Args:
-            start: Its begin; Spark 4.0 and 4.1 do not pass it.
-            limit: `ReadAllAvailable` or `ReadMaxRows`; Spark 4.0 and 4.1 do not pass it either.
-        """
+        """The end of the next micro-batch; Spark 4.0 and 4.1 pass neither its begin nor a limit."""
         begin = _numbers(start if start is not None else self._planned)
         ends = self._newest() if self._target is None else self._target
         # A partition that is gone, or a log that went back, is noticed by `partitions`.

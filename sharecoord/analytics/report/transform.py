@@ -35,11 +35,8 @@ def _rank(order: Column) -> tuple[Column, Column]:
 def heat_rows(members: DataFrame) -> DataFrame:
     """The row of the heat map of each member; the one that got the most is on top.
 
-    Args:
-        members: The table `fairness_members`.
-
-    Returns:
-        group_id, member_id, client_id, first_seen, last_seen, row.
+    From the table `fairness_members`. Columns: group_id, member_id, client_id, first_seen,
+    last_seen, row.
     """
     place, count = _rank(F.desc("records"))
     rows = F.least(count, F.lit(HEAT_ROWS))
@@ -67,12 +64,8 @@ def heat_labels(rows: DataFrame) -> DataFrame:
 def heat(handed_out: DataFrame, rows: DataFrame) -> DataFrame:
     """The records that each row of the heat map got, over time.
 
-    Args:
-        handed_out: From `fairness.transform.acquired`.
-        rows: From `heat_rows`.
-
-    Returns:
-        group_id, row, bin, first_window (number), records. A row without records has no cell.
+    From `fairness.transform.acquired` and `heat_rows`. Columns: group_id, row, bin, first_window
+    (number), records. A row without records has no cell.
     """
     sums = _binned(handed_out, "window").groupBy("group_id", "member_id", "bin")
     cells = sums.agg(*measures.sums("records"), F.min("window").alias("first_window"))

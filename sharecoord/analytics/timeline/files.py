@@ -42,12 +42,9 @@ class Wanted:
 def read_events(
     folder: Path, wanted: Wanted, spooled: Iterable[Mapping[str, Any]] = ()
 ) -> list[Mapping[str, Any]]:
-    """The rows that tell the story, in no order.
+    """The rows that tell the story of a record, key or member, in no order.
 
-    Args:
-        folder: Folder of the event log (`--events parquet:DIR`).
-        wanted: The record, key or member.
-        spooled: Rows of the group that are in no Parquet file yet; for the story of one record.
+    For the story of a record `spooled` adds rows of the group that are in no Parquet file yet.
 
     Raises:
         InvalidRequestError: There is no such folder, it has no events of the group, a file is

@@ -62,17 +62,14 @@ def predict(
     *,
     processes: int | None = None,
 ) -> list[Prediction]:
-    """Simulates all points.
+    """Simulates all points of a grid; returns one prediction per point, in order.
 
     Args:
-        points: The grid, at least one.
+        points: At least one.
         repeats: Simulations of each, with consecutive seeds; None = `REPEATS`, of this project's
             dispatch `FAIR_REPEATS`.
         measured: Measurements in the place of assumptions.
         processes: Number of processes; None = one per core where that pays.
-
-    Returns:
-        One prediction per point, in order.
     """
     wanted = throws(points, repeats)
     if processes is None:

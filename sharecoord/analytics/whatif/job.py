@@ -225,14 +225,8 @@ def replay(
 ) -> list[Prediction]:
     """Reads events, and simulates the points of a grid with what was measured.
 
-    Args:
-        spark: The session.
-        source: The events to read.
-        points_of: Makes the grid for a recorded group.
-        seconds: As in `read`.
-        repeats: As in `grid.predict`.
-        work_as_measured: Whether handlers take as long as recorded; otherwise as the points say.
-        tell: Takes lines for people.
+    `points_of` makes the grid for the recorded group. Unless `work_as_measured`, handlers take as
+    long as the points say. `tell` takes lines for people.
 
     Raises:
         AnalyticsError: As `read`.

@@ -46,11 +46,8 @@ class Fetch:
 class KafkaWorld(World):
     """A group whose records Kafka's own broker hands out.
 
-    Args:
-        mode: BATCH_OPTIMIZED or RECORD_LIMIT.
-        poll_records: `max.poll.records`.
-        record_locks: Most offsets from the oldest unfinished record to the newest acquired one.
-        common: Arguments of `World`.
+    Its `record_locks` bound the offsets from the oldest unfinished record to the newest acquired
+    one.
     """
 
     def __init__(

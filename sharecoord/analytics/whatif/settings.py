@@ -177,11 +177,7 @@ def _number(value: float) -> str:
 
 
 def grid(dimensions: Mapping[str, Sequence[Any]], **common: Any) -> list[Scenario]:
-    """All combinations of the given values, in order, without repetitions.
-
-    Args:
-        dimensions: Values by field of `Scenario`.
-        common: Fields with one value.
+    """All combinations of values by field, without repetitions; `common` has single values.
 
     Raises:
         InvalidConfigError: Too many points, or a point whose values do not go together.

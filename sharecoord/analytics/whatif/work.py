@@ -78,15 +78,11 @@ class Stretch(NamedTuple):
 
 
 def service_times(distribution: str, mean_ms: float, seed: int) -> ServiceTimes:
-    """A table of drawn times.
-
-    Args:
-        distribution: `constant`, `uniform` (0 to twice the mean) or `lognormal[:SIGMA]`.
-        mean_ms: Mean of the distribution.
-        seed: The same seed gives the same table.
+    """A table of times drawn from a distribution; the same seed gives the same table.
 
     Raises:
-        InvalidConfigError: Another distribution, or a sigma that is not above 0 and at most 3.
+        InvalidConfigError: Not `constant`, `uniform` (0 to twice the mean), `lognormal[:SIGMA]`, or
+            a sigma that is not above 0 and at most 3.
     """
     kind, sigma = parse_distribution(distribution)
     if kind == "constant":
@@ -135,14 +131,10 @@ Arrivals = Iterator[tuple[float, int]]
 
 
 def steady_arrivals(rate: float, batch_records: int) -> Arrivals:
-    """Producer batches at a steady rate.
+    """Producer batches of a partition at a steady rate in records/s.
 
     A producer does not wait longer than its linger for a batch to fill, so batches are smaller at
     low rates.
-
-    Args:
-        rate: Records/s of the partition.
-        batch_records: Most records of a batch.
     """
     records = min(batch_records, max(1, round(rate * PRODUCER_LINGER_MS / 1000)))
     for number in itertools.count(1):
@@ -152,9 +144,7 @@ def steady_arrivals(rate: float, batch_records: int) -> Arrivals:
 def measured_arrivals(per_second: Mapping[int, int], batch_records: int) -> Arrivals:
     """Producer batches with the measured records, evenly within each second.
 
-    Args:
-        per_second: Records by second since the begin; second -1 = the lag at the begin.
-        batch_records: Most records of a batch.
+    Seconds count from the begin; second -1 has the lag at the begin.
     """
     for second in sorted(per_second):
         records = per_second[second]

@@ -66,10 +66,7 @@ class Clock:
 class Log:
     """The log of one partition: its end, and the times at which its records came.
 
-    Args:
-        batch_records: Most records of a producer batch; each `append` begins a new batch.
-        keys: Number of different keys; 0 = records have none.
-        seed: Seed of the keys.
+    Each `append` begins a new producer batch. With 0 `keys` records have none.
     """
 
     def __init__(self, batch_records: int, keys: int, seed: str) -> None:
@@ -282,14 +279,8 @@ class Meter:
 class World(ABC):
     """A group at work; subclasses hand out records.
 
-    Args:
-        settings: Settings of the group's share-partitions.
-        logs: One per partition.
-        members: All members.
-        failures: Deliveries that fail.
-        meter: Counts for the prediction.
-        overhead_ms: Mean time that a record takes a member besides its handler.
-        seed: Seed of the delays.
+    `overhead_ms` is the mean time that a record takes a member besides its handler, `seed` that of
+    the delays.
     """
 
     def __init__(
