@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 def run(spark: SparkSession, events: str, out: str) -> None:
     """Counts rows and adds up records by member, the least that a query over all events can do.
 
-    Args:
-        spark: The session.
-        events: Folder of the events.
-        out: Folder that gets the table `bare`.
+    `events` is a folder; the folder `out` gets the table `bare`.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 

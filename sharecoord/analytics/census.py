@@ -73,10 +73,8 @@ def census_of_log(
 ) -> DataFrame:
     """How complete a log with rollups is, per share-partition; see `census_of_bits`.
 
-    Args:
-        log: The log.
-        bits_of: `change_bits`, or a function with its columns whose result a caller keeps.
-        window_ms: Length of the time windows by which `bits_of` tells rows apart.
+    `bits_of` is `change_bits`, or a function with its columns whose result a caller keeps, and that
+    tells rows apart by time windows of `window_ms`.
     """
     if log.rolled_for(window_ms) is None:
         return census_of_bits(bits_of(log.rows))
@@ -93,14 +91,10 @@ def census_of_log(
 def change_bits(events: DataFrame, *keys: Column, **aggregates: Column) -> DataFrame:
     """The changes of each share-partition as words of 64 bits, one bit for each change.
 
-    Args:
-        events: The events.
-        keys: Further keys of the rows.
-        aggregates: Further aggregates, so that a caller needs no pass of its own.
+    Further keys and aggregates save a caller a pass of its own over the events.
 
-    Returns:
-        `PLACE`, the keys, word (number of the word), `FILE` where events have it; events, lost,
-        bits, first, first_sampled, last, schema_version, and the further aggregates.
+    Columns: `PLACE`, the keys, word (number of the word), `FILE` where events have it; events,
+    lost, bits, first, first_sampled, last, schema_version, and the aggregates.
     """
     is_range = F.col("kind") == EventKind.RANGE.value
     sequence = F.col("change_sequence")
@@ -133,18 +127,14 @@ def _file_column(frame: DataFrame) -> list[str]:
 
 
 def census_of_bits(bits: DataFrame) -> DataFrame:
-    """How complete the log is, per share-partition; rows of no share-partition have none.
+    """How complete the log is, per share-partition, from `change_bits`.
 
     A partition's first change is its first event, or the one after the newest that its first sample
     knew; the last likewise. Between the two every change has its event, or it was lost. Distinct
-    changes are counted exactly.
+    changes are counted exactly. Rows of no share-partition have no changes.
 
-    Args:
-        bits: From `change_bits`.
-
-    Returns:
-        `PLACE`, events, lost (rows that `lost` rows speak of), seen, expected (changes), twice
-        (changes that are in a further file, too), schema_version (the highest).
+    Columns: `PLACE`, events, lost (rows that `lost` rows report), seen, expected (changes), twice
+    (changes that are in a further file, too), schema_version (the highest).
     """
     by_word = _by_word(bits)
     seen = by_word.groupBy(*PLACE).agg(F.sum(F.bit_count("bits")).alias("seen"), *sums("twice"))
@@ -152,11 +142,9 @@ def census_of_bits(bits: DataFrame) -> DataFrame:
 
 
 def census_of_runs(places: DataFrame, runs: DataFrame) -> DataFrame:
-    """The same as `census_of_bits`, by runs of changes without a gap, which may overlap.
+    """The same as `census_of_bits`, from `place_rows` and `run_rows`.
 
-    Args:
-        places: From `place_rows`; several rows may be of the same share-partition.
-        runs: From `run_rows`.
+    Several places may be of the same share-partition, and runs may overlap.
     """
     # A change in several runs of one file counts once there, in runs of several files twice.
     files = _file_column(runs)
@@ -245,13 +233,8 @@ def _counted(places: DataFrame, seen: DataFrame) -> DataFrame:
 def completeness(census_rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     """How complete the log is, by group or share-partition; rows that name no group are left out.
 
-    Args:
-        census_rows: From `census`.
-        keys: The columns of a group or of a share-partition.
-
-    Returns:
-        The keys, events, partitions, incomplete_partitions, changes_seen, changes_expected,
-        complete (0 to 1), lost, schema_version.
+    Columns: the keys, events, partitions, incomplete_partitions, changes_seen, changes_expected,
+    complete (0 to 1), lost, schema_version.
     """
     missing = (F.col("seen") < F.col("expected")).cast("int")
     return (
@@ -286,12 +269,9 @@ def result_fields(census_rows: DataFrame) -> dict[str, Any]:
 
 
 def same_rows(events: DataFrame) -> tuple[str, str] | None:
-    """Two files that have an event in common; None when there are none.
+    """Two files that have an event in common, from events with the path of their file as `FILE`.
 
     A change whose rows were written to two files is in both, and none of its rows is.
-
-    Args:
-        events: With the path of their file as `FILE`.
     """
     by_word = change_bits(events).where(F.col("bits").isNotNull()).groupBy(*PLACE, "word")
     doubtful = by_word.agg(_overlap().alias("overlap")).where(F.col("overlap") > 0)

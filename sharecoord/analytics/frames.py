@@ -280,12 +280,7 @@ def _read_folder(
 def _read_rollups(
     spark: SparkSession, places: Sequence[str], files: Iterable[str]
 ) -> tuple[DataFrame | None, Collection[str]]:
-    """The rollups of the given files; None when none of them has any.
-
-    Args:
-        spark: The session.
-        places: Folders with rollups, of dates.
-        files: The files of the event log that are read.
+    """The rollups of the given files in folders of dates; None when none of the files has any.
 
     Returns:
         The frame, and the ends of the names (`_tail`) of the files whose rollups it has.
@@ -334,13 +329,8 @@ def read_kafka(
     """The events of a topic: by Spark's own connector when it is there, else by ours.
 
     A batch ends where the topic ends now, however often the frame is used. Spark's connector is
-    used only with settings that Java's client has, too.
-
-    Args:
-        spark: The session.
-        place: The topic.
-        wanted: Its `since` decides where reading begins; rows outside of it are in the frame.
-        stream: Whether the frame goes on with what comes.
+    used only with settings that Java's client has, too. Reading begins shortly before
+    `wanted.since`; other rows outside of the range are in the frame.
 
     Raises:
         InvalidConfigError: Kafka's settings are wrong.

@@ -72,15 +72,11 @@ class HadoopFolder:
             self._system.rename(path, self._path(path.getParent(), name))
 
     def take_in(self, fresh: str, former: str) -> None:
-        """Moves what is in the folder `fresh` here, in the place of what has the same names.
+        """Moves the children of the folder `fresh` here, in the place of those with the same names.
 
         A reader sees either of the two, except between two renames. Where a rename copies (object
-        stores) it takes as long as that.
-
-        Args:
-            fresh: A folder in this one.
-            former: Folder for what was here, until all is done; `bring_back` needs it after a
-                crash.
+        stores) it takes as long as that. Until all is done the former children are in the folder
+        `former`, which `bring_back` needs after a crash.
 
         Raises:
             JobFailedError: The file system refuses.

@@ -45,14 +45,10 @@ def numbered(events: DataFrame) -> DataFrame:
 
 
 def texts(log: EventLog, *results: DataFrame) -> DataFrame:
-    """The names that stand behind the numbers in results, as rows of number and text.
+    """The names that stand behind the numbers in kept results, as rows of number and text.
 
-    They are looked up in rollups, or in the rows of samples and groups; only when one is not there
-    all events are read for it.
-
-    Args:
-        log: The log before `numbered`.
-        results: Frames that were made of numbered events, and are kept.
+    They are looked up in rollups, or in the rows of samples and groups, of the log before
+    `numbered`; only when one is not there all events are read for it.
     """
     looks = (_listed(rows.select(*NAMES).distinct()) for rows in _first_looks(log))
     known = reduce(DataFrame.union, looks).distinct()
@@ -84,12 +80,9 @@ def _numbers(frame: DataFrame) -> DataFrame:
 
 
 def named(frame: DataFrame, known: DataFrame, *columns: str) -> DataFrame:
-    """A frame with names in the place of numbers.
+    """A frame with names in the place of numbers, from `texts`.
 
-    Args:
-        frame: A result of numbered events.
-        known: From `texts`.
-        columns: Columns that get names, as each costs a join; without any all of `NAMES`.
+    Each column costs a join; without any named ones all of `NAMES` are replaced.
     """
     wanted = [name for name in columns or NAMES if name in frame.columns]
     joined = frame
@@ -105,9 +98,7 @@ def named(frame: DataFrame, known: DataFrame, *columns: str) -> DataFrame:
 def naming(log: EventLog, *results: DataFrame) -> Iterator[Callable[..., DataFrame]]:
     """Keeps results and their names; gives `named` for frames that are made of these results.
 
-    Args:
-        log: The log before `numbered`.
-        results: Results of numbered events. Every number that `named` meets is in one of them.
+    The log is that before `numbered`. Every number that `named` meets is in one of the results.
     """
     known = texts(log, *results)
     with persisted(*results, known):

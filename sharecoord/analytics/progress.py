@@ -56,13 +56,7 @@ class Steps:
 
 @contextmanager
 def shown(session: SparkSession, first_step: str, *, steps: int = 1) -> Iterator[Steps]:
-    """Shows the tasks of what runs inside; `Steps.at` names the next step.
-
-    Args:
-        session: The session whose tasks are shown.
-        first_step: Its name, as people call it.
-        steps: Number of steps.
-    """
+    """Shows the tasks of the steps inside, on a terminal as a bar; `Steps.at` begins the next."""
     step = Steps(first_step, steps)
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         with said_at_times(lambda: _line(session, step)):
@@ -97,11 +91,8 @@ def _line(session: SparkSession, step: Steps) -> str:
 def said_at_times(text: Callable[[], str]) -> Iterator[None]:
     """Prints on stderr every `LINE_S` seconds what goes on inside, and for how long.
 
-    Under `spark-submit` it prints nothing: the lines would stand in the job's output, and Spark's
-    page shows the progress.
-
-    Args:
-        text: Says what goes on; another thread calls it.
+    Another thread calls `text`. Under `spark-submit` nothing is printed: the lines would stand in
+    the job's output, and Spark's page shows the progress.
     """
     if is_submitted():
         yield

@@ -45,11 +45,8 @@ class EventLog:
     ) -> DataFrame:
         """The rows of a rollup table over the whole log; several may have the same keys.
 
-        Args:
-            rollup: The table.
-            of_events: Makes the table of events, for files without rollups.
-            window_ms: Length of the time windows, if the table has any.
-            further: Further columns that both have.
+        `of_events` makes the table of events, for files without rollups; both have `further`
+        columns.
         """
         columns = (*rollup.columns, *further)
         rolled = self.rolled_for(window_ms)

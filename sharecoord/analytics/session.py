@@ -1,4 +1,4 @@
-"""The Spark session of the jobs: what it needs is checked before, so that errors are readable."""
+"""The Spark session of the jobs: its needs are checked first, so that errors are readable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_JAVA: Final = 17
-"""What Spark 4 asks for."""
+"""The oldest Java that Spark 4 runs on."""
 MIN_SPARK: Final = 4
 JAVA_HINT: Final = (
     f"install Java {MIN_JAVA} (Debian: `apt-get install -y openjdk-{MIN_JAVA}-jre-headless`) or "
@@ -31,20 +31,18 @@ JAVA_HINT: Final = (
 SPARK_HINT: Final = "install it with `pip install 'sharecoord[spark]'`"
 LOCAL_MASTER: Final = "local[*]"
 DEFAULT_DRIVER_MEMORY: Final = "4g"
-"""For 100 M events on two cores; what does not fit goes to disk."""
+"""Enough for 100 M events on two cores; frames that do not fit go to disk."""
 LOCAL_SHUFFLE_PARTITIONS: Final = 16
-"""On one machine; small stages are joined by adaptive execution. Spark's own 200 are for clusters,
-and cost more than the work on a laptop."""
+"""Partitions on one machine; adaptive execution joins small stages. Spark's own 200 are for
+clusters, and cost more than the work on a laptop."""
 MASTER_TIMEOUT_S: Final = 5.0
-"""How long a master gets to accept a connection; Spark itself tries for a minute."""
+"""How long a master has to accept a connection; Spark itself tries for a minute."""
 JAVA_TIMEOUT_S: Final = 30.0
 
 _COLLECTOR: Final = "-XX:+UseParallelGC"
-"""Pauses disturb nobody here; the usual collector costs a third of a job's time."""
-
+"""A collector with pauses, which are harmless here; the usual one costs a third of a job's time."""
 _VM_SPEAKS: Final = "-XX:+DisplayVMOutputToStderr"
-"""A warning of the JVM itself would stand in the output of a job, which programs read."""
-
+"""Without it a warning of the JVM would stand in the output of a job, which programs read."""
 _COMPILE_LATE: Final = " ".join(
     (
         "-XX:Tier4InvocationThreshold=250000",
@@ -52,9 +50,9 @@ _COMPILE_LATE: Final = " ".join(
         "-XX:Tier4BackEdgeThreshold=2000000",
     )
 )
-"""The JVM's best compiler begins after 50 times as many calls and loops as usual: what is done for
-each of millions of rows comes there soon. What plans and schedules does not, and to compile that
-took more CPU than the rows. See decision 0028."""
+"""The JVM's best compiler begins after 50 times as many calls and loops as usual. Code that runs
+for each of millions of rows soon comes there; code that plans and schedules does not, and to
+compile it took more CPU than the rows. See decision 0028."""
 
 FOR_FEW_ROWS: Final = {
     "spark.sql.shuffle.partitions": "2",
@@ -79,13 +77,13 @@ def make_session(
 ) -> SparkSession:
     """Starts Spark, or takes the session that runs already (in a notebook), as it is.
 
-    What the user gives Spark (`--conf`, `spark-defaults.conf`, `PYSPARK_SUBMIT_ARGS`) stays: the
+    The user's settings of Spark (`--conf`, `spark-defaults.conf`, `PYSPARK_SUBMIT_ARGS`) win: the
     settings here are defaults.
 
     Args:
-        name: Of the application, as clusters show it.
-        master: `local[N]`, `spark://host:port`, `yarn`, `k8s://…`; None: what `spark-submit` was
-            given, without it all cores of this machine.
+        name: Name of the application, as clusters show it.
+        master: `local[N]`, `spark://host:port`, `yarn`, `k8s://…`; None: that of `spark-submit`,
+            without it all cores of this machine.
         driver_memory: Heap of the driver, such as `4g`; only in a session that is started here.
         settings: Further defaults; they win over the others.
 
@@ -99,8 +97,8 @@ def make_session(
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:
-        found: SparkSession = SparkSession.builder.getOrCreate()
-        return found
+        running_session: SparkSession = SparkSession.builder.getOrCreate()
+        return running_session
     submitted = is_submitted()
     if not submitted:
         check_java()
@@ -126,21 +124,14 @@ def make_session(
 def _started(
     name: str, asked: dict[str, str], launch: dict[str, str], defaults: dict[str, str]
 ) -> SparkSession:
-    """Starts a session.
-
-    Args:
-        name: Of the application.
-        asked: What the caller asks for.
-        launch: What the JVM is started with, unless `spark-submit` has started it.
-        defaults: What counts where neither the user nor `launch` says anything.
-    """
+    """Starts a session: `asked` wins over the user's settings, which win over the others."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     SparkContext._ensure_initialized(
         conf=SparkConf(loadDefaults=False).setAll([*(launch | asked).items()])
     )
-    # With a JVM there is, it holds what the user said in whatever way.
+    # The JVM has the user's settings, in whatever way they were given.
     given = SparkConf()
     builder = SparkSession.builder.appName(name)
     for key, value in (defaults | launch).items():
@@ -153,18 +144,18 @@ def _started(
 
 
 def _launch_settings(driver_memory: str) -> dict[str, str]:
-    """What counts when the JVM of the driver is started."""
+    """Settings of the start of the driver's JVM."""
     log = f"-Dlog4j2.configurationFile={files('sharecoord.analytics') / 'log4j2.properties'}"
     return {
         "spark.driver.memory": driver_memory,
-        # Those of `spark.driver.extraJavaOptions`, which are the user's, come behind them.
+        # The user's `spark.driver.extraJavaOptions` come behind them.
         "spark.driver.defaultJavaOptions": f"{log} {_VM_SPEAKS} {_COLLECTOR} {_COMPILE_LATE}",
         "spark.ui.showConsoleProgress": "false",
     }
 
 
 def _settings(master: str | None, *, submitted: bool) -> dict[str, str]:
-    """What keeps Spark quiet, and small on one machine; no result depends on it."""
+    """Settings that make Spark quiet, and small on one machine; no result depends on them."""
     chosen = {"spark.sql.session.timeZone": "UTC", "spark.log.level": "ERROR"}
     if not submitted and master is not None and master.startswith("local"):
         chosen |= {
@@ -186,19 +177,19 @@ def _raise_start_error(error: Exception, master: str | None) -> NoReturn:
     ) from error
 
 
-# -- what it needs --------------------------------------------------------------------------------
+# -- needs of Spark -------------------------------------------------------------------------------
 
 
 def check_pyspark() -> None:
     """Raises SparkMissingError when pyspark is not installed, or older than Spark 4."""
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissingError(f"pyspark is not installed: {SPARK_HINT}")
-    # What pip knows of packages is not there where Spark brings its own Python part.
-    from pyspark import __version__ as found
+    # Not from pip's metadata: Spark's own Python part has none.
+    from pyspark import __version__ as version
 
-    if int(found.split(".")[0]) < MIN_SPARK:
+    if int(version.split(".")[0]) < MIN_SPARK:
         raise SparkMissingError(
-            f"pyspark {found} is too old, {MIN_SPARK}.0 or newer is needed: {SPARK_HINT}"
+            f"pyspark {version} is too old, {MIN_SPARK}.0 or newer is needed: {SPARK_HINT}"
         )
 
 
@@ -229,9 +220,9 @@ def check_java() -> None:
 
 
 def java_version(text: str) -> int | None:
-    """The major version in what `java -version` prints (8 for 1.8), or None."""
-    found = re.search(r'version "(?:1\.)?(\d+)', text)
-    return int(found.group(1)) if found else None
+    """The major version in the output of `java -version` (8 for 1.8), or None."""
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match.group(1)) if match else None
 
 
 def check_memory(driver_memory: str) -> None:
@@ -280,12 +271,7 @@ def stop(session: SparkSession) -> None:
 
 @contextmanager
 def defaults(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings for what is started inside, where the session has none of its own; then as before.
-
-    Args:
-        session: Perhaps that of a notebook.
-        settings: Such as may change while a session runs.
-    """
+    """Sets settings that the session does not have, until the block ends."""
     given = session.conf.getAll
     fresh = {key: value for key, value in settings.items() if key not in given}
     for key, value in fresh.items():

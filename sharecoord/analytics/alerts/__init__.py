@@ -1,1 +1,1 @@
-"""Alerts on closed windows of the streaming fairness job: rules, their state, where they go."""
+"""Alerts on closed windows of the streaming fairness job: rules, state and delivery."""

@@ -1,4 +1,4 @@
-"""Alerts on their way to stderr, webhooks and topics. A target that fails never stops a job."""
+"""Delivery of alerts to stderr, webhooks and topics. A target that fails never stops a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from sharecoord.analytics.alerts.machine import Alert
 from sharecoord.analytics.alerts.rules import Rule, Target, TargetKind
@@ -19,19 +20,16 @@ if TYPE_CHECKING:
     from sharecoord.analytics.kafka_source.alert_topic import AlertTopic
 
 WEBHOOK_TIMEOUT_S: Final = 5.0
-"""For one attempt: connecting, and each wait for the answer."""
+"""Limit of one attempt, for connecting and for each wait for the answer."""
 WEBHOOK_TRIES: Final = 3
 WEBHOOK_PAUSE_S: Final = 0.5
-"""Before the second attempt; twice as long before the third."""
+"""Pause before the second attempt; twice as long before the third."""
 RESPONSE_BYTES: Final = 1 << 16
-"""So much of an answer is read; nothing of it is used."""
+"""Largest part of an answer that is read; nothing of it is used."""
 
 
-class Poster(Protocol):
-    """Sends a body to a URL; raises OSError or HTTPException when it was not taken."""
-
-    def __call__(self, url: str, body: bytes) -> None:
-        """Sends it once."""
+Poster = Callable[[str, bytes], None]
+"""Sends a body to a URL once; raises OSError or HTTPException when it was not taken."""
 
 
 def post(url: str, body: bytes) -> None:
@@ -49,13 +47,9 @@ def post(url: str, body: bytes) -> None:
 
 
 def payload(alert: Alert) -> dict[str, Any]:
-    """An alert as JSON says it; times are ISO 8601 in UTC."""
+    """An alert as JSON; times are ISO 8601 in UTC."""
     return {
-        "id": alert.id,
-        "rule": alert.rule,
-        "kind": alert.kind,
-        "group": alert.group,
-        "state": alert.state,
+        **{name: getattr(alert, name) for name in ("id", "rule", "kind", "group", "state")},
         "since": _time(alert.since_ms),
         "at": _time(alert.at_ms),
         "value": alert.value,
@@ -80,11 +74,11 @@ def _time(ms: int) -> str:
 
 
 class Delivery:
-    """Says alerts where their rules want them.
+    """Sends alerts to the targets of their rules.
 
     Attributes:
-        sent: Alerts by target kind that were taken.
-        failed: Alerts by target kind that were not.
+        sent: Number of delivered alerts by target kind.
+        failed: Number of alerts that were not delivered, by target kind.
     """
 
     def __init__(
@@ -98,12 +92,8 @@ class Delivery:
     ) -> None:
         """Opens a connection to Kafka if a rule wants it, in the background.
 
-        Args:
-            rules: Whose alerts will come.
-            say: Takes lines for people.
-            kafka: librdkafka's settings for targets of the kind `kafka`.
-            poster: Sends to webhooks.
-            pause: Waits between two attempts, in seconds.
+        `say` takes lines for people, `kafka` are librdkafka's settings for targets in Kafka,
+        `pause` waits between two attempts for some seconds.
 
         Raises:
             InvalidConfigError: librdkafka refuses a setting, or there is no cluster.
@@ -119,14 +109,14 @@ class Delivery:
             self._topic = AlertTopic(kafka or {})
 
     def deliver(self, alerts: Sequence[Alert]) -> None:
-        """Sends alerts, in order; what fails is said and counted.
+        """Sends alerts, in order; failures are said and counted.
 
         A webhook or topic that failed all its attempts is not tried again for the rest of these
-        alerts, so that a dead one costs a bounded time.
+        alerts, so that the time for a dead target is bounded.
         """
         dead: set[Target] = set()
         for alert in alerts:
-            # An alert of a rule that is gone ends where everybody sees it.
+            # The end of an alert whose rule is gone goes to the log.
             for target in self._targets.get(alert.rule, (Target(TargetKind.LOG),)):
                 problem = "not tried again" if target in dead else self._send(target, alert)
                 if problem is None:
@@ -139,7 +129,7 @@ class Delivery:
                 )
 
     def _send(self, target: Target, alert: Alert) -> str | None:
-        """None when it was taken, else why not."""
+        """None when the alert was taken, else the reason why not."""
         if target.kind is TargetKind.LOG:
             self._say(line(alert))
             return None
@@ -154,7 +144,7 @@ class Delivery:
                 self._poster(target.address, body)
             except urllib.error.HTTPError as error:
                 problem = f"HTTP {error.code}"
-                if error.code < 500 and error.code not in (408, 429):  # it will not change its mind
+                if error.code < 500 and error.code not in (408, 429):  # the answer stays the same
                     return problem
             except (OSError, HTTPException) as error:
                 problem = str(error) or type(error).__name__
@@ -163,22 +153,20 @@ class Delivery:
         return f"{problem} ({WEBHOOK_TRIES} attempts)"
 
     def summary(self) -> str | None:
-        """What was sent and what was not; None when there was nothing."""
+        """A line on delivered and failed alerts; None when there were none."""
         if not self.sent and not self.failed:
             return None
         text = f"alerts delivered: {_counts(self.sent) or 'none'}"
         return f"{text}; not delivered: {_counts(self.failed)}" if self.failed else text
 
 
-def _counts(found: Counter[str]) -> str:
-    return ", ".join(f"{kind} {count}" for kind, count in sorted(found.items()))
+def _counts(by_kind: Counter[str]) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(by_kind.items()))
 
 
 def _shown(target: Target) -> str:
-    """A target without what may be secret in a URL: its query and its user."""
+    """A target without the parts of a URL that may be secret: its query and its user."""
     if target.kind is not TargetKind.WEBHOOK:
         return target.address
-    from urllib.parse import urlsplit
-
     url = urlsplit(target.address)
     return f"{url.scheme}://{url.hostname}" + (f":{url.port}" if url.port else "") + "/…"

@@ -17,14 +17,14 @@ from sharecoord.config.values import parse_duration_ms
 from sharecoord.errors import InvalidConfigError
 
 FILE_BYTES_MAX: Final = 1 << 20
-"""Of the file: thousands of rules. More is another file that was named by mistake."""
+"""Limit of the file: thousands of rules. A longer one is another file, named by mistake."""
 _NULL: Final = "tag:yaml.org,2002:null"
 
 T = TypeVar("T")
 
 
 class RuleKind(StrEnum):
-    """What a rule looks at, in each window of a group."""
+    """The condition of a rule on each window of a group."""
 
     STARVED = "starved"
     """At least `limit` members starve."""
@@ -35,7 +35,7 @@ class RuleKind(StrEnum):
 
 
 class TargetKind(StrEnum):
-    """Where an alert goes."""
+    """Kinds of targets of alerts."""
 
     LOG = "log"
     WEBHOOK = "webhook"
@@ -54,12 +54,12 @@ class Rule:
     """A rule.
 
     Attributes:
-        name: Unique in the file; the state of the rule goes by it.
-        kind: What it looks at.
-        limit: See `RuleKind`.
+        name: Unique in the file; the state of the rule is stored under it.
+        kind: The condition.
+        limit: The number in the condition; see `RuleKind`.
         group: Share groups, as a pattern with `*`, `?` and `[…]`.
-        for_ms: For how long it has to be so, in windows without a gap, before the alert begins.
-        to: Where it is said.
+        for_ms: How long the rule has to be met, in windows without a gap, before the alert begins.
+        to: Targets of the alerts.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Rule:
     to: tuple[Target, ...] = (Target(TargetKind.LOG),)
 
     def concerns(self, group_id: str) -> bool:
-        """Whether it looks at this group."""
+        """Whether the rule is about this group."""
         return fnmatch.fnmatchcase(group_id, self.group)
 
 
@@ -78,7 +78,7 @@ class _Limit(NamedTuple):
     default: float | None
     least: float
     most: float
-    words: str
+    expected: str
 
 
 _LIMITS: Final = {
@@ -86,7 +86,6 @@ _LIMITS: Final = {
     RuleKind.JAIN_BELOW: _Limit(None, 0, 1, "a number above 0, at most 1"),
     RuleKind.LAG_GROWING: _Limit(0, 0, float("inf"), "a number of records/s, at least 0"),
 }
-_REQUIRED: Final = ("name", "kind")
 _FIELDS: Final = ("name", "kind", "group", "limit", "for", "to")
 
 
@@ -127,20 +126,20 @@ class _Reader:
         fields = {} if root is None else self._fields(root, ("rules",), "the file")
         if not isinstance(fields.get("rules"), yaml.SequenceNode) or not fields["rules"].value:
             raise self._error(fields.get("rules", root), "rules", "it must be a list of rules")
-        found: dict[str, Rule] = {}
+        rules: dict[str, Rule] = {}
         for node in fields["rules"].value:
             rule = self._rule(node)
-            if rule.name in found:
+            if rule.name in rules:
                 raise self._error(node, "name", f'there are two rules "{rule.name}"')
-            found[rule.name] = rule
-        return tuple(found.values())
+            rules[rule.name] = rule
+        return tuple(rules.values())
 
     def _rule(self, node: yaml.Node) -> Rule:
         fields = self._fields(node, _FIELDS, "a rule")
-        for name in _REQUIRED:
+        for name in ("name", "kind"):
             if name not in fields:
                 raise self._error(node, name, "it is missing")
-        kind = self._choice(fields["kind"], "kind", RuleKind)
+        kind = self._kind(fields["kind"])
         group = self._text(fields["group"], "group") if "group" in fields else "*"
         for_ms = self._read(fields["for"], "for", parse_duration_ms) if "for" in fields else 0
         to = self._targets(fields["to"]) if "to" in fields else (Target(TargetKind.LOG),)
@@ -151,18 +150,18 @@ class _Reader:
         known = _LIMITS[kind]
         if node is None:
             if known.default is None:
-                raise self._error(rule, "limit", f"{kind} needs one: {known.words}")
+                raise self._error(rule, "limit", f"{kind} needs one: {known.expected}")
             return known.default
 
         def read(text: str) -> float:
             try:
-                found = float(text)
+                limit = float(text)
             except ValueError:
-                found = float("nan")
-            fits = known.least <= found <= known.most and found != float("inf")
-            if not fits or (kind is RuleKind.JAIN_BELOW and found == 0):
-                raise ValueError(known.words)
-            return found
+                limit = float("nan")
+            fits = known.least <= limit <= known.most and limit != float("inf")
+            if not fits or (kind is RuleKind.JAIN_BELOW and limit == 0):
+                raise ValueError(known.expected)
+            return limit
 
         return self._read(node, "limit", read)
 
@@ -177,30 +176,30 @@ class _Reader:
     def _fields(self, node: yaml.Node, known: tuple[str, ...], what: str) -> dict[str, yaml.Node]:
         if not isinstance(node, yaml.MappingNode):
             raise self._error(node, "", f"{what} must have fields: {', '.join(known)}")
-        found: dict[str, yaml.Node] = {}
+        fields: dict[str, yaml.Node] = {}
         for key, value in node.value:
             name = str(key.value)
             if name not in known:
                 near = nearest(name, known)
                 fix = f'did you mean "{near}"?' if near else f"there are {', '.join(known)}"
                 raise self._error(key, name, f"{what} has no such field; {fix}")
-            if name in found:
+            if name in fields:
                 raise self._error(key, name, "it is set twice; keep one")
-            found[name] = value
-        return found
+            fields[name] = value
+        return fields
 
     def _text(self, node: yaml.Node, name: str) -> str:
         if not isinstance(node, yaml.ScalarNode) or node.tag == _NULL or not node.value.strip():
             raise self._error(node, name, "it must be a text")
         return str(node.value).strip()
 
-    def _choice(self, node: yaml.Node, name: str, words: type[RuleKind]) -> RuleKind:
-        text = self._text(node, name)
+    def _kind(self, node: yaml.Node) -> RuleKind:
+        text = self._text(node, "kind")
         try:
-            return words(text)
+            return RuleKind(text)
         except ValueError:
-            problem = f'"{text}" must be one of {", ".join(words)}'
-            raise self._error(node, name, problem) from None
+            problem = f'"{text}" must be one of {", ".join(RuleKind)}'
+            raise self._error(node, "kind", problem) from None
 
     def _read(self, node: yaml.Node, name: str, reader: Callable[[str], T]) -> T:
         text = self._text(node, name)

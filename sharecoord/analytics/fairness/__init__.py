@@ -1,1 +1,1 @@
-"""Who got what, and was it fair: definitions in docs/fairness.md."""
+"""Fairness between the members of a group: definitions in docs/fairness.md."""

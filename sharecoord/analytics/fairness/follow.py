@@ -1,7 +1,7 @@
-"""The streaming fairness job: windows that are over go to tables, to people and to alerts.
+"""The streaming fairness job: closed windows go to tables, to people and to alerts.
 
-Spark keeps in the checkpoint what it has read and which windows are open. A micro-batch that is
-done again after a crash writes the same files again, and says no alert a second time.
+Spark's checkpoint holds the progress and the open windows. A micro-batch that is done again after a
+crash writes the same files again, and sends no alert a second time.
 """
 
 from __future__ import annotations
@@ -38,27 +38,28 @@ if TYPE_CHECKING:
 LIVE: Final = "fairness_live"
 CHECKPOINT: Final = "_checkpoint"
 OURS: Final = "sharecoord"
-"""Folder of our own files in the checkpoint."""
+"""Folder of the job's own files in the checkpoint."""
 SETTINGS_FILE: Final = "settings.json"
 BEGINS: Final = "begins"
-"""Where the events of a checkpoint begin, in its settings: the same after every restart."""
+"""Key in the settings file: where the checkpoint's events begin, the same after every restart."""
 
 TOPIC_WATERMARK_MS: Final = 60_000
 FOLDER_WATERMARK_MS: Final = 600_000
-"""Of a folder: a file appears up to `events.file.max.age.ms` (5 min) after its first row, that of
-one coordinator before that of another."""
+"""Watermark of a folder: a file appears up to `events.file.max.age.ms` (5 min) after its first row,
+the file of one coordinator before that of another."""
 TRIGGER: Final = "1 second"
-"""Between the starts of two micro-batches, at least: each costs some tenths of a second."""
+"""Least time between the starts of two micro-batches: each costs some tenths of a second."""
 POLL_S: Final = 0.5
-"""Between two looks at signals and at how far the query is."""
+"""Time between two looks at signals and at the progress of the query."""
 STOP_S: Final = 30.0
 """How long the end waits for the micro-batch under way; it is done again at the next start."""
 BETWEEN_BATCHES: Final = ("Waiting for ", "Getting offsets ")
-"""How Spark's status begins while a query has nothing to do but to look for more."""
+"""Beginnings of Spark's status while a query only looks for more events."""
 STATES_KEPT: Final = 2
-"""The alerts' states of so many micro-batches: Spark may do the newest again."""
+"""States of alerts are stored for this many micro-batches: Spark may do the newest again."""
 LOCAL_SETTINGS: Final = {"spark.sql.shuffle.partitions": "4"}
-"""Of a session on one machine: each partition of the state costs every micro-batch two commits."""
+"""Settings of a session on one machine: each partition of the state costs every micro-batch two
+commits."""
 
 SPARK_SETTINGS: Final = {
     # State on disk: it holds every row of the watermark's time.
@@ -68,33 +69,29 @@ SPARK_SETTINGS: Final = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "512",
-    # So many are looked at every `POLL_S`.
+    # More micro-batches than that do not end within `POLL_S`.
     "spark.sql.streaming.numRecentProgressUpdates": "20",
 }
-"""Of the query, which keeps what the session has when it starts."""
+"""Settings of the query, which takes those that the session has at its start."""
 
 LiveRow = dict[str, Any]
-"""A row of `stream.LIVE`; `window_start` in milliseconds since the epoch."""
+"""A row with the columns `stream.LIVE`; `window_start` in milliseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowSettings:
-    """How a stream is followed.
-
-    Attributes:
-        fairness: Windows and starvation.
-        watermark_ms: By how much a row may be older than the newest before it; None: 1 minute of a
-            topic, 10 minutes of a folder.
-        checkpoint: Folder of the progress; None: `_checkpoint` in the folder of the tables.
-        once: End when everything that is there at the start has been read.
-        until_idle_s: End when nothing came for so long; None: never.
-    """
+    """Settings of the streaming job."""
 
     fairness: FairnessSettings = field(default_factory=FairnessSettings)
     watermark_ms: int | None = None
+    """How much older a row may be than the newest before it; None: 1 minute in a topic, 10 minutes
+    in a folder."""
     checkpoint: str | None = None
+    """Folder of the progress; None: `_checkpoint` in the folder of the tables."""
     once: bool = False
+    """End when everything that is there at the start has been read."""
     until_idle_s: float | None = None
+    """End when no event came for this time; None: never."""
 
     def watermark_of(self, place: Place) -> int:
         """The watermark, in milliseconds."""
@@ -105,24 +102,21 @@ class FollowSettings:
 
 @dataclass(slots=True)
 class FollowResult:
-    """What happened until the end.
-
-    Attributes:
-        windows: Windows that were closed, of all groups together.
-        late: Rows that came later than the watermark, and were left out.
-        duplicates: Rows that had come before, and were left out.
-        skipped: Messages that were no events.
-        alerts: What was delivered, in words.
-    """
+    """Counts of a stream that was followed to its end."""
 
     windows: int = 0
+    """Windows that were closed; a window of several groups counts once."""
     late: int = 0
+    """Rows that came later than the watermark, and were left out."""
     duplicates: int = 0
+    """Rows that had come before, and were left out."""
     skipped: list[str] = field(default_factory=list)
+    """Messages that were no events."""
     alerts: str | None = None
+    """A line on the alerts that were delivered; None: there were none."""
 
     def warnings(self) -> list[str]:
-        """What people have to know beside the figures."""
+        """Lines for people about rows and messages that were left out."""
         lines = frames.Findings(self.skipped).warnings(None)
         if self.late:
             lines.append(
@@ -151,11 +145,11 @@ def run(
         spark: The session.
         events: Folder or topic.
         out: Folder of the tables `fairness_windows` and `fairness_live`, which grow.
-        settings: How.
+        settings: Windows, watermark, checkpoint, and when to end.
         wanted: Time range and groups; without `since` it begins with the windows that are still
             open, unless `settings.once`.
-        rules: Alerts.
-        delivery: Where they go; only needed with rules.
+        rules: Rules of alerts.
+        delivery: Sends the alerts; only needed with rules.
         show: Takes the rows of windows as they close, in order of time and groups.
 
     Raises:
@@ -168,8 +162,8 @@ def run(
     description = _description(events, wanted, settings)
     kept_since = _check_checkpoint(spark, checkpoint, out, description, begins)
     wanted = wanted._replace(since=wanted.since or kept_since)
-    kept = HadoopFolder(spark, f"{checkpoint}/{OURS}")
-    closer = _Closer(out, settings.fairness, _Alerts(kept, rules, delivery), show)
+    alerts = _Alerts(HadoopFolder(spark, f"{checkpoint}/{OURS}"), rules, delivery)
+    closer = _Closer(out, settings.fairness, alerts, show)
     source = frames.follow_events(spark, events, wanted)
     with defaults(spark, SPARK_SETTINGS):
         watermark_ms = settings.watermark_of(events)
@@ -190,7 +184,7 @@ def run(
 
 
 def _open_since(settings: FollowSettings, events: Place, now_s: float) -> datetime:
-    """Where the first window begins that is still open: all history would be one micro-batch."""
+    """Begin of the first window that is still open: all history would be one micro-batch."""
     window_s = settings.fairness.window_ms / 1_000
     open_s = now_s - settings.watermark_of(events) / 1_000
     return datetime.fromtimestamp(open_s // window_s * window_s, UTC)
@@ -208,7 +202,7 @@ def _start(
 
     cells = stream.cells(stream.distinct(events, watermark_ms), settings.fairness)
     if begins is not None:
-        # The first sample tells of the second before, whose window nobody has read.
+        # The first sample is of the second before, whose window was not read.
         cells = cells.where(cells["start_ms"] >= int(begins.timestamp() * 1_000))
     writer = (
         cells.writeStream.queryName("sharecoord-fairness")
@@ -221,11 +215,11 @@ def _start(
     return writer.trigger(processingTime=TRIGGER).start()
 
 
-# -- what belongs together ------------------------------------------------------------------------
+# -- the checkpoint -------------------------------------------------------------------------------
 
 
 def _description(events: Place, wanted: Range, settings: FollowSettings) -> dict[str, Any]:
-    """What must not change as long as a checkpoint is used."""
+    """Options that must not change as long as a checkpoint is used."""
     return {
         "--events": str(events),
         "--window": settings.fairness.window_ms,
@@ -241,10 +235,14 @@ def _check_checkpoint(
     description: dict[str, Any],
     begins: datetime | None,
 ) -> datetime | None:
-    """Notes what a new checkpoint is for; raises AnalyticsError when one is for something else.
+    """Stores the description of a new checkpoint, or compares an old one with its own.
 
     Returns:
-        Where its events begin, which is `begins` for a new one; None: at the first.
+        Where the events of the checkpoint begin, which is `begins` for a new one; None: at the
+        first event.
+
+    Raises:
+        AnalyticsError: The checkpoint or the tables are those of another run.
     """
     ours = HadoopFolder(spark, f"{checkpoint}/{OURS}")
     text = ours.read(SETTINGS_FILE)
@@ -273,11 +271,11 @@ def _check_checkpoint(
     return begins
 
 
-# -- windows that are over ------------------------------------------------------------------------
+# -- closed windows -------------------------------------------------------------------------------
 
 
 class _Closer:
-    """Takes what Spark hands over after each micro-batch: cells of windows that are over."""
+    """Takes the cells of closed windows from Spark after each micro-batch."""
 
     def __init__(
         self,
@@ -292,7 +290,7 @@ class _Closer:
         self._alerts, self._show = alerts, show
 
     def close(self, closed: DataFrame, batch_id: int) -> None:
-        """What Spark calls; keeps what goes wrong, of which Spark tells only the text."""
+        """Called by Spark; keeps an error as `problem`, because Spark passes on only its text."""
         try:
             self._close(closed, batch_id)
         except Exception as error:
@@ -333,17 +331,17 @@ def _live_rows(table: DataFrame) -> list[LiveRow]:
 
     # As a number: Python would show a timestamp in the zone of the machine.
     plain = table.withColumn("window_start", F.unix_millis("window_start"))
-    found = plain.orderBy("window_start", "group_id").toLocalIterator()
-    return [row.asDict() for row in found]
+    ordered = plain.orderBy("window_start", "group_id").toLocalIterator()
+    return [row.asDict() for row in ordered]
 
 
 class _Alerts:
-    """Rules, looked at window by window; the state of each micro-batch is kept in a file."""
+    """Alerts on closed windows; their state after each micro-batch is stored in a file."""
 
     def __init__(
-        self, kept: HadoopFolder, rules: Sequence[Rule], delivery: Delivery | None
+        self, folder: HadoopFolder, rules: Sequence[Rule], delivery: Delivery | None
     ) -> None:
-        self._kept, self._rules, self._delivery = kept, rules, delivery
+        self._folder, self._rules, self._delivery = folder, rules, delivery
 
     def look(self, rows: Sequence[LiveRow], batch_id: int) -> None:
         """Looks at closed windows, once per micro-batch."""
@@ -351,20 +349,20 @@ class _Alerts:
             return
         batches = self._batches()
         if batch_id in batches:
-            return  # done before the crash; its alerts were said
+            return  # done before a crash; its alerts were sent
         before = [each for each in batches if each < batch_id]
-        text = self._kept.read(_state_file(before[-1])) if before else None
+        text = self._folder.read(_state_file(before[-1])) if before else None
         state = AlertState.from_json(json.loads(text)) if text else AlertState()
         alerts = []
         for _, window in groupby(rows, lambda row: row["window_start"]):
-            alerts += look(state, self._rules, [_figures(row) for row in window])
+            alerts += look(state, self._rules, [WindowFigures.of_row(row) for row in window])
         self._delivery.deliver(alerts)
-        self._kept.write(_state_file(batch_id), json.dumps(state.to_json()))
+        self._folder.write(_state_file(batch_id), json.dumps(state.to_json()))
         for old in before[: 1 - STATES_KEPT]:
-            self._kept.delete(_state_file(old))
+            self._folder.delete(_state_file(old))
 
     def _batches(self) -> list[int]:
-        names = [name for name in self._kept.children() if name.startswith("alerts-")]
+        names = [name for name in self._folder.children() if name.startswith("alerts-")]
         return sorted(int(name.removeprefix("alerts-").removesuffix(".json")) for name in names)
 
 
@@ -372,23 +370,11 @@ def _state_file(batch_id: int) -> str:
     return f"alerts-{batch_id}.json"
 
 
-def _figures(row: LiveRow) -> WindowFigures:
-    return WindowFigures(
-        row["group_id"],
-        row["window_start"],
-        row["window_ms"],
-        row["starved"],
-        tuple(row["starved_members"]),
-        row["jain"],
-        row["lag"],
-    )
-
-
 # -- until the end --------------------------------------------------------------------------------
 
 
 class _Watch:
-    """Waits for the end of a query, and counts what Spark left out meanwhile."""
+    """Waits for the end of a query, and counts the rows that Spark left out meanwhile."""
 
     def __init__(self, query: StreamingQuery, until_idle_s: float | None) -> None:
         self.late = self.duplicates = 0
@@ -396,13 +382,10 @@ class _Watch:
         self._newest = ""
 
     def until_end(self, stop: threading.Event) -> None:
-        """Returns when the query has ended, by itself or because it was stopped.
-
-        Args:
-            stop: Set by a signal.
+        """Returns when the query has ended, by itself or after a signal has set `stop`.
 
         Raises:
-            StreamingQueryException: It failed.
+            StreamingQueryException: The query failed.
         """
         busy_s = time.monotonic()
         while not self._ended_within(POLL_S):
@@ -422,12 +405,12 @@ class _Watch:
         return not status["message"].startswith(BETWEEN_BATCHES)
 
     def _ended_within(self, timeout_s: float) -> bool:
-        # Its stubs know whole seconds only.
+        # pyspark's type stubs allow whole seconds only.
         query: Any = self._query
         return bool(query.awaitTermination(timeout_s))
 
     def _stop(self) -> None:
-        """Lets the micro-batch under way end; what it takes longer is done again next time."""
+        """Lets the micro-batch under way end; one that takes longer is done again next time."""
         end_s = time.monotonic() + STOP_S
         while self._query.status["isTriggerActive"] and time.monotonic() < end_s:
             if self._ended_within(POLL_S):
@@ -435,7 +418,7 @@ class _Watch:
         self._query.stop()
 
     def _count(self) -> bool:
-        """Adds up the micro-batches since the last call; whether there were rows in one."""
+        """Adds up the micro-batches since the last call; returns whether one had rows."""
         had_rows = False
         for progress in self._query.recentProgress:
             if progress["timestamp"] <= self._newest:
@@ -451,7 +434,7 @@ class _Watch:
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; only in the main thread of a program."""
+    """An event that SIGTERM and Ctrl-C set; in other threads than the main one nothing sets it."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -466,6 +449,6 @@ def stopping() -> Iterator[threading.Event]:
 
 
 def window_text(row: LiveRow) -> str:
-    """When a window ended, in UTC."""
+    """The end of a window as text, in UTC."""
     end_s = (row["window_start"] + row["window_ms"]) / 1_000
     return datetime.fromtimestamp(end_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

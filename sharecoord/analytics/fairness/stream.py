@@ -1,10 +1,11 @@
-"""Fairness on a stream: which rows count, and the figures of windows that are over.
+"""Fairness on a stream: cells of open windows, and the figures of closed windows.
 
     events ── distinct ── cells ── (Spark: until the watermark has passed a window's end)
                                      └─ windows, live
 
 `distinct` and `cells` run on the stream and keep little: a cell per member and second, and per
-member, partition and waiting time. The rest is `transform` on cells that are events again.
+member, partition and waiting time. For a closed window cells become events again, and `transform`
+makes the figures of them.
 """
 
 from __future__ import annotations
@@ -25,25 +26,23 @@ LIVE = (
     *("group_id", "window_start", "window_ms", "members", "wanting", "demand", "got", "jain"),
     *("records", "starved", "starved_members", "dwell_p99_ms", "lag"),
 )
-"""Columns of `live`."""
+"""The columns of `live`."""
 
 
 def distinct(events: DataFrame, watermark_ms: int) -> DataFrame:
-    """The rows that fairness needs, each once, with `at`: when it was, the middle of an interval.
+    """The rows of a stream of events that fairness needs, each once.
 
-    Rows that come later than the watermark, or again within it, are left out; Spark counts both.
-
-    Args:
-        events: Events, as a stream.
-        watermark_ms: By how much a row may be older than the newest before it.
+    Rows that are older than the newest before them by more than the watermark, or come again within
+    it, are left out; Spark counts both. The column `at` is added: the time of the row, of a sample
+    the middle of its interval.
     """
     is_sample = F.col("kind").isin(*_SAMPLES)
     is_range = F.col("kind") == EventKind.RANGE.value
     half_ms = F.floor(F.coalesce(F.col("interval_ms"), F.lit(SLOT_MS)) / 2)
     at_ms = F.unix_millis("time") - F.when(is_sample, half_ms).otherwise(0)
-    kept = events.where(is_sample | (is_range & (F.col("event") == RangeEvent.ACQUIRED.value)))
-    # A change is the same whoever wrote it; a sample is one coordinator's at one time.
-    named = {
+    needed = events.where(is_sample | (is_range & (F.col("event") == RangeEvent.ACQUIRED.value)))
+    # A change is the same in the rows of all coordinators; a sample is that of one at one time.
+    identity = {
         "_change": F.when(is_range, F.col("change_sequence")),
         "_writer": F.when(is_sample, F.col("coordinator_id")),
         "_member": F.when(is_sample, F.col("member_id")),
@@ -51,22 +50,22 @@ def distinct(events: DataFrame, watermark_ms: int) -> DataFrame:
     }
     place = ("kind", "group_id", "topic", "topic_id", "partition", "first_offset")
     return (
-        kept.withColumns({**named, "at": F.timestamp_millis(at_ms)})
-        .withWatermark("at", f"{watermark_ms} milliseconds")
-        .dropDuplicatesWithinWatermark([*place, *named])
+        needed.withColumns({**identity, "at": F.timestamp_millis(at_ms)})
+        .withWatermark("at", _ms(watermark_ms))
+        .dropDuplicatesWithinWatermark([*place, *identity])
     )
 
 
 def cells(rows: DataFrame, settings: FairnessSettings) -> DataFrame:
-    """Rows of `distinct`, added up by window and by what `windows` and `live` tell apart.
+    """Rows of `distinct`, added up by window and by the keys that `windows` and `live` need.
 
-    A window's cells hold, of members, also those of the time `starved_after_ms` before it: a
-    stretch without records may have begun there.
+    The cells of members go back to `starved_after_ms` before their window: a stretch without
+    records may have begun there.
 
     Columns: start_ms (of the window), kind, group_id, topic, partition, member_id, slot (of
     members), dwell_ms (of records), demand, got, interval_ms, records, lag (the newest).
     """
-    lead_ms = _lead_ms(settings)
+    lead_ms = -(-settings.starved_after_ms // SLOT_MS) * SLOT_MS
     length, slide = settings.window_ms + lead_ms, settings.window_ms
     window = F.window("at", _ms(length), _ms(slide), _ms(-lead_ms % slide))
     is_member = F.col("kind") == EventKind.MEMBER.value
@@ -85,18 +84,12 @@ def cells(rows: DataFrame, settings: FairnessSettings) -> DataFrame:
         )
         .groupBy("window", *keys)
         .agg(
-            F.sum("demand").alias("demand"),
-            F.sum("got").alias("got"),
-            F.max("interval_ms").alias("interval_ms"),
-            F.sum("records").alias("records"),
+            *measures.sums("demand", "got", "records"),
+            *measures.greatest("interval_ms"),
             F.max(F.struct("at", "lag")).alias("newest"),
         )
     )
     return added.select(start_ms.alias("start_ms"), *keys, *sums, F.col("newest.lag").alias("lag"))
-
-
-def _lead_ms(settings: FairnessSettings) -> int:
-    return -(-settings.starved_after_ms // SLOT_MS) * SLOT_MS
 
 
 def _ms(duration: int) -> str:
@@ -107,72 +100,55 @@ def _ms(duration: int) -> str:
 
 
 def windows(closed: DataFrame, settings: FairnessSettings) -> DataFrame:
-    """The rows of `transform.windows` of closed windows, without those of the whole range.
-
-    Args:
-        closed: Cells of windows that are over.
-        settings: Those of `cells`.
-    """
+    """The rows of `transform.windows` of the cells of closed windows; none of the whole range."""
     own = F.col("slot").isNull() | (F.col("slot") * SLOT_MS >= F.col("start_ms"))
     is_range = F.col("kind") == EventKind.RANGE.value
     event = F.when(is_range, F.lit(RangeEvent.ACQUIRED.value))
     time = F.coalesce(_sample_time(), F.timestamp_millis("start_ms"))
     events = closed.where(own).withColumns({"time": time, "event": event})
-    again = frames.complete(events)
-    found = transform.windows(
-        transform.samples(again), transform.acquired(again, settings), settings
+    complete = frames.complete(events)
+    rows = transform.windows(
+        transform.samples(complete), transform.acquired(complete, settings), settings
     )
-    return found.where(F.col("window_start").isNotNull())
+    return rows.where(F.col("window_start").isNotNull())
 
 
 def live(closed: DataFrame, window_rows: DataFrame, settings: FairnessSettings) -> DataFrame:
-    """One row per group and window: what people and alerts look at.
+    """Figures of each group and closed window for people and alerts, from cells and `windows`.
 
-    Args:
-        closed: Cells of windows that are over.
-        window_rows: From `windows`.
-        settings: Those of `cells`.
-
-    Returns:
-        group_id, window_start, window_ms, members, wanting, demand, got, jain, records, starved (a
-        number), starved_members (at most `LISTED_MAX`, by name), dwell_p99_ms, lag (at the window's
-        end; null without samples of partitions).
+    Columns: `LIVE`; starved is a number, starved_members are at most `LISTED_MAX` in order of their
+    names, lag is that at the window's end (null without samples of partitions).
     """
-    numbered = closed.withColumn("window_start", F.timestamp_millis("start_ms"))
+    with_start = closed.withColumn("window_start", F.timestamp_millis("start_ms"))
     is_range = F.col("kind") == EventKind.RANGE.value
     waits = (
-        numbered.where(is_range)
+        with_start.where(is_range)
         .groupBy(*_WINDOW)
         .agg(F.percentile("dwell_ms", 0.99, F.col("records")).alias("dwell_p99_ms"))
     )
-    newest = numbered.where(F.col("kind") == EventKind.PARTITION.value)
-    lags = newest.groupBy(*_WINDOW).agg(F.sum("lag").alias("lag"))
-    found = window_rows.where(F.col("topic").isNull()).drop("window_ms")
-    for frame in (lags, waits, starving(numbered, settings)):
-        found = found.join(frame, _WINDOW, "full")
-    zeros = ("members", "wanting", "records", "starved")
+    newest = with_start.where(F.col("kind") == EventKind.PARTITION.value)
+    lags = newest.groupBy(*_WINDOW).agg(*measures.sums("lag"))
+    joined = window_rows.where(F.col("topic").isNull()).drop("window_ms")
+    for frame in (lags, waits, starving(with_start, settings)):
+        joined = joined.join(frame, _WINDOW, "full")
     none = F.array().cast("array<string>")
     return (
-        found.withColumn("window_ms", F.lit(settings.window_ms))
-        .fillna(0, subset=list(zeros))
+        joined.withColumn("window_ms", F.lit(settings.window_ms))
+        .fillna(0, subset=["members", "wanting", "records", "starved"])
         .withColumn("starved_members", F.coalesce(F.col("starved_members"), none))
         .select(*LIVE)
     )
 
 
-def starving(numbered: DataFrame, settings: FairnessSettings) -> DataFrame:
-    """How many members starve in a window, and who.
+def starving(cells_with_start: DataFrame, settings: FairnessSettings) -> DataFrame:
+    """Number and names of the members that starve in each window, from cells with `window_start`.
 
-    A member does when a stretch (`transform.stretches`) of `starved_after_ms` reaches into the
-    window; it is looked for from `starved_after_ms` before the window on.
-
-    Args:
-        numbered: Cells with `window_start`.
-        settings: Those of `cells`.
+    A member starves when a stretch (`transform.stretches`) of `starved_after_ms` reaches into the
+    window; stretches are looked for from `starved_after_ms` before the window on.
     """
-    # As if each window were a group of its own: what lies in two of them counts in both.
+    # As if each window were a group of its own: a sample that lies in two windows counts in both.
     samples = transform.samples(
-        numbered.where(F.col("kind") == EventKind.MEMBER.value)
+        cells_with_start.where(F.col("kind") == EventKind.MEMBER.value)
         .withColumn("group_id", F.struct(*_WINDOW))
         .withColumn("time", _sample_time())
         .withColumns({"held": F.lit(0), "window_max": F.lit(None).cast("long")})
@@ -194,6 +170,6 @@ def starving(numbered: DataFrame, settings: FairnessSettings) -> DataFrame:
 
 
 def _sample_time() -> Column:
-    """The time of a member's cell: such that `transform.samples` finds its slot again."""
+    """The time of a member's cell, from which `transform.samples` finds its slot again."""
     interval_ms = F.coalesce(F.col("interval_ms"), F.lit(SLOT_MS))
     return F.timestamp_millis(F.col("slot") * SLOT_MS + F.floor(interval_ms / 2))

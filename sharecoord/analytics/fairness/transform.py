@@ -5,8 +5,8 @@
             ├─ samples, timings ─ members ─ groups
             └─ census ─────────────────┘
 
-`samples` and `timings` are used twice and small: a caller that writes more than one result keeps
-them with `persist`. Nothing here collects rows, and nothing runs in Python.
+The results of `samples` and `timings` are small and used twice: a caller that writes more than one
+table keeps them with `persist`. Nothing here collects rows, and nothing runs in Python.
 """
 
 from __future__ import annotations
@@ -17,43 +17,46 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from sharecoord.analytics import measures
 from sharecoord.analytics.census import completeness
 from sharecoord.analytics.fairness.settings import LISTED_MAX, FairnessSettings
+from sharecoord.analytics.measures import greatest, sums
 from sharecoord.analytics.times import SLOT_MS
 from sharecoord.eventlog.rollups import HELD_DIGITS, SETTLED
 from sharecoord.eventlog.schema import EventKind, RangeEvent
 
 WHOLE = -1
-"""In the place of a window's number: the whole range."""
+"""Stands for the whole range in the place of a window's number."""
 
 STRETCH_SLOTS = 600
-"""Samples of ten minutes are in one task: enough tasks, and a window is seldom in two."""
+"""Samples of this many slots (ten minutes) are in one task: there are enough tasks, and a window is
+seldom in two."""
 _CELL = ["group_id", "topic", "partition", "window"]
 _QUANTILES = (0.5, 0.95, 0.99)
 DWELLS = ("dwell_p50_ms", "dwell_p95_ms", "dwell_p99_ms")
+"""Columns with quantiles of the time that records waited."""
 
 
 # -- what is read ---------------------------------------------------------------------------------
 
 
 def samples(events: DataFrame) -> DataFrame:
-    """What each member wanted, got and held, per slot of a second, all coordinators together.
+    """Records that each member wanted, got and held per slot of a second, over all coordinators.
 
     Columns: group_id, member_id, slot (seconds since the epoch in the middle of the interval),
-    demand, got, held, interval_ms, fair (what would have been fair: min(demand, level)); and of the
-    whole group: level, group_got, wanting (members with demand), window_total (records that may be
+    demand, got, held, interval_ms, fair (the fair part: min(demand, level)); and of the whole
+    group: level, group_got, wanting (members with demand), window_total (records that may be
     acquired in all its partitions; null when unknown).
     """
     interval_ms = F.coalesce(F.col("interval_ms"), F.lit(SLOT_MS))
     middle_ms = F.unix_millis("time") - F.floor(F.least(interval_ms, F.lit(SLOT_MS)) / 2)
     last = F.floor(middle_ms / SLOT_MS)
-    # Of samples that are closer together than slots, the mean of a slot.
+    # Where samples are closer together than slots, the mean of a slot.
     held_ms = F.col("held") * F.least(interval_ms, F.lit(SLOT_MS))
     is_member = F.col("kind") == EventKind.MEMBER.value
-    # Members are sampled once a second, partitions as it is set: such a sample holds for all slots
-    # of its interval.
+    # Members are sampled once a second, partitions at the interval of the settings: a sample of a
+    # partition holds for all slots of its interval.
     long = ~is_member & (interval_ms > SLOT_MS)
     first = last + 1 - F.ceil(interval_ms / SLOT_MS)
     slots = F.when(long, F.sequence(first, last)).otherwise(F.array(last))
-    # One exchange for all that follows: a slot is in one place, and so are most of a window.
+    # One exchange is enough: a slot is in one task, and so are most slots of a window.
     place = ["group_id", "stretch"]
     by_member = (
         events.where(F.col("kind").isin(EventKind.MEMBER.value, EventKind.PARTITION.value))
@@ -62,11 +65,11 @@ def samples(events: DataFrame) -> DataFrame:
         .repartition(*place)
         .groupBy(is_member.alias("is_member"), *place, "slot", "member_id", "topic", "partition")
         .agg(
-            F.coalesce(F.sum("demand"), F.lit(0)).alias("demand"),
-            F.coalesce(F.sum("got"), F.lit(0)).alias("got"),
+            measures.sum_or_zero("demand").alias("demand"),
+            measures.sum_or_zero("got").alias("got"),
             (F.sum(held_ms) / SLOT_MS).alias("held"),
             F.greatest(F.max(interval_ms), F.lit(SLOT_MS)).alias("interval_ms"),
-            F.max("window_max").alias("window_max"),
+            *greatest("window_max"),
         )
     )
     together = Window.partitionBy(*place, "slot")
@@ -87,16 +90,16 @@ def acquired(events: DataFrame, settings: FairnessSettings) -> DataFrame:
         events.where((F.col("event") == RangeEvent.ACQUIRED) & F.col("member_id").isNotNull())
         .withColumn("window", F.floor(F.unix_millis("time") / settings.window_ms))
         .groupBy(*_CELL, "member_id")
-        .agg(F.sum("records").alias("records"))
+        .agg(*sums("records"))
     )
 
 
 def timings(events: DataFrame) -> DataFrame:
-    """How long records waited and were held, as a histogram per member.
+    """How long records waited and were held, as a histogram per member: the rollup table `WAITS`.
 
-    Columns: group_id, member_id, client_id, dwell_ms (three significant digits; null in rows of
-    what ended, and where it is not known), acquired, settled (records), held_record_ms (sum over
-    settled records).
+    Columns: group_id, member_id, client_id, dwell_ms (the waiting time in three significant digits;
+    null in rows of settled records, and where it is not known), acquired, settled (records),
+    held_record_ms (sum over settled records).
     """
     is_acquired = F.col("event") == RangeEvent.ACQUIRED
     dwell_ms = measures.significant(F.col("available_ms"), HELD_DIGITS)
@@ -122,31 +125,23 @@ def timings(events: DataFrame) -> DataFrame:
 def windows(
     member_samples: DataFrame, handed_out: DataFrame, settings: FairnessSettings
 ) -> DataFrame:
-    """How fair each window was, of each group and of each of its partitions.
+    """Figures of each time window, of each group and each of its partitions.
 
-    Args:
-        member_samples: From `samples`.
-        handed_out: From `acquired`.
-        settings: The length of a window.
-
-    Returns:
-        group_id, topic, partition (null in rows of the whole group), window_start (null in rows of
-        the whole range), window_ms, members (that wanted or got something), wanting, demand, got,
-        level, jain (null without samples), records, records_jain, gini, top_share,
-        top_decile_share, variation.
+    Columns: group_id, topic, partition (null in rows of the whole group), window_start (null in
+    rows of the whole range), window_ms, members (that wanted or got something), wanting, demand,
+    got, level, jain (null without samples), and `measures.SPREAD`. The frames are those of
+    `samples` and `acquired`.
     """
     rows = _group_rows(member_samples, handed_out, settings).unionByName(
         _partition_rows(handed_out), allowMissingColumns=True
     )
-    # Whoever counts in the group counts in each of its partitions.
+    # A member that counts in the group counts in each of its partitions.
     members = F.max("members").over(Window.partitionBy("group_id", "window"))
     start = F.timestamp_millis(F.col("window") * settings.window_ms)
     in_window = F.col("window") != WHOLE
-    found = measures.with_spread(rows.withColumn("members", members), "values", "members")
-    return found.select(
-        "group_id",
-        "topic",
-        "partition",
+    spread = measures.with_spread(rows.withColumn("members", members), "values", "members")
+    return spread.select(
+        *("group_id", "topic", "partition"),
         F.when(in_window, start).alias("window_start"),
         F.when(in_window, F.lit(settings.window_ms)).alias("window_ms"),
         *("members", "wanting", "demand", "got", "level", "jain"),
@@ -167,23 +162,22 @@ def _group_rows(
         *("demand", "got", "fair"),
         F.when(F.col("fair") > 0, F.col("got")).alias("own"),
         (F.col("fair") > 0).cast("int").alias("weight"),
-        # So that over all that want something it is the level once.
+        # Added up over all members that want something it is the level once.
         F.when(F.col("demand") > 0, F.col("level") / F.col("wanting")).alias("level"),
     )
     handed = handed_out.select("group_id", "window", "member_id", "records")
     both = wanted.unionByName(handed, allowMissingColumns=True)
-    # Twice here, so that both are read and added up once.
-    twice = F.explode(F.array("window", F.lit(WHOLE).cast("long")))
-    names = ("records", "demand", "got", "fair", "own", "weight", "level")
-    sums = (F.sum(name).alias(name) for name in names)
-    cells = both.withColumn("window", twice).groupBy("group_id", "window", "member_id").agg(*sums)
+    # Each row twice, for its window and the whole range, so that both are read and added up once.
+    twice = both.withColumn("window", F.explode(F.array("window", F.lit(WHOLE).cast("long"))))
+    cells = twice.groupBy("group_id", "window", "member_id").agg(
+        *sums("records", "demand", "got", "fair", "own", "weight", "level")
+    )
     measured = F.count("demand") > 0
     part = measures.ratio(F.col("own"), F.col("fair"))
     return cells.groupBy("group_id", "window").agg(
         F.count(F.lit(1)).alias("members"),
         F.sum((F.col("demand") > 0).cast("int")).alias("wanting"),
-        F.sum("demand").alias("demand"),
-        F.sum("got").alias("got"),
+        *sums("demand", "got"),
         F.when(measured, F.coalesce(F.sum("level"), F.lit(0.0))).alias("level"),
         F.when(measured, measures.jain(part, F.col("weight"))).alias("jain"),
         F.collect_list("records").alias("values"),
@@ -195,7 +189,7 @@ def _partition_rows(handed_out: DataFrame) -> DataFrame:
     place = ["group_id", "topic", "partition"]
     whole = (
         handed_out.groupBy(*place, "member_id")
-        .agg(F.sum("records").alias("records"))
+        .agg(*sums("records"))
         .withColumn("window", F.lit(WHOLE).cast("long"))
     )
     values = F.collect_list("records").alias("values")
@@ -209,8 +203,8 @@ def stretches(member_samples: DataFrame) -> DataFrame:
     """Times in which a member wanted something and got nothing (gaps and islands).
 
     A stretch ends when the member gets something, or has no demand for an interval. Intervals in
-    which the whole group got nothing neither end it nor count. A stretch in which an equal part of
-    what the group got does not come up to one record is none: it was not its turn.
+    which the whole group got nothing neither end it nor count. When an equal part of the records
+    that the group got is less than one record, it was not the member's turn: that is no stretch.
 
     Columns: group_id, member_id, since_slot, starved_ms.
     """
@@ -228,7 +222,7 @@ def stretches(member_samples: DataFrame) -> DataFrame:
     hungry = member_samples.where((F.col("demand") > 0) & quiet).select(*keys).distinct()
     islands = (
         member_samples.where(F.col("demand") > 0)
-        # Most members never are: nothing of them is sorted.
+        # Most members never are hungry: their samples are not sorted.
         .join(F.broadcast(hungry), keys, "semi")
         .withColumn("_begins", (quiet & begins).cast("int"))
         .withColumn("_island", F.sum("_begins").over(member))
@@ -254,23 +248,16 @@ def is_starved(length_ms: Column, settings: FairnessSettings) -> Column:
 def members(
     member_samples: DataFrame, histogram: DataFrame, settings: FairnessSettings
 ) -> DataFrame:
-    """What became of each member over the whole range.
+    """Figures of each member over the whole range, from `samples` and `timings`.
 
-    Args:
-        member_samples: From `samples`.
-        histogram: From `timings`.
-        settings: From when on a member is starved.
-
-    Returns:
-        group_id, member_id, client_id, records, share (of the group's), demand, got, fair_part (got
-        against what was fair at the times at which it wanted something; null: it never was more
-        than nothing), starved, starved_since, starvation_ms (the
-        longest), dwell_p50_ms, dwell_p95_ms, dwell_p99_ms, held_ms (mean of a record),
-        over_share_ms (how long it held more than its share of the window), first_seen, last_seen
-        (of its samples).
+    Columns: group_id, member_id, client_id, records, share (of the group's), demand, got, fair_part
+    (records that it got / fair records, at the times at which it wanted some; null: its fair part
+    was always 0), starved, starved_since, starvation_ms (the longest), `DWELLS`, held_ms (mean of a
+    record), over_share_ms (how long it held more than its share of the window), first_seen,
+    last_seen (times of its samples).
     """
     keys = ["group_id", "member_id"]
-    found = (
+    joined = (
         _asked(member_samples)
         .join(_longest(member_samples), keys, "left")
         .join(_served(histogram), keys, "full")
@@ -279,13 +266,12 @@ def members(
     starvation_ms = F.coalesce(F.col("starvation_ms"), F.lit(0))
     starved = is_starved(starvation_ms, settings)
     share = measures.ratio(records, F.sum(records).over(Window.partitionBy("group_id")))
-    return found.select(
+    return joined.select(
         *keys,
         "client_id",
         records.alias("records"),
         share.alias("share"),
-        "demand",
-        "got",
+        *("demand", "got"),
         measures.ratio(F.col("own"), F.col("fair")).alias("fair_part"),
         starved.alias("starved"),
         F.when(starved, _slot_time(F.col("since_slot"))).alias("starved_since"),
@@ -299,12 +285,10 @@ def members(
 
 
 def _asked(member_samples: DataFrame) -> DataFrame:
-    """What samples say of each member."""
+    """Figures of each member from its samples."""
     share = measures.ratio(F.col("window_total"), F.col("wanting"))
     return member_samples.groupBy("group_id", "member_id").agg(
-        F.sum("demand").alias("demand"),
-        F.sum("got").alias("got"),
-        F.sum("fair").alias("fair"),
+        *sums("demand", "got", "fair"),
         F.sum(F.when(F.col("fair") > 0, F.col("got"))).alias("own"),
         F.sum(F.when(F.col("held") > share, F.col("interval_ms")).otherwise(0)).alias(
             "over_share_ms"
@@ -320,11 +304,10 @@ def _longest(member_samples: DataFrame) -> DataFrame:
         stretches(member_samples)
         .groupBy("group_id", "member_id")
         .agg(
-            F.max(F.struct("starved_ms", (-F.col("since_slot")).alias("_early"))).alias("_longest"),
+            F.max(F.struct("starved_ms", (-F.col("since_slot")).alias("_early"))).alias("_longest")
         )
         .select(
-            "group_id",
-            "member_id",
+            *("group_id", "member_id"),
             F.col("_longest.starved_ms").alias("starvation_ms"),
             (-F.col("_longest._early")).alias("since_slot"),
         )
@@ -332,9 +315,9 @@ def _longest(member_samples: DataFrame) -> DataFrame:
 
 
 def _served(histogram: DataFrame) -> DataFrame:
-    """What ranges say of each member."""
+    """Figures of each member from its ranges."""
     return histogram.groupBy("group_id", "member_id").agg(
-        F.max("client_id").alias("client_id"),
+        *greatest("client_id"),
         F.sum("acquired").alias("records"),
         _dwell().alias("dwell"),
         measures.ratio(F.sum("held_record_ms"), F.sum("settled")).alias("held_ms"),
@@ -355,22 +338,13 @@ def _slot_time(slot: Column) -> Column:
 
 
 def groups(
-    window_rows: DataFrame, member_rows: DataFrame, histogram: DataFrame, counted: DataFrame
+    window_rows: DataFrame, member_rows: DataFrame, histogram: DataFrame, census_rows: DataFrame
 ) -> DataFrame:
-    """One row per group: the whole range in figures.
+    """Figures of each group over the whole range, from `windows`, `members`, `timings` and census.
 
-    Args:
-        window_rows: From `windows`.
-        member_rows: From `members`.
-        histogram: From `timings`.
-        counted: From `census`.
-
-    Returns:
-        group_id, members, starved, starved_members (at most `LISTED_MAX`, the longest first), jain,
-        worst_jain, worst_window (when), gini, records_jain, top_share, top_decile_share, variation,
-        records, demand, got, over_share (members), dwell_p50_ms, dwell_p95_ms, dwell_p99_ms,
-        partitions, incomplete_partitions, changes_seen, changes_expected, complete (0 to 1), lost,
-        events, schema_version.
+    Columns: group_id, members, starved, starved_members (at most `LISTED_MAX`, the longest first),
+    jain, worst_jain, worst_window (its start), `measures.SPREAD`, demand, got, over_share
+    (members), `DWELLS`, and the columns of `completeness`.
     """
     of_group = window_rows.where(F.col("topic").isNull())
     whole = of_group.where(F.col("window_start").isNull()).drop(
@@ -391,18 +365,17 @@ def groups(
         .agg(_dwell().alias("dwell"))
         .select("group_id", *(F.col("dwell")[i].alias(name) for i, name in enumerate(DWELLS)))
     )
-    found = completeness(counted, ["group_id"])
-    for frame in (_people(member_rows), whole, worst, waits):
-        found = found.join(frame, "group_id", "left")
-    numbers = ("members", "starved", "records", "over_share")
-    return found.fillna(0, subset=list(numbers)).withColumn(
-        "starved_members",
-        F.coalesce(F.col("starved_members"), F.array().cast("array<string>")),
+    joined = completeness(census_rows, ["group_id"])
+    for frame in (_member_counts(member_rows), whole, worst, waits):
+        joined = joined.join(frame, "group_id", "left")
+    none = F.array().cast("array<string>")
+    return joined.fillna(0, subset=["members", "starved", "records", "over_share"]).withColumn(
+        "starved_members", F.coalesce(F.col("starved_members"), none)
     )
 
 
-def _people(member_rows: DataFrame) -> DataFrame:
-    """Members of each group, how many starved, and who."""
+def _member_counts(member_rows: DataFrame) -> DataFrame:
+    """Number of members of each group, and number and names of those that starved."""
     order = Window.partitionBy("group_id").orderBy(
         F.desc("starved"), F.desc("starvation_ms"), "member_id"
     )

@@ -25,12 +25,7 @@ DAY_S: Final = 86_400
 
 
 def run(spark: SparkSession, out: str, settings: GeneratorSettings) -> dict[str, Any]:
-    """Writes the log; returns the content of `_truth.json`.
-
-    Args:
-        spark: The session.
-        out: A new or empty folder, on any file system that Spark knows.
-        settings: What the log is to hold.
+    """Writes the log into a new or empty folder; returns the content of `_truth.json`.
 
     Raises:
         AnalyticsError: The settings do not fit together, or the folder has files.

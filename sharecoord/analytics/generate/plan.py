@@ -1,7 +1,7 @@
-"""What an event log is to look like, in numbers: no Spark.
+"""The plan of a generated event log, in numbers: no Spark.
 
 A group has `partitions` share-partitions; each hands out a batch per *slot*. A slot is an acquired
-range and what became of it, two changes. The same pattern of `PATTERN_SLOTS` slots repeats: sizes,
+range and its outcome, two changes. The same pattern of `PATTERN_SLOTS` slots repeats: sizes,
 records that fail once, ranges that are released, poison keys. So each slot's offsets, times and
 change sequences follow from its number alone, and any part of the log can be made anywhere.
 """
@@ -18,21 +18,21 @@ from sharecoord.analytics.errors import AnalyticsError
 from sharecoord.eventlog.schema import RangeEvent
 
 BATCHES_PER_SECOND: Final = 4.0
-"""Of a member, unless --hours asks for more events in less time."""
+"""Rate of a member, unless --hours asks for more events in less time."""
 BLOCK_S: Final = 60
 """Traffic comes in stretches of this length when --hours is longer than what the events fill."""
 ACTIVE_S_MIN: Final = 30
-"""Shorter logs hold no starvation that could be told from a pause."""
+"""In shorter logs starvation could not be told from a pause."""
 PATTERN_SLOTS: Final = 1024
 RETRY_SLOTS: Final = 12
-"""After so many slots a failed delivery is repeated; more than are in flight."""
+"""Number of slots after which a failed delivery is repeated; more than are in flight."""
 IN_FLIGHT_MAX: Final = 8
 DELIVERY_LIMIT: Final = 5
 POISON_SLOTS: Final = 256
 POISON_FIRST: Final = 32
 """Slot of the first delivery of a poison record, in each `POISON_SLOTS`."""
 ONCE_SLOTS: Final = 64
-"""In each of these one record and one range fail once."""
+"""Number of slots in which one record and one range fail once."""
 LOCK_MS: Final = 30_000
 SPIKE_S: Final = 60
 START: Final = datetime(2026, 1, 5, tzinfo=UTC)
@@ -69,33 +69,30 @@ class Spike(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GeneratorSettings:
-    """What is asked for.
-
-    Attributes:
-        events: Rows at most; slightly fewer are made, so that all groups are alike.
-        groups: Share groups; each has a topic of its own.
-        members: Per group.
-        partitions: Per topic.
-        seed: The same seed and settings give the same rows.
-        hours: From the first to the last event; None: as long as it takes at a usual rate.
-        skew: Zipf exponent over the members; 0: batches go round.
-        starved: Members, over all groups, that get nothing from some time on.
-        poison_keys: Keys whose records always fail.
-        lag_spikes: Times of high lag, each on one partition.
-        drop: Fraction of changes that are missing.
-    """
+    """Settings of a generated event log."""
 
     events: int
+    """Most rows; slightly fewer are made, so that all groups are alike."""
     groups: int = 10
+    """Share groups; each has a topic of its own."""
     members: int = 20
+    """Members of each group."""
     partitions: int = 8
+    """Partitions of each topic."""
     seed: int = 1
+    """The same seed and settings give the same rows."""
     hours: float | None = None
+    """From the first to the last event; None: as long as it takes at a usual rate."""
     skew: float = 0.0
+    """Zipf exponent over the members; 0: batches go round."""
     starved: int = 0
+    """Members, over all groups, that get no records from some time on."""
     poison_keys: int = 0
+    """Keys whose records always fail."""
     lag_spikes: int = 0
+    """Times of high lag, each on one partition."""
     drop: float = 0.0
+    """Fraction of changes that are missing."""
 
     def __post_init__(self) -> None:
         """Raises AnalyticsError for a value out of its bounds."""
@@ -120,25 +117,21 @@ class GeneratorSettings:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Numbers that follow from the settings.
-
-    Attributes:
-        settings: What was asked for.
-        blocks: Stretches of traffic.
-        block_s: Length of each.
-        period_s: From the beginning of one to the next.
-        slots: Per share-partition and block.
-        in_flight: Slots of a share-partition under way at a time.
-        pattern: The slots that repeat.
-    """
+    """Numbers that follow from the settings."""
 
     settings: GeneratorSettings
     blocks: int
+    """Number of stretches of traffic."""
     block_s: int
+    """Length of a stretch of traffic."""
     period_s: int
+    """Time from the beginning of one stretch of traffic to the next."""
     slots: int
+    """Slots per share-partition and block."""
     in_flight: int
+    """Slots of a share-partition in flight at a time."""
     pattern: tuple[Slot, ...] = field(repr=False)
+    """The slots that repeat."""
 
     @property
     def active_s(self) -> int:
@@ -152,7 +145,7 @@ class Plan:
 
     @property
     def slots_per_s(self) -> float:
-        """So that what is in flight ends within the block."""
+        """Rate of a share-partition at which slots in flight end within the block."""
         return (self.slots + self.in_flight + 1) / self.block_s
 
     @property
@@ -162,7 +155,7 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Rows when nothing is dropped."""
+        """Number of rows when no change is dropped."""
         wanted = self.settings
         each = 2 * wanted.partitions * self.slots_in_all + wanted.members
         samples = (wanted.members + wanted.partitions) * self.active_s
@@ -170,18 +163,18 @@ class Plan:
 
     @property
     def demand(self) -> int:
-        """Records that each member wants per second: twice what there is for it."""
+        """Records that each member wants per second: twice its part."""
         wanted = self.settings
         size = self.pattern_records / PATTERN_SLOTS
         return max(1, round(2 * size * self.slots_per_s * wanted.partitions / wanted.members))
 
     def starved_in(self, group: int) -> int:
-        """How many members of a group starve: its last ones."""
+        """Number of members of a group that starve: its last ones."""
         wanted = self.settings
         return (wanted.starved + wanted.groups - 1 - group) // wanted.groups
 
     def starved_from_s(self, group: int) -> int:
-        """Active second from which on they get nothing: from a third to a half of the time."""
+        """Active second from which on they get no records: from a third to a half of the time."""
         return self.active_s // 3 + (group * self.active_s // 6) // self.settings.groups
 
     def wall_s(self, active_s: int) -> int:
@@ -193,7 +186,7 @@ class Plan:
         return START + timedelta(seconds=self.wall_s(active_s))
 
     def spikes(self) -> list[Spike]:
-        """Where lag is high: one after the other, over groups and partitions in turn."""
+        """Times of high lag, one after the other, on groups and partitions in turn."""
         wanted = self.settings
         apart = self.active_s // (wanted.lag_spikes + 1)
         seconds = max(1, min(SPIKE_S, apart // 2))
@@ -232,7 +225,7 @@ def member_name(group: int, member: int) -> str:
 
 
 def make_plan(settings: GeneratorSettings) -> Plan:
-    """Chooses rates and times so that the rows come up to what was asked for.
+    """Chooses rates and times such that the number of rows is nearly that of the settings.
 
     Raises:
         AnalyticsError: There are too few events for so many groups, members or findings.
@@ -281,7 +274,7 @@ def _too_few(wanted: GeneratorSettings) -> str:
 
 
 def make_pattern(settings: GeneratorSettings) -> tuple[Slot, ...]:
-    """The slots that repeat, each with its place in the log and what becomes of it."""
+    """The slots that repeat, each with its place in the log and its outcome."""
     draw = random.Random(settings.seed)
     again: dict[int, Slot] = {}
     pattern: list[Slot] = []
@@ -289,30 +282,29 @@ def make_pattern(settings: GeneratorSettings) -> tuple[Slot, ...]:
     for number in range(PATTERN_SLOTS):
         before = again.pop(number, None)
         if before is not None:
-            made = before._replace(
-                slot=number, delivery_count=before.delivery_count + 1, next=offset
-            )
+            count = before.delivery_count + 1
+            slot = before._replace(slot=number, delivery_count=count, next=offset)
         else:
             key = _key(number, settings)
             size = 1 if key else draw.randint(8, 48)
-            made = Slot(number, offset, size, offset + size, 1, "", "", key, None)
+            slot = Slot(number, offset, size, offset + size, 1, "", "", key, None)
             offset += size
-        made = _with_outcome(made, fails_once=number % ONCE_SLOTS in (10, 15))
-        if made.state == "available":
-            again[number + RETRY_SLOTS] = made
-        pattern.append(made)
+        slot = _with_outcome(slot, fails_once=number % ONCE_SLOTS in (10, 15))
+        if slot.state == "available":
+            again[number + RETRY_SLOTS] = slot
+        pattern.append(slot)
     return tuple(pattern)
 
 
 def _key(number: int, settings: GeneratorSettings) -> str:
-    """Which keyed record a slot hands out for the first time, if any."""
+    """Kind of the keyed record that a slot hands out for the first time; empty without one."""
     if settings.poison_keys and number % POISON_SLOTS == POISON_FIRST:
         return "poison"
     return "once" if number % ONCE_SLOTS == 10 else ""
 
 
 def _with_outcome(slot: Slot, *, fails_once: bool) -> Slot:
-    """What the member said of it."""
+    """Adds the outcome of a slot: the member's acknowledgement and the state after it."""
     if slot.key == "poison":
         last = slot.delivery_count == DELIVERY_LIMIT
         return slot._replace(
@@ -328,13 +320,7 @@ def _with_outcome(slot: Slot, *, fails_once: bool) -> Slot:
 
 
 def truth(plan: Plan, rows: int, lost: dict[str, int]) -> dict[str, Any]:
-    """What was planted, as `_truth.json` says it.
-
-    Args:
-        plan: The log.
-        rows: Rows that were written.
-        lost: Changes that were dropped, by group id.
-    """
+    """The planted findings, for `_truth.json`; `lost` counts dropped changes by group."""
     wanted = plan.settings
     groups = range(wanted.groups)
     return {
@@ -375,18 +361,13 @@ def truth(plan: Plan, rows: int, lost: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def poison_name(number: int) -> str:
-    """A key whose records always fail."""
-    return f"poison-{number}"
-
-
 def _poison_keys(plan: Plan, group: int) -> set[str]:
-    """The poison keys of a group; as `rows` gives them out."""
+    """The poison keys of a group; `rows` hands them out by the same rule."""
     wanted = plan.settings
-    found: set[int] = set()
+    numbers: set[int] = set()
     for turn in range(plan.poison_rounds):
         first = (turn * wanted.groups + group) * wanted.partitions
-        found.update((first + i) % wanted.poison_keys for i in range(wanted.partitions))
-        if len(found) == wanted.poison_keys:
+        numbers.update((first + i) % wanted.poison_keys for i in range(wanted.partitions))
+        if len(numbers) == wanted.poison_keys:
             break
-    return {poison_name(number) for number in found}
+    return {f"poison-{number}" for number in numbers}

@@ -2,8 +2,8 @@
 
 Times are microseconds since the start of the log until they become `time`. Inside a block the slots
 of a share-partition are `1 / slots_per_s` apart; a slot's outcome follows `in_flight` slots after
-it, right behind the acquisition of that slot. So the changes of a share-partition have their places
-in a row, and with them their sequence numbers, without gaps.
+it, right behind the acquisition of that slot. So the order of a share-partition's changes is known,
+and their sequence numbers have no gaps.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from sharecoord.analytics.generate.plan import (
 from sharecoord.eventlog.schema import SCHEMA_VERSION, EventKind, GroupEvent, RangeEvent
 
 JITTER = 0.8
-"""Of the distance between slots: how late one is at most."""
+"""Largest delay of a slot, as part of the distance between slots."""
 BEHIND = 0.1
-"""Of the distance: how long after an acquisition an older slot's outcome follows."""
+"""Time from an acquisition to an older slot's outcome, as part of the distance between slots."""
 SLOTS_PER_TASK = 500_000
-"""A task writes at most one file of so many slots per group and date: about 30 MB."""
+"""Most slots of a task, which writes one file per group and date: about 30 MB."""
 ORDINARY_KEYS = 10_000
 WINDOW_MAX = 2_000
 START_US = int(START.timestamp()) * 1_000_000
@@ -41,11 +41,11 @@ LOST_EVERY_S = 60
 
 def rows(spark: SparkSession, plan: Plan) -> DataFrame:
     """All rows, with the columns of the event log."""
-    made = slots(spark, plan)
-    changes = range_rows(made, plan)
+    slot_rows = slots(spark, plan)
+    changes = range_rows(slot_rows, plan)
     frames = [
-        _without_dropped(changes, plan),
-        member_rows(spark, made, plan),
+        changes.where(~_is_dropped(plan)) if plan.settings.drop else changes,
+        member_rows(spark, slot_rows, plan),
         partition_rows(spark, plan),
         joined_rows(spark, plan),
     ]
@@ -64,28 +64,20 @@ def uniform(plan: Plan, salt: str, *of: str | Column) -> Column:
 
 
 def slots(spark: SparkSession, plan: Plan) -> DataFrame:
-    """One row per slot.
+    """The slots of all share-partitions.
 
-    Columns: g, p, k (its number), block, at (place in the block, in slots), the pattern's, with
-    first_offset, begin and end (microseconds since the start), second (in which it begins, of those
-    with traffic), m (the member).
+    Columns: g (number of the group), p (of the partition), k (of the slot), block, at (place in the
+    block, in slots), those of the pattern, first_offset, begin and end (microseconds since the
+    start), second (the active second in which it begins), m (number of the member).
     """
-    wanted = plan.settings
-    each = plan.slots_in_all * wanted.partitions
-    in_all = each * wanted.groups
-    tasks = max(spark.sparkContext.defaultParallelism, in_all // SLOTS_PER_TASK + 1)
-    numbered = spark.range(0, in_all, 1, tasks).select(
-        _whole(F.col("id") / each).cast("int").alias("g"),
-        _whole((F.col("id") % each) / wanted.partitions).alias("k"),
-        (F.col("id") % wanted.partitions).cast("int").alias("p"),
-    )
     placed = (
-        numbered.withColumn("block", _whole(F.col("k") / plan.slots))
+        _grid(spark, plan, plan.slots_in_all, "k", plan.settings.partitions, "p")
+        .withColumn("block", F.floor(F.col("k") / plan.slots))
         .withColumn("at", F.col("k") % plan.slots)
         .withColumn("slot", (F.col("k") % PATTERN_SLOTS).cast("int"))
         .join(F.broadcast(_pattern(spark, plan)), "slot")
     )
-    base = _whole(F.col("k") / PATTERN_SLOTS) * plan.pattern_records
+    base = F.floor(F.col("k") / PATTERN_SLOTS) * plan.pattern_records
     end_at = F.col("at") + plan.in_flight + _late(plan, F.col("k") + plan.in_flight) + BEHIND
     return (
         placed.withColumn("first_offset", base + F.col("first"))
@@ -107,12 +99,8 @@ def _pattern(spark: SparkSession, plan: Plan) -> DataFrame:
     return frame
 
 
-def _whole(value: Column) -> Column:
-    return F.floor(value)
-
-
 def _late(plan: Plan, k: Column) -> Column:
-    """How late slot k is, in slots."""
+    """The delay of slot k, in slots."""
     return uniform(plan, "late", "g", "p", k) * JITTER
 
 
@@ -129,7 +117,7 @@ def _active_s(plan: Plan, time_us: str) -> Column:
 
 
 def _member(plan: Plan) -> Column:
-    """Who gets a slot: in turn, or by Zipf's law; the last ones starve from some time on."""
+    """The member that gets a slot: in turn, or by Zipf's law; the last ones starve later on."""
     wanted = plan.settings
     served = F.lit(wanted.members)
     if wanted.starved:
@@ -152,10 +140,10 @@ def _member(plan: Plan) -> Column:
 # -- changes of ranges ----------------------------------------------------------------------------
 
 
-def range_rows(made: DataFrame, plan: Plan) -> DataFrame:
-    """Two rows per slot: acquired, and what became of it. Keeps g, p and second."""
+def range_rows(slot_rows: DataFrame, plan: Plan) -> DataFrame:
+    """Two rows per slot, of its acquisition and its outcome, with g, p and second."""
     flight = plan.in_flight
-    both = made.withColumn("phase", F.explode(F.array(F.lit(0), F.lit(1))))
+    both = slot_rows.withColumn("phase", F.explode(F.array(F.lit(0), F.lit(1))))
     begins = F.col("phase") == 0
     first_in_block = F.col("block") * (2 * plan.slots) + 1
     acquired_at = F.greatest(F.col("at"), 2 * F.col("at") - flight)
@@ -163,10 +151,7 @@ def range_rows(made: DataFrame, plan: Plan) -> DataFrame:
     held_ms = F.floor((F.col("end") - F.col("begin")) / 1_000)
     accepted = F.col("outcome") == RangeEvent.ACCEPTED.value
     return both.select(
-        "g",
-        "p",
-        "m",
-        "second",
+        *("g", "p", "m", "second"),
         F.lit(EventKind.RANGE.value).alias("kind"),
         F.when(begins, F.col("begin")).otherwise(F.col("end")).alias("time_us"),
         F.col("p").alias("partition"),
@@ -192,9 +177,9 @@ def range_rows(made: DataFrame, plan: Plan) -> DataFrame:
 
 
 def _available_ms(plan: Plan) -> Column:
-    """How long a range waited: an exponential time when it is new, else since its release."""
+    """Waiting time of a range: exponential when it is new, else the time since its release."""
     k = F.col("k") - RETRY_SLOTS
-    block = _whole(k / plan.slots)
+    block = F.floor(k / plan.slots)
     at = k - block * plan.slots + plan.in_flight + _late(plan, k + plan.in_flight) + BEHIND
     released = block * (plan.period_s * 1_000_000) + F.floor(at / plan.slots_per_s * 1_000_000)
     since = F.floor((F.col("begin") - released) / 1_000)
@@ -205,27 +190,23 @@ def _available_ms(plan: Plan) -> Column:
 def _key(plan: Plan) -> Column:
     """The key of a record that failed; null for ranges."""
     wanted = plan.settings
-    turn = _whole(F.col("k") / POISON_SLOTS) * wanted.groups + F.col("g")
+    turn = F.floor(F.col("k") / POISON_SLOTS) * wanted.groups + F.col("g")
     poison = (turn * wanted.partitions + F.col("p")) % max(1, wanted.poison_keys)
-    once = uniform(plan, "key", "g", "p", _whole(F.col("k") / ONCE_SLOTS)) * ORDINARY_KEYS
+    once = uniform(plan, "key", "g", "p", F.floor(F.col("k") / ONCE_SLOTS)) * ORDINARY_KEYS
     return F.when(
         F.col("keyed") == "poison", F.concat(F.lit("poison-"), poison.cast("string"))
     ).when(F.col("keyed") == "once", F.concat(F.lit("key-"), F.floor(once).cast("string")))
 
 
 def _is_dropped(plan: Plan) -> Column:
-    """Whether a change is missing; never a share-partition's first or last: nobody could tell."""
+    """Whether a change is missing; never the first or last of a share-partition, without a gap."""
     sequence = F.col("change_sequence")
     inside = (sequence > 1) & (sequence < 2 * plan.slots_in_all)
     return inside & (uniform(plan, "drop", "g", "p", sequence) < plan.settings.drop)
 
 
-def _without_dropped(changes: DataFrame, plan: Plan) -> DataFrame:
-    return changes.where(~_is_dropped(plan)) if plan.settings.drop else changes
-
-
 def lost_rows(changes: DataFrame, plan: Plan) -> DataFrame:
-    """What the writers say about missing changes: one row per group and minute."""
+    """The rows of writers that report missing changes: one per group and minute."""
     return (
         changes.where(_is_dropped(plan))
         .groupBy("g", F.floor(F.col("time_us") / (LOST_EVERY_S * 1_000_000)).alias("_minute"))
@@ -238,11 +219,10 @@ def lost_rows(changes: DataFrame, plan: Plan) -> DataFrame:
 # -- samples --------------------------------------------------------------------------------------
 
 
-def member_rows(spark: SparkSession, made: DataFrame, plan: Plan) -> DataFrame:
-    """One row per member and second with traffic: what it wanted, got and holds."""
-    wanted = plan.settings
+def member_rows(spark: SparkSession, slot_rows: DataFrame, plan: Plan) -> DataFrame:
+    """Samples: records that a member wanted, got and holds, per member and active second."""
     spans = (
-        made.withColumn("last", _active_s(plan, "end"))
+        slot_rows.withColumn("last", _active_s(plan, "end"))
         .select("g", "m", "size", "second", "last")
         .withColumn("at", F.explode(F.sequence("second", "last")))
     )
@@ -250,7 +230,8 @@ def member_rows(spark: SparkSession, made: DataFrame, plan: Plan) -> DataFrame:
         F.sum(F.when(F.col("at") == F.col("second"), F.col("size")).otherwise(0)).alias("got"),
         F.sum(F.when(F.col("at") < F.col("last"), F.col("size")).otherwise(0)).alias("held"),
     )
-    every = _grid(spark, plan, wanted.members, "m").join(figures, ["g", "m", "at"], "left")
+    grid = _grid(spark, plan, plan.active_s, "at", plan.settings.members, "m")
+    every = grid.join(figures, ["g", "m", "at"], "left")
     got = F.coalesce(F.col("got"), F.lit(0))
     return every.select(
         "g",
@@ -266,10 +247,10 @@ def member_rows(spark: SparkSession, made: DataFrame, plan: Plan) -> DataFrame:
 
 
 def partition_rows(spark: SparkSession, plan: Plan) -> DataFrame:
-    """One row per share-partition and second with traffic; `lag_spikes` show here alone."""
+    """Samples of share-partitions per active second; `lag_spikes` show only here."""
     wanted, flight = plan.settings, plan.in_flight
-    grid = _grid(spark, plan, wanted.partitions, "p").withColumn(
-        "block", _whole(F.col("at") / plan.block_s)
+    grid = _grid(spark, plan, plan.active_s, "at", wanted.partitions, "p").withColumn(
+        "block", F.floor(F.col("at") / plan.block_s)
     )
     place = (F.col("at") % plan.block_s + 1) * plan.slots_per_s
     here = F.floor(place)
@@ -284,7 +265,7 @@ def partition_rows(spark: SparkSession, plan: Plan) -> DataFrame:
         )
     )
     size = plan.pattern_records / PATTERN_SLOTS
-    # Behind the newest slot and before the oldest failure that may still be open.
+    # The ends of the newest slot, and of the slot before the oldest failure that may be open.
     placed = _with_offset(spark, plan, counted, "end_offset", F.col("began"))
     placed = _with_offset(spark, plan, placed, "start_offset", F.col("ended") - ONCE_SLOTS)
     backlog = F.floor(uniform(plan, "backlog", "g", "p", "at") * 200) + 50
@@ -301,10 +282,7 @@ def partition_rows(spark: SparkSession, plan: Plan) -> DataFrame:
         F.lit(EventKind.PARTITION.value).alias("kind"),
         _end_us(plan).alias("time_us"),
         F.col("p").alias("partition"),
-        "change_sequence",
-        "log_end_offset",
-        "start_offset",
-        "end_offset",
+        *("change_sequence", "log_end_offset", "start_offset", "end_offset"),
         lag.alias("lag"),
         F.lit(0).alias("due"),
         F.floor((F.col("began") - F.col("ended")) * size).alias("acquired"),
@@ -321,10 +299,10 @@ def partition_rows(spark: SparkSession, plan: Plan) -> DataFrame:
 def _with_offset(
     spark: SparkSession, plan: Plan, frame: DataFrame, name: str, slots_done: Column
 ) -> DataFrame:
-    """Adds the offset behind so many slots of this block; behind all before when negative."""
+    """Adds the offset after `slots_done` slots of this block; negative: of slots before it."""
     k = F.greatest(F.col("block") * plan.slots + slots_done, F.lit(0)) - 1
     ends = _pattern(spark, plan).select(F.col("slot").alias("_slot"), F.col("next").alias("_next"))
-    base = _whole(F.col("_k") / PATTERN_SLOTS) * plan.pattern_records
+    base = F.floor(F.col("_k") / PATTERN_SLOTS) * plan.pattern_records
     return (
         frame.withColumn("_k", k)
         .withColumn("_slot", F.pmod(F.col("_k"), F.lit(PATTERN_SLOTS)).cast("int"))
@@ -342,21 +320,23 @@ def _with_spike(spark: SparkSession, plan: Plan, frame: DataFrame) -> DataFrame:
     return joined.withColumn("spike", F.coalesce("spike", F.lit(0)))
 
 
-def _grid(spark: SparkSession, plan: Plan, width: int, name: str) -> DataFrame:
-    """Every g, `name` (0 to width - 1) and active second `at`."""
-    each = width * plan.active_s
-    in_all = each * plan.settings.groups
+def _grid(
+    spark: SparkSession, plan: Plan, outer_size: int, outer: str, inner_size: int, inner: str
+) -> DataFrame:
+    """Every combination of the group g and two numbers that begin with 0."""
+    of_group = outer_size * inner_size
+    in_all = of_group * plan.settings.groups
     tasks = max(spark.sparkContext.defaultParallelism, in_all // SLOTS_PER_TASK + 1)
     return spark.range(0, in_all, 1, tasks).select(
-        _whole(F.col("id") / each).cast("int").alias("g"),
-        _whole((F.col("id") % each) / width).alias("at"),
-        (F.col("id") % width).cast("int").alias(name),
+        F.floor(F.col("id") / of_group).cast("int").alias("g"),
+        F.floor((F.col("id") % of_group) / inner_size).alias(outer),
+        (F.col("id") % inner_size).cast("int").alias(inner),
     )
 
 
 def _end_us(plan: Plan) -> Column:
-    """When the active second `at` is over, in microseconds since the start."""
-    block = _whole(F.col("at") / plan.block_s)
+    """The end of the active second `at`, in microseconds since the start."""
+    block = F.floor(F.col("at") / plan.block_s)
     second = block * plan.period_s + F.col("at") % plan.block_s + 1
     return second * 1_000_000
 
@@ -365,10 +345,10 @@ def _end_us(plan: Plan) -> Column:
 
 
 def joined_rows(spark: SparkSession, plan: Plan) -> DataFrame:
-    """One row per member: it joined when the log began."""
+    """Rows of the members that joined when the log began."""
     wanted = plan.settings
     return spark.range(wanted.groups * wanted.members).select(
-        _whole(F.col("id") / wanted.members).cast("int").alias("g"),
+        F.floor(F.col("id") / wanted.members).cast("int").alias("g"),
         (F.col("id") % wanted.members).cast("int").alias("m"),
         F.lit(EventKind.GROUP.value).alias("kind"),
         F.lit(0).alias("time_us"),
@@ -377,7 +357,7 @@ def joined_rows(spark: SparkSession, plan: Plan) -> DataFrame:
 
 
 def _with_names(frame: DataFrame) -> DataFrame:
-    """Ids in the place of numbers, and what every row has."""
+    """Replaces numbers by ids, and adds the columns that every row has."""
     has = set(frame.columns)
     named = (
         frame.withColumn("schema_version", F.lit(SCHEMA_VERSION))

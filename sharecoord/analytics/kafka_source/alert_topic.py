@@ -1,4 +1,4 @@
-"""Alerts as messages of a topic."""
+"""The topic that alerts are sent to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sharecoord.analytics.kafka_source.client import make_producer
 from sharecoord.errors import InvalidConfigError
 
 DELIVERY_TIMEOUT_MS: Final = 15_000
-"""A message that Kafka has not taken after so long is given up: the job waits for it."""
+"""A message that Kafka has not taken after this time is given up: the job waits for it."""
 CONTENT_TYPE: Final = {"content-type": "application/json"}
 
 
@@ -19,20 +19,17 @@ class AlertTopic:
     """Sends one message at a time, and waits until it is durable."""
 
     def __init__(self, kafka: Mapping[str, str]) -> None:
-        """Connects in the background.
-
-        Args:
-            kafka: librdkafka's settings; `bootstrap.servers` among them.
+        """Connects in the background with librdkafka's settings.
 
         Raises:
-            InvalidConfigError: librdkafka refuses a setting.
+            InvalidConfigError: `bootstrap.servers` is missing, or librdkafka refuses a setting.
         """
         if not kafka.get("bootstrap.servers"):
             raise InvalidConfigError("an alert goes to Kafka: name the cluster with --kafka")
         self._producer = make_producer({**kafka, "message.timeout.ms": str(DELIVERY_TIMEOUT_MS)})
 
     def send(self, topic: str, key: str, value: bytes) -> str | None:
-        """None when Kafka has the message, else why it has not."""
+        """Sends a message; None when Kafka has it, else the reason why not."""
         problems: list[str] = []
 
         def delivered(error: KafkaError | None, _: object) -> None:
@@ -45,7 +42,7 @@ class AlertTopic:
             )
         except (KafkaException, BufferError) as error:
             return str(error)
-        # The timeout of the message ends it; a little longer than that.
+        # A little longer than the timeout of the message, which ends the wait.
         if self._producer.flush(DELIVERY_TIMEOUT_MS / 1_000 + 1):
             return "no answer in time"
         return problems[0] if problems else None

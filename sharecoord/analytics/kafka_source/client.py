@@ -1,4 +1,4 @@
-"""What the source asks of Kafka: where a topic's logs begin and end, and messages of a range."""
+"""Kafka clients of the source: where a topic's logs begin and end, and messages of a range."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ T = TypeVar("T")
 REQUEST_TIMEOUT_S: Final = 15.0
 """Longest wait for one answer: three request timeouts of a slow broker."""
 CONSUME_S: Final = 0.5
-"""Longest wait of one call; between two of them the end of `poll.timeout.ms` is looked at."""
+"""Longest wait of one call; after each call `poll.timeout.ms` is checked."""
 CONSUME_MESSAGES: Final = 500
-"""So many messages are taken from librdkafka in one call."""
+"""Most messages that one call takes from librdkafka."""
 
 _DEFAULTS: Final[dict[str, Any]] = {
-    # Tasks of a machine run beside each other: what librdkafka fetches ahead is bounded.
+    # Tasks of a machine run beside each other: the memory for fetched messages is bounded.
     "queued.max.messages.kbytes": 32 << 10,
     "fetch.queue.backoff.ms": 2,
     "group.id": "sharecoord-analytics",
-    # One line per attempt to connect otherwise; what is wrong is told by our own errors.
+    # Otherwise there is one line per attempt to connect; our own errors say what is wrong.
     "log_level": 2,
 }
 _FIXED: Final[dict[str, Any]] = {
@@ -69,18 +69,15 @@ _REFUSED: Final = frozenset(
 )
 
 
-def _quiet(_: KafkaError) -> None:
-    """Broken connections: librdkafka connects again; a time limit says when it takes too long."""
-
-
-def made(client: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> T:
-    """A client of librdkafka, its refusal of a key as our error.
+def _make(client: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> T:
+    """Makes a client of librdkafka.
 
     Raises:
         InvalidConfigError: librdkafka does not have a key, or not with this value.
     """
     try:
-        return client({**settings, "error_cb": _quiet})
+        # Broken connections are not told: librdkafka connects again, within our time limits.
+        return client({**settings, "error_cb": lambda _: None})
     except KafkaException as error:
         text = error.args[0].str()
     if text.startswith("No such configuration property"):
@@ -89,17 +86,17 @@ def made(client: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> 
 
 
 def make_consumer(kafka: Mapping[str, str]) -> Consumer:
-    """A consumer for manual assignment; it never joins a group, and commits nothing."""
-    return made(Consumer, {**_DEFAULTS, **kafka, **_FIXED})
+    """A consumer for manual assignment; it never joins a group, and does not commit."""
+    return _make(Consumer, {**_DEFAULTS, **kafka, **_FIXED})
 
 
 def make_producer(kafka: Mapping[str, str]) -> Producer:
-    """A producer whose messages are durable when their delivery is told."""
-    return made(Producer, {"log_level": 2, **kafka, "acks": "all", "enable.idempotence": True})
+    """A producer whose messages are durable when their delivery is reported."""
+    return _make(Producer, {"log_level": 2, **kafka, "acks": "all", "enable.idempotence": True})
 
 
 class TopicClient:
-    """Asks about the logs of a topic. Connects in the background; close it."""
+    """Asks Kafka about the logs of a topic; connects in the background. The caller closes it."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._topic = options.topic
@@ -120,26 +117,26 @@ class TopicClient:
         topic = metadata.topics[self._topic]
         if topic.error is not None:
             raise _error_of(topic.error, self._topic, self._servers)
-        found = {}
-        for partition in sorted(topic.partitions):
-            place = TopicPartition(self._topic, partition)
-            low, high = self._ask(
-                lambda place=place: self._consumer.get_watermark_offsets(  # type: ignore[misc]
-                    place, timeout=REQUEST_TIMEOUT_S, cached=False
-                )
+        return {number: self._ends_of(number) for number in sorted(topic.partitions)}
+
+    def _ends_of(self, partition: int) -> tuple[int, int]:
+        place = TopicPartition(self._topic, partition)
+        low, high = self._ask(
+            lambda: self._consumer.get_watermark_offsets(
+                place, timeout=REQUEST_TIMEOUT_S, cached=False
             )
-            found[partition] = (low, high)
-        return found
+        )
+        return low, high
 
     def at_time(self, time_ms: int, ends: Mapping[int, tuple[int, int]]) -> dict[int, int]:
         """The first offset of each partition with this time or a later one; its end without one."""
-        asked = [TopicPartition(self._topic, partition, time_ms) for partition in ends]
-        found = self._ask(
-            lambda: self._consumer.offsets_for_times(asked, timeout=REQUEST_TIMEOUT_S)
+        times = [TopicPartition(self._topic, partition, time_ms) for partition in ends]
+        offsets = self._ask(
+            lambda: self._consumer.offsets_for_times(times, timeout=REQUEST_TIMEOUT_S)
         )
         return {
             each.partition: each.offset if each.offset >= 0 else ends[each.partition][1]
-            for each in found
+            for each in offsets
         }
 
     def _ask(self, question: Callable[[], T]) -> T:
@@ -154,7 +151,7 @@ class TopicClient:
 
 
 def _error_of(error: KafkaError, topic: str, servers: str) -> SharecoordError:
-    """An error of librdkafka as one of the tree."""
+    """An error of librdkafka as one of `sharecoord.errors`."""
     if error.code() in _GONE:
         return UnknownTopicOrPartitionError(
             f'topic "{topic}": the cluster at {servers} has no such topic or partition; it is the '
@@ -178,7 +175,7 @@ def read_messages(options: SourceOptions, part: Part) -> Iterator[tuple[int, byt
 
     Raises:
         KafkaUnavailableError: No message for `poll_timeout_ms`, though there have to be some.
-        OffsetOutOfRangeError: The log begins behind the range's start by now.
+        OffsetOutOfRangeError: The log now begins after the range's start.
         UnknownTopicOrPartitionError: The topic is gone.
         UnauthorizedError: The topic may not be read.
     """

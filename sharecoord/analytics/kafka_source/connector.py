@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector, where it is on the class path: it reads, the values are decoded."""
+"""Spark's own Kafka connector, where it is on the class path: it reads, and `decoded` decodes."""
 
 from __future__ import annotations
 
@@ -27,29 +27,28 @@ _MODULES: Final = {
 
 def is_there(spark: SparkSession) -> bool:
     """Whether `spark-sql-kafka-0-10` is on the class path."""
-    machine: Any = spark.sparkContext._jvm
-    found: bool = machine.org.apache.spark.util.Utils.classIsLoadable(PROVIDER)
-    return found
+    jvm: Any = spark.sparkContext._jvm
+    return bool(jvm.org.apache.spark.util.Utils.classIsLoadable(PROVIDER))
 
 
 def java_settings(kafka: Mapping[str, str]) -> dict[str, str] | None:
     """Settings of librdkafka as Java's client has them; None when one has no counterpart there."""
     left = dict(kafka)
-    found = {key: left.pop(key) for key in _SAME & left.keys()}
+    java = {key: left.pop(key) for key in _SAME & left.keys()}
     if "ssl.ca.location" in left:
-        found["ssl.truststore.type"] = "PEM"
-        found["ssl.truststore.location"] = left.pop("ssl.ca.location")
+        java["ssl.truststore.type"] = "PEM"
+        java["ssl.truststore.location"] = left.pop("ssl.ca.location")
     mechanism = left.pop("sasl.mechanism", left.pop("sasl.mechanisms", None))
     if mechanism is not None:
         names = ("sasl.username", "sasl.password")
         if mechanism not in _MODULES or not all(name in left for name in names):
             return None
         user, password = (_quoted(left.pop(name)) for name in names)
-        found["sasl.mechanism"] = mechanism
-        found["sasl.jaas.config"] = (
+        java["sasl.mechanism"] = mechanism
+        java["sasl.jaas.config"] = (
             f"{_MODULES[mechanism]} required username={user} password={password};"
         )
-    return None if left else found
+    return None if left else java
 
 
 def _quoted(text: str) -> str:
@@ -60,9 +59,7 @@ def _quoted(text: str) -> str:
 def decoded(messages: DataFrame, *, skipped: Skipped | None) -> DataFrame:
     """The events in messages that the connector has read.
 
-    Args:
-        messages: Frame with `topic`, `partition`, `offset` and `value` (binary).
-        skipped: Where messages are noted that are no events; None: they are an error.
+    Messages that are no events are an error, or their names are added to `skipped`.
     """
     columns = ("topic", "partition", "offset", "value")
 
@@ -70,13 +67,13 @@ def decoded(messages: DataFrame, *, skipped: Skipped | None) -> DataFrame:
         from sharecoord.analytics.kafka_source.decode import batches
         from sharecoord.analytics.kafka_source.source import noting
 
-        found = (
+        places_and_values = (
             ((topic, partition, offset), value)
             for batch in given
             for topic, partition, offset, value in zip(
                 *(batch.column(name).to_pylist() for name in columns), strict=True
             )
         )
-        return batches(found, None if skipped is None else noting(skipped))
+        return batches(places_and_values, None if skipped is None else noting(skipped))
 
     return messages.select(*columns).mapInArrow(rows, SCHEMA)

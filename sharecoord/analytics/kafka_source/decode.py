@@ -20,10 +20,10 @@ _TYPES: Final = {
 SCHEMA: Final = pa.schema([(column.name, _TYPES[column.type]) for column in COLUMNS])
 
 BATCH_ROWS: Final = 10_000
-"""Messages are joined to batches of so many rows: a batch costs Spark some time of its own."""
+"""Messages are joined to batches of at least so many rows: each batch costs Spark some time."""
 
 BAD_MESSAGE: Final = (pa.ArrowException, ValueError, TypeError, KeyError, OSError)
-"""What pyarrow, and `decode`, raise for bytes that are no stream of events."""
+"""Errors that pyarrow and `decode` raise for bytes that are no stream of events."""
 
 Place = tuple[str, int, int]
 """Topic, partition and offset of a message."""
@@ -34,27 +34,25 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of messages, in order; columns that are missing are null, unknown ones left out.
 
-    Args:
-        messages: Where they are, and their values.
-        on_corrupt: Takes `topic-partition@offset` of a message that is no Arrow stream, which is
-            left out then; None: raise.
+    A message that is no Arrow stream is left out when `on_corrupt` takes its name
+    (`topic-partition@offset`).
 
     Raises:
-        EventsCorruptError: A message is no Arrow stream.
+        EventsCorruptError: A message is no Arrow stream, and there is no `on_corrupt`.
     """
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for place, value in messages:
         try:
-            found = decode(value)
+            decoded = decode(value)
         except BAD_MESSAGE as error:
             name = "{}-{}@{}".format(*place)
             if on_corrupt is None:
                 raise EventsCorruptError(_text(name, error), name) from None
             on_corrupt(name)
             continue
-        waiting += found
-        rows += sum(batch.num_rows for batch in found)
+        waiting += decoded
+        rows += sum(batch.num_rows for batch in decoded)
         if rows >= BATCH_ROWS:
             yield from _joined(waiting)
             waiting, rows = [], 0
@@ -66,7 +64,7 @@ def decode(value: bytes | None) -> list[pa.RecordBatch]:
     """The record batches of one message.
 
     Raises:
-        BAD_MESSAGE: It has no value, no rows, no known column, or a column of another type.
+        BAD_MESSAGE: It has no value, record batch or column `kind`, or a column of another type.
     """
     if value is None:
         raise ValueError("it has no value")
@@ -80,25 +78,25 @@ def decode(value: bytes | None) -> list[pa.RecordBatch]:
 
 
 def _known(batch: pa.RecordBatch) -> pa.RecordBatch:
-    # Offsets that point outside of their buffer would end the process.
+    # Corrupt offsets that point outside of their buffer would end the process.
     batch.validate(full=True)
     if batch.schema.equals(SCHEMA):
         # Without the metadata of the writer: Spark compares schemas.
         return pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)
     names = set(batch.schema.names)
     arrays = [
-        batch.column(each.name).cast(each.type)
-        if each.name in names
-        else pa.nulls(batch.num_rows, each.type)
-        for each in SCHEMA
+        batch.column(column.name).cast(column.type)
+        if column.name in names
+        else pa.nulls(batch.num_rows, column.type)
+        for column in SCHEMA
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def _joined(found: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    if len(found) == 1:
-        return found
-    joined: list[pa.RecordBatch] = pa.Table.from_batches(found).combine_chunks().to_batches()
+def _joined(waiting: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(waiting) == 1:
+        return waiting
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(waiting).combine_chunks().to_batches()
     return joined
 
 

@@ -13,14 +13,14 @@ from sharecoord.errors import InvalidConfigError
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""In the place of offsets, as Spark's own connector and librdkafka have them."""
-_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+"""Numbers in the place of offsets, as in Spark's own connector and librdkafka."""
+_ENDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 POLL_TIMEOUT_MS: Final = 60_000
-"""How long a task waits for a message that has to be there: brokers elect leaders in less."""
+"""How long a task waits for a message that has to be there: brokers elect leaders in less time."""
 OFFSETS_PER_PARTITION: Final = 2_000
-"""So many offsets become a task at most: messages have up to 512 KiB, so that is 1 GB at worst, and
-usually some seconds of work."""
+"""Most offsets of a task: messages have up to 512 KiB, so that is 1 GB at worst, and usually some
+seconds of work."""
 
 NAMES: Final = (
     *("topic", "startingOffsets", "endingOffsets", "startingTimestamp", "failOnDataLoss"),
@@ -51,10 +51,11 @@ class SourceOptions:
         kafka: librdkafka's keys, without `kafka.`.
         starting: Where to begin; None: the earliest in a batch, the latest in a stream.
         ending: Where a batch ends, exclusive.
-        starting_time_ms: Begin at the first message of this time (ms since the epoch); None: no.
+        starting_time_ms: Begin at the first message of this time (ms since the epoch); None: at
+            `starting`.
         fail_on_data_loss: Whether offsets that the log no longer has are an error.
-        offsets_per_partition: So many offsets become one Spark partition at most.
-        offsets_per_trigger: So many offsets are read in a micro-batch at most; None: all.
+        offsets_per_partition: Most offsets of one Spark partition.
+        offsets_per_trigger: Most offsets of a micro-batch; None: all.
         skip_corrupt: Leave out messages that are no events, and count them.
         poll_timeout_ms: How long a task waits for the next message.
     """
@@ -74,9 +75,7 @@ class SourceOptions:
 def parse_options(given: Mapping[str, str], *, stream: bool | None = None) -> SourceOptions:
     """Reads the options of a data source; their names have no case, as everywhere in Spark.
 
-    Args:
-        given: Names and texts.
-        stream: Whether it is `readStream`; None: not known yet.
+    Whether it is a stream may not be known yet (None).
 
     Raises:
         InvalidConfigError: An option is unknown, malformed, missing, or has no place here; names
@@ -113,7 +112,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = None) -> So
 
 
 def _divide(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The keys of librdkafka, and ours by their proper names."""
+    """The keys of librdkafka, and our own options by their proper names."""
     kafka, own = {}, {}
     for name, text in given.items():
         folded = name.lower()
@@ -133,7 +132,7 @@ def _divide(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _check_place(own: Mapping[str, str], *, stream: bool) -> None:
-    """Options of a batch do not belong to a stream, and the other way round."""
+    """Refuses options of a batch in a stream, and options of a stream in a batch."""
     if stream and "endingOffsets" in own:
         _refuse("endingOffsets", own["endingOffsets"], "a stream has no end", "Remove it")
     if not stream and own.get("startingOffsets", "").strip().lower() == "latest":
@@ -149,12 +148,12 @@ def _refuse(name: str, shown: str, problem: str, fix: str) -> NoReturn:
 
 def _number(name: str, text: str, least: int) -> int:
     try:
-        found = parse_int(text)
+        number = parse_int(text)
     except ValueError as error:
         _refuse(name, text, f"it must be {error}", "Correct it")
-    if found < least:
+    if number < least:
         _refuse(name, text, f"it must be at least {least}", "Correct it")
-    return found
+    return number
 
 
 def _flag(name: str, text: str) -> bool:
@@ -165,25 +164,25 @@ def _flag(name: str, text: str) -> bool:
 
 
 def _offsets(name: str, text: str, topic: str) -> Offsets:
-    """`earliest`, `latest`, or Spark's JSON: {"topic": {"0": 23, "1": -2}}."""
+    """Reads `earliest`, `latest`, or Spark's JSON: {"topic": {"0": 23, "1": -2}}."""
     word = text.strip().lower()
-    if word in _WORDS:
-        return _WORDS[word]
+    if word in _ENDS:
+        return _ENDS[word]
     expected = f'earliest, latest, or JSON such as {{"{topic}":{{"0":23,"1":-2}}}}'
     fail: Callable[[str], NoReturn] = lambda problem: _refuse(  # noqa: E731 - three uses below
         name, text, problem, f"Write {expected}"
     )
     try:
-        found = json.loads(text)
+        data = json.loads(text)
     except ValueError:
         fail("it is neither a word nor JSON")
-    if not isinstance(found, dict) or list(found) != [topic] or not isinstance(found[topic], dict):
+    if not isinstance(data, dict) or list(data) != [topic] or not isinstance(data[topic], dict):
         fail(f'it must hold the topic "{topic}" alone')
-    for partition, offset in found[topic].items():
+    for partition, offset in data[topic].items():
         whole = isinstance(offset, int) and not isinstance(offset, bool)
         if not partition.isdecimal() or not whole or offset < EARLIEST:
             fail(f'"{partition}": {json.dumps(offset)} is no partition with an offset')
-    return {int(partition): offset for partition, offset in found[topic].items()}
+    return {int(partition): offset for partition, offset in data[topic].items()}
 
 
 def offsets_json(topic: str, offsets: Mapping[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""Which task reads which offsets; pure."""
+"""The plan of a read: which task reads which offsets; pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Ends = Mapping[int, tuple[int, int]]
 
 
 class Part(NamedTuple):
-    """What one task reads: [start, end) of a partition."""
+    """The offsets of one task: [start, end) of a partition."""
 
     partition: int
     start: int
@@ -20,12 +20,7 @@ class Part(NamedTuple):
 
 
 def resolved(topic: str, wanted: int | Mapping[int, int], ends: Ends) -> dict[int, int]:
-    """An offset of each partition, for words and for numbers.
-
-    Args:
-        topic: For errors.
-        wanted: `EARLIEST` (-2), `LATEST` (-1), or one of them or an offset by partition.
-        ends: The log of each partition.
+    """An offset of each partition, in the place of `EARLIEST` (-2) and `LATEST` (-1).
 
     Raises:
         UnknownTopicOrPartitionError: The partitions named are not those of the topic.
@@ -38,9 +33,9 @@ def resolved(topic: str, wanted: int | Mapping[int, int], ends: Ends) -> dict[in
         raise UnknownTopicOrPartitionError(
             f'topic "{topic}" {what}: offsets must name each of its {len(ends)} partitions'
         )
-    words = {-2: 0, -1: 1}
+    index = {-2: 0, -1: 1}
     return {
-        partition: ends[partition][words[offset]] if offset < 0 else offset
+        partition: ends[partition][index[offset]] if offset < 0 else offset
         for partition, offset in sorted(wanted.items())
     }
 
@@ -66,17 +61,17 @@ def _split(partition: int, start: int, end: int, size: int) -> Iterator[Part]:
 
 
 def limited(start: Mapping[int, int], end: Mapping[int, int], most: int | None) -> dict[int, int]:
-    """Ends that lie at most `most` offsets behind the starts, in all.
+    """Ends of a micro-batch with at most `most` offsets in all.
 
-    Each partition gets its part by what it has, so that none falls behind; at least one offset
-    where there is one.
+    Each partition gets its part of them by the offsets that it has, so that none falls behind; at
+    least one partition gets one.
     """
     left = {partition: end[partition] - start.get(partition, 0) for partition in end}
     total = sum(left.values())
     if most is None or total <= most:
         return {partition: end[partition] for partition in sorted(end)}
     chosen = {partition: each * most // total for partition, each in left.items()}
-    # What rounding left goes to the largest; so the sum is `most`, and something moves.
+    # The rest of the rounding goes to the largest partitions, so that the sum is `most`.
     order = sorted(left, key=lambda partition: (-left[partition], partition))
     for partition in order[: most - sum(chosen.values())]:
         chosen[partition] += 1
@@ -86,23 +81,17 @@ def limited(start: Mapping[int, int], end: Mapping[int, int], most: int | None) 
 def checked(
     topic: str, start: Mapping[int, int], ends: Ends, *, fail_on_data_loss: bool
 ) -> dict[int, int]:
-    """Starts that the log still has.
-
-    Args:
-        topic: For errors.
-        start: Where reading goes on.
-        ends: The log of each partition.
-        fail_on_data_loss: Raise instead of going on behind what is gone.
+    """Starts that the log still has; without `fail_on_data_loss` offsets that are gone are skipped.
 
     Raises:
         OffsetOutOfRangeError: The log begins behind a start, ends before it, or a partition is
             gone: messages were deleted, or the topic was made anew.
     """
-    found = {}
+    valid = {}
     for partition, offset in start.items():
         low, high = ends.get(partition, (0, -1))
         if low <= offset <= high:
-            found[partition] = offset
+            valid[partition] = offset
             continue
         if fail_on_data_loss:
             what = f"has {low} to {high}" if high >= 0 else "is gone"
@@ -112,5 +101,5 @@ def checked(
                 "checkpoint, or set the option failOnDataLoss=false to go on with what is there"
             )
         if high >= 0:
-            found[partition] = low
-    return found
+            valid[partition] = low
+    return valid

@@ -4,8 +4,8 @@
     spark.read.format("sharecoord").option("kafka.bootstrap.servers", "localhost:9092")
         .option("topic", "events").load()
 
-The driver's offsets are the stream's progress, {"0": 23, "1": 7}: the next offset of each
-partition. Spark runs this code in processes of its own; nothing is kept between two of them.
+The progress of a stream is the next offset of each partition: {"0": 23, "1": 7}. Spark runs this
+code in processes of its own; they have no state in common.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
 
 try:
     _limits: Any = importlib.import_module("pyspark.sql.streaming.datasource")
-except ModuleNotFoundError:  # Spark 4.0 and 4.1 ask for the newest offsets, and for nothing else
+except ModuleNotFoundError:  # Spark 4.0 and 4.1 ask only for the newest offsets
     _limits = None
 _AvailableNow: Any = getattr(_limits, "SupportsTriggerAvailableNow", object)
 
 NAME: Final = "sharecoord"
 NAMED_MAX: Final = 10_000
-"""So many messages that were left out are named; what comes beyond is counted as one, `more`."""
+"""Most messages that are named when they are left out; further ones count as one, `more`."""
 MORE: Final = "more"
 
 Skipped = Accumulator[frozenset[str]]
-"""Messages that were left out. A set: a message counts once, however often it is read."""
+"""Names of messages that were left out: a message counts once, however often it is read."""
 
 
 class _Union(AccumulatorParam[frozenset[str]]):
-    """Adds sets up, within `NAMED_MAX`."""
+    """Adds up sets of at most `NAMED_MAX` names."""
 
     def zero(self, value: frozenset[str]) -> frozenset[str]:
         return frozenset()
@@ -68,18 +68,11 @@ class _Union(AccumulatorParam[frozenset[str]]):
         return both if len(both) <= NAMED_MAX else frozenset(sorted(both)[:NAMED_MAX]) | {MORE}
 
 
-class OffsetRange(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, part: Part) -> None:
-        super().__init__(part)
-
-
 class SharecoordSource(DataSource):
     """The data source; `register` binds it to a session."""
 
     skipped: Skipped | None = None
-    """Where messages that are left out are noted."""
+    """Takes the names of messages that are left out."""
 
     @classmethod
     def name(cls) -> str:
@@ -87,32 +80,32 @@ class SharecoordSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """The columns of the events; the options are checked here, before anything runs."""
+        """The columns of the events; checks the options, before any task runs."""
         parse_options(dict(self.options))
         return SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Reads a range once."""
+        """A reader of a batch."""
         return BatchReader(parse_options(dict(self.options), stream=False), self.skipped)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """Reads on from where it was."""
+        """A reader of micro-batches."""
         return StreamReader(parse_options(dict(self.options), stream=True), self.skipped)
 
 
 class _Reader:
-    """What both readers have in common; travels to the tasks."""
+    """Base of both readers; Spark sends it to the tasks."""
 
     def __init__(self, options: SourceOptions, skipped: Skipped | None) -> None:
         self.options, self.skipped = options, skipped
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range."""
+        """The rows of the offsets of a task."""
         from sharecoord.analytics.kafka_source.client import read_messages
         from sharecoord.analytics.kafka_source.decode import batches
 
         part: Part | None = partition.value
-        if part is None:  # Spark's own, in the place of no partition at all
+        if part is None:  # Spark's own partition, where there is no other
             return iter(())
         messages = (
             ((self.options.topic, part.partition, offset), value)
@@ -122,7 +115,7 @@ class _Reader:
 
 
 def noting(skipped: Skipped | None) -> Callable[[str], None]:
-    """Takes the names of messages that are left out."""
+    """A function that adds the name of a message that is left out."""
 
     def note(name: str) -> None:
         if skipped is not None:
@@ -132,17 +125,15 @@ def noting(skipped: Skipped | None) -> Callable[[str], None]:
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """[startingOffsets, endingOffsets), cut into tasks."""
+    """Reads [startingOffsets, endingOffsets) in tasks."""
 
     def partitions(self) -> list[InputPartition]:
-        """One per range of `max.offsets.per.partition`."""
-        start, end = batch_range(self.options)
-        size = self.options.offsets_per_partition
-        return [OffsetRange(part) for part in planning.parts(start, end, size)]
+        """The tasks: one per `max.offsets.per.partition`."""
+        return _tasks(*batch_range(self.options), self.options)
 
 
 class StreamReader(_Reader, DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
-    """Micro-batches; Spark keeps this object in one process as long as the query runs."""
+    """Reads micro-batches; Spark has this object in one process as long as the query runs."""
 
     def __init__(self, options: SourceOptions, skipped: Skipped | None) -> None:
         super().__init__(options, skipped)
@@ -151,30 +142,25 @@ class StreamReader(_Reader, DataSourceStreamReader, _AvailableNow):  # type: ign
         self._planned: dict[str, int] = {}
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where a new query begins."""
+        """The offsets at which a new query begins."""
         return _texts(first_offsets(self.options, LATEST))
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
-        """`max.offsets.per.trigger`."""
+        """The limit of `max.offsets.per.trigger`."""
         most = self.options.offsets_per_trigger
         return _limits.ReadAllAvailable() if most is None else _limits.ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """From now on what is there now is all there is."""
+        """Makes the present ends of the logs the end of the query."""
         self._target = self._newest()
 
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, int] | None = None, limit: Any = None
     ) -> dict[str, int]:
-        """The end of the next micro-batch.
-
-        Args:
-            start: Where it begins; Spark 4.0 and 4.1 do not say it.
-            limit: `ReadAllAvailable` or `ReadMaxRows`; those Sparks do not say it either.
-        """
+        """The end of the next micro-batch; Spark 4.0 and 4.1 pass neither its begin nor a limit."""
         begin = _numbers(start if start is not None else self._planned)
         ends = self._newest() if self._target is None else self._target
-        # A partition that is gone, or a log that went back, is seen when ranges are planned.
+        # A partition that is gone, or a log that went back, is noticed by `partitions`.
         ends = {**begin, **{p: max(end, begin.get(p, 0)) for p, end in ends.items()}}
         no_limit = limit is not None and isinstance(limit, _limits.ReadAllAvailable)
         most = None if no_limit or not begin else self.options.offsets_per_trigger
@@ -189,11 +175,10 @@ class StreamReader(_Reader, DataSourceStreamReader, _AvailableNow):  # type: ign
         keep = self.options.fail_on_data_loss
         ends = self._ends()
         begin = planning.checked(self.options.topic, first, ends, fail_on_data_loss=keep)
-        # New partitions begin at their first offset; those that are gone are not read.
+        # New partitions begin at their first offset; partitions that are gone are not read.
         begin |= {p: ends[p][0] for p in last.keys() - first.keys() if p in ends}
         last = {p: max(end, begin[p]) for p, end in last.items() if p in begin}
-        size = self.options.offsets_per_partition
-        return [OffsetRange(part) for part in planning.parts(begin, last, size)]
+        return _tasks(begin, last, self.options)
 
     def stop(self) -> None:
         """Ends the client."""
@@ -204,7 +189,7 @@ class StreamReader(_Reader, DataSourceStreamReader, _AvailableNow):  # type: ign
         return {partition: end for partition, (_, end) in self._ends().items()}
 
     def _ends(self) -> planning.Ends:
-        """The logs now, by one client: this object is asked every second, for days."""
+        """The present logs; one client asks for them every second, for days."""
         from sharecoord.analytics.kafka_source.client import TopicClient
 
         if self._client is None:
@@ -212,8 +197,15 @@ class StreamReader(_Reader, DataSourceStreamReader, _AvailableNow):  # type: ign
         return self._client.ends()
 
 
+def _tasks(
+    start: Mapping[int, int], end: Mapping[int, int], options: SourceOptions
+) -> list[InputPartition]:
+    parts = planning.parts(start, end, options.offsets_per_partition)
+    return [InputPartition(part) for part in parts]
+
+
 def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
-    """Offsets as Spark keeps them; always in one order, because it compares their text."""
+    """Offsets as Spark stores them; always in one order, because it compares their text."""
     return {str(partition): offsets[partition] for partition in sorted(offsets)}
 
 
@@ -221,11 +213,11 @@ def _numbers(offsets: Mapping[str, int]) -> dict[int, int]:
     return {int(partition): offset for partition, offset in offsets.items()}
 
 
-# -- what is asked of Kafka -----------------------------------------------------------------------
+# -- offsets from Kafka ---------------------------------------------------------------------------
 
 
 def first_offsets(options: SourceOptions, otherwise: int) -> dict[int, int]:
-    """Where reading begins, by partition; `otherwise` (earliest or latest) when nothing says it."""
+    """Where reading begins, by partition; without an option at `otherwise` (earliest or latest)."""
     from sharecoord.analytics.kafka_source.client import TopicClient
 
     with closing(TopicClient(options)) as client:
@@ -236,7 +228,7 @@ def batch_range(options: SourceOptions) -> tuple[dict[int, int], dict[int, int]]
     """Starts and ends of a batch, by partition; no end lies before its start.
 
     Raises:
-        OffsetOutOfRangeError: Offsets were named that the log does not have.
+        OffsetOutOfRangeError: The log does not have the offsets of the options.
     """
     from sharecoord.analytics.kafka_source.client import TopicClient
 
@@ -265,12 +257,12 @@ def register(spark: SparkSession) -> Skipped:
     """Makes `format("sharecoord")` known to a session.
 
     Returns:
-        Where messages are noted that `skip.corrupt=true` leaves out.
+        The accumulator of the messages that `skip.corrupt=true` leaves out.
     """
     noted: Skipped = spark.sparkContext.accumulator(frozenset(), _Union())
 
     class Bound(SharecoordSource):
-        """Travels by value, so that each session has its own notes."""
+        """Is pickled by value, so that each session has its own accumulator."""
 
         skipped = noted
 

@@ -1,1 +1,1 @@
-"""How far behind, since when, and why: definitions in docs/lag.md."""
+"""Lag of share-partitions, since when they have it, and why: definitions in docs/lag.md."""

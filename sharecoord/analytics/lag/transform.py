@@ -107,14 +107,10 @@ def changes(events: DataFrame, settings: LagSettings) -> DataFrame:
 
 
 def happened(change_rows: DataFrame) -> DataFrame:
-    """The happenings in each window: to share-partitions, and to groups.
+    """The happenings in each window to share-partitions and to groups, from `changes`.
 
-    Args:
-        change_rows: From `changes`, or the rollup table `HAPPENED`.
-
-    Returns:
-        group_id, topic and partition (null: to the group), window, age_ms (the highest of records
-        that were handed out), and `HAPPENINGS`.
+    Columns: group_id, topic and partition (null: to the group), window, age_ms (the highest of
+    records that were handed out), and `HAPPENINGS`.
     """
 
     def count(event: str, column: str) -> Column:
@@ -130,16 +126,10 @@ def happened(change_rows: DataFrame) -> DataFrame:
 def windows(sampled: DataFrame, happened_rows: DataFrame, settings: LagSettings) -> DataFrame:
     """The state of each share-partition at the end of each window, and the happenings in it.
 
-    Args:
-        sampled: From `samples`.
-        happened_rows: From `happened`.
-        settings: Length of a window, and from when on a share-partition is behind.
-
-    Returns:
-        group_id, topic, partition, window_start, window_ms, sampled_at (the last sample), lag,
-        waiting, behind_ms (null when unknown), lag_max, waiting_max, behind_max_ms, log_end_offset,
-        start_offset, arrival_rate, service_rate (records/s; null in a single sample, and after a
-        reset), behind, and `HAPPENINGS`.
+    From `samples` and `happened`. Columns: group_id, topic, partition, window_start, window_ms,
+    sampled_at (the last sample), lag, waiting, behind_ms (null when unknown), lag_max, waiting_max,
+    behind_max_ms, log_end_offset, start_offset, arrival_rate, service_rate (records/s; null in a
+    single sample, and after a reset), behind, and `HAPPENINGS`.
     """
     of_place = happened_rows.select(*PLACE, "window", "age_ms", *FAILED, *OF_PARTITION)
     to_group = happened_rows.where(F.col("topic").isNull())
@@ -208,10 +198,9 @@ def _with_begins(window_rows: DataFrame) -> DataFrame:
 def stretches(window_rows: DataFrame) -> DataFrame:
     """Times in which a share-partition was behind (gaps and islands over the rows of `windows`).
 
-    Returns:
-        group_id, topic, partition, last_without_lag (start of the last window before the stretch;
-        null: behind from the first window on), since (start of the first window), until (end of
-        the last; null: it lasts), windows (their number), waiting_max, lag_max, behind_max_ms.
+    Columns: group_id, topic, partition, last_without_lag (start of the last window before the
+    stretch; null: behind from the first window on), since (start of the first window), until (end
+    of the last; null: it lasts), windows (their number), waiting_max, lag_max, behind_max_ms.
     """
     ordered = _ordered("window_start")
     end = F.timestamp_millis(F.unix_millis("window_start") + F.col("window_ms"))
@@ -239,15 +228,12 @@ def stretches(window_rows: DataFrame) -> DataFrame:
 def causes(window_rows: DataFrame) -> DataFrame:
     """Causes of each stretch of lag: columns that changed when it began, most different first.
 
-    The two windows around the beginning (the last without lag, the first with it) are compared with
-    the `BEFORE_WINDOWS` before them. Without a window before a stretch has no causes.
+    In the rows of `windows` the two around the beginning (the last without lag, the first with it)
+    are compared with the `BEFORE_WINDOWS` before them. A stretch without a window before it has no
+    causes.
 
-    Args:
-        window_rows: From `windows`.
-
-    Returns:
-        group_id, topic, partition, since (of the stretch), rank (from 1), cause (see `CAUSES`),
-        before, around (means per window), score.
+    Columns: group_id, topic, partition, since (of the stretch), rank (from 1), cause (see
+    `CAUSES`), before, around (means per window), score.
     """
     ordered = _ordered("window_start")
     around = ordered.rowsBetween(-1, 0)
@@ -298,17 +284,15 @@ def partitions(
     trend_rows: DataFrame,
     census_rows: DataFrame,
 ) -> DataFrame:
-    """One row per share-partition: its state at the end of the range, and how it came to it.
+    """The state of each share-partition at the end of the range, and how it came to it.
 
     The frames are those of `windows`, `stretches`, `causes`, `trend.trends` and `census`.
 
-    Returns:
-        group_id, topic, partition; sampled_at, lag, waiting, behind_ms, behind, lag_peak,
-        arrival_rate, service_rate (means of the last `TREND_WINDOWS`), lag_share (of the topic's
-        lag), topic_gini, topic_top_share (null when the topic has no lag), stretches (their
-        number), and of the newest stretch
-        since, until, last_without_lag, causes (the strongest first); the columns of `trend.trends`;
-        changes_seen, changes_expected, complete, lost.
+    Columns: group_id, topic, partition; sampled_at, lag, waiting, behind_ms, behind, lag_peak,
+    arrival_rate, service_rate (means of the last `TREND_WINDOWS`), lag_share (of the topic's lag),
+    topic_gini, topic_top_share (null when the topic has no lag), stretches (their number), and of
+    the newest stretch since, until, last_without_lag, causes (the strongest first); the columns of
+    `trend.trends`; changes_seen, changes_expected, complete, lost.
     """
     last = _last(window_rows)
     newest = Window.partitionBy(*PLACE).orderBy(F.desc("since"))

@@ -22,15 +22,11 @@ GROWS, DRAINS, STEADY = "grows", "drains", "steady"
 def trends(window_rows: DataFrame) -> DataFrame:
     """The trend of waiting records at the end of the range, and how good such forecasts were.
 
-    Args:
-        window_rows: From `transform.windows`.
-
-    Returns:
-        group_id, topic, partition, trend (grows, drains, steady; null: fewer than
-        `TREND_WINDOWS_MIN` windows), slope (records/s), drain_s (until nothing waits; null: never,
-        or not known), forecast_error and forecast_error_naive (mean distance in records of the
-        windows after `KNOWN_PART` of the range from the line that was drawn there, and from the
-        records that waited there; null: nothing to compare).
+    From `transform.windows`. Columns: group_id, topic, partition, trend (grows, drains, steady;
+    null: fewer than `TREND_WINDOWS_MIN` windows), slope (records/s), drain_s (until nothing waits;
+    null: never, or not known), forecast_error and forecast_error_naive (mean distance in records of
+    the windows after `KNOWN_PART` of the range from the line that was drawn there, and from the
+    records that waited there; null: nothing to compare).
     """
     places, ordered = Window.partitionBy(*PLACE), Window.partitionBy(*PLACE).orderBy("sampled_at")
     at_s = F.unix_micros("sampled_at") / 1e6

@@ -1,1 +1,1 @@
-"""How long locks are held, and which duration would fit: definitions in docs/locks.md."""
+"""Time for which locks are held, and the duration that would fit: definitions in docs/locks.md."""

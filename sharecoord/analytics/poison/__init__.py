@@ -1,1 +1,1 @@
-"""What fails, how often, and what it costs: definitions in docs/poison.md."""
+"""Failures of records, how often they happen and what they cost: definitions in docs/poison.md."""

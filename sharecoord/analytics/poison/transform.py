@@ -5,8 +5,8 @@
             ├─ troubles ─── records, keys, reasons
             └─ census
 
-`attempts` (shared with the locks job) and `troubles` are used more than once: a caller keeps them
-with `persist`. Nothing here collects rows, and nothing runs in Python.
+The results of `attempts` (shared with the locks job) and `troubles` are used more than once: a
+caller keeps them with `persist`. Nothing here collects rows, and nothing runs in Python.
 """
 
 from __future__ import annotations
@@ -17,58 +17,50 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from sharecoord.analytics import measures
 from sharecoord.analytics.attempts import GIVEN_UP, of_event, with_member, work_ms
 from sharecoord.analytics.census import completeness
+from sharecoord.analytics.measures import greatest, sum_or_zero, sums
 from sharecoord.analytics.poison.settings import (
     NAMED_MAX,
     POISON_DELIVERIES,
     REASON_LENGTH_MAX,
     REASONS_MAX,
 )
-from sharecoord.eventlog.rollups import ACCEPTED, BESIDE, FAILED
+from sharecoord.eventlog.rollups import ACCEPTED, BESIDE, FAILED, TROUBLES
 from sharecoord.eventlog.schema import RangeEvent
 
 MS_PER_HOUR = 3_600_000
 LOAD_STEPS = 4
-"""Handler times are told apart in quarters of the lock."""
+"""Handler times are told apart in this many parts of the lock."""
 
 _UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _NUMBER = rf"{_UUID}|0x[0-9a-fA-F]+|\d+(?:[.,]\d+)*"
-"""What differs between failures of one cause."""
+"""Numbers in a reason, which differ between failures of one cause."""
 
 
 # -- what is read ---------------------------------------------------------------------------------
 
 
 def troubles(events: DataFrame) -> DataFrame:
-    """Every range that failed or was given up, with as little as the others need.
+    """Every range that failed or was given up: the rollup table `TROUBLES`.
 
-    Columns: group_id, topic, partition, first_offset, records, time, event, state, delivery_count,
-    reason (numbers replaced by `#`), key.
+    In the column `reason` numbers are replaced by `#`.
     """
     reason = F.regexp_replace(F.substring("reason", 1, REASON_LENGTH_MAX), _NUMBER, "#")
-    return events.where(F.col("event").isin(*FAILED, *BESIDE)).select(
-        *("group_id", "topic", "partition", "first_offset", "records", "time", "event", "state"),
-        "delivery_count",
-        reason.alias("reason"),
-        "key",
-    )
+    failed = events.where(F.col("event").isin(*FAILED, *BESIDE))
+    return failed.withColumn("reason", reason).select(*TROUBLES.columns)
 
 
 # -- deliveries -----------------------------------------------------------------------------------
 
 
-def deliveries(counted: DataFrame) -> DataFrame:
+def deliveries(attempt_rows: DataFrame) -> DataFrame:
     """How often finished records had been delivered.
 
-    Args:
-        counted: From `attempts`.
-
-    Returns:
-        group_id, topic, delivery_count, accepted, archived, records, share (of the topic's).
+    Columns: group_id, topic, delivery_count, accepted, archived, records, share (of the topic's).
     """
-    accepted, archived = of_event(ACCEPTED), F.coalesce(F.sum(_archived()), F.lit(0))
+    accepted, archived = of_event(ACCEPTED), sum_or_zero(_archived())
     topic = Window.partitionBy("group_id", "topic")
     return (
-        counted.where(F.col("event").isin(ACCEPTED, *FAILED, *BESIDE))
+        attempt_rows.where(F.col("event").isin(ACCEPTED, *FAILED, *BESIDE))
         .groupBy("group_id", "topic", "delivery_count")
         .agg(accepted.alias("accepted"), archived.alias("archived"))
         .withColumn("records", F.col("accepted") + F.col("archived"))
@@ -78,7 +70,7 @@ def deliveries(counted: DataFrame) -> DataFrame:
 
 
 def _archived() -> Column:
-    """Records that were given up; on the way to the dead-letter topic they are counted once."""
+    """Records that were given up; those of the dead-letter topic are counted on the way to it."""
     again = F.col("event") == RangeEvent.DEAD_LETTERED.value
     return F.when(F.col("state").isin(*GIVEN_UP) & ~again, F.col("records"))
 
@@ -91,16 +83,12 @@ _KEY = ["group_id", "topic", "key"]
 
 
 def records(trouble_rows: DataFrame) -> DataFrame:
-    """What failed, by the first offset of its range.
+    """Records that failed, by the first offset of their range.
 
     A record's delivery count says how often it failed, whatever ranges it was in.
 
-    Args:
-        trouble_rows: From `troubles`.
-
-    Returns:
-        group_id, topic, partition, first_offset, records (of the largest such range), failures (the
-        highest delivery count), given_up, rank (in its group).
+    Columns: group_id, topic, partition, first_offset, records (of the largest such range), failures
+    (the highest delivery count), given_up, rank (in its group).
     """
     order = Window.partitionBy("group_id").orderBy(
         F.desc("failures"), F.desc("given_up"), "topic", "partition", "first_offset"
@@ -109,7 +97,7 @@ def records(trouble_rows: DataFrame) -> DataFrame:
         trouble_rows.where(F.col("event").isin(*FAILED))
         .groupBy(*_RECORD)
         .agg(
-            F.max("records").alias("records"),
+            *greatest("records"),
             F.max("delivery_count").alias("failures"),
             F.max(F.col("state").isin(*GIVEN_UP)).alias("given_up"),
         )
@@ -118,29 +106,17 @@ def records(trouble_rows: DataFrame) -> DataFrame:
 
 
 def worst_records(record_rows: DataFrame, trouble_rows: DataFrame) -> DataFrame:
-    """Records as people read them.
-
-    Args:
-        record_rows: Few of `records`, which are kept.
-        trouble_rows: From `troubles`.
-
-    Returns:
-        The columns of `records`, and key, reason and last_time (of the last failure).
-    """
+    """Adds key, reason and last_time (of the last failure) to few kept rows of `records`."""
     failed = trouble_rows.where(F.col("event").isin(*FAILED))
-    found = _with_last(record_rows, failed, _RECORD)
-    return found.withColumn("key", _text(F.col("_last.key"))).drop("_last")
+    with_last = _with_last(record_rows, failed, _RECORD)
+    return with_last.withColumn("key", _text(F.col("_last.key"))).drop("_last")
 
 
 def keys(trouble_rows: DataFrame) -> DataFrame:
     """Keys of single records that failed.
 
-    Args:
-        trouble_rows: From `troubles`.
-
-    Returns:
-        group_id, topic, key (bytes), failures, records, given_up (records), deliveries_max, poison
-        (one of its records was given up, or failed `POISON_DELIVERIES` times), rank (in its group).
+    Columns: group_id, topic, key (bytes), failures, records, given_up (records), deliveries_max,
+    poison (a record of it was given up, or failed `POISON_DELIVERIES` times), rank (in its group).
     """
     of_record = (
         _of_keys(trouble_rows)
@@ -158,9 +134,9 @@ def keys(trouble_rows: DataFrame) -> DataFrame:
     return (
         of_record.groupBy(*_KEY)
         .agg(
-            F.sum("failures").alias("failures"),
+            *sums("failures"),
             F.count(F.lit(1)).alias("records"),
-            F.coalesce(F.sum("given_up"), F.lit(0)).alias("given_up"),
+            sum_or_zero("given_up").alias("given_up"),
             F.max("deliveries").alias("deliveries_max"),
         )
         .withColumn("poison", F.coalesce(poison, F.lit(False)))  # noqa: FBT003 - Spark's own
@@ -169,17 +145,9 @@ def keys(trouble_rows: DataFrame) -> DataFrame:
 
 
 def worst_keys(key_rows: DataFrame, trouble_rows: DataFrame) -> DataFrame:
-    """Keys as people read them.
-
-    Args:
-        key_rows: Few of `keys`, which are kept.
-        trouble_rows: From `troubles`.
-
-    Returns:
-        The columns of `keys` with the key as text, and reason and last_time (of the last failure).
-    """
-    found = _with_last(key_rows, _of_keys(trouble_rows), _KEY)
-    return found.withColumn("key", _text(F.col("key"))).drop("_last")
+    """Adds reason and last_time (of the last failure) to few kept rows of `keys`; keys are text."""
+    with_last = _with_last(key_rows, _of_keys(trouble_rows), _KEY)
+    return with_last.withColumn("key", _text(F.col("key"))).drop("_last")
 
 
 def _of_keys(trouble_rows: DataFrame) -> DataFrame:
@@ -187,9 +155,9 @@ def _of_keys(trouble_rows: DataFrame) -> DataFrame:
 
 
 def _with_last(chosen: DataFrame, failed: DataFrame, by: list[str]) -> DataFrame:
-    """Adds `reason`, `last_time` and all of what failed last (`_last`).
+    """Adds `reason` and `last_time` of the last failure, and all of that failure as `_last`.
 
-    For few rows alone: texts are not added up by hashing, but by a sort.
+    Only for few rows: the greatest of texts is found by a sort, not by hashing.
     """
     last = F.struct("time", "reason", "key", "delivery_count")
     of_chosen = (
@@ -216,58 +184,50 @@ def _text(key: Column) -> Column:
 
 
 def reasons(trouble_rows: DataFrame) -> DataFrame:
-    """Why records failed or were given up; at most `REASONS_MAX` per group.
+    """Reasons why records failed or were given up; at most `REASONS_MAX` per group.
 
-    Args:
-        trouble_rows: From `troubles`.
-
-    Returns:
-        group_id, topic, event, state, reason (null: none was said), records, ranges, rank (in its
-        group).
+    Columns: group_id, topic, event, state, reason (null: none was given), records, ranges, rank (in
+    its group).
     """
     order = Window.partitionBy("group_id").orderBy(
         F.desc("records"), "topic", "event", "state", "reason"
     )
-    found = (
+    ranked = (
         trouble_rows.groupBy("group_id", "topic", "event", "state", "reason")
-        .agg(F.sum("records").alias("records"), F.count(F.lit(1)).alias("ranges"))
+        .agg(*sums("records"), F.count(F.lit(1)).alias("ranges"))
         .withColumn("rank", F.row_number().over(order))
     )
-    return top(found, REASONS_MAX)
+    return top(ranked, REASONS_MAX)
 
 
 # -- what it costs --------------------------------------------------------------------------------
 
 
-def members(counted: DataFrame) -> DataFrame:
-    """What each member's attempts came to.
+def members(attempt_rows: DataFrame) -> DataFrame:
+    """Attempts of each member, how they ended, and the working time that they took.
 
-    Args:
-        counted: From `attempts`.
-
-    Returns:
-        group_id, member_id, client_id, attempts (records), failed, released, rejected, expired,
-        departed, expired_share, at_a_time (records), work_ms (mean of a record, null: not known),
-        held_ms (mean of an accepted record), lock_ms, load (handler time for what it holds at a
-        time / lock), spent_hours, wasted_hours.
+    Columns: group_id, member_id, client_id, attempts (records), failed, `FAILED`, expired_share,
+    at_a_time (records), work_ms (mean of a record, null: not known), held_ms (mean of an accepted
+    record), lock_ms, load (handler time for the records that it holds at a time / lock),
+    spent_hours, wasted_hours.
     """
     failed = F.col("event").isin(*FAILED)
-    mine = with_member(counted)
     capped = F.least(F.col("held_ms"), F.coalesce(F.col("lock"), F.col("held_ms")))
     held_ms = F.when(F.col("held_ms").isNotNull(), capped).otherwise(0)
     unknown = (F.col("records") - F.col("worked")) * held_ms
     spent_ms = F.col("work_us") / 1_000 + unknown / F.col("at_a_time")
     accepted = F.when(F.col("event") == ACCEPTED, F.col("records"))
-    found = (
-        mine.where(F.col("event").isin(ACCEPTED, *FAILED))
+    added_up = (
+        with_member(attempt_rows)
+        .where(F.col("event").isin(ACCEPTED, *FAILED))
         .withColumn("_spent_ms", spent_ms)
         .groupBy("group_id", "member_id")
         .agg(
-            F.max("client_id").alias("client_id"),
+            *greatest("client_id"),
             F.sum("records").alias("attempts"),
             F.sum(F.when(failed, F.col("records")).otherwise(0)).alias("failed"),
             *(of_event(name).alias(name) for name in FAILED),
-            F.max("at_a_time").alias("at_a_time"),
+            *greatest("at_a_time"),
             work_ms().alias("work_ms"),
             measures.ratio(F.sum(accepted * F.col("held_ms")), F.sum(accepted)).alias("held_ms"),
             F.max("lock").alias("lock_ms"),
@@ -278,20 +238,16 @@ def members(counted: DataFrame) -> DataFrame:
         )
     )
     handler_ms = F.coalesce(F.col("work_ms") * F.col("at_a_time"), F.col("held_ms"))
-    return found.withColumn(
-        "expired_share", measures.ratio(F.col("expired"), F.col("attempts"))
-    ).withColumn("load", measures.ratio(handler_ms, F.col("lock_ms")))
+    expired_share = measures.ratio(F.col("expired"), F.col("attempts"))
+    load = measures.ratio(handler_ms, F.col("lock_ms"))
+    return added_up.withColumns({"expired_share": expired_share, "load": load})
 
 
 def expiries(member_rows: DataFrame) -> DataFrame:
-    """Whether locks expire because handlers are slow: expiries by handler time.
+    """Expired locks by handler time: they show whether locks expire because handlers are slow.
 
-    Args:
-        member_rows: From `members`.
-
-    Returns:
-        group_id, load_from (0, 0.25, … 1 and more; null: not known), members, attempts, expired,
-        expired_share.
+    Columns: group_id, load_from (0, 0.25, … 1 and more; null: not known), members, attempts,
+    expired, expired_share.
     """
     whole = F.least(F.floor(F.col("load") * LOAD_STEPS), F.lit(LOAD_STEPS)) / LOAD_STEPS
     # The least of a null and a number is the number.
@@ -300,8 +256,7 @@ def expiries(member_rows: DataFrame) -> DataFrame:
         member_rows.groupBy("group_id", step.alias("load_from"))
         .agg(
             F.count(F.lit(1)).alias("members"),
-            F.sum("attempts").alias("attempts"),
-            F.sum("expired").alias("expired"),
+            *sums("attempts", "expired"),
         )
         .withColumn("expired_share", measures.ratio(F.col("expired"), F.col("attempts")))
     )
@@ -315,51 +270,37 @@ def groups(
     member_rows: DataFrame,
     key_rows: DataFrame,
     reason_rows: DataFrame,
-    counted: DataFrame,
+    census_rows: DataFrame,
 ) -> DataFrame:
-    """One row per group.
+    """One row per group, from `deliveries`, `members`, all `keys`, `reasons` and the census.
 
-    Args:
-        delivery_rows: From `deliveries`.
-        member_rows: From `members`.
-        key_rows: From `keys`, all of them.
-        reason_rows: From `reasons`.
-        counted: From `census`.
-
-    Returns:
-        group_id, attempts, failed, failed_share, released, rejected, expired, departed, accepted,
-        archived, dead_lettered (records), delivery_mean, delivery_max (of finished records),
-        poison_keys (a number), worst_keys (at most `NAMED_MAX`), top_reason, spent_hours,
-        wasted_hours, wasted_share, and the columns of `completeness`.
+    Columns: group_id, attempts, failed, failed_share, `FAILED`, accepted, archived, dead_lettered
+    (records), delivery_mean, delivery_max (of finished records), poison_keys (a number), worst_keys
+    (at most `NAMED_MAX`), top_reason, spent_hours, wasted_hours, wasted_share, and the columns of
+    `completeness`.
     """
-    finished = F.sum("records")
+    delivery_sum = F.sum(F.col("records") * F.col("delivery_count"))
     delivered = delivery_rows.groupBy("group_id").agg(
-        F.sum("accepted").alias("accepted"),
-        F.sum("archived").alias("archived"),
-        measures.ratio(F.sum(F.col("records") * F.col("delivery_count")), finished).alias(
-            "delivery_mean"
-        ),
+        *sums("accepted", "archived"),
+        measures.ratio(delivery_sum, F.sum("records")).alias("delivery_mean"),
         F.max("delivery_count").alias("delivery_max"),
     )
-    found = completeness(counted, ["group_id"])
-    for frame in (delivered, _spent(member_rows), _named(key_rows), _why(reason_rows)):
-        found = found.join(frame, "group_id", "left")
-    sums = ("attempts", "failed", *FAILED, "accepted", "archived", "dead_lettered", "poison_keys")
+    of_members = ("attempts", "failed", *FAILED, "spent_hours", "wasted_hours")
+    spent = member_rows.groupBy("group_id").agg(*sums(*of_members))
+    joined = completeness(census_rows, ["group_id"])
+    for frame in (delivered, spent, _poison_keys(key_rows), _top_reasons(reason_rows)):
+        joined = joined.join(frame, "group_id", "left")
+    zeros = [*of_members, "accepted", "archived", "dead_lettered", "poison_keys"]
     return (
-        found.fillna(0, subset=[*sums, "spent_hours", "wasted_hours"])
+        joined.fillna(0, subset=zeros)
         .withColumn("failed_share", measures.ratio(F.col("failed"), F.col("attempts")))
         .withColumn("wasted_share", measures.ratio(F.col("wasted_hours"), F.col("spent_hours")))
         .withColumn("worst_keys", F.coalesce(F.col("worst_keys"), F.array().cast("array<string>")))
     )
 
 
-def _spent(member_rows: DataFrame) -> DataFrame:
-    names = ("attempts", "failed", *FAILED, "spent_hours", "wasted_hours")
-    return member_rows.groupBy("group_id").agg(*(F.sum(name).alias(name) for name in names))
-
-
-def _named(key_rows: DataFrame) -> DataFrame:
-    """How many keys are poison, and the worst of them."""
+def _poison_keys(key_rows: DataFrame) -> DataFrame:
+    """Number of the keys that are poison, and the worst of them."""
     named = F.col("poison") & (F.col("rank") <= NAMED_MAX)
     name = F.struct("rank", _text(F.col("key")).alias("key"))
     return key_rows.groupBy("group_id").agg(
@@ -368,8 +309,8 @@ def _named(key_rows: DataFrame) -> DataFrame:
     )
 
 
-def _why(reason_rows: DataFrame) -> DataFrame:
-    """The most frequent reason of failures, and how many dead letters are safe."""
+def _top_reasons(reason_rows: DataFrame) -> DataFrame:
+    """The most frequent reason of failures, and the number of dead letters that are safe."""
     said = F.when(
         F.col("event").isin(*FAILED) & F.col("reason").isNotNull(), F.struct("records", "reason")
     )

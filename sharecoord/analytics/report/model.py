@@ -1,4 +1,4 @@
-"""What the page shows; no Spark."""
+"""The content of the page; no Spark."""
 
 from __future__ import annotations
 
@@ -9,54 +9,45 @@ from typing import Any, Final
 Row = Mapping[str, Any]
 
 FULL: Final = 0.9
-"""From this use on a window is called full: what is left is on its way."""
+"""From this use on the window of a share-partition is called full: the rest is on its way."""
 HEAT_ROWS: Final = 60
-"""More members share a row with those beside them in rank."""
+"""Most rows of the heat map; more members share a row with their neighbours in rank."""
 TIMES: Final = 60
-"""Columns of the heat map, and points of every line over time."""
+"""Most columns of the heat map, and most points of every line over time."""
 POINTS: Final = 100
-"""Points of a curve over members."""
+"""Most points of a curve over members."""
 MEMBERS_LISTED: Final = 50
-"""Members in the table of a group: those that starved the longest, then those with the most."""
+"""Most members in the table of a group: first those that starved the longest."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """One group.
-
-    Attributes:
-        group_id: Its name.
-        fairness: Its row of `fairness_groups`, or None.
-        places: Its rows of `lag_partitions`, who is behind first.
-        poison: Its row of `poison_groups`, or None.
-        locks: Its row of `locks_groups`, or None.
-        members: Rows of `transform.listed_members`.
-        heat_labels: Rows of `transform.heat_labels`, in order.
-        heat: Rows of `transform.heat`.
-        lorenz: Rows of `transform.lorenz`, in order.
-        dwells: Rows of `transform.dwells`, in order.
-        use: Rows of `transform.window_use`, in order.
-        waiting: Rows of `transform.waiting`, in order.
-        deliveries: Rows of `poison_deliveries`, in order of the count.
-    """
+    """A group: its rows of the jobs' tables, and of functions of `transform` with these names."""
 
     group_id: str
     fairness: Row | None = None
+    """Its row of `fairness_groups`."""
     places: Sequence[Row] = ()
+    """Its rows of `lag_partitions`, share-partitions that are behind first."""
     poison: Row | None = None
+    """Its row of `poison_groups`."""
     locks: Row | None = None
+    """Its row of `locks_groups`."""
     members: Sequence[Row] = ()
+    """Its rows of `transform.listed_members`."""
     heat_labels: Sequence[Row] = ()
     heat: Sequence[Row] = ()
     lorenz: Sequence[Row] = ()
     dwells: Sequence[Row] = ()
     use: Sequence[Row] = ()
+    """Its rows of `transform.window_use`."""
     waiting: Sequence[Row] = ()
     deliveries: Sequence[Row] = ()
+    """Its rows of `poison_deliveries`, in order of the count."""
 
     @property
     def starved(self) -> int:
-        """How many members starved."""
+        """Number of members that starved."""
         return int(self.fairness["starved"]) if self.fairness else 0
 
     @property
@@ -66,7 +57,7 @@ class GroupPart:
 
     @property
     def trouble(self) -> tuple[float, ...]:
-        """Groups in descending order of this: starved, behind, failing, unfair."""
+        """How bad the group is, to sort groups by: starved, behind, failing, unfair."""
         fairness, poison = self.fairness or {}, self.poison or {}
         members = fairness.get("members") or 1
         index = fairness.get("jain")
@@ -80,22 +71,19 @@ class GroupPart:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole page.
-
-    Attributes:
-        events: What was read.
-        window_ms: Of heat maps and lines.
-        period: Times of the first and the last event, as text in UTC; None: there is none.
-        made_at: When the page was made, as text in UTC.
-        groups: In order, those with trouble first; only these are drawn.
-        left_out: Rows of `fairness_groups` of further groups, which are listed.
-        warnings: What speaks against the figures.
-    """
+    """The whole page."""
 
     events: str
+    """Name of the folder or topic."""
     window_ms: int
+    """Length of the time windows behind heat maps and lines."""
     period: tuple[str, str] | None
+    """Times of the first and the last event, as text in UTC; None: there are no events."""
     made_at: str
+    """Time at which the page was made, as text in UTC."""
     groups: Sequence[GroupPart]
+    """Groups that are drawn, those with trouble first."""
     left_out: Sequence[Row] = ()
+    """Rows of `fairness_groups` of further groups, which are listed."""
     warnings: Sequence[str] = field(default_factory=tuple)
+    """Sentences on how far the figures can be trusted."""

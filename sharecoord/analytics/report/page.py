@@ -1,4 +1,4 @@
-"""The page: words first, then plots, then tables. Needs nothing but itself; no Spark."""
+"""The page of the report: sentences, then plots, then tables, in one file; no Spark."""
 
 from __future__ import annotations
 
@@ -9,19 +9,52 @@ from typing import Any, Final
 
 from sharecoord.analytics.report.model import GroupPart, Report, Row
 from sharecoord.analytics.report.verdict import verdicts
-from sharecoord.analytics.report.words import WORDS
 from sharecoord.pages.html import document, table
 from sharecoord.pages.svg import Bar, Line, bars, heat, lines
 
 NONE: Final = "-"
 MINUTES_FROM_S: Final = 600
-"""From this length on times are told in minutes, below in seconds."""
+"""From this length on the time axis is in minutes, below in seconds."""
 TIME_LABELS: Final = 6
-"""Columns of the heat map that have their time below them."""
+"""Number of columns of the heat map that have their time below them."""
 AHEAD: Final = 0.25
-"""A forecast that does not come to zero is drawn for this part of the range."""
+"""A forecast that does not reach zero is drawn for this part of the range."""
 PLACES_LISTED: Final = 50
 OTHERS_LISTED: Final = 1_000
+
+TERMS: Final = {
+    "Jain's index": (
+        "how even the parts were that members got of what they wanted at the same time: 1 = "
+        "everybody got its fair part, 1/n = one of n members got all. From 0.95 on this page calls "
+        "it fair, below 0.80 unfair. Worst Jain is that of the worst window."
+    ),
+    "Gini coefficient": (
+        "how unequally records were spread over all members of the range, whenever they were "
+        "there: 0 = all got as many, near 1 = one got nearly all. Members that were there for a "
+        "shorter time get fewer, which is not unfair."
+    ),
+    "starved": (
+        "a member that wanted records for 5 s or longer and got none, while others did and at "
+        "least one would have been its part."
+    ),
+    "fair part": (
+        "what a member got against what an equal sharing would have given it, at the times at "
+        "which it wanted something: 1 = just as much."
+    ),
+    "behind": (
+        "a share-partition where what waits needs longer than 10 s at its usual speed, or nothing "
+        "is finished any more, and the oldest record is older than that."
+    ),
+    "poison": (
+        "a key of which a record was given up, or failed three times: it will most likely fail "
+        "again."
+    ),
+    "log complete": (
+        "changes in this event log against changes that there were, by their numbers: with less "
+        "than 100 % the figures are those of a part of what happened."
+    ),
+}
+"""Explanations for a reader who opens the page for the first time."""
 
 Form = Callable[[Any], str]
 
@@ -41,7 +74,7 @@ def page(report: Report) -> str:
 
 
 def _period(report: Report) -> str:
-    """Of what time the page tells, and when it was made."""
+    """The time range of the page, and the time at which it was made."""
     made = f"made at {report.made_at}"
     if report.period is None:
         return f"; no events; {made}"
@@ -51,18 +84,19 @@ def _period(report: Report) -> str:
 
 
 def _summary(report: Report) -> str:
-    """A few lines per group, what matters most first."""
+    """A few sentences per group, the most important first."""
     if not report.groups:
         return "<p>There are no share groups in this range.</p>"
     rows = [
-        f'<li><a href="#g{number}">group {escape(part.group_id)}</a>: {_words(verdicts(part))}</li>'
+        f'<li><a href="#g{number}">group {escape(part.group_id)}</a>: '
+        f"{_sentences(verdicts(part))}</li>"
         for number, part in enumerate(report.groups)
     ]
-    words = '<p class="note"><a href="#words">What the words mean</a></p>'
-    return f'<ul class="verdicts">{"".join(rows)}</ul>{words}'
+    note = '<p class="note"><a href="#words">What the words mean</a></p>'
+    return f'<ul class="verdicts">{"".join(rows)}</ul>{note}'
 
 
-def _words(sentences: Sequence[str]) -> str:
+def _sentences(sentences: Sequence[str]) -> str:
     rest = "".join(f"<li>{escape(text)}</li>" for text in sentences[1:])
     return f"<strong>{escape(sentences[0])}</strong>" + (f"<ul>{rest}</ul>" if rest else "")
 
@@ -70,7 +104,7 @@ def _words(sentences: Sequence[str]) -> str:
 def _explained(groups: Sequence[GroupPart]) -> Iterator[str]:
     if groups:
         terms = "".join(
-            f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in WORDS.items()
+            f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in TERMS.items()
         )
         yield f'<h2 id="words">What the words mean</h2><dl>{terms}</dl>'
 
@@ -109,7 +143,7 @@ def _heat(part: GroupPart, window_ms: int) -> Iterator[str]:
         for at, total in totals.items():
             equal, records = total * row["members"] / members, got.get((row["row"], at), 0)
             there = _was_there(row, begins[at] * window_ms, window_ms)
-            # Who got nothing where an equal part is no whole record had no turn.
+            # Without records where an equal part is less than one it was not the row's turn.
             if records or (there and equal >= 1):
                 cells[row["row"], at] = records / equal
     columns = [""] * (max(totals) + 1)
@@ -127,7 +161,7 @@ def _heat(part: GroupPart, window_ms: int) -> Iterator[str]:
 
 
 def _was_there(row: Row, at_ms: int, window_ms: int) -> bool:
-    """Whether somebody of a row wanted records then, or may have."""
+    """Whether a member of a row wanted records at a time, or may have."""
     if row["first_ms"] is None or row["last_ms"] is None:
         return True
     return bool(row["first_ms"] - window_ms <= at_ms <= row["last_ms"])
@@ -138,32 +172,21 @@ def _lorenz(part: GroupPart) -> Iterator[str]:
         return
     curve = [(100 * r["members_share"], 100 * r["records_share"]) for r in part.lorenz]
     title = "Share of the records that the least served members got (Lorenz curve)"
-    given = [
+    curves = [
         Line("measured", [(0.0, 0.0), *curve], 0),
         Line("an equal part each", [(0.0, 0.0), (100.0, 100.0)], 3, 1),
     ]
-    plot = lines(title, "% of the members", "% of the records", given)
-    yield f"<h3>{title}</h3>{plot}"
+    yield f"<h3>{title}</h3>{lines(title, '% of the members', '% of the records', curves)}"
 
 
 def _dwells(part: GroupPart) -> Iterator[str]:
     if len(part.dwells) < 2 or not any(row["dwell_p99_ms"] for row in part.dwells):
         return
     title = "How long records waited for a member that could take them"
-    given = [
-        Line(
-            name,
-            [(100 * row["members_share"], row[column]) for row in part.dwells],
-            color,
-            dash,
-        )
-        for name, column, color, dash in (
-            ("p99 of a member", "dwell_p99_ms", 1, 0),
-            ("half of its records", "dwell_p50_ms", 0, 1),
-        )
-    ]
-    plot = lines(title, "% of the members, by p99", "ms", given)
-    yield f"<h3>{title}</h3>{plot}"
+    p99 = [(100 * row["members_share"], row["dwell_p99_ms"]) for row in part.dwells]
+    p50 = [(100 * row["members_share"], row["dwell_p50_ms"]) for row in part.dwells]
+    curves = [Line("p99 of a member", p99, 1), Line("half of its records", p50, 0, 1)]
+    yield f"<h3>{title}</h3>{lines(title, '% of the members, by p99', 'ms', curves)}"
 
 
 def _waiting(part: GroupPart) -> Iterator[str]:
@@ -172,27 +195,25 @@ def _waiting(part: GroupPart) -> Iterator[str]:
         return
     axis = _Axis(rows)
     points = [(axis.at(row["at_ms"]), float(row["waiting"])) for row in rows]
-    given = [Line("records that wait", points, 0)]
-    forecast = _forecast(part, points, axis)
-    if forecast is not None:
-        given.append(forecast)
+    curves = [Line("records that wait", points, 0), *_forecast(part, points, axis)]
     title = "Lag: records that wait, and how it goes on"
-    plot = lines(title, axis.title, "records", given, whole_y=True)
-    yield f"<h3>{title}</h3>{plot}"
+    yield f"<h3>{title}</h3>{lines(title, axis.title, 'records', curves, whole_y=True)}"
 
 
-def _forecast(part: GroupPart, points: Sequence[tuple[float, float]], axis: _Axis) -> Line | None:
-    """From the last point on, by the slopes that the lag job found; None when it tells none."""
+def _forecast(
+    part: GroupPart, points: Sequence[tuple[float, float]], axis: _Axis
+) -> Iterator[Line]:
+    """A line from the last point on, by the slopes of the lag job, if there are any."""
     slopes = [place["slope"] for place in part.behind if place["slope"] is not None]
     last_x, last = points[-1]
     if not slopes or not last:
-        return None
+        return
     slope = sum(slopes) * axis.unit_s
     span = AHEAD * (last_x - points[0][0])
     if slope < 0:
         span = min(-last / slope, 4 * span)
     end = max(0.0, last + slope * span)
-    return Line("forecast", [(last_x, last), (last_x + span, end)], 1, 1)
+    yield Line("forecast", [(last_x, last), (last_x + span, end)], 1, 1)
 
 
 def _use(part: GroupPart) -> Iterator[str]:
@@ -201,16 +222,13 @@ def _use(part: GroupPart) -> Iterator[str]:
         return
     axis = _Axis(rows)
     title = "How full the windows were: records under locks of those that may be"
-    given = [
-        Line("all its share-partitions", [(axis.at(r["at_ms"]), 100 * r["use"]) for r in rows], 0),
-        Line(
-            "the fullest at one moment",
-            [(axis.at(r["at_ms"]), 100 * r["use_max"]) for r in rows],
-            1,
-            1,
-        ),
+    mean = [(axis.at(row["at_ms"]), 100 * row["use"]) for row in rows]
+    fullest = [(axis.at(row["at_ms"]), 100 * row["use_max"]) for row in rows]
+    curves = [
+        Line("all its share-partitions", mean, 0),
+        Line("the fullest at one moment", fullest, 1, 1),
     ]
-    yield f"<h3>{title}</h3>{lines(title, axis.title, '%', given)}"
+    yield f"<h3>{title}</h3>{lines(title, axis.title, '%', curves)}"
 
 
 def _deliveries(part: GroupPart) -> Iterator[str]:
@@ -231,7 +249,7 @@ def _deliveries(part: GroupPart) -> Iterator[str]:
 
 
 class _Axis:
-    """Time since the first row, in minutes or seconds."""
+    """Time axis of a plot: minutes or seconds since its first row."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._start_ms = rows[0]["at_ms"]
@@ -242,7 +260,7 @@ class _Axis:
         self.title = f"{unit} since {at:%Y-%m-%d %H:%M:%S} UTC"
 
     def at(self, at_ms: float) -> float:
-        """The place of a time."""
+        """The place of a time on the axis."""
         return float(at_ms - self._start_ms) / 1_000 / self.unit_s
 
 
@@ -268,7 +286,10 @@ def _text(value: Any) -> str:
     return NONE if value is None else str(value)
 
 
-_FIGURES: Final[tuple[tuple[str, str, Form], ...]] = (
+Columns = tuple[tuple[str, str, Form], ...]
+"""Title, column of the row, and form of the columns of a table."""
+
+_FIGURES: Final[Columns] = (
     ("members", "members", _COUNT),
     ("starved", "starved", _COUNT),
     ("Jain", "jain", _RATIO),
@@ -281,7 +302,7 @@ _FIGURES: Final[tuple[tuple[str, str, Form], ...]] = (
     ("waited p99", "dwell_p99_ms", _MS),
     ("log complete", "complete", _PERCENT),
 )
-_MEMBER: Final[tuple[tuple[str, str, Form], ...]] = (
+_MEMBER: Final[Columns] = (
     ("member", "member_id", _text),
     ("client", "client_id", _text),
     ("records", "records", _COUNT),
@@ -294,7 +315,7 @@ _MEMBER: Final[tuple[tuple[str, str, Form], ...]] = (
     ("held", "held_ms", _MS),
     ("held too much", "over_share_ms", _SECONDS),
 )
-_PLACE: Final[tuple[tuple[str, str, Form], ...]] = (
+_PLACE: Final[Columns] = (
     ("topic", "topic", _text),
     ("partition", "partition", _text),
     ("lag", "lag", _COUNT),
@@ -309,7 +330,7 @@ _PLACE: Final[tuple[tuple[str, str, Form], ...]] = (
 _TEXTUAL: Final = dict.fromkeys(("member", "client", "since", "topic", "trend", "starved"), "text")
 
 
-def _listed(columns: Sequence[tuple[str, str, Form]], rows: Iterable[Row]) -> str:
+def _listed(columns: Columns, rows: Iterable[Row]) -> str:
     texts = [[form(row[name]) for _, name, form in columns] for row in rows]
     return table([title for title, _, _ in columns], texts, _TEXTUAL)
 
@@ -336,7 +357,7 @@ def _places(part: GroupPart) -> Iterator[str]:
 
 
 def _others(rows: Sequence[Row]) -> Iterator[str]:
-    """Groups that are not drawn."""
+    """A table of the groups that are not drawn."""
     if rows:
         yield f"<h2>{len(rows)} more groups</h2>"
         columns = (("group", "group_id", _text), *_FIGURES)

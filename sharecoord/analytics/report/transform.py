@@ -1,7 +1,7 @@
-"""What the report draws, as functions from frames to small frames.
+"""The rows of the report's plots, as functions from frames to small frames.
 
 Every result is bounded per group by the constants of `model`, whatever the number of members,
-windows and events: the page takes nothing else.
+windows and events: the page takes no other rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sharecoord.eventlog.schema import EventKind
 
 
 def _binned(frame: DataFrame, number: str) -> DataFrame:
-    """Adds `bin`: which of at most `TIMES` equal parts of its group's range a number lies in."""
+    """Adds `bin`: in which of at most `TIMES` equal parts of its group's range a number lies."""
     ends = frame.groupBy("group_id").agg(
         F.min(number).alias("_first"), (F.max(number) - F.min(number) + 1).alias("_count")
     )
@@ -26,20 +26,17 @@ def _binned(frame: DataFrame, number: str) -> DataFrame:
 
 
 def _rank(order: Column) -> tuple[Column, Column]:
-    """Place of a member in its group from 0 on, and how many the group has."""
+    """Place of a member in its group from 0 on, and the number of members of the group."""
     together = Window.partitionBy("group_id")
     place = F.row_number().over(together.orderBy(order, "member_id")) - 1
     return place, F.count(F.lit(1)).over(together)
 
 
 def heat_rows(members: DataFrame) -> DataFrame:
-    """Which row of the heat map each member is in: who got the most is on top.
+    """The row of the heat map of each member; the one that got the most is on top.
 
-    Args:
-        members: The table `fairness_members`.
-
-    Returns:
-        group_id, member_id, client_id, row, first_seen, last_seen.
+    From the table `fairness_members`. Columns: group_id, member_id, client_id, first_seen,
+    last_seen, row.
     """
     place, count = _rank(F.desc("records"))
     rows = F.least(count, F.lit(HEAT_ROWS))
@@ -50,14 +47,10 @@ def heat_rows(members: DataFrame) -> DataFrame:
 
 
 def heat_labels(rows: DataFrame) -> DataFrame:
-    """The rows of the heat map.
+    """The rows of the heat map, from `heat_rows`.
 
-    Args:
-        rows: From `heat_rows`.
-
-    Returns:
-        group_id, row, members (in the row), name (of one of them), first_ms and last_ms (between
-        them one of them wanted something; since the epoch, null when nobody ever did).
+    Columns: group_id, row, members (their number), name (of one of them), first_ms and last_ms
+    (between these times one of them wanted records; since the epoch, null when none ever did).
     """
     name = F.coalesce(F.when(F.col("client_id") != "", F.col("client_id")), F.col("member_id"))
     return rows.groupBy("group_id", "row").agg(
@@ -69,32 +62,24 @@ def heat_labels(rows: DataFrame) -> DataFrame:
 
 
 def heat(handed_out: DataFrame, rows: DataFrame) -> DataFrame:
-    """What each row of the heat map got, over time.
+    """The records that each row of the heat map got, over time.
 
-    Args:
-        handed_out: From `fairness.transform.acquired`.
-        rows: From `heat_rows`.
-
-    Returns:
-        group_id, row, bin, first_window (number), records. A row without records has no cell.
+    From `fairness.transform.acquired` and `heat_rows`. Columns: group_id, row, bin, first_window
+    (number), records. A row without records has no cell.
     """
     sums = _binned(handed_out, "window").groupBy("group_id", "member_id", "bin")
-    cells = sums.agg(F.sum("records").alias("records"), F.min("window").alias("first_window"))
+    cells = sums.agg(*measures.sums("records"), F.min("window").alias("first_window"))
     return (
         cells.join(rows.select("group_id", "member_id", "row"), ["group_id", "member_id"])
         .groupBy("group_id", "row", "bin")
-        .agg(F.sum("records").alias("records"), F.min("first_window").alias("first_window"))
+        .agg(*measures.sums("records"), *measures.least("first_window"))
     )
 
 
 def lorenz(members: DataFrame) -> DataFrame:
     """Share of the records that the least served members have, by share of the members.
 
-    Args:
-        members: The table `fairness_members`.
-
-    Returns:
-        group_id, members_share, records_share; both ascending.
+    From the table `fairness_members`. Columns: group_id, members_share, records_share.
     """
     together = Window.partitionBy("group_id")
     so_far = together.orderBy("records", "member_id").rowsBetween(Window.unboundedPreceding, 0)
@@ -107,18 +92,15 @@ def lorenz(members: DataFrame) -> DataFrame:
         measures.ratio(F.sum("records").over(so_far), total).alias("records_share"),
     )
     return curve.groupBy("group_id", "point").agg(
-        F.max("members_share").alias("members_share"), F.max("records_share").alias("records_share")
+        *measures.greatest("members_share", "records_share")
     )
 
 
 def dwells(members: DataFrame) -> DataFrame:
     """Waiting times of members, from the shortest p99 to the longest.
 
-    Args:
-        members: The table `fairness_members`.
-
-    Returns:
-        group_id, members_share, dwell_p50_ms, dwell_p99_ms (the highest among those beside it).
+    From the table `fairness_members`. Columns: group_id, members_share, dwell_p50_ms, dwell_p99_ms
+    (the highest of the members that share a point).
     """
     place, count = _rank(F.asc("dwell_p99_ms"))
     known = members.where(F.col("dwell_p99_ms").isNotNull())
@@ -126,36 +108,29 @@ def dwells(members: DataFrame) -> DataFrame:
         "group_id",
         F.ceil((place + 1) * POINTS / count).alias("point"),
         measures.ratio(place + 1, count).alias("members_share"),
-        "dwell_p50_ms",
-        "dwell_p99_ms",
+        *("dwell_p50_ms", "dwell_p99_ms"),
     )
     return curve.groupBy("group_id", "point").agg(
-        F.max("members_share").alias("members_share"),
-        F.max("dwell_p50_ms").alias("dwell_p50_ms"),
-        F.max("dwell_p99_ms").alias("dwell_p99_ms"),
+        *measures.greatest("members_share", "dwell_p50_ms", "dwell_p99_ms")
     )
 
 
 def window_use(events: DataFrame, window_ms: int) -> DataFrame:
     """How full the windows of a group's share-partitions were, over time.
 
-    Returns:
-        group_id, bin, at_ms (since the epoch), use (records under locks / those that may be; the
-        mean), use_max (of a share-partition at one moment).
+    Columns: group_id, bin, at_ms (since the epoch), use (records under locks / records that may be
+    under locks; the mean), use_max (of a share-partition at one moment).
     """
     sampled = events.where(
         (F.col("kind") == EventKind.PARTITION.value) & (F.col("window_max") > 0)
     ).select(
         "group_id",
         F.floor(F.unix_millis("time") / window_ms).alias("window"),
-        "acquired",
-        "window_max",
+        *("acquired", "window_max"),
     )
     use = measures.ratio(F.col("acquired"), F.col("window_max"))
     by_window = sampled.groupBy("group_id", "window").agg(
-        F.sum("acquired").alias("acquired"),
-        F.sum("window_max").alias("window_max"),
-        F.max(use).alias("use_max"),
+        *measures.sums("acquired", "window_max"), F.max(use).alias("use_max")
     )
     return (
         _binned(by_window, "window")
@@ -163,34 +138,30 @@ def window_use(events: DataFrame, window_ms: int) -> DataFrame:
         .agg(
             (F.min("window") * window_ms).alias("at_ms"),
             measures.ratio(F.sum("acquired"), F.sum("window_max")).alias("use"),
-            F.max("use_max").alias("use_max"),
+            *measures.greatest("use_max"),
         )
     )
 
 
 def waiting(lag_windows: DataFrame) -> DataFrame:
-    """Records that waited, over time, all share-partitions of a group together.
+    """Records that waited, over time, in all share-partitions of a group together.
 
-    Args:
-        lag_windows: The table `lag_windows`.
-
-    Returns:
-        group_id, bin, at_ms (since the epoch), waiting (the most of the bin's windows).
+    From the table `lag_windows`. Columns: group_id, bin, at_ms (since the epoch), waiting (the most
+    of the bin's windows).
     """
     at_ms = F.unix_millis("window_start").alias("at_ms")
-    sums = lag_windows.groupBy("group_id", at_ms).agg(F.sum("waiting").alias("waiting"))
+    sums = lag_windows.groupBy("group_id", at_ms).agg(*measures.sums("waiting"))
     return (
         _binned(sums, "at_ms")
         .groupBy("group_id", "bin")
-        .agg(F.min("at_ms").alias("at_ms"), F.max("waiting").alias("waiting"))
+        .agg(*measures.least("at_ms"), *measures.greatest("waiting"))
     )
 
 
 def listed_members(members: DataFrame) -> DataFrame:
-    """At most `MEMBERS_LISTED` members of each group: who starved the longest, then the greatest.
+    """At most `MEMBERS_LISTED` rows of `fairness_members` per group.
 
-    Args:
-        members: The table `fairness_members`.
+    First the members that starved the longest, then those with the most records.
     """
     order = Window.partitionBy("group_id").orderBy(
         F.desc("starved"), F.desc("starvation_ms"), F.desc("records"), "member_id"

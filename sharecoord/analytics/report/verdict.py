@@ -1,11 +1,11 @@
-"""The first lines of the page: what is wrong in each group, since when, and what cures it."""
+"""The verdicts on a group, first on the page: what is wrong, since when, and what cures it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sharecoord.analytics.fairness import verdict as fairness
 from sharecoord.analytics.lag import verdict as lag
@@ -15,37 +15,38 @@ from sharecoord.analytics.poison import verdict as poison
 from sharecoord.analytics.report.model import FULL, GroupPart, Row
 
 PLACES_NAMED: Final = 3
-"""So many share-partitions that are behind are described; of the others the number is told."""
+"""Most share-partitions of a group that are described when they are behind; others are counted."""
 
 
-class Said(NamedTuple):
-    """A sentence, and whether something is to be done."""
+class Sentence(NamedTuple):
+    """A sentence about a group."""
 
     text: str
     trouble: bool
+    """Whether the group needs attention."""
 
 
 def verdicts(part: GroupPart) -> list[str]:
-    """Sentences about a group, what matters most first; never empty."""
-    found = [*_fairness(part), *_lag(part), *_poison(part), *_locks(part)]
-    ordered = sorted(found, key=lambda said: not said.trouble)
-    return _said_once([said.text for said in ordered]) or ["nothing happened in this range"]
+    """Sentences about a group, the most important first; never empty."""
+    sentences = [*_fairness(part), *_lag(part), *_poison(part), *_locks(part)]
+    ordered = sorted(sentences, key=lambda sentence: not sentence.trouble)
+    return _without_repeats(each.text for each in ordered) or ["nothing happened in this range"]
 
 
-def _said_once(sentences: list[str]) -> list[str]:
-    """Doubts about the log stand in the verdict of every job; here the first one says it."""
+def _without_repeats(sentences: Iterable[str]) -> list[str]:
+    """Leaves out what an earlier sentence has: every job says how incomplete the log is."""
     seen: set[str] = set()
-    found = []
+    texts = []
     for sentence in sentences:
         parts = [part for part in sentence.split("; ") if part not in seen]
         seen.update(parts)
         if parts:
-            found.append("; ".join(parts))
-    return found
+            texts.append("; ".join(parts))
+    return texts
 
 
 def cure(part: GroupPart) -> str | None:
-    """What to do so that nobody starves, by what was measured; None when nothing is to be done."""
+    """Advice that ends starvation, by the measured figures; None when no member starved."""
     if not part.starved or part.fairness is None:
         return None
     full = max((float(row["use"]) for row in part.use if row["use"] is not None), default=0.0)
@@ -70,7 +71,7 @@ def cure(part: GroupPart) -> str | None:
 
 
 def _waited(part: GroupPart) -> int:
-    """The most records that waited at a time at which a member starved, as the plot shows them."""
+    """The most records that waited, as the plot shows them, while a member starved."""
     ends_ms = [*(row["at_ms"] for row in part.waiting[1:]), math.inf]
     times = [
         (since_ms, since_ms + member["starvation_ms"])
@@ -86,40 +87,42 @@ def _waited(part: GroupPart) -> int:
 
 
 def _ms(text: str | None) -> float | None:
-    """A time of a table in milliseconds since the epoch."""
+    """A time as text of a table, in milliseconds since the epoch."""
     return None if text is None else datetime.fromisoformat(text).timestamp() * 1_000
 
 
-def _fairness(part: GroupPart) -> Iterator[Said]:
+def _fairness(part: GroupPart) -> Iterator[Sentence]:
     row = part.fairness
     if row is None:
         return
     unfair, text = fairness.is_unfair(row), fairness.verdict(row)
     since = _since(part)
-    yield Said(f"{text} since {since}" if since and part.starved else text, unfair)
+    yield Sentence(f"{text} since {since}" if since and part.starved else text, unfair)
     remedy = cure(part)
     if remedy:
-        yield Said(remedy, unfair)
+        yield Sentence(remedy, unfair)
 
 
 def _since(part: GroupPart) -> str | None:
-    """When the first of the starved members that are known began to starve."""
+    """Time at which the first of the listed members began to starve."""
     known = [row["starved_since"] for row in part.members if row["starved"]]
     return min((str(each) for each in known if each is not None), default=None)
 
 
-def _lag(part: GroupPart) -> Iterator[Said]:
+def _lag(part: GroupPart) -> Iterator[Sentence]:
     behind = part.behind
     for place in behind[:PLACES_NAMED]:
-        yield Said(f"{_name(place)} {lag.verdict(place)}", trouble=True)
+        yield Sentence(f"{_name(place)} {lag.verdict(place)}", trouble=True)
     if len(behind) > PLACES_NAMED:
-        yield Said(f"{len(behind) - PLACES_NAMED} more share-partitions are behind", trouble=True)
+        yield Sentence(
+            f"{len(behind) - PLACES_NAMED} more share-partitions are behind", trouble=True
+        )
     if part.places and not behind:
-        yield Said("; ".join(_kept_up(part)), trouble=False)
+        yield Sentence("; ".join(_kept_up(part)), trouble=False)
 
 
 def _kept_up(part: GroupPart) -> Iterator[str]:
-    """How a group stands that is not behind, so that nothing in its plot is a surprise."""
+    """Sentences on a group that keeps up, which explain its plot of waiting records."""
     now = sum(place["waiting"] for place in part.places)
     yield (
         f"keeps up: {now:,} {'record waits' if now == 1 else 'records wait'}" if now else "keeps up"
@@ -133,18 +136,16 @@ def _kept_up(part: GroupPart) -> Iterator[str]:
         yield f"{past} share-partitions were behind before"
 
 
-def _poison(part: GroupPart) -> Iterator[Said]:
+def _poison(part: GroupPart) -> Iterator[Sentence]:
     row = part.poison
     if row is not None and row["failed"]:
-        yield Said(poison.verdict(row), poison.is_failing(row))
+        yield Sentence(poison.verdict(row), poison.is_failing(row))
 
 
-def _locks(part: GroupPart) -> Iterator[Said]:
-    if part.locks is not None and part.locks["advice"] not in (None, *_QUIET):
-        yield Said(locks.verdict(part.locks), part.locks["advice"] != Advice.SHORTER)
-
-
-_QUIET: Final[tuple[Any, ...]] = (Advice.TOO_FEW, Advice.FITS)
+def _locks(part: GroupPart) -> Iterator[Sentence]:
+    no_advice = (None, Advice.TOO_FEW, Advice.FITS)
+    if part.locks is not None and part.locks["advice"] not in no_advice:
+        yield Sentence(locks.verdict(part.locks), part.locks["advice"] != Advice.SHORTER)
 
 
 def _name(place: Row) -> str:

@@ -1,1 +1,1 @@
-"""The whole story of one record, one key or one member."""
+"""Timeline: the whole story of one record, one key or one member."""

@@ -16,43 +16,35 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 STORY_EVENTS_MAX = 100_000
-"""More is no story that anybody reads, and would fill the memory: ask for less time."""
-
+"""Most events of a story: nobody reads more, and they would fill the memory."""
 
 _CUT: Final = re.compile("~[0-9a-f]{16}$")
-"""How the directory of a group ends whose name was too long for one: its files are looked into."""
+"""The end of a directory's name when that of the group is too long: its files are looked into."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Whose story; one of `offset`, `key` and `member_id`.
-
-    Attributes:
-        group_id: The share group.
-        topic: None = all (of a member).
-        partition: None = all (of a key or a member).
-        offset: One record.
-        key: One key: the records of it that failed at least once.
-        member_id: One member.
-    """
+    """The record, key or member of a story: exactly one of `offset`, `key` and `member_id`."""
 
     group_id: str
     topic: str | None = None
+    """None = all, for a key or a member."""
     partition: int | None = None
+    """None = all, for a key or a member."""
     offset: int | None = None
+    """One record."""
     key: bytes | None = None
+    """One key: its records that failed at least once."""
     member_id: str | None = None
+    """One member."""
 
 
 def read_events(
     folder: Path, wanted: Wanted, spooled: Iterable[Mapping[str, Any]] = ()
 ) -> list[Mapping[str, Any]]:
-    """The rows that tell the story, in no order.
+    """The rows that tell the story of a record, key or member, in no order.
 
-    Args:
-        folder: Of the event log (`--events parquet:DIR`).
-        wanted: Whose.
-        spooled: Rows of the group that are in no Parquet file yet; for the story of one record.
+    For the story of a record `spooled` adds rows of the group that are in no Parquet file yet.
 
     Raises:
         InvalidRequestError: There is no such folder, it has no events of the group, a file is
@@ -66,20 +58,22 @@ def read_events(
         raise InvalidConfigError(
             "reading events needs pyarrow: pip install 'sharecoord[events]'"
         ) from error
-    waiting = list(_told(spooled, wanted))
+    has_spooled, new = False, []
+    for row in spooled:
+        has_spooled = True
+        if _is_about(row, wanted):
+            new.append(row)
     files = [str(path) for path in _files(folder, wanted.group_id)]
-    if not files and not waiting:
+    if not files and not has_spooled:
         raise InvalidRequestError(
             f"{folder} has no events of group {wanted.group_id!r}; `sharecoord events list "
             f"{folder}` shows what there is"
         )
-    new = [row for row in waiting if row is not None]
     if not files:
         return new
     try:
         events = ds.dataset(files, format="parquet")
-        offsets = None if wanted.key is None else _offsets_of(events, wanted)
-        return [*_rows(events, _filter(wanted, offsets)), *new]
+        return [*_rows(events, _filter(events, wanted)), *new]
     except (pa.ArrowInvalid, OSError) as error:
         raise InvalidRequestError(
             f"{folder}: {error}; `sharecoord events check {folder}` names the files that can not "
@@ -107,74 +101,46 @@ def _rows(events: Any, where: pc.Expression) -> list[dict[str, Any]]:
     return rows
 
 
-def _offsets_of(events: Any, wanted: Wanted) -> list[tuple[str, int, int]]:
-    """(topic, partition, offset) of the records of a key."""
+def _filter(events: Any, wanted: Wanted) -> pc.Expression:
+    """The condition on the events of the story."""
     import pyarrow.compute as pc
 
-    found = _rows(events, _common(wanted) & (pc.field("key") == wanted.key))
-    return sorted({(row["topic"], row["partition"], row["first_offset"]) for row in found})
-
-
-def _common(wanted: Wanted) -> pc.Expression:
-    import pyarrow.compute as pc
-
-    where = (pc.field("group_id") == wanted.group_id) & (pc.field("kind") == EventKind.RANGE.value)
-    if wanted.topic is not None:
-        where &= pc.field("topic") == wanted.topic
-    if wanted.partition is not None:
-        where &= pc.field("partition") == wanted.partition
-    return where
-
-
-def _filter(wanted: Wanted, offsets: list[tuple[str, int, int]] | None) -> pc.Expression:
-    import pyarrow.compute as pc
-
+    of_group = pc.field("group_id") == wanted.group_id
     if wanted.member_id is not None:
-        its_own = (pc.field("group_id") == wanted.group_id) & pc.field("kind").isin(
-            [EventKind.RANGE.value, EventKind.GROUP.value]
-        )
-        return its_own & (pc.field("member_id") == wanted.member_id)
-    if offsets is None:
+        kinds = pc.field("kind").isin([EventKind.RANGE.value, EventKind.GROUP.value])
+        return of_group & kinds & (pc.field("member_id") == wanted.member_id)
+    changes = of_group & (pc.field("kind") == EventKind.RANGE.value)
+    if wanted.topic is not None:
+        changes &= pc.field("topic") == wanted.topic
+    if wanted.partition is not None:
+        changes &= pc.field("partition") == wanted.partition
+    if wanted.key is None:
         assert wanted.offset is not None, "one of three"
-        return _common(wanted) & _about(wanted.offset)
-    where = pc.scalar(False)  # noqa: FBT003 - pyarrow's own signature
-    for topic, partition, offset in offsets:
+        return changes & _about(wanted.offset)
+    failed = _rows(events, changes & (pc.field("key") == wanted.key))
+    of_key = pc.scalar(False)  # noqa: FBT003 - pyarrow's own signature
+    places = {(row["topic"], row["partition"], row["first_offset"]) for row in failed}
+    for topic, partition, offset in sorted(places):
         place = (pc.field("topic") == topic) & (pc.field("partition") == partition)
-        where |= place & _about(offset)
-    return _common(wanted) & where
+        of_key |= place & _about(offset)
+    return changes & of_key
 
 
-def _told(rows: Iterable[Mapping[str, Any]], wanted: Wanted) -> Iterator[Mapping[str, Any] | None]:
-    """The rows that tell the story; None once when there are others."""
-    others = False
-    for row in rows:
-        if _is_about(row, wanted):
-            yield row
-        elif not others:
-            others = True
-            yield None
+def _about(offset: int) -> pc.Expression:
+    """Ranges with this offset, and events that concern all offsets from one on."""
+    import pyarrow.compute as pc
+
+    first, last, event = pc.field("first_offset"), pc.field("last_offset"), pc.field("event")
+    reaches = (last >= offset) | (event == RangeEvent.TRUNCATED.value)
+    return ((first <= offset) & reaches) | (event == RangeEvent.RESET.value)
 
 
 def _is_about(row: Mapping[str, Any], wanted: Wanted) -> bool:
-    """As `_filter`, of one record and one row."""
+    """Whether a row belongs to the story of a record; the same condition as `_filter`."""
     assert wanted.offset is not None, "the story of a record"
     place = (row["kind"], row["group_id"], row.get("topic"), row.get("partition"))
     if place != (EventKind.RANGE.value, wanted.group_id, wanted.topic, wanted.partition):
         return False
     first, event = row["first_offset"], row["event"]
-    if event == RangeEvent.RESET.value:
-        return True
-    last = None if event == RangeEvent.TRUNCATED.value else row["last_offset"]
-    return bool(first <= wanted.offset and (last is None or wanted.offset <= last))
-
-
-def _about(offset: int) -> pc.Expression:
-    """Events of ranges with this offset, and those that concern all offsets from one on."""
-    import pyarrow.compute as pc
-
-    first, last, event = pc.field("first_offset"), pc.field("last_offset"), pc.field("event")
-    return (
-        ((first <= offset) & (last >= offset))
-        | ((event == RangeEvent.TRUNCATED.value) & (first <= offset))
-        | (event == RangeEvent.RESET.value)
-    )
+    reaches = event == RangeEvent.TRUNCATED.value or wanted.offset <= row["last_offset"]
+    return event == RangeEvent.RESET.value or bool(first <= wanted.offset and reaches)

@@ -101,13 +101,8 @@ def make_wanted(
 ) -> Wanted:
     """The record, key or member that options name.
 
-    Args:
-        group_id: The share group.
-        topic: Topic of the record; narrows a key.
-        partition: Partition of the record; narrows a key.
-        offset: One record.
-        key: Text, or `0x` and hex digits.
-        member_id: One member.
+    Topic and partition belong to the record, or narrow a key; a key is text, or `0x` and hex
+    digits.
 
     Raises:
         AnalyticsError: Not exactly one of record, key and member is named, or a part is missing.

@@ -15,7 +15,7 @@ Teller = Callable[[Event], str]
 
 
 class Step(NamedTuple):
-    """One event of a story."""
+    """An event of a story, told in a sentence."""
 
     time: datetime
     """UTC."""
@@ -26,7 +26,8 @@ class Step(NamedTuple):
 def story(events: Iterable[Event]) -> list[Step]:
     """Tells events in order, each once, however many files it is in.
 
-    Of one share-partition by change sequence, which no clock can disturb; otherwise by time.
+    Changes of one share-partition are in order of their sequence, which does not depend on clocks;
+    other events in order of time.
     """
     once = {_identity(event): event for event in events}
     steps = [Step(time_of(event), sentence(event), event) for event in once.values()]
@@ -39,7 +40,7 @@ def story(events: Iterable[Event]) -> list[Step]:
 
 
 def time_of(event: Event) -> datetime:
-    """When it happened, in UTC."""
+    """The time of an event, in UTC."""
     time = event["time"]
     if isinstance(time, datetime):
         return time.astimezone(UTC)
@@ -47,7 +48,7 @@ def time_of(event: Event) -> datetime:
 
 
 def sentence(event: Event) -> str:
-    """What happened."""
+    """The event in a sentence."""
     if event["kind"] == EventKind.GROUP:
         return _group_sentence(event)
     if event["kind"] == EventKind.LOST:
@@ -60,10 +61,10 @@ def _order(step: Step) -> tuple[datetime, int]:
 
 
 def _identity(event: Event) -> tuple[Any, ...]:
-    """What two events have in common only when they are the same."""
+    """Values that two events have in common only when they are the same."""
     names = ("kind", "event", "change_sequence", "first_offset", "last_offset", "member_id")
-    what = tuple(event.get(name) for name in names)
-    return (*_place(event), time_of(event), event.get("coordinator_id"), *what)
+    values = tuple(event.get(name) for name in names)
+    return (*_place(event), time_of(event), event.get("coordinator_id"), *values)
 
 
 def _place(event: Event) -> tuple[Any, ...]:
@@ -96,7 +97,7 @@ def _acquired(event: Event) -> str:
 
 
 def _among(event: Event) -> str:
-    """Of how many records the range is, where it is more than one."""
+    """The offsets of the range, when it has more than one record."""
     first, last = event["first_offset"], event["last_offset"]
     return "" if first == last else f" (with offsets {first} to {last})"
 
@@ -112,10 +113,13 @@ def _ended(what: str) -> Teller:
     return tell
 
 
+def _reason(event: Event) -> str:
+    return f": {event['reason']}" if event.get("reason") else ""
+
+
 def _became(event: Event) -> str:
-    """What the record is after a failure."""
-    state, reason = event.get("state"), event.get("reason")
-    said = f": {reason}" if reason else ""
+    """The state of the record after a failure, and the reason."""
+    state, said = event.get("state"), _reason(event)
     if state == "available":
         wait = f" in {_span(event['delay_ms'])}" if event.get("delay_ms") else ""
         return f"{said}; available again{wait}"
@@ -126,9 +130,8 @@ def _became(event: Event) -> str:
 
 def _plain(text: str) -> Teller:
     def tell(event: Event) -> str:
-        reason = event.get("reason")
-        said = f": {reason}" if reason else ""
-        return text.format(who=_who(event), first=event["first_offset"]) + said + _among(event)
+        told = text.format(who=_who(event), first=event["first_offset"])
+        return told + _reason(event) + _among(event)
 
     return tell
 
@@ -169,7 +172,7 @@ _GROUP_SENTENCES = {
 
 
 def _what(event: Event) -> str:
-    """What was paused or resumed."""
+    """The member, group, topic or partition that was paused or resumed."""
     if event.get("member_id"):
         return _who(event)
     topic, partition = event.get("topic"), event.get("partition")
@@ -184,4 +187,4 @@ def _group_sentence(event: Event) -> str:
         what=_what(event),
         coordinator=event.get("coordinator_id") or "a coordinator",
     )
-    return f"{text}: {event['reason']}" if event.get("reason") else text
+    return text + _reason(event)

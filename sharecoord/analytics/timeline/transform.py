@@ -1,4 +1,4 @@
-"""The events of one record, key or member out of a log of any size, as `files` finds them."""
+"""The events of one record, key or member from a log of any size, the same as those of `files`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,11 @@ from sharecoord.eventlog.schema import EventKind, RangeEvent
 
 
 def story_events(events: DataFrame, wanted: Wanted) -> DataFrame:
-    """The rows that tell a story, in no order.
-
-    Args:
-        events: The event log.
-        wanted: Whose story.
-
-    Returns:
-        Columns as in `events`.
-    """
+    """The events of the story of a record, key or member, in no order."""
     if wanted.member_id is not None:
         kinds = F.col("kind").isin(EventKind.RANGE.value, EventKind.GROUP.value)
-        its_own = (F.col("group_id") == wanted.group_id) & (F.col("member_id") == wanted.member_id)
-        return events.where(kinds & its_own)
+        of_member = F.col("member_id") == wanted.member_id
+        return events.where(kinds & (F.col("group_id") == wanted.group_id) & of_member)
     changes = _changes(events, wanted)
     if wanted.key is None:
         return changes.where(_about(F.lit(wanted.offset)))
@@ -40,22 +32,18 @@ def story_events(events: DataFrame, wanted: Wanted) -> DataFrame:
 
 
 def _changes(events: DataFrame, wanted: Wanted) -> DataFrame:
-    """Changes of ranges, of the group and what else is wanted."""
-    found = events.where(
-        (F.col("kind") == EventKind.RANGE.value) & (F.col("group_id") == wanted.group_id)
-    )
+    """The changes of the group, topic and partition, as far as they are given."""
+    is_change = F.col("kind") == EventKind.RANGE.value
+    changes = events.where(is_change & (F.col("group_id") == wanted.group_id))
     if wanted.topic is not None:
-        found = found.where(F.col("topic") == wanted.topic)
+        changes = changes.where(F.col("topic") == wanted.topic)
     if wanted.partition is not None:
-        found = found.where(F.col("partition") == wanted.partition)
-    return found
+        changes = changes.where(F.col("partition") == wanted.partition)
+    return changes
 
 
 def _about(offset: Column) -> Column:
-    """Events of ranges with this offset, and those that concern all offsets from one on."""
-    begins, event = F.col("first_offset") <= offset, F.col("event")
-    return (
-        (begins & (F.col("last_offset") >= offset))
-        | (begins & (event == RangeEvent.TRUNCATED.value))
-        | (event == RangeEvent.RESET.value)
-    )
+    """Ranges with this offset, and events that concern all offsets from one on."""
+    event = F.col("event")
+    reaches = (F.col("last_offset") >= offset) | (event == RangeEvent.TRUNCATED.value)
+    return ((F.col("first_offset") <= offset) & reaches) | (event == RangeEvent.RESET.value)

@@ -1,1 +1,1 @@
-"""What would happen under other settings: a simulation of one group (docs/what-if.md)."""
+"""Simulation of one group under other settings: docs/what-if.md."""

@@ -1,4 +1,4 @@
-"""Which point of a grid is the best one, and why, in words."""
+"""The recommended point of a grid, and the reason in words."""
 
 from __future__ import annotations
 
@@ -18,19 +18,15 @@ from sharecoord.core.states import Ordering
 
 NEAR: Final = 0.98
 """Rates within 2 % of each other are alike: repeats differ by as much."""
-
 STARVED_MIN: Final = 0.5
-"""Fewer on average are one member in one of two repeats: nobody, as far as one can tell."""
+"""Fewer starved members on average, one in one of two repeats, count as none."""
 
 
 def recommended(predictions: Sequence[Prediction]) -> int:
-    """The place of the best point.
+    """The index of the best point of a grid with at least one point.
 
-    Nobody starves, if that can be had; then the highest rate; among those that are alike the
-    fewest consumers, the fairest, the shortest waiting.
-
-    Args:
-        predictions: Of the grid, at least one.
+    The fewest starved members; then the highest rate; among rates that are alike the fewest
+    consumers, the fairest split, the shortest waiting.
     """
     least = min(_starved(p) for p in predictions)
     left = [at for at, p in enumerate(predictions) if _starved(p) == least]
@@ -49,7 +45,7 @@ def _cost(prediction: Prediction) -> tuple[float, ...]:
 
 
 def reason(predictions: Sequence[Prediction]) -> str:
-    """Why the recommended point, and what holds the worst one back."""
+    """Why a point is recommended, and what bounds the rate of the worst one."""
     at = recommended(predictions)
     best = predictions[at]
     text = f"{_named(best, predictions)}: {_figures(best)}"
@@ -76,10 +72,8 @@ def _is_worse(worst: Prediction, best: Prediction) -> bool:
 
 
 def _figures(prediction: Prediction) -> str:
-    starved = _starved(prediction)
-    who = (
-        f"{starved:.0f} of {prediction.scenario.consumers} starve" if starved else "nobody starves"
-    )
+    starved, consumers = _starved(prediction), prediction.scenario.consumers
+    who = f"{starved:.0f} of {consumers} starve" if starved else "nobody starves"
     return (
         f"{prediction.rate:,.0f} records/s, handlers busy {prediction.busy:.1%}, "
         f"Jain {prediction.jain:.3f}, {who}"
@@ -99,7 +93,7 @@ def _setting(name: str, scenario: Scenario) -> str:
 
 
 def bottleneck(prediction: Prediction) -> str:
-    """What bounds the rate, in one or two sentences."""
+    """The bound of the rate, in one or two sentences."""
     scenario = prediction.scenario
     if scenario.rate is not None and prediction.rate >= NEAR * scenario.rate:
         return f"All {scenario.rate:,.6g} records/s that arrive are worked off."
@@ -128,7 +122,7 @@ def bottleneck(prediction: Prediction) -> str:
 
 
 def _holders(scenario: Scenario) -> int:
-    """How many members can hold records at a time."""
+    """Number of members that can hold records at a time."""
     if scenario.dispatch is Dispatch.FAIR:
         return scenario.consumers
     locks = scenario.record_locks or RECORD_LOCKS_DEFAULT

@@ -1,7 +1,7 @@
 """This project's dispatcher: rounds of equal parts, learnt prefetch, a window that grows.
 
-The rounds are those of `sharecoord.runtime.group.dispatch`; pace, prefetch and window are the very
-same code (`sharecoord.core.dispatch.pace`).
+The rounds follow `sharecoord.runtime.group.dispatch`; pace, prefetch and window are the code of the
+coordinator (`sharecoord.core.dispatch.pace`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sharecoord.analytics.whatif.world import KEY_BLOCK, Member, Piece, Share, World
+from sharecoord.analytics.whatif.world import (
+    KEY_BLOCK,
+    NETWORK_MS,
+    Member,
+    Piece,
+    Share,
+    World,
+)
 from sharecoord.core.dispatch.pace import (
     FIRST_RECORDS_MAX,
     Pace,
@@ -23,22 +30,15 @@ from sharecoord.core.partition.acquire import Run
 from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcquireMode, Ordering
 
-NETWORK_MS: Final = 0.5
-"""One way between a member and its coordinator, their loops included."""
-
 COMMIT_MS: Final = 2.0
-"""Until a group commit is durable; nobody sees a delivery before."""
-
-JOIN_SPREAD_MS: Final = 400.0
-"""Members join within so long."""
-
+"""Time until a group commit is durable; deliveries leave only then."""
 MESSAGE_RECORDS: Final = 1_000
 """Most records of one delivery."""
 
 
 @dataclass(eq=False, slots=True)
 class Seat:
-    """What the coordinator knows of a member, and what waits in the member's buffer."""
+    """A member as the coordinator sees it, and the records in the member's buffer."""
 
     member: Member
     pace: Pace = field(default_factory=Pace)
@@ -46,20 +46,20 @@ class Seat:
     stalled: bool = False
     working: bool = False
     counted: int = 0
-    """Its part of `FairWorld._holds_total`."""
+    """The member's part of `FairWorld._holds_total`."""
     buffer: deque[Piece] = field(default_factory=deque)
 
 
 class FairWorld(World):
-    """See the module.
+    """A group whose records this project's dispatcher hands out.
 
     Args:
         poll_records: Most records that a poll returns.
-        max_poll_records: What the member says that it wants to hold at least; 0 = nothing.
-        record_locks: The window; what it grows from unless `is_fixed`.
+        max_poll_records: Records that a member wants to hold at least; 0 = it does not say.
+        record_locks: The window; it grows from there unless `is_fixed`.
         is_fixed: Whether the window is set by hand.
         record_bytes: Mean size of a record.
-        common: See `World`.
+        common: Arguments of `World`.
     """
 
     def __init__(
@@ -84,11 +84,8 @@ class FairWorld(World):
         self._holds_total = self._joined = 0
         self._by_key = self.shares[0].partition.settings.ordering is Ordering.KEY
 
-    def start(self, member: Member) -> None:
+    def begin(self, member: Member) -> None:
         """A member joins."""
-        self.clock.after(self.random.random() * JOIN_SPREAD_MS, self._joins, member)
-
-    def _joins(self, member: Member) -> None:
         seat = self._seats[member.member_id]
         seat.joined = True
         self._joined += 1
@@ -97,14 +94,14 @@ class FairWorld(World):
         self._turn()
 
     def has_more(self, share: Share) -> None:
-        """A partition may have something, or members hold less of it than before."""
+        """A partition may have records to hand out, or members hold fewer of it than before."""
         self._ready[share] = None
         for member_id in share.window.take_freed():
             self._offer(self._seats[member_id])
         self._turn()
 
     def timed_out(self, member: Member) -> None:
-        """It gets nothing until it gives a sign, and its pace was another one."""
+        """A member gets no records until it acknowledges, and its pace is learnt again."""
         seat = self._seats[member.member_id]
         seat.stalled, seat.pace = True, Pace(forgotten=True)
         self._waiting.pop(seat, None)
@@ -130,7 +127,7 @@ class FairWorld(World):
         return share.partition.ready + min(share.fresh, share.partition.room)
 
     def _turn(self) -> None:
-        """Hands out what the partitions have, one behind the other."""
+        """Hands out the records of the partitions, one partition after the other."""
         for share in list(self._ready):
             if not self._waiting:
                 return
@@ -140,7 +137,7 @@ class FairWorld(World):
                 self._ready[share] = None
 
     def _hand_out(self, share: Share) -> None:
-        """Rounds of equal parts, until nothing is there or nobody wants it."""
+        """Hands out rounds of equal parts, until no records are left or no member wants any."""
         while self._waiting and (available := self._available(share)) > 0:
             fair = max(1, available // len(self._waiting))
             sent, later = 0, []
@@ -156,7 +153,7 @@ class FairWorld(World):
                 return
 
     def _serve(self, share: Share, seat: Seat, wanted: int) -> int:
-        """Up to so many records for one member, in deliveries."""
+        """Hands one member up to `wanted` records, in deliveries; returns their number."""
         got = 0
         while got < wanted:
             pieces = self._acquire(share, seat, min(wanted - got, MESSAGE_RECORDS))
@@ -168,10 +165,9 @@ class FairWorld(World):
         return got
 
     def _acquire(self, share: Share, seat: Seat, wanted: int) -> list[Piece]:
-        window = share.window
         member_id = seat.member.member_id
         fresh: list[Run] = []
-        first, left = window.end_offset, min(wanted, share.fresh)
+        first, left = share.window.end_offset, min(wanted, share.fresh)
         while left > 0:
             last = first + left - 1
             if self._by_key:
@@ -179,18 +175,8 @@ class FairWorld(World):
             fresh.append(Run(first, last, share.log.keys_of(first, last)))
             left -= last - first + 1
             first = last + 1
-        decision = share.partition.decide_acquire(
-            self.now_ms,
-            member_id,
-            max_records=wanted,
-            mode=AcquireMode.FAIR,
-            due=share.partition.due_ranges(wanted, member_id),
-            fresh=fresh,
-        )
-        share.partition.apply(decision)
-        self.arm_expiry(share)
-        now_ms = self.clock.now_ms
-        return [Piece(share, acquired, now_ms) for acquired in decision.acquired]
+        due = share.partition.due_ranges(wanted, member_id)
+        return self.acquire(share, member_id, wanted, AcquireMode.FAIR, due, fresh)
 
     # -- the member -----------------------------------------------------------------------------
 
@@ -200,7 +186,7 @@ class FairWorld(World):
             self._poll(seat)
 
     def _poll(self, seat: Seat) -> None:
-        """Takes what waits in the buffer, as far as its locks still hold."""
+        """Takes records from the buffer whose locks still hold, and works on them."""
         taken: list[Piece] = []
         left = self._poll_records
         while seat.buffer and left > 0:
@@ -218,7 +204,7 @@ class FairWorld(World):
             self.clock.after(took_ms, self._finished, seat, taken, took_ms)
 
     def _finished(self, seat: Seat, pieces: Sequence[Piece], took_ms: float) -> None:
-        """The next poll acknowledges what the last one returned, and takes what came meanwhile."""
+        """The next poll acknowledges the records of the last one, and takes new ones."""
         said = self.failures.acknowledge(pieces)
         way_ms = self.delay(NETWORK_MS)
         self.clock.after(way_ms, self._acknowledged, seat, said, took_ms)
@@ -245,7 +231,7 @@ class FairWorld(World):
             self.has_more(share)
 
     def _count(self, seat: Seat) -> None:
-        """Keeps the sum of what members may hold right."""
+        """Updates the sum of the records that members may hold."""
         holds = max(seat.pace.prefetch, self._max_poll_records)
         self._holds_total += holds - seat.counted
         seat.counted = holds

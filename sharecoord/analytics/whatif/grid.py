@@ -20,18 +20,16 @@ from sharecoord.analytics.whatif.model import (
 from sharecoord.analytics.whatif.settings import Dispatch, Scenario
 
 REPEATS: Final = 10
-"""Who gets records in Kafka's share groups depends on who fetches when: one simulation is one throw
-of the dice, and ten give the mean of the starved to about half a member."""
-
+"""The split in Kafka's share groups depends on who fetches when: one simulation is one throw of the
+dice, and ten give the mean of the starved to about half a member."""
 FAIR_REPEATS: Final = 2
-"""This project's dispatch leaves nothing to chance but delays: repeats differ by less than 1 %."""
-
+"""In this project's dispatch only delays are left to chance: repeats differ by less than 1 %."""
 INLINE_RECORDS: Final = 400_000
-"""Below so many records (a second or two) starting processes costs more than they save."""
+"""Below this number of records (a second or two) starting processes costs more than they save."""
 
 
 def repeats_of(point: Scenario, repeats: int | None) -> int:
-    """How often a point is simulated; None = as often as its dispatch needs."""
+    """Number of simulations of a point; None = as many as its dispatch needs."""
     if repeats is not None:
         return repeats
     return FAIR_REPEATS if point.dispatch is Dispatch.FAIR else REPEATS
@@ -49,7 +47,7 @@ def throws(points: Sequence[Scenario], repeats: int | None) -> list[Scenario]:
 def gathered(
     points: Sequence[Scenario], repeats: int | None, outcomes: Iterable[Prediction]
 ) -> list[Prediction]:
-    """The outcomes of `throws`, merged by point."""
+    """The predictions for `throws`, merged by point."""
     left = iter(outcomes)
     return [
         replace(merged(list(islice(left, repeats_of(point, repeats)))), scenario=point)
@@ -64,17 +62,14 @@ def predict(
     *,
     processes: int | None = None,
 ) -> list[Prediction]:
-    """Simulates all points.
+    """Simulates all points of a grid; returns one prediction per point, in order.
 
     Args:
-        points: The grid, at least one.
+        points: At least one.
         repeats: Simulations of each, with consecutive seeds; None = `REPEATS`, of this project's
             dispatch `FAIR_REPEATS`.
-        measured: What stands in for assumptions.
-        processes: How many to use; None = one per core where that pays.
-
-    Returns:
-        One prediction per point, in order.
+        measured: Measurements in the place of assumptions.
+        processes: Number of processes; None = one per core where that pays.
     """
     wanted = throws(points, repeats)
     if processes is None:
@@ -83,7 +78,7 @@ def predict(
     processes = min(processes, len(wanted))
     if processes == 1:
         return gathered(points, repeats, [simulate(each, measured) for each in wanted])
-    # Not forked: whoever calls may have threads. Each child imports the caller's main module.
+    # Not forked: the caller may have threads. Each child imports the caller's main module.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         outcomes = list(pool.map(simulate, wanted, [measured] * len(wanted)))
@@ -91,7 +86,7 @@ def predict(
 
 
 def records_expected(scenario: Scenario) -> float:
-    """About how many records a simulation handles at most: what it costs."""
+    """About how many records a simulation handles at most: a measure of its cost."""
     capacity = scenario.consumers * 1000 / scenario.work_ms
     rate = capacity if scenario.rate is None else min(capacity, scenario.rate)
     return rate * (scenario.seconds + scenario.warm_up_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -24,33 +24,27 @@ if TYPE_CHECKING:
 NAME: Final = "sharecoord what-if"
 
 REPLAY_S_MAX: Final = 600
-"""How much is replayed unless it is said: a simulation of it takes seconds, not minutes."""
-
+"""Longest replay unless another length is asked for: a simulation takes seconds, not minutes."""
 LISTED_MAX: Final = 10
-"""Groups and topics that an error lists."""
+"""Most groups and topics that an error lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What was read from events.
-
-    Attributes:
-        group: Share group.
-        topic: Topic.
-        members: Most at a time that wanted the topic.
-        partitions: Of the topic, that were sampled.
-        seconds: Length of what is replayed.
-        measured: Arrivals and service times; without service times when nothing was settled.
-        findings: Files that were skipped.
-    """
+    """A recorded group and topic, read from events."""
 
     group: str
     topic: str
     members: int
+    """Most members that wanted the topic at a time."""
     partitions: int
+    """Number of partitions that were sampled."""
     seconds: int
+    """Length of the replay."""
     measured: Measured
+    """Arrivals and service times; without service times when no record was settled."""
     findings: Findings
+    """Files that were skipped."""
 
 
 def read(
@@ -62,14 +56,14 @@ def read(
     seconds: float | None = None,
     skip_corrupt: bool = False,
 ) -> Recorded:
-    """Reads what one group did with one topic.
+    """Reads arrivals and service times of one group and one topic.
 
     Args:
         spark: The session.
         events: Folder of the events.
         wanted: Time range, and the group.
-        topic: Which one, when there are several.
-        seconds: How much of it; None = all, `REPLAY_S_MAX` at most.
+        topic: Name of the topic, when there are several.
+        seconds: Length of the replay; None = all, `REPLAY_S_MAX` at most.
         skip_corrupt: Leave out files that can not be read.
 
     Raises:
@@ -78,12 +72,12 @@ def read(
     """
     findings = Findings()
 
-    def once(without: Collection[str]) -> Recorded:
+    def attempt(without: Collection[str]) -> Recorded:
         frame = frames.read_events(spark, events, wanted, without=without)
         return _read(frame, topic, seconds, findings)
 
     with progress.shown(spark, "events"):
-        return frames.reading(once, skip_corrupt=skip_corrupt, findings=findings)
+        return frames.reading(attempt, skip_corrupt=skip_corrupt, findings=findings)
 
 
 def _read(
@@ -93,10 +87,10 @@ def _read(
 
     from sharecoord.analytics.whatif import transform
 
-    # As numbers: as times they would be of the machine's zone, which has some hours twice.
+    # As numbers: as times they would be in the machine's zone, which has some hours twice.
     numbers = {name: F.unix_micros(name) for name in ("begin", "end")}
-    found = transform.subjects(events).withColumns(numbers).orderBy("group_id", "topic").collect()
-    subject = chosen([row for row in found if topic in (None, row["topic"])])
+    rows = transform.subjects(events).withColumns(numbers).orderBy("group_id", "topic").collect()
+    subject = chosen([row for row in rows if topic in (None, row["topic"])])
     length_s = (subject["end"] - subject["begin"]) // 1_000_000
     length_s = min(length_s, int(seconds or REPLAY_S_MAX))
     if length_s < 1:
@@ -104,7 +98,7 @@ def _read(
             f"group {subject['group_id']}, topic {subject['topic']}: there is less than a second "
             "of samples to replay; record more, or widen --since and --until"
         )
-    # The first sample is where the replay begins: half of its second belongs to it.
+    # The replay begins at the first sample: half of the sample's second belongs to it.
     until = F.timestamp_micros(F.lit(subject["begin"] + length_s * 1_000_000 + 500_000))
     own = events.where(
         (F.col("group_id") == subject["group_id"])
@@ -129,30 +123,30 @@ def _read(
     )
 
 
-def chosen(found: Sequence[Row]) -> Row:
-    """The only group and topic there is.
+def chosen(subjects: Sequence[Row]) -> Row:
+    """The only row of `transform.subjects`.
 
     Raises:
         EventsNotFoundError: There is none.
         AnalyticsError: There are several.
     """
-    if not found:
+    if not subjects:
         raise EventsNotFoundError(
             "there are no samples of share-partitions in this range: what-if needs them to know "
             "when records came"
         )
-    if len(found) > 1:
-        names = [f"--group {row['group_id']} --topic {row['topic']}" for row in found]
+    if len(subjects) > 1:
+        names = [f"--group {row['group_id']} --topic {row['topic']}" for row in subjects]
         more = f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else ""
         raise AnalyticsError(
             f"the events have several groups or topics; name one: {'; '.join(names[:LISTED_MAX])}"
             f"{more}"
         )
-    return found[0]
+    return subjects[0]
 
 
 def arrivals_of(backlog: Sequence[Row], arrivals: Sequence[Row]) -> list[dict[int, int]]:
-    """Rows of `transform.backlog` and `transform.arrivals` as `Measured` has them."""
+    """Rows of `transform.backlog` and `transform.arrivals` as `Measured.arrivals`."""
     begin = min((row["second"] for row in arrivals), default=0)
     partitions: dict[int, dict[int, int]] = defaultdict(dict)
     for row in backlog:
@@ -163,7 +157,7 @@ def arrivals_of(backlog: Sequence[Row], arrivals: Sequence[Row]) -> list[dict[in
 
 
 def service_of(rows: Sequence[Row]) -> list[list[tuple[float, float]]]:
-    """Rows of `transform.service_times` as `Measured` has them: one histogram per member."""
+    """Rows of `transform.service_times` as `Measured.service`: one histogram per member."""
     members: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row["member_id"], row["ms"])):
         members[row["member_id"]].append((row["ms"], row["records"]))
@@ -209,7 +203,7 @@ def _tasks(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where events come from, as the command line says it."""
+    """Options of the command line on the events to read."""
 
     events: str
     group: str | None = None
@@ -231,14 +225,8 @@ def replay(
 ) -> list[Prediction]:
     """Reads events, and simulates the points of a grid with what was measured.
 
-    Args:
-        spark: The session.
-        source: What to read.
-        points_of: Makes the grid, once it is known what was recorded.
-        seconds: As in `read`.
-        repeats: As in `grid.predict`.
-        work_as_measured: Whether handlers take as long as recorded; otherwise as the points say.
-        tell: Takes lines for people.
+    `points_of` makes the grid for the recorded group. Unless `work_as_measured`, handlers take as
+    long as the points say. `tell` takes lines for people.
 
     Raises:
         AnalyticsError: As `read`.
@@ -261,13 +249,10 @@ def replay(
             f"group {recorded.group}: no record was settled in this range, so it is not known how "
             "long handlers work: say it with --work-ms"
         )
+    records = sum(sum(per_second.values()) for per_second in measured.arrivals)
     tell(
         f"replaying {recorded.seconds} s of group {recorded.group}, topic {recorded.topic}: "
-        f"{sum(map(_total, measured.arrivals)):,} records, {recorded.partitions} partitions, "
+        f"{records:,} records, {recorded.partitions} partitions, "
         f"{recorded.members} members"
     )
     return predict(spark, points_of(recorded), repeats, measured)
-
-
-def _total(per_second: Mapping[int, int]) -> int:
-    return sum(per_second.values())

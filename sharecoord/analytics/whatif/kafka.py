@@ -11,57 +11,43 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sharecoord.analytics.whatif.world import Member, Piece, Share, World
+from sharecoord.analytics.whatif.world import NETWORK_MS, Member, Piece, Share, World
 from sharecoord.core.partition.acquire import Run
 from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcquireMode
 
 MAX_WAIT_MS: Final = 500.0
-"""`fetch.max.wait.ms`: how long the broker keeps a fetch that it can not serve."""
-
-NETWORK_MS: Final = 0.5
-"""One way between client and broker, their threads included."""
-
+"""`fetch.max.wait.ms`: how long a fetch waits at the broker that can not serve it."""
 CLIENT_TURN_MS: Final = 1.0
-"""From an answer to the next request or to the first handler, in the client's threads."""
-
+"""Time from an answer to the next request or to the first handler, in the client's threads."""
 WRITE_MS: Final = 4.0
-"""From an acknowledgement to its record in `__share_group_state`; only then the window moves."""
-
+"""Time from an acknowledgement to its record in `__share_group_state`, when the window moves."""
 READ_MS: Final = 1.0
-"""What a fetch holds the fetch lock for, whatever it brings: reading the log, acquiring."""
-
+"""Time for which a fetch holds the fetch lock, without records: reading the log, acquiring."""
 READ_RECORD_MS: Final = 0.004
-"""... and for each record that it brings, in producer batches of 16."""
-
-JOIN_SPREAD_MS: Final = 400.0
-"""Members send their first fetches within so long: they start one after the other, and each waits
-for its own heartbeat to be assigned partitions. Measured: 42 of 50 within 444 ms, all in 733."""
+"""Further time with the fetch lock for each record, in producer batches of 16."""
 
 
 @dataclass(eq=False, slots=True)
 class Fetch:
-    """One ShareFetch on its way."""
+    """A ShareFetch request."""
 
     member: Member
     places: Sequence[Share]
     """The share-partitions that it asks, in order."""
     writing: int = 0
-    """Acknowledgements in it that are not stored yet: the answer waits for them."""
+    """Number of its acknowledgements that are not stored yet: the answer waits for them."""
     is_parked: bool = False
     is_over: bool = False
-    """Whether the fetch part is done."""
+    """Whether records were read, or the wait for them is over."""
     pieces: list[Piece] = field(default_factory=list)
 
 
 class KafkaWorld(World):
-    """See the module.
+    """A group whose records Kafka's own broker hands out.
 
-    Args:
-        mode: BATCH_OPTIMIZED or RECORD_LIMIT.
-        poll_records: `max.poll.records`.
-        record_locks: Offsets from the oldest unfinished record to the newest acquired one.
-        common: See `World`.
+    Its `record_locks` bound the offsets from the oldest unfinished record to the newest acquired
+    one.
     """
 
     def __init__(
@@ -77,12 +63,12 @@ class KafkaWorld(World):
         self._locked: set[Share] = set()
         self._fetches = [0] * len(self.members)
 
-    def start(self, member: Member) -> None:
+    def begin(self, member: Member) -> None:
         """A member fetches for the first time."""
-        self.clock.after(self.random.random() * JOIN_SPREAD_MS, self._poll, member, {})
+        self._poll(member, {})
 
     def has_more(self, share: Share) -> None:
-        """Wakes fetches that wait for this share-partition, who waits longest first."""
+        """Wakes fetches that wait for this share-partition, the one that waits longest first."""
         parked = self._parked[share]
         while parked and self._may_fetch(share):
             self._try(next(iter(parked)))
@@ -90,17 +76,17 @@ class KafkaWorld(World):
     # -- the client -----------------------------------------------------------------------------
 
     def _poll(self, member: Member, said: Mapping[Share, Sequence[AcknowledgedRange]]) -> None:
-        """Sends a fetch, with what is to be said of the records of the last one."""
+        """Sends a fetch, with acknowledgements of the records of the last one."""
         fetch = Fetch(member, self._places(member), writing=len(said))
         self.clock.after(self.delay(NETWORK_MS), self._arrives, fetch, said)
 
     def _receives(self, fetch: Fetch) -> None:
-        """An answer came: records are worked on, without any the next fetch goes out at once."""
+        """An answer came: handlers work on its records; without any the next fetch is sent."""
         member, pieces = fetch.member, fetch.pieces
-        if not pieces:
+        if pieces:
+            self.clock.after(self.work(member, pieces), self._finished, member, pieces)
+        else:
             self._poll(member, {})
-            return
-        self.clock.after(self.work(member, pieces), self._finished, member, pieces)
 
     def _finished(self, member: Member, pieces: Sequence[Piece]) -> None:
         """All records of a poll are handled: the next poll acknowledges them."""
@@ -115,7 +101,7 @@ class KafkaWorld(World):
             self._park(fetch)
 
     def _written(self, fetch: Fetch, share: Share, ranges: Sequence[AcknowledgedRange]) -> None:
-        """Acknowledgements are stored: the window may move, and others may be served."""
+        """Acknowledgements are stored: the window may move, and other fetches may be served."""
         self.settle(fetch.member, share, ranges)
         fetch.writing -= 1
         self._answer(fetch)
@@ -145,7 +131,7 @@ class KafkaWorld(World):
         return self._record_locks - (share.window.end_offset - share.window.start_offset)
 
     def _try(self, fetch: Fetch) -> bool:
-        """Serves a fetch if it can be: takes the fetch locks, reads."""
+        """Takes the fetch locks of share-partitions that allow it, and reads; False without any."""
         open_now = [share for share in fetch.places if self._may_fetch(share)]
         if not open_now:
             return False
@@ -171,7 +157,7 @@ class KafkaWorld(World):
                 del self._parked[share][fetch]
 
     def _waited(self, fetch: Fetch) -> None:
-        """A fetch has waited as long as it may: it is answered with nothing."""
+        """A fetch has waited as long as it may: the answer has no records."""
         if fetch.is_parked:
             self._unpark(fetch)
             self._over(fetch)
@@ -197,7 +183,7 @@ class KafkaWorld(World):
             self.clock.after(way_ms, self._receives, fetch)
 
     def _acquire(self, member: Member, share: Share, budget: int) -> list[Piece]:
-        """One acquire of the real core, in Kafka's window (specification 2.5, 2.6)."""
+        """Acquires by the coordinator's core, in Kafka's window (specification 2.5, 2.6)."""
         window = share.window
         due = window.due_ranges(budget)
         new = min(budget - sum(last - first + 1 for first, last, _ in due), self._room(share))
@@ -208,15 +194,4 @@ class KafkaWorld(World):
             if self._mode is AcquireMode.BATCH_OPTIMIZED:
                 last = share.log.batch_end(last)
             fresh.append(Run(first, last))
-        decision = share.partition.decide_acquire(
-            self.now_ms,
-            member.member_id,
-            max_records=budget,
-            mode=self._mode,
-            due=due,
-            fresh=fresh,
-        )
-        share.partition.apply(decision)
-        self.arm_expiry(share)
-        now_ms = self.clock.now_ms
-        return [Piece(share, acquired, now_ms) for acquired in decision.acquired]
+        return self.acquire(share, member.member_id, budget, self._mode, due, fresh)

@@ -1,11 +1,11 @@
-"""One simulation: a scenario in, predicted figures out. Deterministic, without I/O."""
+"""A simulation: makes predicted figures of a scenario. Deterministic, without I/O."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from sharecoord.analytics.whatif.fair import FairWorld
@@ -34,16 +34,13 @@ _MODES = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a recorded group did, in place of assumptions.
-
-    Attributes:
-        arrivals: Records by second since the begin, one mapping per partition; second -1 = the lag
-            at the begin. Empty = not known.
-        service: Times of handlers, one histogram per member. Empty = not known.
-    """
+    """Measurements of a recorded group, in the place of assumptions."""
 
     arrivals: Sequence[Mapping[int, int]] = ()
+    """Records by second since the begin, one mapping per partition; second -1 = the lag at the
+    begin. Empty = not known."""
     service: Sequence[Histogram] = ()
+    """Times of handlers, one histogram per member. Empty = not known."""
 
 
 NOTHING_MEASURED = Measured()
@@ -51,41 +48,37 @@ NOTHING_MEASURED = Measured()
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What would happen; with several repeats the means of their figures.
-
-    Attributes:
-        scenario: What was simulated.
-        rate: Records/s whose handler ended.
-        busy: Part of the members' time that handlers took.
-        jain: Jain's index over records per member.
-        starved: Members none of whose handlers ended in the measured time.
-        fewest: Least records of a member.
-        most: Most records of a member.
-        dwell_p50_ms: How long a record waits for its handler: from its arrival, or, of a backlog,
-            from the hand-out. None when no handler began.
-        dwell_p99_ms: The same, 99th percentile.
-        expired: Records whose lock ended by itself.
-        refused: Records whose acknowledgement came too late.
-        repeats: How many simulations these are the means of.
-        ranges: Least and greatest of `rate`, `jain` and `starved` among them.
-    """
+    """Predicted figures of a scenario; with several repeats their means."""
 
     scenario: Scenario
     rate: float
+    """Records/s whose handler ended."""
     busy: float
+    """Part of the members' time that handlers took."""
     jain: float
+    """Jain's index over records per member."""
     starved: float
+    """Number of members none of whose handlers ended in the measured time."""
     fewest: float
+    """Least records of a member."""
     most: float
+    """Most records of a member."""
     dwell_p50_ms: float | None
+    """Median of the time that a record waits for its handler: from its arrival, or, in a backlog,
+    from the hand-out. None when no handler began."""
     dwell_p99_ms: float | None
+    """99th percentile of the same time."""
     expired: float
+    """Records whose lock ended by itself."""
     refused: float
+    """Records whose acknowledgement came too late."""
     repeats: int = 1
+    """Number of simulations whose means these are."""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Least and greatest `rate`, `jain` and `starved` of the repeats."""
 
     def figures(self) -> dict[str, float | None]:
-        """What was predicted, by name."""
+        """The predicted figures by name."""
         return {name: getattr(self, name) for name in FIGURES}
 
     def to_json(self) -> dict[str, Any]:
@@ -100,18 +93,8 @@ class Prediction:
         }
 
 
-FIGURES: Final = (
-    "rate",
-    "busy",
-    "jain",
-    "starved",
-    "fewest",
-    "most",
-    "dwell_p50_ms",
-    "dwell_p99_ms",
-    "expired",
-    "refused",
-)
+_OTHERS: Final = ("scenario", "repeats", "ranges")
+FIGURES: Final = tuple(each.name for each in fields(Prediction) if each.name not in _OTHERS)
 _RANGED: Final = ("rate", "jain", "starved")
 
 
@@ -129,14 +112,10 @@ def merged(predictions: Sequence[Prediction]) -> Prediction:
 
 
 def simulate(scenario: Scenario, measured: Measured = NOTHING_MEASURED) -> Prediction:
-    """Runs one simulation.
-
-    Args:
-        scenario: What is simulated.
-        measured: Arrivals and service times that stand in for those of the scenario.
+    """Runs one simulation; measurements take the place of the scenario's assumptions.
 
     Raises:
-        InvalidConfigError: A distribution that is none.
+        InvalidConfigError: The scenario has an unknown distribution.
     """
     world = build(scenario, measured)
     world.clock.run(world.meter.end_ms)
@@ -144,7 +123,7 @@ def simulate(scenario: Scenario, measured: Measured = NOTHING_MEASURED) -> Predi
 
 
 def build(scenario: Scenario, measured: Measured = NOTHING_MEASURED) -> World:
-    """A world that is about to begin; see `simulate`."""
+    """The world of a simulation before its first event; see `simulate`."""
     begin_ms = scenario.warm_up_s * 1000
     keys = scenario.keys if scenario.ordering is Ordering.KEY else 0
     common: dict[str, Any] = {
@@ -160,7 +139,7 @@ def build(scenario: Scenario, measured: Measured = NOTHING_MEASURED) -> World:
         "members": _members(scenario, measured),
         "failures": Failures(scenario.failure_ratio, scenario.seed),
         "meter": Meter(begin_ms, begin_ms + scenario.seconds * 1000, [0] * scenario.consumers),
-        # What was measured is all that a record takes its member.
+        # Measured service times have the overhead in them.
         "overhead_ms": 0.0 if measured.service else scenario.overhead_us / 1000,
         "seed": scenario.seed,
     }
@@ -179,7 +158,7 @@ def build(scenario: Scenario, measured: Measured = NOTHING_MEASURED) -> World:
 def _world(scenario: Scenario, common: dict[str, Any]) -> World:
     locks = scenario.record_locks or RECORD_LOCKS_DEFAULT
     if scenario.dispatch is not Dispatch.FAIR:
-        # Kafka's limit counts offsets, not locks: the world keeps to it, the core's never binds.
+        # Kafka's limit counts offsets, not locks: the world applies it, the core's never binds.
         return KafkaWorld(
             mode=_MODES[scenario.dispatch],
             poll_records=scenario.poll_records,
@@ -197,7 +176,7 @@ def _world(scenario: Scenario, common: dict[str, Any]) -> World:
 
 
 def _members(scenario: Scenario, measured: Measured) -> list[Member]:
-    """The slow ones first; each begins at its own place of its table."""
+    """The members, slow ones first; each begins at its own place of its table of times."""
     slow, normal = _tables(scenario, measured)
     members = []
     for number in range(scenario.consumers):
@@ -210,7 +189,7 @@ def _members(scenario: Scenario, measured: Measured) -> list[Member]:
 def _tables(
     scenario: Scenario, measured: Measured
 ) -> tuple[Sequence[ServiceTimes], Sequence[ServiceTimes]]:
-    """Of slow members, and of the others."""
+    """Tables of service times of slow members, and of the others."""
     seed, kind = scenario.seed, scenario.work_distribution
     slow = service_times(kind, scenario.slow_ms, seed)
     if not measured.service:
@@ -223,7 +202,7 @@ def _tables(
 
 
 def _arrivals(scenario: Scenario, measured: Measured) -> Iterator[Arrivals]:
-    """One for each partition; none with a backlog."""
+    """Arrivals of each partition; none in a backlog."""
     batch, partitions = scenario.producer_batch, scenario.partitions
     if scenario.rate is not None:
         for _ in range(partitions):
@@ -234,7 +213,7 @@ def _arrivals(scenario: Scenario, measured: Measured) -> Iterator[Arrivals]:
 
 
 def spread(arrivals: Sequence[Mapping[int, int]], partitions: int) -> Sequence[Mapping[int, int]]:
-    """Arrivals as they were; with another number of partitions evenly on all of them."""
+    """Measured arrivals; with another number of partitions evenly spread over all of them."""
     if partitions == len(arrivals):
         return arrivals
     total: Counter[int] = Counter()

@@ -1,9 +1,10 @@
-"""One point of the grid: what is simulated, with the bounds of every value."""
+"""Scenarios: the points of a grid, with the bounds of every value."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -14,22 +15,19 @@ from sharecoord.errors import InvalidConfigError
 
 POINTS_MAX: Final = 200
 """Most points of one grid: at a few seconds each it is done while one waits."""
-
 CONSUMERS_MAX: Final = 100_000
-"""Ten times what one group was measured with; a simulation of them takes minutes."""
-
+"""Ten times the members of the largest group that was measured; a simulation takes minutes."""
 PRODUCER_BATCH_BYTES: Final = 16_384
-"""`batch.size` of Kafka's own producer: how many records a producer batch has unless it is said."""
-
+"""`batch.size` of Kafka's own producer: the size of a producer batch unless it is given."""
 RECORD_OVERHEAD_BYTES: Final = 24
-"""Of a record beside its value: header, lengths, an 8-byte key, its part of the batch's header."""
-
+"""Bytes of a record beside its value: header, lengths, an 8-byte key, its part of the batch's
+header."""
 RECORD_LOCKS_DEFAULT: Final = 2_000
 POLL_RECORDS_DEFAULT: Final = 500
 
 
 class Dispatch(StrEnum):
-    """Who hands records out, and how."""
+    """Ways to hand out records."""
 
     FAIR = "fair"
     """This project: credits, learnt prefetch, a window that grows."""
@@ -40,7 +38,7 @@ class Dispatch(StrEnum):
 
 
 class Bound(NamedTuple):
-    """What a value may be."""
+    """Bounds of a value."""
 
     least: float
     most: float
@@ -69,14 +67,14 @@ BOUNDS: Final[Mapping[str, Bound]] = {
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is simulated.
+    """Settings of a simulation.
 
     Attributes:
-        dispatch: Who hands out.
+        dispatch: The way to hand out records.
         consumers: Members of the group; each works on one record at a time.
         work_ms: Mean time of a handler.
         work_distribution: `constant`, `uniform` or `lognormal[:SIGMA]`.
-        slow_members: How many of the consumers are slow ones.
+        slow_members: Number of slow members among the consumers.
         slow_work_ms: Mean time of a slow member's handler; None = 10 x `work_ms`.
         record_locks: `share.partition.max.record.locks`; None = the default, which with `fair`
             grows with the members' pace.
@@ -86,12 +84,12 @@ class Scenario:
         ordering: `share.ordering`; only `fair` has another one than `unordered`.
         failure_ratio: Part of the deliveries that end with RELEASE.
         rate: Records/s that arrive on all partitions together; None = a backlog without end.
-        partitions: Of the topic.
+        partitions: Number of partitions of the topic.
         payload_bytes: Length of a value.
         batch_records: Records of a producer batch; None = as many as fit into 16 KiB.
-        keys: How many different keys there are, with `ordering` `key`.
-        overhead_us: What a record takes a member beside its handler.
-        seconds: How much is measured.
+        keys: Number of different keys, with `ordering` `key`.
+        overhead_us: Time that a record takes a member beside its handler.
+        seconds: Virtual time that is measured.
         warm_up_s: Virtual time before that.
         seed: The same seed gives the same result.
     """
@@ -179,34 +177,23 @@ def _number(value: float) -> str:
 
 
 def grid(dimensions: Mapping[str, Sequence[Any]], **common: Any) -> list[Scenario]:
-    """All combinations of the given values, in order, without repetitions.
-
-    Args:
-        dimensions: Values by field of `Scenario`.
-        common: Fields with one value.
+    """All combinations of values by field, without repetitions; `common` has single values.
 
     Raises:
-        InvalidConfigError: Too many points, or a point that can not be.
+        InvalidConfigError: Too many points, or a point whose values do not go together.
     """
-    points: dict[Scenario, None] = {}
-    total = 1
-    for values in dimensions.values():
-        total *= max(len(values), 1)
+    given = {name: values for name, values in dimensions.items() if values}
+    total = math.prod(map(len, given.values()))
     if total > POINTS_MAX:
         raise InvalidConfigError(
             f"the grid has {total:,} points: give fewer values, {POINTS_MAX} points at the most"
         )
-    for combination in _combinations(dimensions):
-        points[Scenario(**common, **combination)] = None
-    return list(points)
+    combinations = (
+        dict(zip(given, each, strict=True)) for each in itertools.product(*given.values())
+    )
+    return list(dict.fromkeys(Scenario(**common, **values) for values in combinations))
 
 
 def varied(points: Sequence[Scenario]) -> list[str]:
     """The fields in which points differ."""
     return [name for name in FIELDS if len({getattr(point, name) for point in points}) > 1]
-
-
-def _combinations(dimensions: Mapping[str, Sequence[Any]]) -> Iterable[dict[str, Any]]:
-    given = {name: values for name, values in dimensions.items() if values}
-    for combination in itertools.product(*given.values()):
-        yield dict(zip(given, combination, strict=True))

@@ -1,4 +1,4 @@
-"""From events to what a simulation needs: arrivals per second, and how long members work.
+"""Measurements for a simulation, from events: arrivals per second, and service times of members.
 
 Functions from frames to small frames: a row per second and partition, and at most a few hundred
 rows per member. Nothing here collects rows, and nothing runs in Python.
@@ -15,18 +15,15 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from sharecoord.eventlog.schema import EventKind, RangeEvent
 
 BUCKET_RATIO: Final = 1.05
-"""Width of a bucket of service times; a bucket keeps the mean of what is in it, so means are
-exact."""
-
+"""Width of a bucket of service times; a bucket has the mean of its times, so means are exact."""
 SERVICE_MS_MIN: Final = 0.001
 """Shorter times count as this one."""
-
-SETTLED: Final = (RangeEvent.ACCEPTED, RangeEvent.RELEASED)
-"""What a handler has worked on to its end."""
+SETTLED: Final = (RangeEvent.ACCEPTED.value, RangeEvent.RELEASED.value)
+"""Events of records whose handler has ended."""
 
 
 def subjects(events: DataFrame) -> DataFrame:
-    """What was recorded: a row per group and topic.
+    """The recorded groups and topics: a row for each.
 
     Columns: group_id, topic, partitions, members (most at a time that wanted the topic), begin and
     end (times of the first and the last sample).
@@ -44,10 +41,7 @@ def subjects(events: DataFrame) -> DataFrame:
 
 
 def backlog(events: DataFrame) -> DataFrame:
-    """What waited when the recording began: a row per partition.
-
-    Columns: partition, records.
-    """
+    """The records that waited when the recording began: columns partition and records."""
     return (
         events.where(F.col("kind") == EventKind.PARTITION.value)
         .groupBy("partition")
@@ -56,10 +50,10 @@ def backlog(events: DataFrame) -> DataFrame:
 
 
 def arrivals(events: DataFrame) -> DataFrame:
-    """How many records came per second, from the growth of the logs' ends.
+    """Number of records that came per second, from the growth of the logs' ends.
 
-    What came between samples that are further apart is spread over the seconds between them.
-    A log whose end went back (a topic made anew) got nothing in that second.
+    The growth between samples that are further apart is spread over the seconds between them. A log
+    whose end went back (a topic made anew) got no records in that second.
 
     Columns: partition, second (since the epoch), records.
     """
@@ -77,9 +71,7 @@ def arrivals(events: DataFrame) -> DataFrame:
         .withColumn("seconds", F.col("slot") - F.col("before"))
     )
     spread = ends.select(
-        "partition",
-        "came",
-        "seconds",
+        *("partition", "came", "seconds"),
         F.posexplode(F.sequence(F.col("before") + 1, F.col("slot"))).alias("at", "second"),
     )
     until = F.expr("came * (at + 1) div seconds")
@@ -91,7 +83,7 @@ def arrivals(events: DataFrame) -> DataFrame:
 def service_times(events: DataFrame) -> DataFrame:
     """How long members had a record: a histogram per member.
 
-    From `work_us` where members say it, else from `held_ms`, which has the waiting in it.
+    From `work_us` where members report it, else from `held_ms`, which has the waiting in it.
 
     Columns: member_id, ms (mean of the bucket), records.
     """
@@ -99,7 +91,7 @@ def service_times(events: DataFrame) -> DataFrame:
     each_ms = F.greatest(total_ms / F.col("records"), F.lit(SERVICE_MS_MIN))
     return (
         events.where(F.col("kind") == EventKind.RANGE.value)
-        .where(F.col("event").isin(*(event.value for event in SETTLED)))
+        .where(F.col("event").isin(*SETTLED))
         .where((F.col("records") > 0) & F.col("member_id").isNotNull() & total_ms.isNotNull())
         .withColumn("each_ms", each_ms)
         .withColumn("bucket", F.round(F.log("each_ms") / math.log(BUCKET_RATIO)))

@@ -1,7 +1,7 @@
-"""How long handlers work, when records arrive: seeded tables that are gone through again and again.
+"""Service times of handlers and arrivals of records, from seeded tables that repeat.
 
-A table holds running sums, so that the time of any number of records, and how many are done by a
-time, cost one look and not one step per record.
+A table holds running sums, so that the time of any number of records, and the number of records
+that are done by a time, cost one look and not one step per record.
 """
 
 from __future__ import annotations
@@ -24,15 +24,11 @@ PRODUCER_LINGER_MS: Final = 5.0
 filled."""
 
 Histogram = Sequence[tuple[float, float]]
-"""Measured service times: (milliseconds, how many)."""
+"""Measured service times: (milliseconds, number of records)."""
 
 
 class ServiceTimes:
-    """The times of one kind of handler, in the order in which they come.
-
-    Args:
-        times_ms: One time after the other; after the last comes the first again.
-    """
+    """Service times of a handler, record by record; after the last time comes the first again."""
 
     def __init__(self, times_ms: Sequence[float]) -> None:
         self._sums = [0.0, *itertools.accumulate(times_ms)]
@@ -40,36 +36,30 @@ class ServiceTimes:
         self._round_ms = self._sums[-1]
 
     def until(self, record: int) -> float:
-        """When the record with this number begins, in milliseconds since the first one did."""
+        """When the record with this number begins, in milliseconds after the first one."""
         rounds, place = divmod(record, self._length)
         return rounds * self._round_ms + self._sums[place]
 
     def done_by(self, time_ms: float) -> int:
-        """How many records have ended at a time since the first one began."""
+        """Number of records that have ended at a time since the first one began."""
         rounds = int(time_ms // self._round_ms)
         place = bisect_right(self._sums, time_ms - rounds * self._round_ms) - 1
         return rounds * self._length + place
 
 
 class Stretch(NamedTuple):
-    """A member works on some records, one after the other.
-
-    Attributes:
-        times: Of its handlers.
-        first: Place of the first record in them.
-        records: How many.
-        begins_ms: When it begins.
-        factor: How much longer a record takes than its handler.
-    """
+    """A member's work on some records, one after the other."""
 
     times: ServiceTimes
     first: int
+    """Place of the first record in the times."""
     records: int
     begins_ms: float
     factor: float
+    """How much longer a record takes than its handler."""
 
     def begin_of(self, record: int) -> float:
-        """When the handler of a record begins; of the number of records: when the last one ends."""
+        """When the handler of a record begins; for `records`, when the last handler ends."""
         work_ms = self.times.until(self.first + record) - self.times.until(self.first)
         return self.begins_ms + work_ms * self.factor
 
@@ -79,7 +69,7 @@ class Stretch(NamedTuple):
         return self.begin_of(self.records)
 
     def done_by(self, now_ms: float) -> int:
-        """How many records are done at a time."""
+        """Number of records that are done at a time."""
         if now_ms <= self.begins_ms:
             return 0
         work_ms = (now_ms - self.begins_ms) / self.factor
@@ -88,15 +78,11 @@ class Stretch(NamedTuple):
 
 
 def service_times(distribution: str, mean_ms: float, seed: int) -> ServiceTimes:
-    """A table of drawn times.
-
-    Args:
-        distribution: `constant`, `uniform` (0 to twice the mean) or `lognormal[:SIGMA]`.
-        mean_ms: Mean of the distribution.
-        seed: The same seed gives the same table.
+    """A table of times drawn from a distribution; the same seed gives the same table.
 
     Raises:
-        InvalidConfigError: Another distribution, or a sigma that is not above 0 and at most 3.
+        InvalidConfigError: Not `constant`, `uniform` (0 to twice the mean), `lognormal[:SIGMA]`, or
+            a sigma that is not above 0 and at most 3.
     """
     kind, sigma = parse_distribution(distribution)
     if kind == "constant":
@@ -112,12 +98,7 @@ def service_times(distribution: str, mean_ms: float, seed: int) -> ServiceTimes:
 
 
 def measured_times(histogram: Histogram, seed: str) -> ServiceTimes:
-    """A table drawn from what was measured.
-
-    Args:
-        histogram: At least one time above 0.
-        seed: The same seed gives the same table.
-    """
+    """A table drawn from a histogram with at least one time above 0."""
     generator = random.Random(f"measured {seed}")
     times = [time for time, _ in histogram]
     weights = [weight for _, weight in histogram]
@@ -146,18 +127,14 @@ def parse_distribution(text: str) -> tuple[str, float]:
 
 
 Arrivals = Iterator[tuple[float, int]]
-"""(milliseconds, records), ascending: what is appended to one partition, and when."""
+"""(milliseconds, records), ascending: appends to one partition."""
 
 
 def steady_arrivals(rate: float, batch_records: int) -> Arrivals:
-    """Producer batches at a steady rate.
+    """Producer batches of a partition at a steady rate in records/s.
 
     A producer does not wait longer than its linger for a batch to fill, so batches are smaller at
     low rates.
-
-    Args:
-        rate: Records/s of the partition.
-        batch_records: Most records of a batch.
     """
     records = min(batch_records, max(1, round(rate * PRODUCER_LINGER_MS / 1000)))
     for number in itertools.count(1):
@@ -165,11 +142,9 @@ def steady_arrivals(rate: float, batch_records: int) -> Arrivals:
 
 
 def measured_arrivals(per_second: Mapping[int, int], batch_records: int) -> Arrivals:
-    """Producer batches as many as were measured, evenly within each second.
+    """Producer batches with the measured records, evenly within each second.
 
-    Args:
-        per_second: Records by second since the begin; second -1 = what was there before.
-        batch_records: Most records of a batch.
+    Seconds count from the begin; second -1 has the lag at the begin.
     """
     for second in sorted(per_second):
         records = per_second[second]
