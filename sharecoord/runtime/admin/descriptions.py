@@ -16,7 +16,7 @@ from sharecoord.core.lag import lag as lag_of
 from sharecoord.core.states import RecordState
 from sharecoord.errors import SharecoordError
 from sharecoord.ports import DELAYED, LATEST, OffsetQuery
-from sharecoord.runtime.admin.group_access import GroupAccess, not_found
+from sharecoord.runtime.admin.group_access import PAGE_ROWS, GroupAccess, not_found
 from sharecoord.runtime.admin.groups import GroupState, state_of
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.refused_topics import refused_of
@@ -27,10 +27,7 @@ from sharecoord.runtime.partition.actor import PartitionActor
 log = structlog.get_logger(__name__)
 
 LOG_END_WAIT_S = 5.0
-"""A description waits so long for Kafka's log ends; then it shows what is known without."""
-
-PAGE_ROWS = 10_000
-"""Rows of one read of the store."""
+"""Longest wait of a description for Kafka's log ends; then it does without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A described group; with `error` nothing else is known of it."""
+    """A described group; all but the id is empty where `error` is set."""
 
     group_id: str
     state: GroupState = GroupState.DEAD
@@ -98,11 +95,10 @@ class GroupView:
     fairness_jain_ratio: float | None = None
     """Jain's index of the last second; None as in `MemberView`."""
     pauses: tuple[Pause, ...] = ()
-    """All that is paused of it."""
     settings_problems: tuple[str, ...] = ()
-    """What of its stored settings is not in force."""
+    """Why stored settings are not in force, one sentence each."""
     refused_topics: Mapping[str, str] = field(default_factory=dict)
-    """Topics of it that Kafka refuses to the coordinator, and what to allow."""
+    """Topics that Kafka refuses to the coordinator, and what to allow."""
     error: SharecoordError | None = None
 
 
@@ -154,7 +150,7 @@ class DescribeCommands(GroupAccess):
 
 
 class Description:
-    """The reads of one description. `reads` runs the store's reads for people."""
+    """The reads of one description; `reads` runs those of the store."""
 
     def __init__(
         self, coordinator: Coordinator, reads: StoreCaller, groups: Mapping[str, GroupRow]
@@ -167,7 +163,7 @@ class Description:
     async def log_ends(
         self, configs: Mapping[str, GroupConfig], rows: Mapping[str, Sequence[PartitionRow]]
     ) -> dict[PartitionKey, int]:
-        """Log ends by Kafka; what it does not answer in time by the live actors.
+        """Log ends as Kafka says; where it does not answer in time, as the live actors know.
 
         A live actor that holds back its reading knows no newer end than the last record it read.
         """
@@ -253,7 +249,7 @@ class Description:
         )
 
     def _unserved(self, group_id: str) -> str:
-        """Which setting keeps a group from being served here."""
+        """Why a setting keeps the group from being served here; "" when none does."""
         group = self._coordinator.groups.get(group_id)
         return "" if group is None else why_unserved(group.unused_settings)
 
@@ -270,8 +266,8 @@ class Description:
         group = self._coordinator.groups.get(group_id)
         return None if group is None else group.dispatcher.fairness
 
-    def _memory_short(self, actor: PartitionActor | None) -> str:
-        """What the memory limit has stopped for a share-partition."""
+    @staticmethod
+    def _memory_short(actor: PartitionActor | None) -> str:
         if actor is None:
             return ""
         if actor.budget.acquiring_stopped:
@@ -289,7 +285,7 @@ class Description:
         for member in sorted(members, key=lambda m: m.member_id):
             session = None if group is None else group.sessions.get(member.member_id)
             if session is not None and session.is_lent:
-                # It knows of what this coordinator gave it, and of nothing else.
+                # This session knows only of records that this coordinator delivered.
                 session = None
             views.append(
                 MemberView(

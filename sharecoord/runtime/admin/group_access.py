@@ -13,6 +13,7 @@ from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey, Partition
 from sharecoord.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
+    KafkaUnavailableError,
     SharecoordError,
     UnknownTopicOrPartitionError,
 )
@@ -24,8 +25,11 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+PAGE_ROWS = 10_000
+"""Rows of one read of what is in flight."""
+
 REFRESH_RETRY_S = 1.0
-"""After so long the store is asked again for what a live group has not seen yet; doubles."""
+"""First wait before the store is asked again for a change that failed to load; doubles."""
 
 REFRESH_RETRY_MAX_S = 30.0
 
@@ -33,10 +37,8 @@ REFRESH_RETRY_MAX_S = 30.0
 class GroupAccess:
     """The stored and the live groups of one coordinator.
 
-    Args:
-        coordinator: Whose groups are meant.
-        reads: Runs the store's reads for people; a thread of its own keeps them out of the
-            committer's way. By default the coordinator's.
+    `reads` runs the store's reads for operators: a thread of its own keeps them out of the
+    committer's way. By default they go through the coordinator's.
     """
 
     def __init__(self, coordinator: Coordinator, reads: StoreCaller | None = None) -> None:
@@ -44,9 +46,9 @@ class GroupAccess:
         self._context = coordinator.context
         self._reads = reads or coordinator.context.caller
         self._altering = asyncio.Lock()
-        """A command holds it while it changes settings, or blocked keys, which must fit them."""
+        """Held while a command changes settings or blocked keys, which must fit each other."""
         self._refreshing: set[str] = set()
-        """Groups that are looked at again until they have what is stored."""
+        """Groups whose stored row is asked for until the live group has it."""
 
     async def _reload(self, group_id: str, keys: Iterable[PartitionKey]) -> None:
         """Makes the live actors of these share-partitions see what the store has now."""
@@ -126,11 +128,11 @@ class GroupAccess:
         return self._resolved(row)[0]
 
     def _resolved(self, row: GroupRow | None) -> tuple[GroupConfig, tuple[UnusedSetting, ...]]:
-        """The settings in force, and what of the stored ones is not."""
+        """The settings in force, and the stored ones that are not."""
         return resolve_stored({} if row is None else row.config, self._context.group_defaults)
 
     async def _refresh(self, group_id: str) -> None:
-        """Gives the live group what the store has; an older answer never undoes a newer one.
+        """Loads the stored row of a live group; an older answer never undoes a newer one.
 
         The other coordinators of a fleet look as well. When the store does not answer, the caller
         hears so, and the group gets it as soon as it does.
@@ -144,7 +146,7 @@ class GroupAccess:
             raise
 
     async def _refresh_later(self, group_id: str) -> None:
-        """Tries until the live group has what is stored, or is gone."""
+        """Tries until the live group has its stored row, or is gone."""
         delay_s = REFRESH_RETRY_S
         try:
             while (group := self._coordinator.groups.get(group_id)) is not None:
@@ -176,7 +178,7 @@ class GroupAccess:
 
 
 def not_empty(group_id: str, members: int, fix: str) -> GroupNotEmptyError:
-    """The error about a group that has members; `fix` goes on with the sentence."""
+    """The error about a group that has members; `fix` ends the sentence."""
     return GroupNotEmptyError(
         f"group {group_id!r} has {members} member{'' if members == 1 else 's'}{fix}"
     )
@@ -186,6 +188,21 @@ def no_partition(topic: str, partition: int, count: int) -> UnknownTopicOrPartit
     """The error about a partition beyond those of its topic."""
     return UnknownTopicOrPartitionError(
         f"topic {topic!r} has no partition {partition}; it has {count} (0 to {count - 1})"
+    )
+
+
+def no_share_partition(group_id: str, topic: str, partition: int) -> UnknownTopicOrPartitionError:
+    """The error about a share-partition that a group does not have."""
+    return UnknownTopicOrPartitionError(
+        f"group {group_id!r} has no share-partition {topic}[{partition}]; "
+        "`sharecoord groups --describe` lists what it has"
+    )
+
+
+def no_offsets(topic: str, partition: int) -> KafkaUnavailableError:
+    """The error about a partition of which Kafka did not say the offsets."""
+    return KafkaUnavailableError(
+        f"Kafka gave no offsets for {topic}[{partition}]; is its leader up?", retry_after_ms=1000
     )
 
 

@@ -1,6 +1,6 @@
 """Claims share-partitions and brings them to life: rows, start offsets, lock grace, reading.
 
-A reload after a failed commit is the same, as a claim that shows the former incarnation.
+A reload after a failed commit is such a claim, too; it shows the former incarnation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.partition.start_offset import resolve_start
 from sharecoord.core.states import Ordering
 from sharecoord.errors import (
-    MemberFencedError,
     NotOwnerError,
     SharecoordError,
     StoreFatalError,
@@ -33,6 +32,7 @@ from sharecoord.runtime.group import log_changes
 from sharecoord.runtime.group.group import Group
 from sharecoord.runtime.group.settings import reads_committed
 from sharecoord.runtime.kernel.context import Context
+from sharecoord.runtime.member.session import newer_stream
 from sharecoord.runtime.partition import parking
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
@@ -52,13 +52,10 @@ def start_loading(
     actor: PartitionActor,
     dropped: SharecoordError | None = None,
 ) -> None:
-    """Loads in a task of its own, which ends with the actor; a claim shows what it was before.
+    """Loads in a task of its own, which ends with the actor.
 
-    Args:
-        context: Ports.
-        group: The group of the share-partition.
-        actor: What is loaded.
-        dropped: What ended its last incarnation. When the store refused its changes, it waits.
+    `dropped` is the error that ended the last incarnation; when the store refused its changes, the
+    load waits.
     """
     wait_s = 0.0
     if dropped is not None:
@@ -83,7 +80,7 @@ async def load(
     if wait_s:
         await asyncio.sleep(wait_s)
         actor.stopped_reason = ""
-    # One number for all attempts: a claim whose outcome is not known is made again, not fenced.
+    # One number for all attempts: a claim of unknown outcome is repeated, not fenced.
     incarnation = context.new_incarnation()
     while True:
         try:
@@ -100,8 +97,8 @@ async def load(
                 actor.deactivate(ActorState.CLOSED, error.message)
                 group.forget_place(actor.key.place, error.message)
                 return
-            # Its former owner serves it until it has given it free, or its lease has ended. Alone,
-            # it was a late word of this coordinator's own former process.
+            # The former owner serves it until it gives it free, or its lease ends. Without a fleet
+            # the claim met a late call of this coordinator's own former process.
             incarnation, previous_incarnation = context.new_incarnation(), None
         except StoreFatalError:
             raise
@@ -138,12 +135,12 @@ async def _load_once(
         raise NotOwnerError("another coordinator claimed the share-partition")
     context.clock.measured(loaded.store_now_ms, asked_ms=asked_ms)
     if group.settings.ordering is Ordering.KEY:
-        # Whoever had a lane before this claim may have keys out.
+        # The owner of a lane before this claim may have keys out.
         await context.lanes.ask(None)
     if loaded.row.stopped_reason:
         actor.deactivate(ActorState.STOPPED, loaded.row.stopped_reason)
         if context.in_fleet:
-            # Nobody serves it: whoever should when it goes on must not wait for this coordinator.
+            # Nobody serves it: its next owner must not wait for this coordinator.
             release = PartitionRelease(actor.partition_id, loaded.row.owner_epoch)
             await context.caller.call(context.store.release_partitions, [release])
         return
@@ -170,15 +167,15 @@ async def _load_once(
     actor.log.start_moved(log_start)
     actor.log.ends_at(log_end)
     assert actor.partition is not None, "activated above"
-    # What the log has lost meanwhile is nobody's work.
+    # Records that the log has lost meanwhile were finished by no member.
     actor.books.letters.done_at_load = actor.partition.window.done
     group.activated(actor)
 
 
 async def _meet_holders(context: Context, group: Group, loaded: LoadedPartition) -> None:
-    """Who holds something and is not known here joined at another coordinator (design 9).
+    """Takes in the holders of records that are not known here: they joined elsewhere (design 9).
 
-    Whose stream here is not its newest either: nobody must go by the lock book of the old one.
+    A holder that has a newer stream elsewhere is fenced: its old lock book is out of date.
     """
     holders = loaded.in_flight.members
     for member in await context.calls.members.ask(None) if holders else ():
@@ -186,7 +183,7 @@ async def _meet_holders(context: Context, group: Group, loaded: LoadedPartition)
             continue
         known = group.sessions.get(member.member_id)
         if known is not None and known.member_epoch < member.member_epoch:
-            group.fenced(known, MemberFencedError("a newer stream of this member id joined"))
+            group.fenced(known, newer_stream())
             known.presence.cancel_timers()
             group.remember(member)
         elif known is None:
@@ -224,7 +221,7 @@ def _activate(
 
 
 async def _log_bounds(context: Context, group: Group, key: PartitionKey) -> tuple[int, int]:
-    """Log start and log end (last stable offset under read_committed)."""
+    """Log start and log end; the last stable offset under read_committed."""
     committed = reads_committed(group.config)
     first, last = await asyncio.gather(
         context.calls.offset(OffsetQuery(key.topic, key.partition, EARLIEST), committed=committed),
@@ -234,7 +231,7 @@ async def _log_bounds(context: Context, group: Group, key: PartitionKey) -> tupl
 
 
 async def _offset_for_time(context: Context, group: Group, key: PartitionKey) -> int | None:
-    """For `by_duration` the first offset of that time; else None."""
+    """The first offset of the time of `by_duration`; None with another policy."""
     reset = group.config.auto_offset_reset
     if reset.duration_ms is None:
         return None

@@ -1,4 +1,4 @@
-"""Why a share-partition takes no acknowledgements now."""
+"""The error for acknowledgements that a share-partition does not take now."""
 
 from __future__ import annotations
 
@@ -17,14 +17,9 @@ from sharecoord.runtime.partition.claimed import ActorState
 def why_not_served(
     group: Group, actor: PartitionActor | None, topic: str, topic_id: str, partition: int
 ) -> SharecoordError | None:
-    """What to answer; None = it is served here.
+    """The error to answer; None = the share-partition is served here.
 
-    Args:
-        group: Which group was asked for, and so on.
-        actor: What serves it here.
-        topic: The topic, or the name of a lane.
-        topic_id: 32 hex digits; "" = whichever.
-        partition: The partition.
+    `topic` may be the name of a lane; `topic_id` is 32 hex digits, "" = any.
     """
     if actor is None and _may_open(group, topic):
         return KafkaUnavailableError(f"{topic} is not opened yet", retry_after_ms=500)

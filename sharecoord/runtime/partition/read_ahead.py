@@ -1,4 +1,4 @@
-"""What was read and not handed out yet: the records of a cache beyond the window's end."""
+"""Records that were read ahead: those of a cache beyond the window's end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FRESH_RECORDS_HIGH = 60_000
 
 
 class ReadAhead:
-    """Counts of one share-partition."""
+    """The counts of records that one share-partition has read ahead."""
 
     def __init__(self, cache: RecordCache) -> None:
         self._cache = cache

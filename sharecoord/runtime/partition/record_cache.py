@@ -1,6 +1,6 @@
 """Payloads of one share-partition in memory: read ahead, and kept for redelivery.
 
-Counted for its group; what was evicted is read again from Kafka.
+They count for the group; evicted payloads are read again from Kafka.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RecordCache:
         self._chunks: list[RecordChunk] = []
         self.size_bytes = 0
         self.reread_end = 0
-        """Where what was read again last has ended: the next such read goes on from there."""
+        """End of the last re-read: the next one goes on from there."""
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -89,11 +89,9 @@ class RecordCache:
             self._forget(0, count)
 
     def evict(self, below: int, wanted_bytes: int) -> int:
-        """Gives up the lowest chunks that end below `below`; returns how many bytes.
+        """Gives up the lowest chunks that end below `below` until `wanted_bytes` are free.
 
-        Args:
-            below: Offset from which nothing is given up.
-            wanted_bytes: How much is wanted.
+        Returns how many bytes are.
         """
         count, freed = 0, 0
         while (
@@ -118,7 +116,7 @@ class RecordCache:
 
 
 def parts_without(chunk: RecordChunk, kept: OffsetSet) -> list[RecordChunk]:
-    """What a chunk says of all offsets but these, which are not to be read from the log."""
+    """The parts of a chunk around kept offsets, which are not to be read from the log."""
     if not kept.records:
         return [chunk]
     first, last = chunk.covers_from, chunk.last

@@ -1,9 +1,8 @@
-"""A log that ends before what a share-partition has read: was it cut, and from where on.
+"""Detection of a cut log, one that ends before the position that a share-partition has read.
 
-Every look at the log's end counts, and the lowest end that was seen is where it was cut: the log
-may have grown again since. Whether it was cut at all, a read at its former end tells: Kafka refuses
-one beyond the last record that the partition's leader has. A new leader that only does not show all
-of its records yet refuses nothing.
+The lowest end of all looks is the place of the cut: the log may have grown again since. A read at
+the former end tells whether the log was cut at all: Kafka refuses a read beyond the last record of
+the partition's leader. A new leader that does not show all of its records yet refuses nothing.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ if TYPE_CHECKING:
     from sharecoord.ports import LogReader
 
 REFUSAL_TIMEOUT_S: Final = 2.0
-"""A read that is to be refused is refused by the leader's first answer."""
+"""Wait for the leader's first answer, which refuses a read beyond its records."""
 
 
 class ShorterLog(NamedTuple):
-    """What looks have found until now."""
+    """The findings of looks at a log that seems to be shorter."""
 
     state_epoch: int
-    """The share-partition's: a truncation or reset that is durable makes this void."""
+    """State epoch of the share-partition: a durable truncation or reset voids the findings."""
     lowest_end: int
     is_cut: bool
     """Whether a read at the former end was refused."""
 
     def and_now(self, log_end: int) -> ShorterLog:
-        """With another look."""
+        """The findings with another look."""
         return self._replace(lowest_end=min(self.lowest_end, log_end))
 
 
