@@ -1,4 +1,4 @@
-"""What a redrive, a discard, a withdrawal or a replay writes into a share-partition.
+"""Changes of lanes and replays: redrive, discard, withdrawal, and the start of a replay.
 
 A lane is a bounded share-partition that reads a dead-letter topic for the members of another topic:
 selected letters are AVAILABLE ranges, all else in its window is finished (docs/decisions/0019). So
@@ -29,7 +29,7 @@ RATE_MAX: Final = 1_000_000
 
 
 class MarkKind(StrEnum):
-    """What an operator did with a letter."""
+    """A redrive or a discard of a letter by an operator."""
 
     REDRIVEN = "redriven"
     DISCARDED = "discarded"
@@ -75,7 +75,7 @@ class Marking(NamedTuple):
 
 
 class SelectionResult(NamedTuple):
-    """What became of a selection."""
+    """The outcome of one selection."""
 
     key: PartitionKey
     taken: tuple[Span, ...]
@@ -119,7 +119,7 @@ class LaneState:
 
 @dataclass(slots=True)
 class LaneChange:
-    """What the store writes into a lane, or into a share-partition of a replay."""
+    """The rows that the store writes into a lane, or into a share-partition of a replay."""
 
     head: PartitionHead
     stops_at: int
@@ -129,8 +129,7 @@ class LaneChange:
     deleted: list[int] = field(default_factory=list)
     upserted: list[InFlightRow] = field(default_factory=list)
     anew: bool = False
-    """Whether records that were processed are to be processed again: `PartitionRow.replay_epoch`
-    rises."""
+    """Whether `PartitionRow.replay_epoch` rises: processed records are to be processed again."""
 
 
 def take_in(
@@ -287,7 +286,7 @@ def _available(first: int, last: int, keys: bytes | None) -> InFlightRow:
 
 
 def _cut(rows: Sequence[InFlightRow], taken: Sequence[Span]) -> tuple[list[int], list[InFlightRow]]:
-    """Archived rows that go because letters of them are taken in again, and their rests."""
+    """First offsets of archived rows with letters that are taken in again, and their rests."""
     deleted: list[int] = []
     pieces: list[InFlightRow] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""Which mark a dead letter bears: the newest of the marks that cover its offset."""
+"""The mark of a dead letter: the newest of the marks that cover its offset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sharecoord.core.letters.lanes import Mark
 
 
 class MarkReader:
-    """The marks of one partition, asked for in order of offset, so that each mark is read once."""
+    """The marks of one partition, read in order of offset, so that each mark is read once."""
 
     def __init__(self, marks: Iterable[Mark]) -> None:
         self._ahead = sorted(marks, reverse=True)

@@ -1,4 +1,4 @@
-"""What a window tells whoever keeps an index of its records, as order by key does."""
+"""The interface of an index that follows the changes of a window, such as order by key."""
 
 from __future__ import annotations
 
