@@ -286,8 +286,8 @@ class CommitBatch:
 
     partitions: list[PartitionCommit] = field(default_factory=list)
     members_removed: list[tuple[str, str, int]] = field(default_factory=list)
-    """(group id, member id, member epoch) of rows to delete. A row with a newer epoch stays, as does
-    one whose gateway is another coordinator with a live lease."""
+    """(group id, member id, member epoch) of rows to delete. A row stays with a newer epoch, or when
+    its gateway is another coordinator with a live lease."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class Coordinator:
         if self.watch is not None:
             await self.watch.stand_down()
         for group in self.groups.values():
-            group.stop_dispatch()
+            group.dispatcher.stop()
             for session in list(group.sessions.values()):
                 if session.channel is not None:
                     session.channel.drain(self.fleet.addresses if self.fleet else (), grace_ms)
@@ -117,7 +117,7 @@ class Coordinator:
         """Ends everything, the store last."""
         self.groups.draining = True
         for group in self.groups.values():
-            group.stop_dispatch()
+            group.dispatcher.stop()
         await self.context.stop_tasks()
         if self._network is not None:
             await self._network.close()

@@ -509,7 +509,7 @@ class World:
         store.crash()
         coordinator.context.committer.abandon()
         for group in coordinator.groups.values():
-            group.stop_dispatch()
+            group.dispatcher.stop()
             group.stop_timers()
             for session in group.sessions.values():
                 session.channel = None

@@ -186,17 +186,12 @@ class Description:
                 answers = {}
             for key in keys:
                 end = answers.get(OffsetQuery(key.topic, key.partition, LATEST))
-                actor = self._actor(key)
+                actor = self._coordinator.groups.actor_of(key)
                 if end is None and actor is not None:
                     end = actor.log.end_offset
                 if end is not None:
                     ends[key] = end
         return ends
-
-    def _actor(self, key: PartitionKey) -> PartitionActor | None:
-        group = self._coordinator.groups.get(key.group_id)
-        actor = None if group is None else group.partitions.get(key.place)
-        return actor if actor is not None and actor.key == key else None
 
     async def partitions(
         self, rows: Sequence[PartitionRow], ends: Mapping[PartitionKey, int]
@@ -211,7 +206,7 @@ class Description:
     def _partition(
         self, row: PartitionRow, counts: Mapping[int, int], log_end: int | None
     ) -> PartitionView:
-        head, actor, lag, full_at = row.head, self._actor(row.key), None, None
+        head, actor, lag, full_at = row.head, self._coordinator.groups.actor_of(row.key), None, None
         if log_end is not None and row.stops_at is not None:
             log_end = min(log_end, row.stops_at)
         if head is not None and log_end is not None:

@@ -18,7 +18,7 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.fleet.store_changes import see_row
+from sharecoord.runtime.fleet.store_changes import see_rows
 from sharecoord.runtime.kernel.store_thread import StoreCaller
 
 log = structlog.get_logger(__name__)
@@ -56,11 +56,7 @@ class GroupAccess:
             await self._refresh(group_id)
         finally:
             # The rows have changed, even when the settings could not be read.
-            if (group := self._coordinator.groups.get(group_id)) is not None:
-                for key in keys:
-                    actor = group.partitions.get(key.place)
-                    if actor is not None and actor.key == key:
-                        see_row(self._context, group, actor)
+            see_rows(self._context, self._coordinator.groups.get(group_id), keys)
         await self._context.committed()
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:

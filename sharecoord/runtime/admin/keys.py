@@ -128,9 +128,8 @@ class KeyCommands(GroupAccess):
 
     async def _waiting(self, row: PartitionRow, hashes: frozenset[int]) -> Counter[int]:
         """Records that wait, by hash of their key: as the live actor knows, else the store."""
-        group = self._coordinator.groups.get(row.key.group_id)
-        actor = group and group.partitions.get((row.key.topic, row.key.partition))
-        if actor and actor.key == row.key and actor.partition and actor.partition.order:
+        actor = self._coordinator.groups.actor_of(row.key)
+        if actor and actor.partition and actor.partition.order:
             order = actor.partition.order
             return Counter({key: order.waiting_of(key) for key in hashes})
         return await self._reads.call(

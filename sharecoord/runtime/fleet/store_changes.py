@@ -7,10 +7,11 @@ with nothing to commit is told here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import structlog
 
+from sharecoord.core.changes import PartitionKey
 from sharecoord.runtime.fleet.fleet import Fleet
 from sharecoord.runtime.group import loading
 from sharecoord.runtime.group.actor import GroupActor
@@ -23,6 +24,16 @@ log = structlog.get_logger(__name__)
 
 LOADED_POLL_S = 0.05
 """Interval of looks at a share-partition that was loading when its row changed."""
+
+
+def see_rows(context: Context, group: GroupActor | None, keys: Iterable[PartitionKey]) -> None:
+    """Makes the live actors of share-partitions see their rows; None = the group is not live."""
+    if group is None:
+        return
+    for key in keys:
+        actor = group.actor_of(key)
+        if actor is not None:
+            see_row(context, group, actor)
 
 
 def see_row(context: Context, group: GroupActor, actor: PartitionActor) -> None:

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sharecoord.config.group import GroupConfig
-from sharecoord.core.changes import PartitionKey
-from sharecoord.core.delivery import PartitionResult
+from sharecoord.core.changes import key_of
 from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import InvalidRequestError, NotOwnerError, SharecoordError
 from sharecoord.runtime.group.group import Group
-from sharecoord.runtime.group.not_served import why_not_served
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.collector import Collector
 
@@ -58,11 +56,9 @@ def acknowledge_for(
                 f"{topic}[{partition}] is served by coordinator {owner!r}"
             )
         else:
-            error = why_not_served(group, actor, topic, topic_id, partition)
+            error = group.why_not_served(actor, topic, topic_id, partition)
         if error is not None or actor is None:
-            collector.expect()
-            key = PartitionKey(group.group_id, topic, topic_id, partition)
-            collector.add(PartitionResult(key, error=error))
+            collector.refuse(key_of(group.group_id, topic, topic_id, partition), error)
         else:
             settled += actor.acknowledge(session, ranges, collector, may_wait=False)
     # Not its pace: these records were done with long ago.

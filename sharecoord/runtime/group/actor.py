@@ -16,7 +16,7 @@ from sharecoord.core.changes import (
     key_of,
     served_by,
 )
-from sharecoord.core.delivery import Assignment, LostRange, PartitionResult
+from sharecoord.core.delivery import Assignment, LostRange
 from sharecoord.core.dispatch.pace import window_follows
 from sharecoord.core.dispatch.pauses import Pauses
 from sharecoord.core.fleet.held_book import LockBook, held_of
@@ -34,7 +34,6 @@ from sharecoord.runtime.group import idle, loading, lock_books, log_changes
 from sharecoord.runtime.group.dispatch import Dispatcher
 from sharecoord.runtime.group.events import tell
 from sharecoord.runtime.group.group import Group, Peers
-from sharecoord.runtime.group.not_served import why_not_served
 from sharecoord.runtime.group.opening import Opener
 from sharecoord.runtime.group.settings import check_subscription, config_of, settings_of
 from sharecoord.runtime.group.shared_order import SharedOrder
@@ -97,7 +96,7 @@ class GroupActor(Group):
         self.shared_order.settings_changed()
         if self.config.ordering is not before.ordering:
             self.opener.tell_assignments(self.sessions.values())
-        self.schedule_pump()
+        self.dispatcher.wake_all()
 
     def _follow_pauses(self) -> None:
         """Notes pauses at share-partitions and members; a lane is paused with its origin."""
@@ -444,11 +443,9 @@ class GroupActor(Group):
                     owner, session, key, ranges, collector, may_wait=may_wait
                 )
                 continue
-            error = why_not_served(self, actor, topic, topic_id, partition)
+            error = self.why_not_served(actor, topic, topic_id, partition)
             if error is not None or actor is None:
-                collector.expect()
-                key = key_of(self.group_id, topic, topic_id, partition)
-                collector.add(PartitionResult(key, error=error))
+                collector.refuse(key_of(self.group_id, topic, topic_id, partition), error)
                 continue
             settled += actor.acknowledge(
                 session, ranges, collector, may_wait=may_wait, work_us=work_us
@@ -463,14 +460,6 @@ class GroupActor(Group):
     def wake(self, actor: PartitionActor, refunded: str | None = None) -> None:
         """A share-partition may have records, or its members hold fewer than before."""
         self.dispatcher.wake(actor, refunded)
-
-    def schedule_pump(self) -> None:
-        """Dispatches from all share-partitions in this turn of the loop."""
-        self.dispatcher.wake_all()
-
-    def stop_dispatch(self) -> None:
-        """Nothing is acquired any more; the coordinator goes down."""
-        self.dispatcher.stop()
 
     def stop_timers(self) -> None:
         """Cancels all timers; changes that are not committed are forgotten."""
@@ -597,7 +586,7 @@ class GroupActor(Group):
                     self.expire_later(self.sessions[member_id])
         self.shared_order.joined(actor.key)
         actor.log.start(committed=actor.reads_committed)
-        self.schedule_pump()
+        self.dispatcher.wake_all()
 
     def dropped(self, actor: PartitionActor, error: SharecoordError) -> None:
         """Claims and loads anew a share-partition whose incarnation failed."""

@@ -7,19 +7,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from sharecoord.config.group import GroupConfig, UnusedSetting
-from sharecoord.core.changes import MemberRow, PartitionKey, Place, key_of
+from sharecoord.core.changes import LANE_MARK, MemberRow, PartitionKey, Place, key_of
 from sharecoord.core.delivery import LostRange
 from sharecoord.core.dispatch.pauses import Pauses
 from sharecoord.core.fleet.held_book import LockBook
 from sharecoord.core.fleet.lending import HERE
 from sharecoord.core.partition.decisions import AcknowledgedRange, AcquiredRange
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.errors import SharecoordError
+from sharecoord.errors import (
+    KafkaUnavailableError,
+    SharecoordError,
+    StoreUnavailableError,
+    UnknownTopicOrPartitionError,
+)
 from sharecoord.ports import TopicInfo
 from sharecoord.runtime.kernel.budget import GroupBudget
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.runtime.partition.collector import Collector
 
 
@@ -174,6 +180,37 @@ class Group(ABC):
     def knows(self, place: Place) -> bool:
         """Whether a topic, or a lane, is known to have a partition."""
         return place in self.elsewhere or place[1] in self.partition_ids.get(place[0], ())
+
+    def actor_of(self, key: PartitionKey) -> PartitionActor | None:
+        """The actor of a share-partition, unless it is one of another life of the topic."""
+        actor = self.partitions.get(key.place)
+        return actor if actor is not None and actor.key == key else None
+
+    def why_not_served(
+        self, actor: PartitionActor | None, topic: str, topic_id: str, partition: int
+    ) -> SharecoordError | None:
+        """The error for acknowledgements of a share-partition; None = it is served here.
+
+        `topic` may be the name of a lane; `topic_id` is 32 hex digits, "" = any.
+        """
+        if actor is None and self._may_open(topic):
+            return KafkaUnavailableError(f"{topic} is not opened yet", retry_after_ms=500)
+        if actor is None or (topic_id and topic_id != actor.key.topic_id):
+            return UnknownTopicOrPartitionError(
+                f"group {self.group_id!r} has no share-partition {topic}[{partition}]"
+                + (f" with topic id {topic_id}" if topic_id else "")
+            )
+        if actor.state is not ActorState.ACTIVE:
+            return StoreUnavailableError(
+                f"{topic}[{partition}] is {actor.state.value} {actor.stopped_reason}".rstrip(),
+                retry_after_ms=200,
+            )
+        return None
+
+    def _may_open(self, topic: str) -> bool:
+        if LANE_MARK in topic and not self.context.lanes_known:
+            return True
+        return topic in self.topics and not self.is_open(topic)
 
     @property
     @abstractmethod

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from sharecoord.core.changes import GroupRow
+from sharecoord.core.changes import GroupRow, PartitionKey
 from sharecoord.core.delivery import LostRange
 from sharecoord.errors import (
     DrainingError,
@@ -22,6 +22,7 @@ from sharecoord.runtime.group.group import Peers
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.member.channel import MemberChannel
 from sharecoord.runtime.member.session import JoinCommand, Session
+from sharecoord.runtime.partition.actor import PartitionActor
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +52,11 @@ class Groups(Mapping[str, GroupActor]):
 
     def __len__(self) -> int:
         return len(self._actors)
+
+    def actor_of(self, key: PartitionKey) -> PartitionActor | None:
+        """The live actor of a share-partition."""
+        group = self._actors.get(key.group_id)
+        return None if group is None else group.actor_of(key)
 
     async def load(self) -> None:
         """Takes in all groups that the store has, when the coordinator starts."""

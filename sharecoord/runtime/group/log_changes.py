@@ -16,7 +16,7 @@ from sharecoord.runtime.group.group import Group
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
-from sharecoord.runtime.partition.shorter_log import ShorterLog, is_refused
+from sharecoord.runtime.partition.log import ShorterLog, is_refused
 
 log = structlog.get_logger(__name__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 
 from sharecoord.core.changes import (
     GroupRow,
@@ -30,17 +31,21 @@ class GatheredCalls:
         self._catalog = catalog
         call = caller.call
         self.joins: Gatherer[MemberRow, int | None] = Gatherer(
-            lambda rows: call(store.join_members, rows), name="joins", key=_member_of
+            lambda rows: call(store.join_members, rows),
+            name="joins",
+            key=attrgetter("group_id", "member_id"),
         )
         """From members to their epochs."""
         self.claims: Gatherer[PartitionClaim, LoadedPartition | None] = Gatherer(
             lambda claims: call(store.claim_partitions, claims),
             name="claims",
-            key=_id_of,
+            key=attrgetter("partition_id"),
             calls_max=CLAIMS_MAX,
         )
         self.starts: Gatherer[PartitionStart, bool] = Gatherer(
-            lambda starts: call(store.initialize_partitions, starts), name="starts", key=_id_of
+            lambda starts: call(store.initialize_partitions, starts),
+            name="starts",
+            key=attrgetter("partition_id"),
         )
         self.members: Gatherer[None, list[MemberRow]] = Gatherer(self._members, name="members")
         """From nothing to all members of all groups."""
@@ -83,11 +88,3 @@ class GatheredCalls:
     async def _offsets(self, queries: list[OffsetQuery], *, committed: bool) -> list[int | None]:
         found = await self._catalog.offsets(queries, committed=committed)
         return [found.get(query) for query in queries]
-
-
-def _member_of(member: MemberRow) -> tuple[str, str]:
-    return member.group_id, member.member_id
-
-
-def _id_of(change: PartitionClaim | PartitionStart) -> int:
-    return change.partition_id

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol
 
 import structlog
@@ -250,7 +251,7 @@ class Committer:
                 commits.append(commit)
         changes = sum(len(commit.upserted) + len(commit.deleted) for commit in commits)
         self.committing_bytes = RANGE_BYTES * changes
-        commits.sort(key=_partition_id)
+        commits.sort(key=attrgetter("partition_id"))
         why = await self._write(CommitBatch(partitions=commits, members_removed=removed))
         failed = {actor: error for actor in taken if (error := why.get(actor.partition_id))}
         for actor, error in failed.items():
@@ -311,10 +312,6 @@ class Committer:
             else:
                 self.commits += 1
                 return result
-
-
-def _partition_id(commit: PartitionCommit) -> int:
-    return commit.partition_id
 
 
 def _void() -> SharecoordError:

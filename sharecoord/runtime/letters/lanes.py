@@ -35,7 +35,7 @@ from sharecoord.errors import (
     SharecoordError,
 )
 from sharecoord.ports import TopicInfo
-from sharecoord.runtime.fleet.store_changes import see_row
+from sharecoord.runtime.fleet.store_changes import see_rows
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.group.groups import Groups
 from sharecoord.runtime.group.settings import settings_of
@@ -203,11 +203,7 @@ class Lanes:
 
     async def _show(self, group_id: str, keys: Iterable[PartitionKey]) -> None:
         """Makes the live group load changed lanes, and the fleet look as well."""
-        group = self._groups.get(group_id)
-        for key in keys:
-            actor = None if group is None else group.partitions.get(key.place)
-            if group is not None and actor is not None and actor.key == key:
-                see_row(self._context, group, actor)
+        see_rows(self._context, self._groups.get(group_id), keys)
         await self.look()
         await self._context.committed()
         self._groups.peers.look_at_store()

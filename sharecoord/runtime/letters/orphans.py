@@ -179,8 +179,7 @@ class OrphanWatch:
         group = self._groups.get(key.group_id)
         if group is None:
             return True
-        actor = group.partitions.get(key.place)
-        if actor is not None and actor.key == key:
+        if group.actor_of(key) is not None:
             return False
         if row.closed or key.name in group.topic_ids:
             return group.topic_ids.get(key.name) != key.topic_id

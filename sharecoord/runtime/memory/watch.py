@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -44,7 +45,7 @@ from sharecoord.runtime.memory.use import (
 )
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
-from sharecoord.runtime.partition.read_ahead import FRESH_BYTES_HIGH
+from sharecoord.runtime.partition.record_cache import FRESH_BYTES_HIGH
 
 if TYPE_CHECKING:
     from sharecoord.runtime.group.actor import GroupActor
@@ -334,7 +335,7 @@ class MemoryWatch:
             own.looked(used.get(group, 0), read_part, acquire_part, is_short=is_short)
             if own.refused and not own.acquiring_stopped:
                 own.refused = False
-                group.schedule_pump()
+                group.dispatcher.wake_all()
             if own.read_refused:
                 own.read_refused = False
                 for actor in group.partitions.values():
@@ -365,21 +366,8 @@ class MemoryWatch:
     def _say(self, before: MemoryLevel) -> None:
         """Logs a change of the level."""
         now = self.figures
-        facts = {
-            "was": before.value,
-            "used_bytes": now.used_bytes,
-            "limit_bytes": now.limit_bytes,
-            "caches": now.caches,
-            "ranges": now.ranges,
-            "key_tables": now.key_tables,
-            "pending": now.pending,
-            "send_buffers": now.send_buffers,
-            "largest": now.largest,
-            "largest_bytes": now.largest_bytes,
-            "largest_group": now.largest_group,
-            "largest_group_bytes": now.largest_group_bytes,
-            "held_back": now.held_back,
-        }
+        facts = {each.name: getattr(now, each.name) for each in fields(now)}
+        facts |= {"was": before.value, "level": now.level.value, "used_bytes": now.used_bytes}
         if now.level is MemoryLevel.OPEN:
             log.info("memory is below its limit again", **facts)
         elif now.level is MemoryLevel.READS_STOPPED:

@@ -30,7 +30,7 @@ class Collector:
         self._results.append(result)
         self._finish()
 
-    def refuse(self, key: PartitionKey, error: SharecoordError) -> None:
+    def refuse(self, key: PartitionKey, error: SharecoordError | None) -> None:
         """Takes the refusal of a partition: nothing was done."""
         self.expect()
         self.add(PartitionResult(key, error=error))

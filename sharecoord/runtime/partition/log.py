@@ -8,23 +8,27 @@ share-partition.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import structlog
 
-from sharecoord.core.changes import LoadedPartition
+from sharecoord.core.changes import LoadedPartition, PartitionKey
 from sharecoord.core.partition import passed_over
 from sharecoord.core.records import RecordChunk
 from sharecoord.errors import SharecoordError
-from sharecoord.ports import LogReading, LogSink, TopicInfo
+from sharecoord.ports import LogReader, LogReading, LogSink, TopicInfo
 from sharecoord.runtime.partition.books import Books
 from sharecoord.runtime.partition.bounds import UNBOUNDED, Bound, BoundedSink
 from sharecoord.runtime.partition.claimed import ActorState, ClaimedPartition
-from sharecoord.runtime.partition.read_ahead import ReadAhead
-from sharecoord.runtime.partition.shorter_log import ShorterLog
+from sharecoord.runtime.partition.record_cache import ReadAhead
 from sharecoord.runtime.partition.topic_life import GuardedReading, TopicLife
 
 log = structlog.get_logger(__name__)
+
+REFUSAL_TIMEOUT_S: Final = 2.0
+"""Wait for the leader's first answer, which refuses a read beyond its records."""
 
 
 class LogFollower:
@@ -267,3 +271,63 @@ class _PassingOver:
         """The end of the log was reached."""
         self._follower.ends_at(end_offset)
         self._follower.on_end(end_offset)
+
+
+# -- logs that end early ---------------------------------------------------------------------------
+# The lowest end of all looks is the place of the cut: the log may have grown again since. A read at
+# the former end tells whether the log was cut at all: Kafka refuses a read beyond the last record
+# of the partition's leader. A new leader that does not show all of its records yet refuses nothing.
+
+
+class ShorterLog(NamedTuple):
+    """The findings of looks at a log that seems to be shorter."""
+
+    state_epoch: int
+    """State epoch of the share-partition: a durable truncation or reset voids the findings."""
+    lowest_end: int
+    is_cut: bool
+    """Whether a read at the former end was refused."""
+
+    def and_now(self, log_end: int) -> ShorterLog:
+        """The findings with another look."""
+        return self._replace(lowest_end=min(self.lowest_end, log_end))
+
+
+async def is_refused(reader: LogReader, key: PartitionKey, offset: int, *, committed: bool) -> bool:
+    """Whether Kafka refuses to read at an offset; False also when it does not say."""
+    answer = _Answer()
+    reading = reader.read(key.topic, key.partition, offset, committed=committed, sink=answer)
+    try:
+        async with asyncio.timeout(REFUSAL_TIMEOUT_S):
+            return await answer.refused
+    except TimeoutError:
+        return False
+    finally:
+        reading.close()
+
+
+class _Answer:
+    """A `ports.LogSink` that waits for the first call."""
+
+    def __init__(self) -> None:
+        self.refused: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def on_chunk(self, _: RecordChunk) -> None:
+        """There are records."""
+        self._heard(refused=False)
+
+    def on_end(self, _: int) -> None:
+        """The log ends there, or later."""
+        self._heard(refused=False)
+
+    def on_out_of_range(self) -> None:
+        """The log does not reach that far."""
+        self._heard(refused=True)
+
+    def on_gone(self) -> None:
+        """There is no such partition: that tells nothing about its end."""
+        self._heard(refused=False)
+
+    def _heard(self, *, refused: bool) -> None:
+        if not self.refused.done():
+            self.refused.set_result(refused)
