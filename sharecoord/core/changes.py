@@ -286,7 +286,7 @@ class CommitBatch:
 
     partitions: list[PartitionCommit] = field(default_factory=list)
     members_removed: list[tuple[str, str, int]] = field(default_factory=list)
-    """(group id, member id, member epoch) of rows to delete. A row stays with a newer epoch, or when
+    """(group id, member id, member epoch) of rows to delete. A row stays with a newer epoch, or if
     its gateway is another coordinator with a live lease."""
 
 

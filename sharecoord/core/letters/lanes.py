@@ -169,7 +169,11 @@ def withdraw(state: LaneState, change_sequence: int) -> LaneChange:
     """Takes back the letters that were never handed out: `taken` of the change."""
     head = state.head
     assert head is not None, "a lane has a head"
-    never = {row.first_offset for row in state.rows if _is_untouched(row)}
+    never = {
+        row.first_offset
+        for row in state.rows
+        if row.state == RecordState.AVAILABLE and not row.hand_outs and not row.lock_token
+    }
     left = [
         _span_of(row)
         for row in state.rows
@@ -251,10 +255,6 @@ def divided(rate_per_s: int, counts: Sequence[int]) -> list[int]:
 
 def _span_of(row: InFlightRow) -> Span:
     return row.first_offset, row.last_offset
-
-
-def _is_untouched(row: InFlightRow) -> bool:
-    return row.state == RecordState.AVAILABLE and not row.hand_outs and not row.lock_token
 
 
 def _new_rows(selection: Selection, taken: Iterable[Span]) -> list[InFlightRow]:

@@ -38,6 +38,10 @@ class AcknowledgedRange(NamedTuple):
     """State that the member stores with the record; only with RENEW of one record."""
 
 
+Acknowledgements = Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]]
+"""(topic or lane, topic id, partition, ranges) of one request."""
+
+
 class RangeOutcome(NamedTuple):
     """An answer other than OK for [first, last]."""
 

@@ -119,7 +119,12 @@ class DescribeCommands(GroupAccess):
         """
         groups, members_by_group = await self._load()
         ids = list(dict.fromkeys(group_ids)) or sorted(groups)
-        rows = {name: await self._shown_rows(name) for name in ids if name in groups}
+        # Without lanes in which nothing is left.
+        rows = {
+            name: [r for r in await self._rows(name) if not r.key.lane or r.is_open]
+            for name in ids
+            if name in groups
+        }
         views = Description(self._coordinator, self._reads, groups)
         resolved = {name: self._resolved(groups[name]) for name in rows}
         configs = {name: config for name, (config, _) in resolved.items()}

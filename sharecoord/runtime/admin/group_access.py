@@ -56,7 +56,7 @@ class GroupAccess:
             await self._refresh(group_id)
         finally:
             # The rows have changed, even when the settings could not be read.
-            see_rows(self._context, self._coordinator.groups.get(group_id), keys)
+            see_rows(self._coordinator.groups.get(group_id), keys)
         await self._context.committed()
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
@@ -111,10 +111,6 @@ class GroupAccess:
         """The share-partitions of a group, without those of former topics."""
         rows = await self._reads.call(self._context.store.list_partitions, group_id)
         return [row for row in rows if not row.closed]
-
-    async def _shown_rows(self, group_id: str) -> list[PartitionRow]:
-        """The share-partitions of a group, without lanes in which nothing is left."""
-        return [r for r in await self._rows(group_id) if not r.key.lane or r.is_open]
 
     async def _log_rows(self, group_id: str) -> list[PartitionRow]:
         """The share-partitions of a group, without lanes."""

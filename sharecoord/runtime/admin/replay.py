@@ -156,7 +156,8 @@ async def plan_replay(
                 parts.append(_by_offsets(key, spans[place], found))
             else:
                 parts.append(_by_time(key, from_ms, command.to_ms, found))
-    return _with_rates(parts, command.rate_per_s)
+    rates = divided(command.rate_per_s, [part.records for part in parts])
+    return [part.limited(rate) for part, rate in zip(parts, rates, strict=True)]
 
 
 def check_replay(command: ReplayCommand) -> None:
@@ -238,10 +239,3 @@ def _by_offsets(
                 f"which has {start} to {end - 1}"
             )
     return Replayed(key, wanted[0][0], wanted[-1][1] + 1, tuple(wanted))
-
-
-def _with_rates(parts: Sequence[Replayed], rate_per_s: int) -> list[Replayed]:
-    """Divides the total rate in proportion to the records of each partition."""
-    counts = [part.records for part in parts]
-    rates = divided(rate_per_s, counts)
-    return [part.limited(rate) for part, rate in zip(parts, rates, strict=True)]

@@ -179,7 +179,14 @@ class ResetCommands(GroupAccess):
         wanted = [topic for topic in dict.fromkeys(topics) if topic in known]
         if wanted:
             await self._to_the_end(self._delete_topics(group_id, wanted))
-        return {topic: None if topic in known else _no_state(group_id, topic) for topic in topics}
+        return {
+            topic: None
+            if topic in known
+            else UnknownTopicOrPartitionError(
+                f"group {group_id!r} has no offsets for topic {topic!r}"
+            )
+            for topic in topics
+        }
 
     async def _delete_topics(self, group_id: str, topics: Sequence[str]) -> None:
         group = await self._coordinator.groups.open(group_id)
@@ -331,7 +338,3 @@ def _result(
     return ResetResult(
         topic, partition, topic_id, new, old, requested if requested != new else None
     )
-
-
-def _no_state(group_id: str, topic: str) -> UnknownTopicOrPartitionError:
-    return UnknownTopicOrPartitionError(f"group {group_id!r} has no offsets for topic {topic!r}")

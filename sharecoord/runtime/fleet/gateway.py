@@ -234,7 +234,13 @@ class Gateway(OwnerLinks):
         if session.away is None:
             return
         wanted = _owners(group, session)
-        owners = [o for o in self._links if o in wanted and self._may_serve(o, session)]
+        owners = [
+            owner
+            for owner, link in self._links.items()
+            if owner in wanted
+            and (guest := link.by_session.get(session)) is not None
+            and guest.compared.done()
+        ]
         hungry = {
             owner
             for topic in session.topics
@@ -279,10 +285,6 @@ class Gateway(OwnerLinks):
         for session in list(itertools.islice(lenders, HUNGRY_LOOK_MEMBERS_MAX)):
             assert group is not None, "it has sessions"
             group.offer(session)
-
-    def _may_serve(self, owner_id: str, session: Session) -> bool:
-        guest = self._links[owner_id].by_session.get(session)
-        return guest is not None and guest.compared.done()
 
     # -- acknowledgements -----------------------------------------------------------------------
 

@@ -26,25 +26,26 @@ LOADED_POLL_S = 0.05
 """Interval of looks at a share-partition that was loading when its row changed."""
 
 
-def see_rows(context: Context, group: GroupActor | None, keys: Iterable[PartitionKey]) -> None:
+def see_rows(group: GroupActor | None, keys: Iterable[PartitionKey]) -> None:
     """Makes the live actors of share-partitions see their rows; None = the group is not live."""
     if group is None:
         return
     for key in keys:
         actor = group.actor_of(key)
         if actor is not None:
-            see_row(context, group, actor)
+            see_row(group, actor)
 
 
-def see_row(context: Context, group: GroupActor, actor: PartitionActor) -> None:
+def see_row(group: GroupActor, actor: PartitionActor) -> None:
     """Makes a live share-partition load its row, or commit so that it is fenced."""
+    context = group.context
     if actor.state is ActorState.LOADING:
         context.tasks.spawn(_fence_when_loaded(context, actor), "see-row")
     elif actor.state is ActorState.ACTIVE:
         context.committer.add(actor)
     else:
         actor.deactivate(ActorState.LOADING)
-        loading.start_loading(context, group, actor)
+        loading.start_loading(group, actor)
 
 
 async def _fence_when_loaded(context: Context, actor: PartitionActor) -> None:
@@ -107,7 +108,7 @@ async def _see_group(
                 groups.subscription_changed(group, session)
     for (topic, _), actor in served:
         if topic not in deleted and rows[actor.partition_id].state_epoch != actor.state_epoch:
-            see_row(context, group, actor)
+            see_row(group, actor)
     row = await context.calls.group(group.group_id)
     if row is not None and row.group_epoch > group.group_epoch and not group.closed:
         group.apply_config(row)

@@ -100,13 +100,10 @@ class FleetWatch:
             finally:
                 # Even if that fails: without this nothing is handed out for long.
                 await see_changes(self._context, self._groups, self._fleet, view.group_epochs)
-                self._looked()
-
-    def _looked(self) -> None:
-        was_blind = self._fleet.is_blind
-        self._fleet.looked()
-        for group in self._groups.values() if was_blind else ():
-            group.dispatcher.wake_all()
+                was_blind = self._fleet.is_blind
+                self._fleet.looked()
+                for group in self._groups.values() if was_blind else ():
+                    group.dispatcher.wake_all()
 
     async def _follow(self, view: FleetView) -> None:
         fleet, before = self._fleet, self._fleet.present

@@ -7,11 +7,9 @@ member, and settles records under its locks only: a token that is not current is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sharecoord.config.group import GroupConfig
 from sharecoord.core.changes import key_of
-from sharecoord.core.partition.decisions import AcknowledgedRange
+from sharecoord.core.partition.decisions import Acknowledgements
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import InvalidRequestError, NotOwnerError, SharecoordError
 from sharecoord.runtime.group.group import Group
@@ -35,7 +33,7 @@ def check_allowed(config: GroupConfig, member_id: str) -> None:
 def acknowledge_for(
     group: Group,
     member_id: str,
-    acknowledgements: Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]],
+    acknowledgements: Acknowledgements,
     collector: Collector,
 ) -> None:
     """Settles records that a member held; the collector is sealed, and answers after the commit.
@@ -67,7 +65,7 @@ def acknowledge_for(
 
 
 def _check_types(
-    acknowledgements: Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]],
+    acknowledgements: Acknowledgements,
 ) -> None:
     for topic, _, partition, ranges in acknowledgements:
         for each in ranges:

@@ -20,7 +20,7 @@ from sharecoord.core.delivery import Assignment, LostRange
 from sharecoord.core.dispatch.pace import window_follows
 from sharecoord.core.dispatch.pauses import Pauses
 from sharecoord.core.fleet.held_book import LockBook, held_of
-from sharecoord.core.partition.decisions import AcknowledgedRange, AcquiredRange
+from sharecoord.core.partition.decisions import Acknowledgements, AcquiredRange
 from sharecoord.errors import (
     GroupMaxSizeReachedError,
     MemberFencedError,
@@ -412,7 +412,7 @@ class GroupActor(Group):
     def acknowledge(
         self,
         session: Session,
-        acknowledgements: Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]],
+        acknowledgements: Acknowledgements,
         collector: Collector,
         *,
         busy_us: int = 0,
@@ -511,7 +511,7 @@ class GroupActor(Group):
         del self.topic_ids[topic]
         del self.partition_ids[topic]
         self.peers.forget_topic(self, topic)
-        await log_changes.retire_topic(self.context, self, self.group_id, topic)
+        await log_changes.retire(self, topic)
         self.opener.tell_assignments(s for s in self.sessions.values() if topic in s.topics)
 
     def forget(self, topics: Iterable[str], why: str) -> None:
@@ -596,4 +596,4 @@ class GroupActor(Group):
         actor.deactivate(ActorState.LOADING)
         self.shared_order.look_at(actor.key.home)
         lock_books.compare_anew(self, actor)
-        loading.start_loading(self.context, self, actor, error)
+        loading.start_loading(self, actor, error)

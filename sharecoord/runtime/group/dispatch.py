@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import repeat
 from typing import NamedTuple
 
@@ -292,14 +292,14 @@ class Dispatcher:
 
     def _hand_out(self, actor: PartitionActor, waiting: Waiting) -> None:
         """Hands out rounds of equal parts, until no record is left or no member wants one."""
-        place, topic = actor.key.place, actor.key.served
+        place, topic, sessions = actor.key.place, actor.key.served, self._group.sessions
         while waiting and (available := actor.available()) > 0:
             fair = max(1, available // len(waiting))
             sent = 0
             later: list[Session] = []
             for _ in range(len(waiting)):
                 session, _ = waiting.popitem(last=False)
-                if not _belongs(session, self._group.sessions, topic):
+                if sessions.get(session.member_id) is not session or topic not in session.topics:
                     continue
                 session.is_alone = session.is_alone and self._is_alone(session)
                 holding, got = self._held(session), 0
@@ -337,11 +337,6 @@ class Dispatcher:
 
 def _has_something(actor: PartitionActor) -> bool:
     return actor.state is ActorState.ACTIVE and actor.available() > 0
-
-
-def _belongs(session: Session, sessions: Mapping[str, Session], topic: str) -> bool:
-    """Whether a member that waited is still in the group, and still wants this topic."""
-    return sessions.get(session.member_id) is session and topic in session.topics
 
 
 def _serve(actor: PartitionActor, session: Session, fair: int, holding: int) -> int:

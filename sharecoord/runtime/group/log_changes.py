@@ -23,37 +23,28 @@ log = structlog.get_logger(__name__)
 LOG_REGRESSED = "LOG_REGRESSED"
 
 
-async def retire_former(
-    context: Context, group: Group, rows: Sequence[PartitionRow], topic: str, topic_id: str
+async def retire(
+    group: Group,
+    topic: str,
+    topic_id: str | None = None,
+    rows: Sequence[PartitionRow] | None = None,
 ) -> None:
-    """Closes the share-partitions of a topic's former life; their rows stay in the store."""
-    for (name, partition), actor in list(group.partitions.items()):
-        if name == topic and actor.key.topic_id != topic_id:
+    """Closes the share-partitions of a topic's former lives; their rows stay in the store.
+
+    `topic_id` is the present life; None = the topic is gone. `rows` are those of the group; None =
+    they are read.
+    """
+    store, call = group.context.store, group.context.caller.call
+    what = "topic deleted" if topic_id is None else "topic re-created"
+    why = "the topic was deleted" if topic_id is None else "the topic was deleted and made again"
+    for place, actor in list(group.partitions.items()):
+        if place[0] == topic and actor.key.topic_id != topic_id:
             actor.notices.deleted()
-            group.forget_place((name, partition), "the topic was deleted and made again")
-    for row in rows:
+            group.forget_place(place, why)
+    for row in await call(store.list_partitions, group.group_id) if rows is None else rows:
         if row.key.name == topic and row.key.topic_id != topic_id and not row.closed:
-            await _close(context, row)
-            log.warning("topic re-created", topic=topic, partition=row.key.partition)
-
-
-async def retire_topic(context: Context, group: Group, group_id: str, topic: str) -> None:
-    """Closes the share-partitions of a topic that is no longer there."""
-    for (name, partition), actor in list(group.partitions.items()):
-        if name == topic:
-            actor.notices.deleted()
-            group.forget_place((name, partition), "the topic was deleted")
-    rows = await context.caller.call(context.store.list_partitions, group_id)
-    for row in rows:
-        if row.key.name == topic and not row.closed:
-            await _close(context, row)
-            log.warning("topic deleted", topic=topic, partition=row.key.partition)
-
-
-async def _close(context: Context, row: PartitionRow) -> None:
-    await context.caller.call(
-        context.store.close_partition, row.partition_id, owner_epoch=row.owner_epoch
-    )
+            await call(store.close_partition, row.partition_id, owner_epoch=row.owner_epoch)
+            log.warning(what, topic=topic, partition=row.key.partition)
 
 
 async def judge_log_end(

@@ -83,7 +83,9 @@ class Opener:
         topics = {topic: (group.topic_ids[topic], group.partition_ids[topic]) for topic in known}
         refused = refused_of(group.context.catalog, session.topics)
         unknown = tuple(sorted(session.topics - topics.keys() - refused.keys()))
-        told = self._told_as_new(topics)
+        now_ms = group.context.clock.now_ms()
+        self._new_until_ms = {t: end for t, end in self._new_until_ms.items() if now_ms < end}
+        told = tuple(topic for topic in topics if topic in self._new_until_ms)
         return Assignment(topics, unknown, told, group.config.ordering.value, refused)
 
     def tell_assignments(self, sessions: Iterable[Session]) -> None:
@@ -121,7 +123,7 @@ class Opener:
         is_new = self._starts_at_end(rows, topic)
         if is_new:
             self._new_until_ms[topic] = context.clock.now_ms() + NEW_TOLD_MS
-        await log_changes.retire_former(context, group, rows, topic, info.topic_id)
+        await log_changes.retire(group, topic, info.topic_id, rows)
         stored = {row.key for row in rows}
         there = [key for key in group.keys_of(topic) if not key.lane or key in stored]
         keys = [key for key in there if key.place not in group.partitions]
@@ -134,14 +136,8 @@ class Opener:
         if actors or is_new:
             self.tell_assignments(s for s in group.sessions.values() if topic in s.topics)
         for actor in actors:
-            loading.start_loading(context, group, actor)
+            loading.start_loading(group, actor)
         return {key.partition for key in there}.intersection(info.partitions)
-
-    def _told_as_new(self, topics: Iterable[str]) -> tuple[str, ...]:
-        """The topics among these that the group has just begun at their end."""
-        now_ms = self._group.context.clock.now_ms()
-        self._new_until_ms = {t: end for t, end in self._new_until_ms.items() if now_ms < end}
-        return tuple(topic for topic in topics if topic in self._new_until_ms)
 
     def _starts_at_end(self, rows: Sequence[PartitionRow], topic: str) -> bool:
         """Whether the group begins an unread topic at its end without anybody having said so."""

@@ -45,7 +45,9 @@ class SharedOrder:
         """A share-partition is served from now on: it keeps order with its topic's lanes."""
         group, topic = self._group, key.served
         shared, joining = self.keys.get(topic), [group.partitions[key.place]]
-        if shared is None and _has_lanes(group.topic_ids, topic):
+        if shared is None and any(
+            LANE_MARK in name and served_by(name) == topic for name in group.topic_ids
+        ):
             shared = self.keys[topic] = SharedKeys(lambda: self._wake(topic))
             joining = self._serving(topic)
         for actor in joining:
@@ -141,7 +143,3 @@ class SharedOrder:
     def _wake(self, topic: str) -> None:
         for actor in self._serving(topic):
             self._group.wake(actor)
-
-
-def _has_lanes(names: Iterable[str], topic: str) -> bool:
-    return any(LANE_MARK in name and served_by(name) == topic for name in names)

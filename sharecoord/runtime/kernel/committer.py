@@ -175,11 +175,8 @@ class Committer:
         if oldest_ms is None:
             oldest_ms = self._waiting_since_ms
         late = oldest_ms is not None and self._now_ms() - oldest_ms > self._limits.oldest_ms
-        return late or self._failed or self._pending_bytes > self._limits.pending_max_bytes
-
-    @property
-    def _pending_bytes(self) -> int:
-        return RANGE_BYTES * sum(actor.pending_ranges for actor in self._dirty)
+        pending_bytes = RANGE_BYTES * sum(actor.pending_ranges for actor in self._dirty)
+        return late or self._failed or pending_bytes > self._limits.pending_max_bytes
 
     def when_unblocked(self, callback: Callable[[], None]) -> None:
         """Calls back once after the next commit; the same callback only once."""
@@ -225,17 +222,14 @@ class Committer:
                 await self._commit_once()
                 if self._waiting_since_ms is None:
                     self._idle.set()
-                self._tell_unblocked()
+                callbacks, self._unblocked = self._unblocked, {}
+                for callback in callbacks:
+                    callback()
         except StoreFatalError as error:
             self.fail(error)
         except Exception as error:
             log.exception("the committer failed")
             self.fail(InternalError(f"the committer failed: {error!r}"))
-
-    def _tell_unblocked(self) -> None:
-        callbacks, self._unblocked = self._unblocked, {}
-        for callback in callbacks:
-            callback()
 
     async def _commit_once(self) -> None:
         actors, self._dirty = list(self._dirty), {}

@@ -88,7 +88,11 @@ class Gatherer(Generic[T, R]):
         try:
             answers = await self._call([argument for argument, _ in batch])
         except Exception as error:  # noqa: BLE001 - each that asked raises it
-            if len(batch) > 1 and _is_of_one(error):
+            # A row that is refused, or can not be read, may be the fault of one argument.
+            may_be_of_one = isinstance(error, InternalError) or not isinstance(
+                error, SharecoordError
+            )
+            if len(batch) > 1 and may_be_of_one:
                 for one in batch:
                     await self._make([one])
             else:
@@ -97,11 +101,6 @@ class Gatherer(Generic[T, R]):
             for (_, result), answer in zip(batch, answers, strict=True):
                 if not result.done():
                     result.set_result(answer)
-
-
-def _is_of_one(error: Exception) -> bool:
-    """Whether one argument may be the cause: a row that is refused, or can not be read."""
-    return isinstance(error, InternalError) or not isinstance(error, SharecoordError)
 
 
 def _fail(batch: list[tuple[T, asyncio.Future[R]]], error: Exception) -> None:

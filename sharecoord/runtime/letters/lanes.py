@@ -203,7 +203,7 @@ class Lanes:
 
     async def _show(self, group_id: str, keys: Iterable[PartitionKey]) -> None:
         """Makes the live group load changed lanes, and the fleet look as well."""
-        see_rows(self._context, self._groups.get(group_id), keys)
+        see_rows(self._groups.get(group_id), keys)
         await self.look()
         await self._context.committed()
         self._groups.peers.look_at_store()

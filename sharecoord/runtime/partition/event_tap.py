@@ -6,12 +6,12 @@ The hot path has a row per changed range, never per record, and nothing at all w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
 
 from sharecoord.core.changes import PartitionKey
-from sharecoord.core.partition.decisions import AcknowledgedRange, Decision
+from sharecoord.core.partition.decisions import Acknowledgements, Decision
 from sharecoord.core.states import RecordState
 from sharecoord.core.window.window import RangeState
 from sharecoord.errors import SharecoordError
@@ -297,7 +297,7 @@ def store_us(context: Context) -> int:
 def work_us_each(
     context: Context,
     busy_us: int,
-    acknowledgements: Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]],
+    acknowledgements: Acknowledgements,
 ) -> float:
     """The application's time per record of one request; 0 = unknown, or no event log."""
     if context.events is None or not busy_us:

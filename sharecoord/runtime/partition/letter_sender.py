@@ -309,7 +309,11 @@ class LetterSender:
         try:
             if self._outbox is None or not self._outbox.is_open:
                 opened = await sink.open(outbox_name(self._source.key), topic)
-                await self._still_owns()
+                # Confirms the ownership, after every other sender was fenced. A former owner that
+                # stood still would fence its successor, and send letters again that this one has
+                # sent: it does not know the letter of the successor's mark.
+                if error := await self._context.committed(self._source):
+                    raise error
                 self._outbox = opened
                 self._take_arrived(opened.mark)
             batch = self._next_batch()
@@ -317,8 +321,8 @@ class LetterSender:
                 messages = [self._message(entry) for entry in batch]
                 mark = mark_of(self._source.key, batch[-1].letter)
                 await self._outbox.send(topic, messages, mark)
-        except SharecoordError as error:
-            failure = error
+        except SharecoordError as problem:
+            failure = problem
         if self._transaction is not asyncio.current_task():
             # The incarnation is over.
             return
@@ -331,16 +335,6 @@ class LetterSender:
         for entry in batch if failure is None else ():
             self._heard(entry, None)
         self.go()
-
-    async def _still_owns(self) -> None:
-        """Confirms the ownership in the store, after every other sender was fenced.
-
-        A former owner that stood still would fence its successor, and send letters again that the
-        successor has sent: it does not know the letter of the successor's mark.
-        """
-        error = await self._context.committed(self._source)
-        if error is not None:
-            raise error
 
     def _transaction_failed(self, batch: Sequence[WaitingLetter], failure: SharecoordError) -> None:
         self._under_way.clear()
