@@ -12,7 +12,7 @@ from sharecoord.core.states import (
     RecordState,
     TakenBackReason,
 )
-from sharecoord.core.window.window import Edit, Range
+from sharecoord.core.window.window import Edit
 
 
 class AcquiredRange(NamedTuple):
@@ -127,15 +127,6 @@ class Decision:
     def changes_anything(self) -> bool:
         """Whether the decision has changes to apply and to store."""
         return bool(self.edits) or self.end_offset is not None or self.truncate_to is not None
-
-    @property
-    def archiving(self) -> list[Range]:
-        """The ranges that need an outbox row: (first, last, state with its reason)."""
-        return [
-            (first, last, value)
-            for first, last, value in self.edits
-            if value is not None and value.state is RecordState.ARCHIVING
-        ]
 
 
 def taken_back_of(held: Sequence[Edit], reason: TakenBackReason) -> list[TakenBack]:

@@ -32,10 +32,7 @@ LOG_END_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member of a group.
-
-    admin_service.proto explains the fields, at `MemberDescription`.
-    """
+    """A member of a group; `MemberDescription` of admin_service.proto explains the fields."""
 
     member_id: str
     member_epoch: int
@@ -52,10 +49,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A share-partition.
-
-    admin_service.proto explains the fields, at `PartitionOffsets`.
-    """
+    """A share-partition; `PartitionOffsets` of admin_service.proto explains the fields."""
 
     topic: str
     partition: int

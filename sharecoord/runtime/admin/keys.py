@@ -28,10 +28,7 @@ KEYS_SAID_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class BlockedKey:
-    """A blocked key.
-
-    admin_service.proto explains the fields, at `BlockedKey`.
-    """
+    """A blocked key; `BlockedKey` of admin_service.proto explains the fields."""
 
     key: bytes
     since_ms: int

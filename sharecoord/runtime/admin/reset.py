@@ -55,10 +55,7 @@ class ResetTo:
 
 @dataclass(frozen=True, slots=True)
 class ResetCommand:
-    """A reset of start offsets.
-
-    admin_service.proto explains the fields, at `ResetOffsetsRequest`.
-    """
+    """A reset of start offsets; fields as of `ResetOffsetsRequest` in admin_service.proto."""
 
     group_id: str
     to: ResetTo

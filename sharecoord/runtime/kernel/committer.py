@@ -110,13 +110,13 @@ class Committer:
         *,
         now_ms: Callable[[], int],
         on_fatal: Callable[[SharecoordError], None],
-        limits: CommitLimits | None = None,
+        limits: CommitLimits,
     ) -> None:
         self._store = store
         self._caller = caller
         self._now_ms = now_ms
         self._on_fatal = on_fatal
-        self._limits = limits or CommitLimits()
+        self._limits = limits
         self._dirty: dict[Committable, None] = {}
         self._effects: list[tuple[Committable | None, int, Effect]] = []
         self._members_removed: list[tuple[str, str, int]] = []

@@ -36,10 +36,7 @@ FIRST_SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class LetterCommand:
-    """A redrive or a discard.
-
-    admin_service.proto explains the fields, at `RedriveDeadLettersRequest`.
-    """
+    """A redrive or a discard; fields as of `RedriveDeadLettersRequest` in admin_service.proto."""
 
     group_id: str
     wanted: LetterFilter
