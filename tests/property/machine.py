@@ -31,7 +31,7 @@ from sharecoord.core.window.window import Keys
 from sharecoord.eventlog.schema import RangeEvent
 from sharecoord.store.memory_delayed import truncate
 from sharecoord.testing.invariants import check_partition
-from tests.invariants import check_decision
+from tests.invariants import archiving, check_decision
 from tests.property.conversions import (
     Found,
     as_record,
@@ -106,7 +106,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
                     self.gone[offset] = "finished"
                 elif value.state is RecordState.ARCHIVED:
                     self.gone[offset] = str(value.reason)
-        assert decision.archiving == [
+        assert archiving(decision) == [
             (e.first, e.last, e.value)
             for e in decision.edits
             if e.value is not None and e.value.state is ARCHIVING

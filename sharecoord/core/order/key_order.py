@@ -24,8 +24,7 @@ from sharecoord.core.counts import add_to
 from sharecoord.core.order.key_queue import KeyQueue
 from sharecoord.core.order.shared_keys import KeyUser, SharedKeys
 from sharecoord.core.states import RecordState
-from sharecoord.core.window.follower import WindowFollower
-from sharecoord.core.window.range_state import Edit, Keys, Range, RangeState
+from sharecoord.core.window.range_state import Edit, Keys, Range, RangeState, WindowFollower
 from sharecoord.core.window.window import Window
 
 AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED

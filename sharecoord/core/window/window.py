@@ -14,9 +14,8 @@ from typing import Any
 from sharecoord.core.counts import add_to
 from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.states import LEGAL_MOVES, RecordState
-from sharecoord.core.window.follower import WindowFollower
 from sharecoord.core.window.range_map import RangeMap
-from sharecoord.core.window.range_state import Edit, Keys, Range, RangeState
+from sharecoord.core.window.range_state import Edit, Keys, Range, RangeState, WindowFollower
 
 __all__ = ["NEVER_MS", "Edit", "Grant", "Keys", "Range", "RangeState", "Window"]
 

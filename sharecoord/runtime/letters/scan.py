@@ -13,9 +13,8 @@ from sharecoord.config.group import GroupConfig
 from sharecoord.core.changes import DeadLetter, PartitionKey, PartitionRow
 from sharecoord.core.letters.dead_letters import letter_id
 from sharecoord.core.letters.filter import LetterFilter
-from sharecoord.core.letters.lanes import Mark
+from sharecoord.core.letters.lanes import Mark, MarkReader
 from sharecoord.core.letters.letter import Letter, find_letter, place_in, waiting_letter
-from sharecoord.core.letters.marks import MarkReader
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.states import RecordState
 from sharecoord.errors import (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sharecoord.core.partition.decisions import Decision
 from sharecoord.core.states import AcknowledgeType, ForceAction, RecordState
-from sharecoord.core.window.window import RangeState
+from tests.invariants import archiving
 from tests.unit.core.scene import (
     ACCEPT,
     ACQUIRED,
@@ -20,15 +19,6 @@ from tests.unit.core.scene import (
     RETURN,
     Scene,
 )
-
-
-def archiving(decision: Decision) -> list[tuple[int, int, RangeState]]:
-    """The ranges that a decision makes ARCHIVING."""
-    return [
-        (first, last, value)
-        for first, last, value in decision.edits
-        if value is not None and value.state is ARCHIVING
-    ]
 
 
 def test_t1_a_new_offset_is_acquired_with_count_1_and_a_lock() -> None:
