@@ -218,3 +218,12 @@ def _check_move(
         fresh = token >> 32 == partition.owner_epoch and token not in partition.window.grants
         require(fresh and token not in tokens, f"{first}: lock token {token} was used before")
         tokens.add(token)
+
+
+def archiving(decision: Decision) -> list[tuple[int, int, RangeState]]:
+    """The ranges that a decision makes ARCHIVING."""
+    return [
+        (first, last, value)
+        for first, last, value in decision.edits
+        if value is not None and value.state is RecordState.ARCHIVING
+    ]

@@ -1,4 +1,4 @@
-"""The rows that are stored and that recovery replays: the words between core, runtime and store.
+"""The rows that are stored and loaded again: the values between core, runtime and store.
 
 Between a share-partition's start offset (SPSO) and its end offset, an offset that no row covers is
 ACKNOWLEDGED. So a batch that is acquired and accepted costs one row written and one row deleted,
@@ -20,7 +20,7 @@ from sharecoord.core.spans import Spans
 
 
 class InFlightRow(NamedTuple):
-    """One range of records in one state; the row of table `in_flight` without its partition id.
+    """A range of records in one state; the row of table `in_flight` without its partition id.
 
     Ranges of a share-partition never overlap. Plain integers and strings, in the column order of
     the table, so that a row goes to the driver as it is.
@@ -117,9 +117,9 @@ class PartitionHead:
     start_offset: int
     """SPSO: every offset below is finished for good."""
     end_offset: int
-    """One past the last offset that was ever acquired or skipped (SPEO + 1)."""
+    """The offset behind the last one that was ever acquired or skipped (SPEO + 1)."""
     end_leader_epoch: int
-    """Leader epoch of the record before end_offset; -1 = not known."""
+    """Leader epoch of the record before `end_offset`; -1 = not known."""
     finished_count: int
     """Final offsets inside [start_offset, end_offset): lag = log end - start - finished."""
     change_sequence: int
@@ -128,7 +128,7 @@ class PartitionHead:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One record in the outbox of dead letters (design 10)."""
+    """A record in the outbox of dead letters (design 10)."""
 
     offset: int
     reason: str
@@ -146,19 +146,19 @@ class DeadLetter:
     members: tuple[str, ...] = ()
     """All members that failed with the record, as in `core.window.history.History`."""
     first_failed_at_ms: int = 0
-    """When its first delivery failed, to the second, by the store's clock; 0 = not known."""
+    """Time of the first failed delivery, to the second, by the store's clock; 0 = not known."""
     failed_at_ms: int = 0
-    """When its last delivery failed, by the store's clock; 0 = not known any more."""
+    """Time of the last failed delivery, by the store's clock; 0 = not known any more."""
     state_epoch: int = 0
-    """Of the share-partition at that time: a reset delivers an offset anew, as another letter."""
+    """State epoch of the share-partition: after a reset an offset may become another letter."""
     kept: bool = False
-    """The dead-letter topic does not take the record whole: a message with headers alone goes
-    there, and the payload stays in the store."""
+    """Whether the payload stays in the store: the dead-letter topic does not take the record
+    whole, and gets a message with headers alone."""
     checkpoint: bytes | None = None
-    """What members had stored with the record, when it is small."""
+    """The checkpoint of the record, when it is small."""
     sequence: int = 0
-    """Letters of a share-partition go in this order: owner epoch in the high half, a number in the
-    low half, so it only grows. 0 = the payload is still being read; of a `kept` letter: sent."""
+    """The order in which letters of a share-partition go: owner epoch in the high half, a number in
+    the low half. 0 = the payload is still being read, or a `kept` letter was sent."""
     topic: str = ""
     """The dead-letter topic that the letter was meant for."""
     exactly_once: bool = False
@@ -172,12 +172,12 @@ class DeadLetter:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing of the letter is to be sent any more."""
+        """Whether the letter was sent, and only its payload is kept."""
         return self.kept and not self.sequence
 
 
 class Checkpoint(NamedTuple):
-    """What a member stored with an unfinished record: the row of table `record_checkpoint`."""
+    """State that a member stored with an unfinished record: a row of table `record_checkpoint`."""
 
     offset: int
     data: bytes
@@ -186,11 +186,11 @@ class Checkpoint(NamedTuple):
 
 
 class KeptPayload(NamedTuple):
-    """A record that waits, whole (docs/decisions/0027): the row of table `kept_payload`."""
+    """The payload of a record that waits (docs/decisions/0027): a row of table `kept_payload`."""
 
     offset: int
     size_bytes: int
-    """What the row counts towards the group's limit."""
+    """Bytes of the row that count towards the group's limit."""
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
@@ -228,7 +228,7 @@ class PartitionCommit:
     head: PartitionHead | None
     """None = the head stays: the share-partition is closed, and only its letters change."""
     deleted: list[int] = field(default_factory=list)
-    """First offsets."""
+    """First offsets of rows to delete."""
     upserted: list[InFlightRow] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     """Outbox rows to add."""
@@ -245,15 +245,15 @@ class PartitionCommit:
     raises_state_epoch: bool = False
     """Whether the row's state epoch becomes `state_epoch` + 1 (a truncated log, design 5.12)."""
     truncated_at: int | None = None
-    """The log was cut here: before all else every row loses its offsets from here on, also a row
-    that is not in memory. The rows of this commit are of records that were written since."""
+    """The offset at which the log was cut: first every row loses its offsets from here on, also a
+    row that is not in memory. The rows of this commit are of records that were written since."""
     passed_over: Spans | None = None
     """`PartitionRow.passed_over` from now on, under a state epoch that is one higher; None = it
     stays. Without `raises_state_epoch` no offset is used again for another record."""
 
 
 def payload_parts(stored: DeadLetter | KeptPayload) -> list[bytes | None]:
-    """The parts of such a row that may be large."""
+    """The parts of a row that may be large."""
     named = (
         part
         for name, value in stored.headers
@@ -282,17 +282,17 @@ class MemberRow:
 
 @dataclass(slots=True)
 class CommitBatch:
-    """What one group commit writes, in one transaction."""
+    """The changes of one group commit, written in one transaction."""
 
     partitions: list[PartitionCommit] = field(default_factory=list)
     members_removed: list[tuple[str, str, int]] = field(default_factory=list)
-    """(group id, member id, member epoch). A row stays that has a newer epoch, or whose gateway is
-    another coordinator with a live lease."""
+    """(group id, member id, member epoch) of rows to delete. A row stays with a newer epoch, or if
+    its gateway is another coordinator with a live lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What became of a commit that reached the store."""
+    """The outcome of a commit that reached the store."""
 
     fenced: frozenset[int]
     """Partition ids that were left out because an epoch differed; all others are durable."""
@@ -328,7 +328,7 @@ class GroupRow:
 
 
 class PausesChanged(NamedTuple):
-    """What `ports.Store.change_pauses` did."""
+    """The result of `ports.Store.change_pauses`."""
 
     before: tuple[Pause, ...]
     row: GroupRow
@@ -336,7 +336,7 @@ class PausesChanged(NamedTuple):
 
 
 LANE_MARK = "/"
-"""Stands between the topics in the name of a lane."""
+"""The separator of the topics in the name of a lane."""
 
 Place = tuple[str, int]
 """(name, partition): a topic, or a lane, and a partition."""
@@ -388,7 +388,7 @@ class PartitionKey:
         if not self.lane:
             return self.topic, self.partition
         topic, _, partition = self.lane.partition(LANE_MARK)
-        # A member may say anything.
+        # Lock books of members may have any name.
         return topic, int(partition) if partition.isdecimal() else -1
 
     @cached_property
@@ -452,13 +452,13 @@ class PartitionRow:
 
 
 class PartitionClaim(NamedTuple):
-    """A coordinator wants to own a share-partition; see `ports.Store.claim_partitions`."""
+    """A request to own a share-partition; see `ports.Store.claim_partitions`."""
 
     partition_id: int
     incarnation: int
     previous_incarnation: int | None = None
     delayed_max: int | None = None
-    """Most delayed ranges that are read, those that are due first; None = all."""
+    """Most delayed ranges that are read, the first due ones; None = all."""
 
 
 class DelayedPlace(NamedTuple):
@@ -470,14 +470,14 @@ class DelayedPlace(NamedTuple):
 
 
 class PartitionRelease(NamedTuple):
-    """An owner gives a share-partition up; see `ports.Store.release_partitions`."""
+    """The release of a share-partition by its owner; see `ports.Store.release_partitions`."""
 
     partition_id: int
     owner_epoch: int
 
 
 class PartitionStart(NamedTuple):
-    """Where a share-partition begins; see `ports.Store.initialize_partitions`."""
+    """The first head of a share-partition; see `ports.Store.initialize_partitions`."""
 
     partition_id: int
     owner_epoch: int
@@ -489,12 +489,12 @@ class Parked(NamedTuple):
 
     offsets: OffsetSet
     after: DelayedPlace = DelayedPlace(0, -1)
-    """All of them are due behind this place."""
+    """The ranges come behind this place."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedPartition:
-    """What a claim returns: the row after the claim, and its ranges in order of offset."""
+    """The result of a claim: the row after it, and the ranges in order of offset."""
 
     row: PartitionRow
     in_flight: InFlight
@@ -527,7 +527,7 @@ class FleetView(NamedTuple):
     coordinators: tuple[CoordinatorRow, ...]
     """All that have a live lease by the store's clock, sorted by id."""
     group_epochs: dict[str, int]
-    """Of all groups: a coordinator that knows a lower epoch loads the group's row anew."""
+    """By group, of all groups: a coordinator that knows a lower epoch loads the row anew."""
 
 
 class PartitionChange(Protocol):
@@ -548,7 +548,7 @@ class PartitionChange(Protocol):
     def decide(
         self, loaded: LoadedPartition, named: Sequence[InFlightRow]
     ) -> PartitionCommit | None:
-        """What to write; None = nothing. Called inside the transaction, on any thread.
+        """The commit to write; None = no change. Called inside the transaction, on any thread.
 
         `named` has the stored ranges that touch [first, last], in order.
         """

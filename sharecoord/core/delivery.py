@@ -55,13 +55,13 @@ class LostRange:
 
 @dataclass(slots=True)
 class Assignment:
-    """What a member may receive."""
+    """The topics that a member may receive from."""
 
     topics: dict[str, tuple[str, tuple[int, ...]]]
     """topic -> (topic id, partitions)"""
     unknown_topics: tuple[str, ...]
     starts_at_end: tuple[str, ...] = ()
-    """Topics that are new to the group, of which it gets nothing that was there before."""
+    """Topics that are new to the group, which starts at their end."""
     ordering: str = ""
     """The group's `share.ordering`."""
     refused_topics: Mapping[str, str] = field(default_factory=dict)

@@ -20,7 +20,7 @@ HAND_OUT_DELAY_MAX_MS = 60_000
 """Longest such wait."""
 
 WINDOW_RECORDS_MAX = 100_000
-"""Largest window: what 200 ms of the fastest member need, with room."""
+"""Largest window: the records of 200 ms of the fastest member, with room."""
 
 REASON_BYTES_MAX = 1_024
 """Longest reason text of a worker that is kept."""
@@ -32,13 +32,13 @@ CHECKPOINT_HEADER_BYTES_MAX = 4 << 10
 """Largest checkpoint that goes with a dead letter, as a header: topics bound whole messages."""
 
 CHECKPOINT_OVERHEAD_BYTES = 256
-"""What a checkpoint takes beside its bytes, in memory and towards the group's limit."""
+"""Bytes of a checkpoint beside its data, in memory and towards the group's limit."""
 
 KEPT_OVERHEAD_BYTES = 256
-"""What a kept payload takes beside its bytes, in the store and towards the group's limit."""
+"""Bytes of a kept payload beside its data, in the store and towards the group's limit."""
 
 KEPT_MEMORY_BYTES = 160
-"""What a kept payload takes in memory: its offset and its size."""
+"""Bytes of a kept payload in memory: its offset and its size."""
 
 BLOCKED_KEYS_MAX = 1_000
 """Blocked keys of a group: an operator's list, which every coordinator holds in memory."""

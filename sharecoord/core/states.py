@@ -1,7 +1,7 @@
 """Record states, acknowledgement types and the one table of legal moves (KIP-932, design 5).
 
-Numbers are Kafka's. An illegal move is a mistake of ours; what a client can get wrong is answered
-per range by `share_partition` and never reaches the table.
+Numbers are Kafka's. An illegal move is a mistake of ours; `share_partition` answers mistakes of
+clients per range, and they never reach the table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RecordState(enum.IntEnum):
 
 
 class AcknowledgeType(enum.IntEnum):
-    """What a member says of a record. RETURN is ours: handed back unseen (design 5.3)."""
+    """The type of an acknowledgement. RETURN is ours: handed back unseen (design 5.3)."""
 
     ACCEPT = 1
     RELEASE = 2
@@ -58,7 +58,7 @@ class ArchiveReason(enum.StrEnum):
 
 
 class ForceAction(enum.StrEnum):
-    """What an operator does to records in flight, whoever holds them."""
+    """The command of an operator for records in flight, also for those under a lock."""
 
     RELEASE = "release"
     SKIP = "skip"
@@ -81,7 +81,7 @@ class TakenBackReason(enum.IntEnum):
 
 
 class AcknowledgeOutcome(enum.IntEnum):
-    """What became of one acknowledged range (design 5.2)."""
+    """The outcome of one acknowledged range (design 5.2)."""
 
     OK = 1
     ALREADY_FINISHED = 2

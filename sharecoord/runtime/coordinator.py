@@ -29,32 +29,26 @@ from sharecoord.runtime.memory.watch import MemoryWatch
 log = structlog.get_logger(__name__)
 
 UNKNOWN_TOPIC_INTERVAL_S = 0.5
-"""How often topics are looked for that members want and the cluster does not have."""
+"""Interval of looks for topics that members want and the cluster does not have."""
 
 KNOWN_TOPIC_INTERVAL_S = 2.0
-"""How often known topics are looked at for new partitions and new ids; one request for all. A topic
+"""Interval of looks for new partitions and new ids of known topics; one request for all. A topic
 that is deleted and made again within this time is read on at its old position until then."""
 
 GONE_AFTER_S = 30.0
-"""A topic that is missing for so long is given up."""
+"""A topic that is missing for this time is given up."""
 
 LOG_START_INTERVAL_S = 30.0
-"""How often retention is followed for records that are due again."""
+"""Interval at which the log starts are read for records that are due again."""
 
 
 class Coordinator:
-    """See the module."""
+    """One coordinator: its groups and everything that looks at them again and again."""
 
     def __init__(
         self, context: Context, fleet: Fleet | None = None, network: PeerNetwork | None = None
     ) -> None:
-        """Starts nothing.
-
-        Args:
-            context: Ports, clock, limits.
-            fleet: The other coordinators; None = there are none.
-            network: Links to them, in a fleet.
-        """
+        """Starts nothing; a fleet needs a network."""
         self.context = context
         self.fleet = fleet
         self.groups = Groups(context, NOBODY if fleet is None else fleet)
@@ -68,7 +62,7 @@ class Coordinator:
         self.lanes = Lanes(context, self.groups)
         context.lease.on_renewed = self._lease_renewed
         self.watch: FleetWatch | None = None
-        """In a fleet."""
+        """None without a fleet."""
         self.offsets_exporter = OffsetsExporter(context, self.groups)
         if fleet is not None:
             assert network is not None, "a fleet has links"
@@ -85,7 +79,7 @@ class Coordinator:
             await hand_over.release_former(self.context, list(self.groups))
         for member in members:
             group = self.groups.get(member.group_id)
-            # Of a fleet's other members, those of the dead are taken over at the first look.
+            # In a fleet, members of dead coordinators are taken over at the first look.
             here = fleet is None or member.gateway == fleet.coordinator_id
             if group is not None and here:
                 group.remember(member)
@@ -93,7 +87,7 @@ class Coordinator:
         if self.watch is not None:
             keep("fleet", self.watch.run)
         else:
-            # A member that comes back shows locks of lanes: none is unknown then.
+            # Members that come back show locks of lanes, which must be known by then.
             await self._look_at_lanes()
         keep("lease", self.context.lease.run)
         keep("beat", self._beat)
@@ -107,14 +101,13 @@ class Coordinator:
     async def drain(self, grace_ms: int = 2_000) -> None:
         """Stops acquiring, asks members to go, commits what is pending (design 9, Drain).
 
-        Args:
-            grace_ms: How long members may take to hand back and to hear their last answers.
+        Members have `grace_ms` to hand back and to hear their last answers.
         """
         self.groups.draining = True
         if self.watch is not None:
             await self.watch.stand_down()
         for group in self.groups.values():
-            group.stop_dispatch()
+            group.dispatcher.stop()
             for session in list(group.sessions.values()):
                 if session.channel is not None:
                     session.channel.drain(self.fleet.addresses if self.fleet else (), grace_ms)
@@ -124,7 +117,7 @@ class Coordinator:
         """Ends everything, the store last."""
         self.groups.draining = True
         for group in self.groups.values():
-            group.stop_dispatch()
+            group.dispatcher.stop()
         await self.context.stop_tasks()
         if self._network is not None:
             await self._network.close()
@@ -150,7 +143,7 @@ class Coordinator:
 
     @property
     def draining(self) -> bool:
-        """Whether it goes down: nobody joins any more."""
+        """Whether the coordinator goes down: nobody joins any more."""
         return self.groups.draining
 
     @property
@@ -159,14 +152,14 @@ class Coordinator:
         return self.context.lease.store_ok and not self.context.lease.has_lapsed
 
     def _lease_renewed(self, store_ms: int, had_lapsed: bool) -> None:  # noqa: FBT001 - a callback
-        """The lease lives on from the store's time."""
+        """Tells the fleet of the renewal; wakes the groups of a lease that had lapsed."""
         if self.watch is not None:
             self.watch.renewed(store_ms)
         for group in self.groups.values() if had_lapsed else ():
             group.dispatcher.wake_all()
 
     async def _beat(self) -> None:
-        """Keeps the clock's sense of whether this process stands still."""
+        """Tells the clock that this process goes on."""
         while True:
             self.context.clock.beat()
             await asyncio.sleep(BEAT_S)
@@ -200,7 +193,7 @@ class Coordinator:
                 looked_at_all_s = looked_s
 
     async def _follow_letters(self) -> None:
-        """Dead letters that wait go to their topic without members, too; lanes are looked at."""
+        """Looks for dead letters that wait without members, and at lanes."""
         while True:
             try:
                 await self.orphans.look()

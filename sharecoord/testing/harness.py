@@ -27,7 +27,7 @@ from sharecoord.runtime.fleet.fleet import Fleet
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.kernel.budget import MemoryBudget
 from sharecoord.runtime.kernel.clock import RuntimeClock
-from sharecoord.runtime.kernel.committer import Committer
+from sharecoord.runtime.kernel.committer import CommitLimits, Committer
 from sharecoord.runtime.kernel.context import Context, Limits, ParkingLimits
 from sharecoord.runtime.kernel.lease import Lease
 from sharecoord.runtime.kernel.open_files import OpenFiles
@@ -466,7 +466,9 @@ class World:
             version="test",
         )
         clock.measured(store.now_ms())
-        committer = Committer(store, caller, now_ms=clock.now_ms, on_fatal=self.fatal.append)
+        committer = Committer(
+            store, caller, now_ms=clock.now_ms, on_fatal=self.fatal.append, limits=CommitLimits()
+        )
         context = Context(
             coordinator_id=coordinator_id,
             store=store,
@@ -495,7 +497,7 @@ class World:
         store.crash()
         coordinator.context.committer.abandon()
         for group in coordinator.groups.values():
-            group.stop_dispatch()
+            group.dispatcher.stop()
             group.stop_timers()
             for session in group.sessions.values():
                 session.channel = None

@@ -30,7 +30,7 @@ from sharecoord.core.states import AcknowledgeType, AcquireMode, ForceAction, Or
 from sharecoord.core.window.window import Keys
 from sharecoord.eventlog.schema import RangeEvent
 from sharecoord.store.memory_delayed import truncate
-from tests.invariants import check_decision, check_partition
+from tests.invariants import archiving, check_decision, check_partition
 from tests.property.conversions import (
     Found,
     as_record,
@@ -105,7 +105,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
                     self.gone[offset] = "finished"
                 elif value.state is RecordState.ARCHIVED:
                     self.gone[offset] = str(value.reason)
-        assert decision.archiving == [
+        assert archiving(decision) == [
             (e.first, e.last, e.value)
             for e in decision.edits
             if e.value is not None and e.value.state is ARCHIVING

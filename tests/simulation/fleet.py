@@ -14,7 +14,7 @@ from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet import fleet as peers
 from sharecoord.runtime.kernel.budget import MemoryBudget
-from sharecoord.runtime.kernel.committer import Committer
+from sharecoord.runtime.kernel.committer import CommitLimits, Committer
 from sharecoord.runtime.kernel.context import Context, Limits, ParkingLimits
 from sharecoord.runtime.kernel.lease import Lease
 from sharecoord.store.memory_database import MemoryDatabase
@@ -72,7 +72,13 @@ class Node:
             coordinator_id=self.name, cluster_id=fleet.log.cluster, address="", version="sim"
         )
         self.clock.measured(self.store.now_ms())
-        committer = Committer(self.store, self.link, now_ms=self.clock.now_ms, on_fatal=self._fatal)
+        committer = Committer(
+            self.store,
+            self.link,
+            now_ms=self.clock.now_ms,
+            on_fatal=self._fatal,
+            limits=CommitLimits(),
+        )
         context = self.context = Context(
             coordinator_id=self.name,
             store=self.store,

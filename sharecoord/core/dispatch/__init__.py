@@ -1,1 +1,1 @@
-"""Who gets how much: fair parts, pace, rates, schedules, pauses."""
+"""Rules of dispatch: fair parts, pace, rates, schedules, pauses."""

@@ -14,9 +14,8 @@ from sharecoord.errors import InternalError
 def fair_level(demands: Sequence[float], got: Sequence[float]) -> float:
     """The level L at which the sum of min(demand, L) equals the sum of `got`.
 
-    What was handed out is poured over the demands like water: a member that wants less than L gets
-    all that it wants, every other member gets L. L is the highest demand when all demands were met,
-    and 0 without demand.
+    By this fair split a member that wants less than L gets all that it wants, and every other
+    member gets L. L is the highest demand when all demands were met, and 0 without demand.
 
     Raises:
         InternalError: The sequences differ in length or hold a negative number.
@@ -26,7 +25,7 @@ def fair_level(demands: Sequence[float], got: Sequence[float]) -> float:
 
 
 def fair_part(needs: Sequence[float], amount: float) -> float:
-    """Up to how much of an amount each member may have (max-min fairness).
+    """The most that each member may have of an amount (max-min fairness).
 
     A member that needs less than its part leaves the rest to the others: the sum of min(need, part)
     never exceeds the amount, and reaches the amount where more is needed. A part is an equal one at
@@ -37,7 +36,7 @@ def fair_part(needs: Sequence[float], amount: float) -> float:
 
 
 def _level(demands: Sequence[float], amount: float) -> float:
-    """Where the sum of min(demand, level) is the amount, or the highest demand if it is lower."""
+    """The level at which the sum of min(demand, level) is the amount, or the highest demand."""
     heap = [demand for demand in demands if demand > 0]
     heapq.heapify(heap)
     left, level = amount, 0.0
@@ -50,7 +49,7 @@ def _level(demands: Sequence[float], amount: float) -> float:
 
 
 def fair_parts(demands: Sequence[float], got: Sequence[float]) -> list[float]:
-    """What each member with demand got against min(demand, L), in order: 1 = its fair part.
+    """Got / min(demand, L) of each member with demand, in order: 1 = the fair part.
 
     The list is empty when nobody wanted anything or nothing was handed out.
 
@@ -66,7 +65,7 @@ def fair_parts(demands: Sequence[float], got: Sequence[float]) -> list[float]:
 def jain_index(parts: Sequence[float], weights: Sequence[float] | None = None) -> float:
     """(sum x)^2 / (n * sum x^2): 1 = all equal, 1/n = one has all; 1 when all are 0.
 
-    With weights each part counts as if it were there so many times.
+    A weight says how many times its part counts.
     """
     highest = max(parts, default=0.0)
     if highest <= 0:

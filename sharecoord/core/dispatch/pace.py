@@ -1,4 +1,4 @@
-"""How fast a member works, and so how much it may hold and how far a window grows.
+"""The pace of members, and from it the records that they may hold and the size of windows.
 
 The dispatcher and the what-if simulation go by the same rules (design 5, fair dispatch).
 """
@@ -8,46 +8,46 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 PREFETCH_MS = 200
-"""A member holds the records that it works off in this time."""
+"""A member may hold the records that it works off in this time."""
 
 PREFETCH_BYTES_MAX = 16 << 20
-"""A member holds no more bytes: beyond, memory traffic costs more than a deeper pipeline gives."""
+"""Most bytes of a prefetch: beyond, memory traffic costs more than a deeper pipeline gives."""
 
 PREFETCH_RECORDS_MAX = 12_000
 """The limit of `PREFETCH_BYTES_MAX` for small records."""
 
 FIRST_RECORDS_MAX = 500
-"""A member that is alone, and of which nothing is known yet, may hold what one poll of its program
-takes (the default of max.poll.records)."""
+"""Most records of a new member that is alone: those of one poll of its program (the default of
+max.poll.records)."""
 
 CHAINED_RECORDS_MAX = 4_000
-"""Beside its prefetch a member may hold so many records that wait for earlier records of their
+"""Most records beside its prefetch that a member holds and that wait for earlier records of their
 keys: records behind them may be of keys that are free. As `HELD_MAX` in the SDK's demand."""
 
 CHAINED_MS = 2_000
-"""A member holds no more of such records than it works off in this time."""
+"""A member holds no more such records than it works off in this time."""
 
 PACE_SLICE_MS = 50
 """Length of one measurement of a busy member's pace."""
 
 BUSY_MS_MIN = 0.01
-"""A shorter time that a member says it worked can not be told from none."""
+"""A shorter working time can not be told from none."""
 
 BULK_MS = PREFETCH_MS // 2
 """A batch that takes less time lets the pace grow by itself: twice as many are prefetched."""
 
 BULK_TRIAL_MS = 1_000
-"""A trial follows a batch that took no longer: records of a slow member wait so long anyway."""
+"""Longest batch before a trial: the records of a slower member wait long enough already."""
 
 BULK_TRIAL_RECORDS = 16
-"""Trials begin with batches of no more records: a member with larger ones is not far from what it
-can do, and twice as much would be taken away from others."""
+"""Trials begin with batches of no more records: a member with larger ones is near its best, and the
+others would lack twice as many."""
 
 BULK_GAIN = 0.75
-"""A trial is worth it when a record takes at most so much of its time before; half is the best."""
+"""A trial is worth it when a record takes at most this part of its time before; 0.5 is best."""
 
 BULK_REST_MIN = 4
-"""Batches before the first trial; after one that fails there are 16 times as many."""
+"""Batches before the first trial; 16 times as many after one that fails."""
 
 BULK_REST_MAX = 1_024
 """Most batches between trials: the records of a trial wait longer, and must be below 1 %."""
@@ -56,8 +56,7 @@ PACE_WEIGHT = 0.3
 """Weight of a slower measurement; a faster one counts at once."""
 
 WINDOW_PER_MEMBER = 4
-"""A window that is not set by hand has room for what its members may hold, and at least for so many
-records of each member (design 5.4)."""
+"""Least room for each member in a window that is not set by hand (design 5.4)."""
 
 WINDOW_MAX = 100_000
 """Most records to which such a window grows by itself."""
@@ -78,13 +77,13 @@ class Bulk:
     good: int = 0
     """Records of the largest batch that was worth it; 0 = none."""
     each_ms: float = 0.0
-    """What a record of it took, or of the batch before the trial."""
+    """Time of a record in that batch, or in the batch before the trial."""
     trial: int = 0
-    """Records that are tried; 0 = none."""
+    """Records of the trial under way; 0 = none."""
     rest: int = BULK_REST_MIN
     """Batches until the next trial."""
     pause: int = BULK_REST_MIN
-    """Batches that were waited for the trial before."""
+    """Batches before the last trial."""
 
     def worked(self, records: int, busy_ms: float, *, drained: bool, lock_ms: float) -> None:
         """The member has worked off a batch; `drained` = all that it held."""
@@ -92,7 +91,7 @@ class Bulk:
         if self.trial:
             self._tried(records, each_ms, drained=drained)
         elif self.good and each_ms > 2 * self.each_ms and 2 * records > self.good:
-            self.good = 0  # another work than before
+            self.good = 0  # the work has changed
         elif drained and busy_ms >= BULK_MS and self.good <= records <= BULK_TRIAL_RECORDS:
             if self.rest:
                 self.rest -= 1
@@ -121,20 +120,20 @@ class Pace:
     busy_ms: float = 0.0
     busy: bool = False
     from_idle: bool = False
-    """The slice began with a delivery to an idle member, so all its work lies inside."""
+    """Whether the slice began with a delivery to an idle member, so all its work lies inside."""
     bulk: Bulk = field(default_factory=Bulk)
     forgotten: bool = False
-    """A lock of the member ended by itself: what was known of it was wrong."""
+    """Whether a lock of the member ended by itself: the learnt pace was wrong."""
 
     def started(self, now_ms: int) -> None:
-        """The member got something to do."""
+        """The member got records."""
         if not self.busy:
             self.busy = self.from_idle = True
             self.slice_start_ms = now_ms
             self.settled = 0
 
     def worked(self, records: int, busy_ms: float, *, drained: bool, lock_ms: float) -> None:
-        """The member settled records, and says that it had records for `busy_ms` since last time.
+        """The member settled records; it had records for `busy_ms` since its last word.
 
         `drained` = it holds nothing more; `lock_ms` = for how long it may hold records.
         """
@@ -173,12 +172,12 @@ class Pace:
 
     @property
     def prefetch(self) -> int:
-        """Records that it works off in PREFETCH_MS, or in a batch that is worth it; 1 at least."""
+        """Records that the member works off in PREFETCH_MS or in a worthwhile batch; 1 at least."""
         return max(1, int(self.records_per_ms * PREFETCH_MS), self.bulk.good, self.bulk.trial)
 
     @property
     def chained_max(self) -> int:
-        """Records behind earlier ones of their keys that it may hold beside its prefetch."""
+        """Records behind earlier ones of their keys that the member may hold on top."""
         return min(CHAINED_RECORDS_MAX, int(self.records_per_ms * CHAINED_MS))
 
 
@@ -188,10 +187,9 @@ def prefetch_max(record_bytes: int) -> int:
 
 
 def grown_window(record_locks_max: int, holds_total: int, members: int) -> int:
-    """How many records a window holds that is not set by hand, `record_locks_max` at the least.
+    """The size of a window that is not set by hand, `record_locks_max` at the least.
 
-    `holds_total` is what all members together may hold: the records that each works off in 200 ms,
-    or its max.poll.records when it gives one.
+    `holds_total` is the number of records that all members together may hold.
     """
     return max(
         record_locks_max,

@@ -15,7 +15,7 @@ FLOOD_BREAKER = "flood breaker"
 
 
 class PauseScope(NamedTuple):
-    """What is paused: a topic, one partition of a topic, or a member; else the whole group."""
+    """The scope of a pause: a topic, one partition, a member, or else the whole group."""
 
     topic: str = ""
     partition: int | None = None
@@ -34,7 +34,7 @@ WHOLE_GROUP = PauseScope()
 
 
 class Pause(NamedTuple):
-    """One thing that is paused."""
+    """A pause of one scope."""
 
     scope: PauseScope
     since_ms: int
@@ -42,14 +42,14 @@ class Pause(NamedTuple):
     by: str
     """OPERATOR or FLOOD_BREAKER."""
     reason: str = ""
-    """Why, in words; "" = nobody said."""
+    """The cause in words; "" = none given."""
 
     def __str__(self) -> str:
         return f"{self.by}: {self.reason}" if self.reason else self.by
 
 
 class Pauses:
-    """The pauses of one group, by what they pause."""
+    """The pauses of one group, by scope."""
 
     def __init__(self, pauses: Iterable[Pause] = ()) -> None:
         self._by_scope = {pause.scope: pause for pause in pauses}
@@ -72,7 +72,7 @@ class Pauses:
 def changed(
     present: Iterable[Pause], pause: Sequence[Pause], resume: Sequence[PauseScope]
 ) -> tuple[Pause, ...]:
-    """The pauses after a change, by scope; what was paused already keeps its time and reason.
+    """The pauses after a change, by scope; pauses that exist keep their time and reason.
 
     Raises:
         LimitExceededError: They would be more than `PAUSES_MAX`.

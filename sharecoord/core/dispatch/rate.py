@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 BURST_MS = 100
-"""What a rate gives in this time may go out at once: so turns are few, and no second has more."""
+"""The records of this time may go out at once, so that turns are few."""
 
 
 class RateLimit:
@@ -22,7 +22,7 @@ class RateLimit:
         return max(0, int(self._tokens))
 
     def take(self, records: int) -> None:
-        """So many went out; more than were available are owed."""
+        """Takes outgoing records out of the bucket; more than were available are owed."""
         self._tokens -= records
 
     def next_ms(self) -> int:

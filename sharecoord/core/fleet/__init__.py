@@ -1,1 +1,1 @@
-"""What the coordinators of a fleet decide and say: placement, lent credit, lock books."""
+"""Decisions and messages of a fleet: placement, lent credit, lock books."""

@@ -1,4 +1,4 @@
-"""What a member holds of one share-partition, as the gateway of its stream knows it (design 9).
+"""Lock books: the records that members hold, as the gateways of their streams know them (design 9).
 
 Ranges enter with the deliveries that go onto the stream. They leave when their settlement is
 confirmed, or long after their lock can have ended. So the book always has what the member itself
@@ -15,11 +15,11 @@ from sharecoord.core.partition.decisions import HeldRange
 from sharecoord.core.window.range_map import RangeMap
 
 REMEMBERED_MS: Final = 3_600_000
-"""A lock is shown so long after its last possible end: that end is not known well when the store's
-clock was set, and a lock that is not shown counts as never received."""
+"""A lock is shown for this time after its last possible end: that end is not known well when the
+store's clock was set, and a lock that is not shown counts as never received."""
 
 LockBook = Mapping[LogId, Sequence[HeldRange]]
-"""What a member shows that it holds; topic id "" = it did not name a life of the topic."""
+"""The locks that a member shows; topic id "" = the member did not name a life of the topic."""
 
 
 def lock_book_of(entries: Iterable[tuple[LogId, HeldRange]]) -> dict[LogId, list[HeldRange]]:
@@ -54,7 +54,7 @@ class HeldBook:
     def __init__(self) -> None:
         self._ranges: RangeMap[_Lock] = RangeMap()
         self.records = 0
-        """Records that are held; those whose lock is over do not count."""
+        """Number of held records; records whose lock is over do not count."""
 
     def __bool__(self) -> bool:
         """Whether the book has a range to show."""

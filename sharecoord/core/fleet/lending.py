@@ -20,7 +20,7 @@ HERE: Final = ""
 
 
 class CreditChange(NamedTuple):
-    """What the gateway says to an owner."""
+    """A change of the credit of one owner."""
 
     owner: str
     records_total: int
@@ -44,7 +44,7 @@ class Loan:
 
 
 class LentCredit:
-    """One member's credit over all remote owners."""
+    """The credit of one member, lent to remote owners."""
 
     __slots__ = ("_loans", "_turn")
 
@@ -65,11 +65,11 @@ class LentCredit:
     def balance(
         self, room: int, owners: Sequence[str], hungry: Collection[str]
     ) -> list[CreditChange]:
-        """Brings what is lent close to equal parts, after any change; returns what to tell owners.
+        """Brings the lent credit close to equal parts, after any change; returns the changes.
 
         Args:
-            room: Records that the member can take now, those that are lent included.
-            owners: Owners of the share-partitions that the member wants, `HERE` too if it is one.
+            room: Records that the member can take now, lent ones included.
+            owners: Owners of the share-partitions that the member wants, perhaps with `HERE`.
             hungry: Owners that have more records than they may deliver.
         """
         wanting = [owner for owner in owners if owner in hungry] or list(owners)
@@ -137,7 +137,7 @@ class LentCredit:
         loan = self._loans[owner]
         loan.total = records_total
         loan.recalled = False
-        assert loan.used <= loan.total, "what came was used"
+        assert loan.used <= loan.total, "every record that came was used"
 
     def forget(self, owner: str) -> None:
         """The link to an owner is gone: nothing that it was lent can come any more."""

@@ -49,7 +49,7 @@ class MemberDown(NamedTuple):
     left: bool
     """The member left the group; else its session goes on until its timeout."""
     lock_book: Sequence[LostRange] | None = None
-    """Of a member that left: the records that its application had; None = not known."""
+    """The records that the application of a member that left had; None = not known."""
 
 
 class Lend(NamedTuple):

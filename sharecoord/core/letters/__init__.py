@@ -1,1 +1,1 @@
-"""Dead letters as values: their form, filters, marks, lanes, and when so many are a flood."""
+"""Dead letters as values: their form, filters, marks, lanes, and the flood breaker."""

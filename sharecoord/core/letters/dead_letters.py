@@ -27,7 +27,7 @@ TOKEN_CHARACTERS: Final = 32
 """Length of a mark's token."""
 
 _OVERHEAD_BYTES: Final = 512
-"""About what our headers and the message around them take."""
+"""Approximate bytes of our headers and of the message around them."""
 
 
 def is_ours(name: str) -> bool:
@@ -42,7 +42,7 @@ def letter_id(key: PartitionKey, letter: DeadLetter) -> str:
 
 
 class OutboxMark(NamedTuple):
-    """Up to where an outbox has come in its dead-letter topic."""
+    """The last letter of an outbox that is in its dead-letter topic."""
 
     sequence: int
     token: str
@@ -73,11 +73,9 @@ def headers_of(
 ) -> tuple[tuple[str, bytes | None], ...]:
     """The headers of the message: the record's own, then Kafka's, then ours.
 
-    Args:
-        key: Where the record was read; of a lane the place of the former dead letter.
-        letter: The record.
-        payload: `whole`, or why key, value and headers are not in the message: `off` (the group
-            copies none), `gone` (the log had it no more), `kept` (too large; the store has it).
+    `key` is the place of the record; of a lane the place of the former dead letter. `payload` is
+    `whole`, or why key, value and headers are not in the message: `off` (the group copies none),
+    `gone` (not in the log any more), `kept` (too large; the store has it).
     """
     own = letter.headers
     topic, partition, offset = key.topic, str(key.partition), str(letter.offset)

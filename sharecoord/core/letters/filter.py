@@ -1,4 +1,4 @@
-"""A filter for dead letters: every part that is given must hold."""
+"""The filter for dead letters of operators' commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REASONS: Final = (str(ArchiveReason.REJECTED), str(ArchiveReason.DELIVERY_LIMIT)
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """A part that is not given excludes nothing; of a list one value must hold."""
+    """A filter: every part that is given must hold, of a list one value."""
 
     reasons: tuple[str, ...] = ()
     topic: str = ""
@@ -46,7 +46,7 @@ class LetterFilter:
         return self == LetterFilter()
 
     def check(self) -> None:
-        """Refuses a filter that no letter can match, or that matches more than is meant.
+        """Refuses a filter that no letter can match, or that surely is a mistake.
 
         Raises:
             InvalidRequestError: Names the field and the fix.

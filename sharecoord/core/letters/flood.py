@@ -1,4 +1,4 @@
-"""The flood breaker: when so many of a group's records become dead letters that the group stops.
+"""The flood breaker, which stops a group of which too many records become dead letters.
 
 A gauge keeps how many offsets were finished lately, and how many of them became dead letters.
 """
@@ -9,11 +9,11 @@ from collections import deque
 from typing import NamedTuple
 
 BUCKETS = 20
-"""The gauge forgets its window in so many parts: the length is exact to a twentieth."""
+"""Parts in which the gauge forgets its window: the length is exact to a twentieth."""
 
 
 class FloodSettings(NamedTuple):
-    """When a group stops."""
+    """The settings of a flood breaker."""
 
     ratio: float = 0.0
     """The group stops beyond this share of dead letters; 0 = never."""
@@ -54,7 +54,7 @@ class FloodGauge:
     def why_stop(self, settings: FloodSettings) -> str:
         """Why the group stops, in words; "" = it goes on."""
         letters = sum(bucket.letters for bucket in self._buckets)
-        # What became a dead letter is finished: counters that are read apart may differ by some.
+        # Every dead letter is finished: the counters, which are read apart, may differ by some.
         finished = max(letters, sum(bucket.finished for bucket in self._buckets))
         if not settings.ratio or finished < settings.records_min:
             return ""

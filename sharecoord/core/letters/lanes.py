@@ -1,4 +1,4 @@
-"""What a redrive, a discard, a withdrawal or a replay writes into a share-partition.
+"""Changes of lanes and replays: redrive, discard, withdrawal, and the start of a replay.
 
 A lane is a bounded share-partition that reads a dead-letter topic for the members of another topic:
 selected letters are AVAILABLE ranges, all else in its window is finished (docs/decisions/0019). So
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from sharecoord.core.changes import (
@@ -29,7 +30,7 @@ RATE_MAX: Final = 1_000_000
 
 
 class MarkKind(StrEnum):
-    """What an operator did with a letter."""
+    """A redrive or a discard of a letter by an operator."""
 
     REDRIVEN = "redriven"
     DISCARDED = "discarded"
@@ -45,6 +46,26 @@ class Mark(NamedTuple):
     run_id: str
     at_ms: int
     """The store's clock at the redrive or discard."""
+
+
+class MarkReader:
+    """The marks of one partition, read in order of offset, so that each mark is read once."""
+
+    def __init__(self, marks: Iterable[Mark]) -> None:
+        self._ahead = sorted(marks, reverse=True)
+        self._covering: list[tuple[int, int, Mark]] = []
+        """A heap, the newest mark first; some may end before the present offset."""
+        self._number = 0
+
+    def at(self, offset: int) -> Mark | None:
+        """The newest mark of a letter; `offset` never goes back."""
+        while self._ahead and self._ahead[-1].first_offset <= offset:
+            mark = self._ahead.pop()
+            self._number += 1
+            heappush(self._covering, (-mark.at_ms, -self._number, mark))
+        while self._covering and self._covering[0][2].last_offset < offset:
+            heappop(self._covering)
+        return self._covering[0][2] if self._covering else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +96,7 @@ class Marking(NamedTuple):
 
 
 class SelectionResult(NamedTuple):
-    """What became of a selection."""
+    """The outcome of one selection."""
 
     key: PartitionKey
     taken: tuple[Span, ...]
@@ -119,7 +140,7 @@ class LaneState:
 
 @dataclass(slots=True)
 class LaneChange:
-    """What the store writes into a lane, or into a share-partition of a replay."""
+    """The rows that the store writes into a lane, or into a share-partition of a replay."""
 
     head: PartitionHead
     stops_at: int
@@ -129,8 +150,7 @@ class LaneChange:
     deleted: list[int] = field(default_factory=list)
     upserted: list[InFlightRow] = field(default_factory=list)
     anew: bool = False
-    """Whether records that were processed are to be processed again: `PartitionRow.replay_epoch`
-    rises."""
+    """Whether `PartitionRow.replay_epoch` rises: processed records are to be processed again."""
 
 
 def take_in(
@@ -170,7 +190,11 @@ def withdraw(state: LaneState, change_sequence: int) -> LaneChange:
     """Takes back the letters that were never handed out: `taken` of the change."""
     head = state.head
     assert head is not None, "a lane has a head"
-    never = {row.first_offset for row in state.rows if _is_untouched(row)}
+    never = {
+        row.first_offset
+        for row in state.rows
+        if row.state == RecordState.AVAILABLE and not row.hand_outs and not row.lock_token
+    }
     left = [
         _span_of(row)
         for row in state.rows
@@ -254,10 +278,6 @@ def _span_of(row: InFlightRow) -> Span:
     return row.first_offset, row.last_offset
 
 
-def _is_untouched(row: InFlightRow) -> bool:
-    return row.state == RecordState.AVAILABLE and not row.hand_outs and not row.lock_token
-
-
 def _new_rows(selection: Selection, taken: Iterable[Span]) -> list[InFlightRow]:
     """Rows of selected letters that wait for their first delivery."""
     rows: list[InFlightRow] = []
@@ -287,7 +307,7 @@ def _available(first: int, last: int, keys: bytes | None) -> InFlightRow:
 
 
 def _cut(rows: Sequence[InFlightRow], taken: Sequence[Span]) -> tuple[list[int], list[InFlightRow]]:
-    """Archived rows that go because letters of them are taken in again, and their rests."""
+    """First offsets of archived rows with letters that are taken in again, and their rests."""
     deleted: list[int] = []
     pieces: list[InFlightRow] = []
     for row in rows:

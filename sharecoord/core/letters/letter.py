@@ -26,11 +26,11 @@ _TOPIC = re.compile(rb"[A-Za-z0-9._-]{1,249}")
 
 
 class Letter(NamedTuple):
-    """One dead letter."""
+    """A dead letter, by its message or by its row in the outbox."""
 
     group_id: str
     topic: str
-    """Topic, partition and offset are those of the record."""
+    """Topic of the record, as are partition and offset."""
     partition: int
     offset: int
     id: str
@@ -60,7 +60,7 @@ class Letter(NamedTuple):
 def find_letter(
     key: bytes | None, value: bytes | None, headers: Headers, written_ms: int
 ) -> Letter | None:
-    """A message of a dead-letter topic as a letter; None = it is none.
+    """A message of a dead-letter topic as a letter; None = the message is no letter.
 
     The own headers of a record that was a letter before look like ours, so the last ones count.
     """
@@ -94,11 +94,7 @@ def find_letter(
 
 
 def _number(text: bytes, *, bits: int = 63, least: int = 0) -> int:
-    """A whole number of at least `least` and so many bits.
-
-    Raises:
-        ValueError: The text is none.
-    """
+    """A whole number of at least `least`, in this many bits; raises ValueError for others."""
     number = int(text)
     if not least <= number < 1 << bits:
         raise ValueError(f"{number} is out of range")
@@ -139,7 +135,7 @@ def waiting_letter(key: PartitionKey, letter: DeadLetter, *, copies: bool) -> Le
 
 
 def place_in(key: PartitionKey, id_: str) -> int | None:
-    """The offset of a letter in a share-partition's outbox, by its id; None = it is another's."""
+    """The offset of a letter in a share-partition's outbox, by its id; None = another outbox."""
     rest = id_.removeprefix(f"{key.group_id}:{key.topic_id or key.topic}:{key.partition}:")
     offset, _, epoch = rest.partition(":")
     if not (offset.isascii() and offset.isdecimal() and epoch.isdecimal()):

@@ -1,1 +1,1 @@
-"""Order by key: which record of a key may go out now, and to whom."""
+"""Order by key: the records of a key that may go out now, and the member that may get them."""

@@ -1,4 +1,4 @@
-"""Which records order lets one member have, looked at before anything is taken."""
+"""Admission of records by order, before anything is taken."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sharecoord.core.window.range_state import Keys
 
 
 class Admission:
-    """What order lets one member have, record by record in ascending order, in one plan."""
+    """The records that order admits for one member in one plan, asked for in ascending order."""
 
     def __init__(self, order: KeyOrder, member_id: str) -> None:
         self.order = order
@@ -17,7 +17,7 @@ class Admission:
         self._stopped: set[int] = set(order.blocked_keys)
         self._next: dict[int, tuple[int, Iterator[int]]] = {}
         self._room: dict[int, int] = {}
-        """How many more of a key may go out."""
+        """How many more records of a key may go out."""
         self._barrier = order.barrier
         self._took_keyed = False
 
@@ -32,12 +32,8 @@ class Admission:
     ) -> Iterator[tuple[int, int, bool]]:
         """Cuts [first, last] into pieces that the member may have (True) and that it may not.
 
-        Args:
-            first: First offset; beyond all offsets that were asked about before.
-            last: Last offset.
-            keys: Of the records.
-            new: Whether the records come from beyond the window.
-            most: Ends after so many records that the member may have; None = at `last`.
+        All offsets lie beyond those of former calls. `new` records come from beyond the window.
+        The pieces end after `most` records that the member may have; None = at `last`.
         """
         start, before = first, False
         left = last - first + 1 if most is None else most
@@ -62,7 +58,7 @@ class Admission:
                 self._take_next(at, key)
 
     def stop(self, first: int, last: int, keys: Keys | None) -> None:
-        """The plan lets new records [first, last] wait: no later record of their keys follows."""
+        """New records [first, last] wait: no later record of their keys follows in this plan."""
         for at, key in enumerate(self.order.keys_of(first, last, keys), first):
             if key is not None:
                 self._stopped.add(key)
@@ -70,7 +66,7 @@ class Admission:
                 self._barrier = at
 
     def _admits_waiting(self, offset: int, key: int | None) -> bool:
-        """A record of the window."""
+        """Whether a waiting record of the window may go out."""
         barrier = self._barrier
         if key is None:
             return offset == barrier and not self._took_keyed and self.order.barrier_is_free()
@@ -82,7 +78,7 @@ class Admission:
         return True
 
     def _admits_new(self, offset: int, key: int | None) -> bool:
-        """A record from beyond the window."""
+        """Whether a record from beyond the window may go out."""
         if key is None:
             free = self._barrier is None and not self._took_keyed and not self.order.queues
             if self._barrier is None:
@@ -126,7 +122,7 @@ class Admission:
         return queue is None or not queue.holders or [*queue.holders] == [self._member_id]
 
     def _take_next(self, offset: int, key: int) -> bool:
-        """Takes the record, if it is the next of its key that waits; else the key is closed."""
+        """Takes the record if it is the next of its key that waits; else closes the key."""
         known = self._next.get(key)
         if known is None:
             following = iter(self.order.queues[key].waiting)

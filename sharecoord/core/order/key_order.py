@@ -1,4 +1,4 @@
-"""Order by key inside one window: which records may go out now, and to whom (design 5.6).
+"""Order by key inside one window: the records that may go out now, by member (design 5.6).
 
 A record is ready for a member when every earlier unfinished record of its key is held by that
 member: the records of a key go out as a chain to one member. Records without a key have no order.
@@ -24,8 +24,7 @@ from sharecoord.core.counts import add_to
 from sharecoord.core.order.key_queue import KeyQueue
 from sharecoord.core.order.shared_keys import KeyUser, SharedKeys
 from sharecoord.core.states import RecordState
-from sharecoord.core.window.follower import WindowFollower
-from sharecoord.core.window.range_state import Edit, Keys, Range, RangeState
+from sharecoord.core.window.range_state import Edit, Keys, Range, RangeState, WindowFollower
 from sharecoord.core.window.window import Window
 
 AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
@@ -50,11 +49,11 @@ class KeyOrder(WindowFollower, KeyUser):
     ) -> None:
         self._window = window
         self.shared = shared
-        """Which keys other share-partitions have out; None = no other one has these keys."""
+        """The keys in common with other share-partitions; None = no other one has these keys."""
         self._whole = whole_partition
         self._chained = None if whole_partition else chained
-        """Counts, over all share-partitions of a group, what members hold behind earlier records
-        of its key."""
+        """Records that members hold behind earlier ones of their keys, over all share-partitions of
+        the group."""
         self.chain_max = sys.maxsize if whole_partition else chain_max
         """Records of one key that are out at a time."""
         self.blocked_keys = blocked_keys
@@ -74,13 +73,13 @@ class KeyOrder(WindowFollower, KeyUser):
         self.settle()
 
     def leave(self) -> None:
-        """The order ends: it takes its counts out, and its keys go to other share-partitions."""
+        """Ends the order: takes its counts out, and frees its keys for other share-partitions."""
         self._count(-1)
         if self.shared is not None:
             self.shared.leave(self)
 
     def count_into(self, chained: dict[str, int]) -> None:
-        """Counts from now on into this dict what members hold behind earlier records of its key."""
+        """Counts records behind earlier ones of their keys into this dict from now on."""
         if self._chained is not None:
             self._count(-1)
             self._chained = chained
@@ -97,7 +96,7 @@ class KeyOrder(WindowFollower, KeyUser):
     # -- blocked keys ---------------------------------------------------------------------------
 
     def block(self, keys: frozenset[int]) -> None:
-        """Blocks these keys and no others; what is under a lock runs on."""
+        """Blocks these keys and no others; records under a lock run on."""
         self._touched |= self.blocked_keys ^ keys
         self.blocked_keys = keys
         self.settle()

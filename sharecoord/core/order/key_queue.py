@@ -24,10 +24,10 @@ class KeyQueue:
         self.holders: dict[str, int] = {}
         """Records held by member; more than one only after order was switched on."""
         self.ready = 0
-        """What the queue adds to `KeyOrder.ready`; above 0 = nobody holds a record of the key and
-        the first that waits is due."""
+        """The queue's part of `KeyOrder.ready`; above 0 = nobody holds a record of the key and the
+        first that waits is due."""
         self.blocked = 0
-        """What the queue adds to `KeyOrder.blocked_records`; above 0 = its key is blocked."""
+        """The queue's part of `KeyOrder.blocked_records`; above 0 = the key is blocked."""
         self.extender: str | None = None
         """The only holder, while records wait behind its chain and the chain may get longer."""
         self.listed = -1
@@ -61,13 +61,10 @@ class KeyQueue:
         member_id: str | None,
         chained: dict[str, int] | None,
     ) -> None:
-        """A record comes into a state.
+        """A record comes into a state; only AVAILABLE and ACQUIRED ones are in the queue.
 
-        Args:
-            offset: Of the record.
-            now: AVAILABLE or ACQUIRED; a record in another state is not in the queue.
-            member_id: The holder of an ACQUIRED record.
-            chained: Counts what members hold behind earlier records of its key; None = uncounted.
+        `member_id` is the holder of an ACQUIRED record. `chained` counts records that members hold
+        behind earlier ones of their keys; None = uncounted.
         """
         if now is AVAILABLE:
             _insert(self.waiting, offset)

@@ -1,6 +1,6 @@
 """Keys that several share-partitions have in common: a topic, and the lanes of its dead letters.
 
-Each share-partition keeps its own order. `SharedKeys` knows which key is out of which of them, so
+Each share-partition keeps its own order. `SharedKeys` knows which of them has which keys out, so
 that no two hand out records of one key at once. A share-partition that had to wait for a key comes
 next: else one with much traffic of a key would keep it for ever.
 """
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 TURN_LOOKS: Final = 32
-"""A turn ends after so many looks of others: the share-partition whose turn it is may be held back
-by a rate, or by a payload that can not be read."""
+"""A turn ends after this many looks of others: the share-partition whose turn it is may be held
+back by a rate, or by a payload that can not be read."""
 
 
 class KeyUser(ABC):
@@ -32,14 +32,10 @@ class _Turn:
 
 
 class SharedKeys:
-    """See the module; there is none for a topic without lanes."""
+    """The keys of a topic and its lanes that are out; a topic without lanes has none."""
 
     def __init__(self, on_free: Callable[[], None]) -> None:
-        """Begins with no key out.
-
-        Args:
-            on_free: Hears that a key came back for which another share-partition waits.
-        """
+        """Begins with no key out; `on_free` is called when a wanted key came back."""
         self._on_free = on_free
         self._out: dict[int, set[KeyUser]] = {}
         self._wanted: dict[int, KeyUser] = {}
@@ -55,7 +51,7 @@ class SharedKeys:
         if turn is None or turn.user is user:
             return False
         turn.looks_left -= 1
-        # A user without such records gives no sign after which others would look again.
+        # A user without records of the key gives no sign after which others would look again.
         if turn.looks_left <= 0 or not turn.user.is_free(key):
             del self._turns[key]
             return False

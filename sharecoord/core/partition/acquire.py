@@ -1,4 +1,4 @@
-"""Which records one acquire takes: redelivery first, poison throttling, then new data.
+"""The plan of an acquire: redelivery first, poison throttling, then new data.
 
 The rules are KIP-932's acquire step and its throttled delivery (KAFKA-17541), with the differences
 of design 5: record limits are strict except in `batch_optimized`, and a last-attempt record goes
@@ -40,7 +40,7 @@ class Take(NamedTuple):
 
 @dataclass(slots=True)
 class AcquirePlan:
-    """What an acquire does."""
+    """The records that one acquire takes."""
 
     takes: list[Take] = field(default_factory=list)
     waiting: list[Take] = field(default_factory=list)

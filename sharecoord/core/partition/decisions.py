@@ -1,4 +1,4 @@
-"""Arguments of commands, and the decisions that answer them: the words between core and runtime."""
+"""Arguments of commands, and the decisions that answer them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sharecoord.core.states import (
     RecordState,
     TakenBackReason,
 )
-from sharecoord.core.window.window import Edit, Range
+from sharecoord.core.window.window import Edit
 
 
 class AcquiredRange(NamedTuple):
@@ -26,7 +26,7 @@ class AcquiredRange(NamedTuple):
 
 
 class AcknowledgedRange(NamedTuple):
-    """What a member says of [first, last]."""
+    """An acknowledgement of [first, last] by a member."""
 
     first: int
     last: int
@@ -35,7 +35,11 @@ class AcknowledgedRange(NamedTuple):
     delay_ms: int = 0
     reason: str | None = None
     checkpoint: bytes | None = None
-    """With RENEW of one record only: what the member stores with the record."""
+    """State that the member stores with the record; only with RENEW of one record."""
+
+
+Acknowledgements = Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]]
+"""(topic or lane, topic id, partition, ranges) of one request."""
 
 
 class RangeOutcome(NamedTuple):
@@ -94,7 +98,7 @@ class Isolation(NamedTuple):
 
 @dataclass(slots=True)
 class Decision:
-    """What a command changes, and what its caller is told once the change is durable."""
+    """The changes of a command, and its answer once they are durable."""
 
     edits: list[Edit] = field(default_factory=list)
     end_offset: int | None = None
@@ -121,17 +125,8 @@ class Decision:
 
     @property
     def changes_anything(self) -> bool:
-        """Whether there is something to apply and to store."""
+        """Whether the decision has changes to apply and to store."""
         return bool(self.edits) or self.end_offset is not None or self.truncate_to is not None
-
-    @property
-    def archiving(self) -> list[Range]:
-        """The ranges that need an outbox row: (first, last, state with its reason)."""
-        return [
-            (first, last, value)
-            for first, last, value in self.edits
-            if value is not None and value.state is RecordState.ARCHIVING
-        ]
 
 
 def taken_back_of(held: Sequence[Edit], reason: TakenBackReason) -> list[TakenBack]:

@@ -1,6 +1,6 @@
 """Records below the log's start, which retention has taken away (design 5.12).
 
-Nobody can read them any more, so records there that would be due are archived, and counted. A
+They can not be read any more, so records there that would be due are archived, and counted. A
 record whose payload is kept in the store (docs/decisions/0027) does not need the log, and stays.
 """
 

@@ -63,13 +63,13 @@ __all__ = [
 
 
 class SharePartition:
-    """One share-partition in memory: its window, its order, its epoch, its settings.
+    """A share-partition in memory: its window, its order, its epoch, its settings.
 
     Commands change it through `apply` alone. Without a command it changes when it is loaded, when
     its settings change, when time moves on (`Window.advance`), when delayed ranges go to the store
-    and come back (`Window.park`, `unpark`), and when the runtime says what it is counted and
-    ordered with (`count_into`, `share_keys`). What the window notes for the next commit and for
-    the dispatcher is taken with `take_truncation` and `take_freed`.
+    and come back (`Window.park`, `unpark`), and when the runtime shares counts and keys with others
+    (`count_into`, `share_keys`). Notes of the window for the next commit and for the dispatcher are
+    taken with `take_truncation` and `take_freed`.
     """
 
     def __init__(
@@ -127,11 +127,10 @@ class SharePartition:
     def count_into(
         self, totals: dict[str, int] | None, chained: dict[str, int] | None = None
     ) -> None:
-        """Counts what members hold into dicts that share-partitions have in common; None = alone.
+        """Counts into dicts that share-partitions have in common; None = alone.
 
-        Args:
-            totals: Records that members hold.
-            chained: Those of them that wait for earlier records of their key.
+        `totals` counts records that members hold, `chained` those of them that wait for earlier
+        records of their keys.
         """
         self.window.count_into(totals)
         self._chained = {} if chained is None else chained
@@ -139,7 +138,7 @@ class SharePartition:
             self.order.count_into(self._chained)
 
     def _follow_order(self) -> None:
-        """Starts (or stops) to follow the keys of the window, as the group's order wants."""
+        """Starts or stops to follow the keys of the window, by the group's order."""
         settings = self._settings
         if self.order is not None:
             self.order.leave()
@@ -161,7 +160,7 @@ class SharePartition:
 
     @property
     def head(self) -> PartitionHead:
-        """What every commit writes of this share-partition."""
+        """The part of the row that every commit writes."""
         window = self.window
         return PartitionHead(
             start_offset=window.start_offset,
@@ -252,14 +251,10 @@ class SharePartition:
         In groups with order, new records that must wait enter the window as AVAILABLE (design 5.6),
         so `end_offset` may pass records that nobody has got yet.
 
-        Args:
-            now_ms: Monotonic time.
-            member_id: Of the member that gets them.
-            max_records: Strict, except with BATCH_OPTIMIZED, where a whole run may exceed it.
-            mode: How records are taken.
-            due: Ranges (or parts of them) of `due_ranges` whose payload is at hand, in order.
-            fresh: Runs of existing offsets from `window.end_offset` on, in `key` order with their
-                key hashes; all offsets between them are proven gaps.
+        `max_records` is strict, except with BATCH_OPTIMIZED, where a whole run may exceed it. `due`
+        has ranges of `due_ranges` (or parts) whose payload is at hand, in order. `fresh` has runs
+        of existing offsets from `window.end_offset` on, in `key` order with their key hashes; all
+        offsets between them are proven gaps.
         """
         settings = self._settings
         plan = plan_acquire(
@@ -526,7 +521,7 @@ class SharePartition:
         return decision
 
     def lost_of(self, held: Sequence[TakenBack]) -> list[TakenBack]:
-        """The locks among `held` that are not their members' any more."""
+        """The locks among `held` that their members do not have any more."""
         return [
             taken._replace(first=lost.first, last=lost.last)
             for taken in held
@@ -596,10 +591,10 @@ class SharePartition:
         )
 
     def decide_force(self, now_ms: int, first: int, last: int, action: ForceAction) -> Decision:
-        """An operator ends locks and waits in [first, last] (design 7, force release/archive).
+        """An operator ends locks and waits in [first, last] (design 7).
 
         RELEASE makes acquired and delayed records due at once; a record at its delivery limit is
-        archived as by any release. ARCHIVE archives acquired, delayed and due records without dead
+        archived as by any release. SKIP archives acquired, delayed and due records without dead
         letters; FINISH takes them for accepted.
         """
         decision = Decision()

@@ -1,4 +1,4 @@
-"""Where a group begins on a partition that it has never read (`share.auto.offset.reset`)."""
+"""The start offset of a group on a partition that it has never read."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from sharecoord.errors import InternalError
 def resolve_start(
     policy: AutoOffsetReset, log_start: int, log_end: int, offset_for_time: int | None = None
 ) -> int:
-    """The first offset of interest to a group, written at once (design 5.7).
+    """The start offset by `share.auto.offset.reset`, within [log_start, log_end] (design 5.7).
 
-    Args:
-        policy: The group's `share.auto.offset.reset`.
-        log_start: First offset of the log.
-        log_end: One past the last readable offset (under read_committed the last stable one).
-        offset_for_time: For BY_DURATION the first offset whose timestamp is at or after now less
-            the duration; None or negative = there is no such record yet.
-
-    Returns:
-        An offset within [log_start, log_end].
+    `log_end` lies behind the last readable offset (under read_committed the last stable one).
+    `offset_for_time` is for BY_DURATION the first offset whose timestamp is at or after now less
+    the duration; None or negative = there is no such record yet.
 
     Raises:
         InternalError: The log ends before it starts.

@@ -1,1 +1,1 @@
-"""The ranges in flight of one share-partition: their states, where they lie, how many fit."""
+"""The ranges in flight of one share-partition, with their states and counts."""

@@ -28,7 +28,7 @@ class History(NamedTuple):
     members: tuple[str, ...]
     """Each once, in the order of their first failures; `MORE_MEMBERS` behind `MEMBERS_MAX`."""
     error: str | None = None
-    """What a worker said last."""
+    """The last error text of a worker."""
 
 
 def after_failure(

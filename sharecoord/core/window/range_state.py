@@ -1,7 +1,9 @@
-"""The state that the records of a range share, and edits of it."""
+"""The state that the records of a range share, edits of it, and followers of edits."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sharecoord.core.records import KEY_HASH_BYTES
@@ -58,3 +60,23 @@ class Edit(NamedTuple):
     first: int
     last: int
     value: RangeState | None
+
+
+class WindowFollower(ABC):
+    """An index of a window's records, such as order by key; it hears of every change."""
+
+    @abstractmethod
+    def note(self, edits: Sequence[Edit]) -> None:
+        """The window is about to carry out these edits."""
+
+    @abstractmethod
+    def drop(self, first: int, last: int, old: RangeState) -> None:
+        """[first, last], which is `old`, is about to leave the window."""
+
+    @abstractmethod
+    def became_due(self, first: int, last: int, value: RangeState) -> None:
+        """The wait of a delayed range is over."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """The change is carried out."""

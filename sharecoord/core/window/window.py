@@ -1,4 +1,4 @@
-"""The in-flight window of one share-partition, in memory: ranges, counts, and what must be stored.
+"""The in-flight window of one share-partition, in memory: ranges, counts, and unstored changes.
 
 `Window.apply` alone carries out decisions. An offset inside [start_offset, end_offset) that no
 range covers, and that is not parked, is finished: ACKNOWLEDGED, or a proven gap. Times are
@@ -14,9 +14,8 @@ from typing import Any
 from sharecoord.core.counts import add_to
 from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.states import LEGAL_MOVES, RecordState
-from sharecoord.core.window.follower import WindowFollower
 from sharecoord.core.window.range_map import RangeMap
-from sharecoord.core.window.range_state import Edit, Keys, Range, RangeState
+from sharecoord.core.window.range_state import Edit, Keys, Range, RangeState, WindowFollower
 
 __all__ = ["NEVER_MS", "Edit", "Grant", "Keys", "Range", "RangeState", "Window"]
 
@@ -94,7 +93,7 @@ class Window:
 
     @property
     def done(self) -> int:
-        """Counts records that became final or wait as dead letters; a truncation lowers it."""
+        """Number of records that became final or wait as dead letters; a truncation lowers it."""
         return self.end_offset - self.acquired - self.due - self.delayed
 
     def is_delayed(self, value: RangeState) -> bool:
@@ -453,7 +452,7 @@ class Window:
                 self.dirty[first] = (offset - 1, value)
         parked = self.parked.discard(offset, self.end_offset)
         if parked:
-            # Nobody knows their rows one by one: the commit says where the log was cut.
+            # Their rows are not known one by one: the commit says where the log was cut.
             self.delayed -= parked
             self.parked_from_ms = self.parked_from_ms if self.parked.records else NEVER_MS
         if self._truncated_at is None or offset < self._truncated_at:

@@ -1,1 +1,1 @@
-"""What operators ask for: one file for each kind of command; no protocol is known here."""
+"""The commands of operators, one file for each kind; no protocol is known here."""

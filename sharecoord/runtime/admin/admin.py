@@ -1,4 +1,4 @@
-"""All that operators do, no protocol known here.
+"""All commands of operators, in one class for the protocols.
 
 Reads show committed state. Changes are one transaction of the store each; live actors notice them
 as they notice another coordinator's: their next commit is fenced, and they load anew.
@@ -24,19 +24,14 @@ from sharecoord.runtime.kernel.store_thread import StoreCaller
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorInfo:
-    """What a coordinator was started with.
-
-    Attributes:
-        version: Version of the package.
-        kafka_cluster_id: "" when the cluster has none.
-        kafka_bootstrap_servers: As configured.
-        store: The store's URL without its password.
-    """
+    """Facts about a coordinator that do not change while it runs."""
 
     version: str
     kafka_cluster_id: str
+    """"" when the cluster has none."""
     kafka_bootstrap_servers: str
     store: str
+    """The store's URL without its password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +55,7 @@ class Admin(
     ReplayCommands,
     LetterCommands,
 ):
-    """The commands of one coordinator; each is a call of AdminService by the same name.
-
-    Args:
-        coordinator: Whose groups are meant.
-        info: What it was started with.
-        reads: As of `GroupAccess`.
-    """
+    """The commands of one coordinator; each is a call of AdminService by the same name."""
 
     def __init__(
         self, coordinator: Coordinator, info: CoordinatorInfo, *, reads: StoreCaller | None = None
@@ -76,6 +65,6 @@ class Admin(
         self._started_ms = coordinator.context.clock.now_ms()
 
     async def describe_coordinator(self) -> CoordinatorView:
-        """The coordinator itself."""
+        """Describes the coordinator itself."""
         uptime_ms = self._context.clock.now_ms() - self._started_ms
         return CoordinatorView(self._context.coordinator_id, self._info, uptime_ms)

@@ -23,7 +23,7 @@ class ConfigCommands(GroupAccess):
     async def describe_group_configs(self, group_id: str) -> tuple[GroupConfigEntry, ...]:
         """The settings of a group with their source; also of one that does not exist yet.
 
-        What is stored and unknown to this release comes last.
+        Stored settings that this release does not know come last.
         """
         groups, _ = await self._load()
         config, unused = self._resolved(groups.get(group_id))
@@ -76,7 +76,7 @@ class ConfigCommands(GroupAccess):
             config = {} if row is None else dict(row.config)
             for name in deleted:
                 if name not in config:
-                    # What another release has stored may be deleted, whatever it is called.
+                    # A setting that another release has stored may be deleted.
                     GROUP_SETTINGS.find(name)
             config = {name: text for name, text in config.items() if name not in deleted}
             checked = validate_group_overrides(
@@ -103,11 +103,11 @@ class ConfigCommands(GroupAccess):
                 said = ", ".join(changed)
                 tell(self._context, group_id, GroupEvent.CONFIGURED, reason=said)
             finally:
-                # Whatever became of it: what is stored is what is in force.
+                # Also after an error: the stored settings are those in force.
                 await self._refresh(group_id)
 
     async def _check_dead_letters(self, group_id: str, checked: Mapping[str, str]) -> None:
-        """Whether dead letters could go to their topic, as far as can be seen now."""
+        """Refuses a dead-letter topic that surely does not take the group's letters."""
         config = resolve(checked, self._context.group_defaults)
         topic = config.dlq_topic_name
         if not topic:

@@ -16,7 +16,7 @@ from sharecoord.core.lag import lag as lag_of
 from sharecoord.core.states import RecordState
 from sharecoord.errors import SharecoordError
 from sharecoord.ports import DELAYED, LATEST, OffsetQuery
-from sharecoord.runtime.admin.group_access import GroupAccess, not_found
+from sharecoord.runtime.admin.group_access import PAGE_ROWS, GroupAccess, not_found
 from sharecoord.runtime.admin.groups import GroupState, state_of
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.refused_topics import refused_of
@@ -27,18 +27,12 @@ from sharecoord.runtime.partition.actor import PartitionActor
 log = structlog.get_logger(__name__)
 
 LOG_END_WAIT_S = 5.0
-"""A description waits so long for Kafka's log ends; then it shows what is known without."""
-
-PAGE_ROWS = 10_000
-"""Rows of one read of the store."""
+"""Longest wait of a description for Kafka's log ends; then it does without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member of a group.
-
-    admin_service.proto explains the fields, at `MemberDescription`.
-    """
+    """A member of a group; `MemberDescription` of admin_service.proto explains the fields."""
 
     member_id: str
     member_epoch: int
@@ -55,10 +49,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A share-partition.
-
-    admin_service.proto explains the fields, at `PartitionOffsets`.
-    """
+    """A share-partition; `PartitionOffsets` of admin_service.proto explains the fields."""
 
     topic: str
     partition: int
@@ -86,7 +77,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A described group; with `error` nothing else is known of it."""
+    """A described group; all but the id is empty where `error` is set."""
 
     group_id: str
     state: GroupState = GroupState.DEAD
@@ -98,11 +89,10 @@ class GroupView:
     fairness_jain_ratio: float | None = None
     """Jain's index of the last second; None as in `MemberView`."""
     pauses: tuple[Pause, ...] = ()
-    """All that is paused of it."""
     settings_problems: tuple[str, ...] = ()
-    """What of its stored settings is not in force."""
+    """Why stored settings are not in force, one sentence each."""
     refused_topics: Mapping[str, str] = field(default_factory=dict)
-    """Topics of it that Kafka refuses to the coordinator, and what to allow."""
+    """Topics that Kafka refuses to the coordinator, and what to allow."""
     error: SharecoordError | None = None
 
 
@@ -123,7 +113,12 @@ class DescribeCommands(GroupAccess):
         """
         groups, members_by_group = await self._load()
         ids = list(dict.fromkeys(group_ids)) or sorted(groups)
-        rows = {name: await self._shown_rows(name) for name in ids if name in groups}
+        # Without lanes in which nothing is left.
+        rows = {
+            name: [r for r in await self._rows(name) if not r.key.lane or r.is_open]
+            for name in ids
+            if name in groups
+        }
         views = Description(self._coordinator, self._reads, groups)
         resolved = {name: self._resolved(groups[name]) for name in rows}
         configs = {name: config for name, (config, _) in resolved.items()}
@@ -154,7 +149,7 @@ class DescribeCommands(GroupAccess):
 
 
 class Description:
-    """The reads of one description. `reads` runs the store's reads for people."""
+    """The reads of one description; `reads` runs those of the store."""
 
     def __init__(
         self, coordinator: Coordinator, reads: StoreCaller, groups: Mapping[str, GroupRow]
@@ -167,7 +162,7 @@ class Description:
     async def log_ends(
         self, configs: Mapping[str, GroupConfig], rows: Mapping[str, Sequence[PartitionRow]]
     ) -> dict[PartitionKey, int]:
-        """Log ends by Kafka; what it does not answer in time by the live actors.
+        """Log ends as Kafka says; where it does not answer in time, as the live actors know.
 
         A live actor that holds back its reading knows no newer end than the last record it read.
         """
@@ -190,17 +185,12 @@ class Description:
                 answers = {}
             for key in keys:
                 end = answers.get(OffsetQuery(key.topic, key.partition, LATEST))
-                actor = self._actor(key)
+                actor = self._coordinator.groups.actor_of(key)
                 if end is None and actor is not None:
                     end = actor.log.end_offset
                 if end is not None:
                     ends[key] = end
         return ends
-
-    def _actor(self, key: PartitionKey) -> PartitionActor | None:
-        group = self._coordinator.groups.get(key.group_id)
-        actor = None if group is None else group.partitions.get(key.place)
-        return actor if actor is not None and actor.key == key else None
 
     async def partitions(
         self, rows: Sequence[PartitionRow], ends: Mapping[PartitionKey, int]
@@ -215,7 +205,7 @@ class Description:
     def _partition(
         self, row: PartitionRow, counts: Mapping[int, int], log_end: int | None
     ) -> PartitionView:
-        head, actor, lag, full_at = row.head, self._actor(row.key), None, None
+        head, actor, lag, full_at = row.head, self._coordinator.groups.actor_of(row.key), None, None
         if log_end is not None and row.stops_at is not None:
             log_end = min(log_end, row.stops_at)
         if head is not None and log_end is not None:
@@ -253,7 +243,7 @@ class Description:
         )
 
     def _unserved(self, group_id: str) -> str:
-        """Which setting keeps a group from being served here."""
+        """Why a setting keeps the group from being served here; "" when none does."""
         group = self._coordinator.groups.get(group_id)
         return "" if group is None else why_unserved(group.unused_settings)
 
@@ -270,8 +260,8 @@ class Description:
         group = self._coordinator.groups.get(group_id)
         return None if group is None else group.dispatcher.fairness
 
-    def _memory_short(self, actor: PartitionActor | None) -> str:
-        """What the memory limit has stopped for a share-partition."""
+    @staticmethod
+    def _memory_short(actor: PartitionActor | None) -> str:
         if actor is None:
             return ""
         if actor.budget.acquiring_stopped:
@@ -289,7 +279,7 @@ class Description:
         for member in sorted(members, key=lambda m: m.member_id):
             session = None if group is None else group.sessions.get(member.member_id)
             if session is not None and session.is_lent:
-                # It knows of what this coordinator gave it, and of nothing else.
+                # This session knows only of records that this coordinator delivered.
                 session = None
             views.append(
                 MemberView(

@@ -1,4 +1,4 @@
-"""Pauses groups whose records become dead letters in a flood, by what is served here."""
+"""The flood breaker: pauses groups of which too many records become dead letters here."""
 
 from __future__ import annotations
 
@@ -26,22 +26,17 @@ class _Seen:
     def __init__(self) -> None:
         self.gauge = FloodGauge()
         self.totals: dict[DeadLetters, tuple[int, int, int]] = {}
-        """By incarnation of a share-partition: state epoch, finished, dead letters."""
+        """State epoch, finished records and dead letters, by incarnation of a share-partition."""
 
 
 class FloodWatch:
-    """Looks once a second.
-
-    Args:
-        coordinator: Whose groups.
-        admin: Pauses them, as an operator would.
-    """
+    """Looks at the groups of a coordinator once a second; pauses them as an operator would."""
 
     def __init__(self, coordinator: Coordinator, admin: PauseCommands) -> None:
         self._groups = coordinator.groups
         self._admin = admin
         self._known: set[GroupActor] = set()
-        """All groups at the last look, those without a breaker included."""
+        """All groups at the last look, with or without a breaker."""
         self._seen: dict[GroupActor, _Seen] = {}
 
     async def run(self) -> None:
@@ -51,7 +46,7 @@ class FloodWatch:
             await self.look()
 
     async def look(self) -> None:
-        """Counts, and pauses what is to stop; what could not be paused is tried again."""
+        """Counts, and pauses groups; a pause that failed is tried again at the next look."""
         groups = [g for g in self._groups.values() if g.config.dlq_flood_ratio]
         self._seen = {group: self._seen.get(group) or self._first_seen(group) for group in groups}
         self._known = set(self._groups.values())
@@ -59,7 +54,7 @@ class FloodWatch:
             settings = flood_settings(group.config)
             finished, letters = _counted(group, seen)
             if group.pauses.group is not None:
-                # When it goes on it begins anew.
+                # The gauge begins anew when the group goes on.
                 seen.gauge.clear()
                 continue
             seen.gauge.count(group.context.clock.now_ms(), finished, letters, settings)
@@ -75,22 +70,22 @@ class FloodWatch:
     def _first_seen(self, group: GroupActor) -> _Seen:
         seen = _Seen()
         if group in self._known:
-            # Its breaker has just been set: what was before does not count.
+            # The breaker has just been set: letters from before do not count.
             _counted(group, seen)
         return seen
 
 
 def flood_settings(config: GroupConfig) -> FloodSettings:
-    """When a group is to stop."""
+    """The settings of a group's breaker."""
     return FloodSettings(
         config.dlq_flood_ratio, config.dlq_flood_window_ms, config.dlq_flood_min_records
     )
 
 
 def _counted(group: GroupActor, seen: _Seen) -> tuple[int, int]:
-    """How many records were finished since the last look, and became dead letters.
+    """Records that were finished, and that became dead letters, since the last look.
 
-    What was loaded since then counts from its load on.
+    A share-partition that was loaded since then counts from its load on.
     """
     finished = letters = 0
     totals: dict[DeadLetters, tuple[int, int, int]] = {}
@@ -100,7 +95,7 @@ def _counted(group: GroupActor, seen: _Seen) -> tuple[int, int]:
         outbox, epoch = actor.books.letters, actor.state_epoch
         now = totals[outbox] = (epoch, actor.partition.window.done, outbox.made)
         before = seen.totals.get(outbox, (epoch, outbox.done_at_load, 0))
-        # A truncation moves the end: that is nobody's work.
+        # A truncation moves the end of the window, which finishes nothing.
         if before[0] == epoch:
             finished += max(0, now[1] - before[1])
             letters += now[2] - before[2]

@@ -29,12 +29,11 @@ from sharecoord.core.window.window import RangeState
 from sharecoord.errors import (
     InvalidRequestError,
     StoreOutcomeUnknownError,
-    UnknownTopicOrPartitionError,
 )
 from sharecoord.eventlog.ranges import RangeChange, changes_of
 from sharecoord.eventlog.schema import RangeEvent
 from sharecoord.ports import LATEST, OffsetQuery
-from sharecoord.runtime.admin.group_access import GroupAccess
+from sharecoord.runtime.admin.group_access import GroupAccess, no_share_partition
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.group.events import tell_forced
 from sharecoord.runtime.group.settings import reads_committed, settings_of
@@ -47,7 +46,7 @@ from sharecoord.runtime.partition.recovery import commit_of, ranges_of
 log = structlog.get_logger(__name__)
 
 FORCE_RECORDS_MAX = 100_000
-"""Of one call: what it releases for the last time gets a dead letter each, in one transaction."""
+"""Most records of one call: all may get a dead letter, in one transaction."""
 
 EVENTS = {
     ForceAction.RELEASE: RangeEvent.RELEASED_BY_ADMIN,
@@ -56,17 +55,17 @@ EVENTS = {
 }
 
 FINISHED, UNREAD, PASSED_OVER = "finished", "unread", "passed_over"
-"""States that no range of a window has: ACKNOWLEDGED, not read yet, and settled before it is."""
+"""States beside those of ranges: ACKNOWLEDGED, not read yet, settled before it was read."""
 
 DELAYED = "delayed"
 
 _Piece = tuple[int, int, str, RangeState | None]
-"""First, last, state in words, and what the window has."""
+"""First offset, last offset, state in words, and the state in the window."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForcedRange:
-    """What an operator's skip, finish or release did, or would do, with some records.
+    """Records before and after an operator's skip, finish or release.
 
     admin_service.proto explains the fields, at `ForcedRange`.
     """
@@ -80,7 +79,7 @@ class ForcedRange:
 
     @property
     def changed(self) -> bool:
-        """Whether something was done with them."""
+        """Whether the command changed the records."""
         return self.before != self.after
 
 
@@ -99,8 +98,7 @@ class ForceCommands(GroupAccess):
     ) -> list[ForcedRange]:
         """Skips, finishes or releases these offsets, whoever holds them and whoever owns them.
 
-        Returns:
-            What became of it, or would become, in order of offset.
+        Returns the ranges before and after, in order of offset.
 
         Raises:
             GroupNotFoundError: There is no such group.
@@ -137,7 +135,7 @@ class ForceCommands(GroupAccess):
         store, caller = self._context.store, self._context.caller
         try:
             if not await caller.call(store.change_partition, key, change):
-                raise _no_place(key.group_id, key.topic, key.partition)
+                raise no_share_partition(key.group_id, key.topic, key.partition)
             if change.dry_run or not change.change_sequence:
                 return
             tell_forced(self._context, key, change.changes, change.change_sequence)
@@ -152,12 +150,12 @@ class ForceCommands(GroupAccess):
         for row in await self._log_rows(group_id):
             if (row.key.topic, row.key.partition) == place:
                 return row.key
-        raise _no_place(group_id, *place)
+        raise no_share_partition(group_id, *place)
 
 
 @dataclass(slots=True)
 class ForcedChange:
-    """Decides on the change inside of the store's transaction; a `changes.PartitionChange`."""
+    """The change that is decided inside the store's transaction (`changes.PartitionChange`)."""
 
     first: int
     last: int
@@ -169,7 +167,7 @@ class ForcedChange:
     results: list[ForcedRange] = field(default_factory=list)
     changes: list[RangeChange] = field(default_factory=list)
     change_sequence: int = 0
-    """Of all the changes."""
+    """The sequence that all these changes share."""
 
     def decide(
         self, loaded: LoadedPartition, named: Sequence[InFlightRow]
@@ -212,7 +210,7 @@ class ForcedChange:
         return commit
 
     def _loaded(self, loaded: LoadedPartition, named: Sequence[InFlightRow]) -> SharePartition:
-        """The share-partition in memory, with all that the change is about."""
+        """The share-partition in memory, with the ranges of [first, last] unparked."""
         row = loaded.row
         if row.head is None:
             raise InvalidRequestError(
@@ -242,7 +240,7 @@ class ForcedChange:
         return [replace(letter, payload_known=False) for letter in letters]
 
     def _pieces(self, partition: SharePartition, ahead: Spans) -> list[_Piece]:
-        """What [first, last] is, in order."""
+        """The pieces of [first, last] by state, in order."""
         window, asked = partition.window, (self.first, self.last)
         known = [*window.ranges.within(*asked)]
         found: list[_Piece] = [
@@ -263,7 +261,7 @@ class ForcedChange:
         return found
 
     def _compare(self, before: Sequence[_Piece], after: Sequence[_Piece]) -> None:
-        """What became of each piece: both lists cover the same offsets."""
+        """Notes the state before and after of each piece; both lists cover the same offsets."""
         self.results = []
         for first, last, was, old in before:
             for start, end, now, _ in after:
@@ -271,7 +269,7 @@ class ForcedChange:
                 if left <= right:
                     name = now
                     if now == FINISHED != was and self.action is ForceAction.SKIP:
-                        # The window has moved over it.
+                        # The window has moved over the archived record.
                         name = RecordState.ARCHIVED.name.lower()
                     holder = "" if old is None else old.member_id or ""
                     count = 0 if old is None else old.delivery_count
@@ -299,10 +297,3 @@ def _check_range(first: int, last: int) -> None:
             f"{last - first + 1} records at once; {FORCE_RECORDS_MAX} is the most: call again, "
             "or reset the group's offset"
         )
-
-
-def _no_place(group_id: str, topic: str, partition: int) -> UnknownTopicOrPartitionError:
-    return UnknownTopicOrPartitionError(
-        f"group {group_id!r} has no share-partition {topic}[{partition}]; "
-        "`sharecoord groups --describe` lists what it has"
-    )

@@ -13,19 +13,23 @@ from sharecoord.core.changes import GroupRow, MemberRow, PartitionKey, Partition
 from sharecoord.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
+    KafkaUnavailableError,
     SharecoordError,
     UnknownTopicOrPartitionError,
 )
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.runtime.fleet.store_changes import see_row
+from sharecoord.runtime.fleet.store_changes import see_rows
 from sharecoord.runtime.kernel.store_thread import StoreCaller
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+PAGE_ROWS = 10_000
+"""Rows of one read of what is in flight."""
+
 REFRESH_RETRY_S = 1.0
-"""After so long the store is asked again for what a live group has not seen yet; doubles."""
+"""First wait before the store is asked again for a change that failed to load; doubles."""
 
 REFRESH_RETRY_MAX_S = 30.0
 
@@ -33,10 +37,8 @@ REFRESH_RETRY_MAX_S = 30.0
 class GroupAccess:
     """The stored and the live groups of one coordinator.
 
-    Args:
-        coordinator: Whose groups are meant.
-        reads: Runs the store's reads for people; a thread of its own keeps them out of the
-            committer's way. By default the coordinator's.
+    `reads` runs the store's reads for operators: a thread of its own keeps them out of the
+    committer's way. By default they go through the coordinator's.
     """
 
     def __init__(self, coordinator: Coordinator, reads: StoreCaller | None = None) -> None:
@@ -44,9 +46,9 @@ class GroupAccess:
         self._context = coordinator.context
         self._reads = reads or coordinator.context.caller
         self._altering = asyncio.Lock()
-        """A command holds it while it changes settings, or blocked keys, which must fit them."""
+        """Held while a command changes settings or blocked keys, which must fit each other."""
         self._refreshing: set[str] = set()
-        """Groups that are looked at again until they have what is stored."""
+        """Groups whose stored row is asked for until the live group has it."""
 
     async def _reload(self, group_id: str, keys: Iterable[PartitionKey]) -> None:
         """Makes the live actors of these share-partitions see what the store has now."""
@@ -54,11 +56,7 @@ class GroupAccess:
             await self._refresh(group_id)
         finally:
             # The rows have changed, even when the settings could not be read.
-            if (group := self._coordinator.groups.get(group_id)) is not None:
-                for key in keys:
-                    actor = group.partitions.get(key.place)
-                    if actor is not None and actor.key == key:
-                        see_row(self._context, group, actor)
+            see_rows(self._coordinator.groups.get(group_id), keys)
         await self._context.committed()
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
@@ -114,10 +112,6 @@ class GroupAccess:
         rows = await self._reads.call(self._context.store.list_partitions, group_id)
         return [row for row in rows if not row.closed]
 
-    async def _shown_rows(self, group_id: str) -> list[PartitionRow]:
-        """The share-partitions of a group, without lanes in which nothing is left."""
-        return [r for r in await self._rows(group_id) if not r.key.lane or r.is_open]
-
     async def _log_rows(self, group_id: str) -> list[PartitionRow]:
         """The share-partitions of a group, without lanes."""
         return [row for row in await self._rows(group_id) if not row.key.lane]
@@ -126,11 +120,11 @@ class GroupAccess:
         return self._resolved(row)[0]
 
     def _resolved(self, row: GroupRow | None) -> tuple[GroupConfig, tuple[UnusedSetting, ...]]:
-        """The settings in force, and what of the stored ones is not."""
+        """The settings in force, and the stored ones that are not."""
         return resolve_stored({} if row is None else row.config, self._context.group_defaults)
 
     async def _refresh(self, group_id: str) -> None:
-        """Gives the live group what the store has; an older answer never undoes a newer one.
+        """Loads the stored row of a live group; an older answer never undoes a newer one.
 
         The other coordinators of a fleet look as well. When the store does not answer, the caller
         hears so, and the group gets it as soon as it does.
@@ -144,7 +138,7 @@ class GroupAccess:
             raise
 
     async def _refresh_later(self, group_id: str) -> None:
-        """Tries until the live group has what is stored, or is gone."""
+        """Tries until the live group has its stored row, or is gone."""
         delay_s = REFRESH_RETRY_S
         try:
             while (group := self._coordinator.groups.get(group_id)) is not None:
@@ -176,7 +170,7 @@ class GroupAccess:
 
 
 def not_empty(group_id: str, members: int, fix: str) -> GroupNotEmptyError:
-    """The error about a group that has members; `fix` goes on with the sentence."""
+    """The error about a group that has members; `fix` ends the sentence."""
     return GroupNotEmptyError(
         f"group {group_id!r} has {members} member{'' if members == 1 else 's'}{fix}"
     )
@@ -186,6 +180,21 @@ def no_partition(topic: str, partition: int, count: int) -> UnknownTopicOrPartit
     """The error about a partition beyond those of its topic."""
     return UnknownTopicOrPartitionError(
         f"topic {topic!r} has no partition {partition}; it has {count} (0 to {count - 1})"
+    )
+
+
+def no_share_partition(group_id: str, topic: str, partition: int) -> UnknownTopicOrPartitionError:
+    """The error about a share-partition that a group does not have."""
+    return UnknownTopicOrPartitionError(
+        f"group {group_id!r} has no share-partition {topic}[{partition}]; "
+        "`sharecoord groups --describe` lists what it has"
+    )
+
+
+def no_offsets(topic: str, partition: int) -> KafkaUnavailableError:
+    """The error about a partition of which Kafka did not say the offsets."""
+    return KafkaUnavailableError(
+        f"Kafka gave no offsets for {topic}[{partition}]; is its leader up?", retry_after_ms=1000
     )
 
 

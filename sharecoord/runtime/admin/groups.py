@@ -26,7 +26,7 @@ class GroupState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One line of the list of groups."""
+    """A group in the list of groups."""
 
     group_id: str
     state: GroupState
@@ -45,8 +45,7 @@ class GroupCommands(GroupAccess):
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, SharecoordError | None]:
         """Deletes groups with everything under them, settings included.
 
-        Returns:
-            Group to None (done) or to what is wrong with it.
+        Returns None by group, or the error.
 
         Raises:
             InvalidRequestError: No group is named.

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from sharecoord.core.changes import LANE_MARK, InFlightRow, PartitionRow
 from sharecoord.core.states import RecordState
-from sharecoord.errors import InvalidRequestError, UnknownTopicOrPartitionError
-from sharecoord.runtime.admin.group_access import GroupAccess
+from sharecoord.errors import InvalidRequestError
+from sharecoord.runtime.admin.group_access import GroupAccess, no_share_partition
 
 RANGES_MAX = 10_000
 """The most ranges of one answer."""
@@ -21,15 +21,15 @@ RANGES_DEFAULT = 1_000
 
 
 class PartitionName(NamedTuple):
-    """How an operator names a share-partition."""
+    """The name that an operator gives for a share-partition."""
 
     topic: str
-    """The topic; of a lane perhaps `DEAD-LETTER-TOPIC/TOPIC`, or `.../TOPIC/PARTITION`."""
+    """The topic; for a lane also `DEAD-LETTER-TOPIC/TOPIC`, or `.../TOPIC/PARTITION`."""
     partition: int
     topic_id: str = ""
     """32 hex digits, "" = any."""
     lane: str = ""
-    """What stands behind the first `/` of a lane's topic."""
+    """The part behind the first `/` of a lane's name; "" where `topic` has it."""
 
     @property
     def place(self) -> tuple[str, int]:
@@ -99,16 +99,12 @@ class InFlightCommands(GroupAccess):
         for row in await self._rows(group_id):
             if row.key.place == name.place and name.topic_id in ("", row.key.topic_id):
                 return row
-        topic, partition = name.place
-        raise UnknownTopicOrPartitionError(
-            f"group {group_id!r} has no share-partition {topic}[{partition}]; "
-            "`sharecoord groups --describe` lists what it has"
-        )
+        raise no_share_partition(group_id, *name.place)
 
     async def _checkpoints_of(
         self, partition_id: int, ranges: Sequence[InFlightRow]
     ) -> list[tuple[int, int]]:
-        """Of each range: how many of its records have a checkpoint, and the bytes of these."""
+        """(records with a checkpoint, bytes of these checkpoints) of each range."""
         sizes = await self._reads.call(
             self._context.store.checkpoint_sizes,
             partition_id,

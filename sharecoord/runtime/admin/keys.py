@@ -17,24 +17,18 @@ from sharecoord.core.states import RecordState
 from sharecoord.errors import InvalidConfigError, InvalidRequestError
 from sharecoord.eventlog.schema import GroupEvent
 from sharecoord.ports import Store
-from sharecoord.runtime.admin.group_access import GroupAccess
+from sharecoord.runtime.admin.group_access import PAGE_ROWS, GroupAccess
 from sharecoord.runtime.group.events import tell
 
 log = structlog.get_logger(__name__)
 
-PAGE_ROWS = 10_000
-"""Rows of one read of the store."""
-
 KEYS_SAID_MAX = 10
-"""So many keys are named in one event."""
+"""Most keys that one event names."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedKey:
-    """A blocked key.
-
-    admin_service.proto explains the fields, at `BlockedKey`.
-    """
+    """A blocked key; `BlockedKey` of admin_service.proto explains the fields."""
 
     key: bytes
     since_ms: int
@@ -81,8 +75,7 @@ class KeyCommands(GroupAccess):
     async def unblock_keys(self, group_id: str, keys: Sequence[bytes]) -> list[bytes]:
         """Hands out records of these keys again, in their order.
 
-        Returns:
-            Those that were not blocked.
+        Returns the keys that were not blocked.
 
         Raises:
             GroupNotFoundError: There is no such group.
@@ -111,7 +104,7 @@ class KeyCommands(GroupAccess):
                 store.save_blocked_keys, group_id, blocked=blocked, unblocked=unblocked
             )
         finally:
-            # Whatever became of it: what is stored is what is in force.
+            # Also after an error: the stored keys are those in force.
             await self._refresh(group_id)
 
     async def list_blocked_keys(self, group_id: str) -> list[BlockedKey]:
@@ -131,10 +124,9 @@ class KeyCommands(GroupAccess):
         ]
 
     async def _waiting(self, row: PartitionRow, hashes: frozenset[int]) -> Counter[int]:
-        """What waits in a share-partition: by its live actor, else by the store."""
-        group = self._coordinator.groups.get(row.key.group_id)
-        actor = group and group.partitions.get((row.key.topic, row.key.partition))
-        if actor and actor.key == row.key and actor.partition and actor.partition.order:
+        """Records that wait, by hash of their key: as the live actor knows, else the store."""
+        actor = self._coordinator.groups.actor_of(row.key)
+        if actor and actor.partition and actor.partition.order:
             order = actor.partition.order
             return Counter({key: order.waiting_of(key) for key in hashes})
         return await self._reads.call(
@@ -143,10 +135,10 @@ class KeyCommands(GroupAccess):
 
 
 def refuse_while_blocked(row: GroupRow | None, config: GroupConfig) -> None:
-    """Keys stay blocked as long as the group has them: order by key can not go before them.
+    """Refuses another order while keys are blocked, for their records would go out.
 
     Raises:
-        InvalidConfigError: These settings would let them go.
+        InvalidConfigError: Keys are blocked, and `config` does not keep order by key.
     """
     if row is not None and row.blocked_keys and config.ordering != Ordering.KEY:
         raise InvalidConfigError(
@@ -169,14 +161,14 @@ def _check_keys(keys: Sequence[bytes]) -> None:
 
 
 def _said(keys: Sequence[bytes]) -> str:
-    """Keys in words: text where it is text, else hexadecimal."""
+    """Names keys for people, the first of many."""
     said = ", ".join(key_text(key[:100]) for key in keys[:KEYS_SAID_MAX])
     more = len(keys) - KEYS_SAID_MAX
     return f"{said} and {more} more" if more > 0 else said
 
 
 def key_text(key: bytes) -> str:
-    """A key for people."""
+    """A key for people: text in quotation marks, else hexadecimal."""
     try:
         text = key.decode()
     except UnicodeDecodeError:

@@ -46,22 +46,22 @@ PAGE_ANSWER_BYTES: Final = 1 << 20
 
 PAGE_READ_BYTES: Final = 64 << 20
 PAGE_READ_S: Final = 5.0
-"""A page that has read so much, or for so long, ends with what it found."""
+"""A page ends once it has read this many bytes, or for this long."""
 
 RUN_READ_S: Final = 600.0
-"""A redrive or discard looks through its topic for so long; its caller may give up before."""
+"""Longest search of a redrive or discard through its topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class LetterPage:
-    """Some letters, and where to go on; "" = that was all."""
+    """Some letters, and the cursor to go on with; "" at the end."""
 
     letters: tuple[FoundLetter, ...]
     next: str = ""
 
 
 class LetterStep(NamedTuple):
-    """Something that happened to a letter."""
+    """One event in the life of a letter."""
 
     time_ms: int
     """Since the epoch; 0 = not known."""
@@ -70,7 +70,7 @@ class LetterStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LetterView:
-    """One letter whole, and its life in order of time."""
+    """A letter with all of its record, and its life in order of time."""
 
     letter: FoundLetter
     value: bytes | None
@@ -148,7 +148,7 @@ class LetterCommands(GroupAccess):
         place: LetterPlace | None = None,
         topic: str = "",
     ) -> LetterView:
-        """One letter whole, by its id or by its partition and offset in the topic.
+        """Shows a letter with all of its record, by its id or by its place in the topic.
 
         Raises:
             GroupNotFoundError: There is no such group.
@@ -206,7 +206,7 @@ class LetterCommands(GroupAccess):
         return None
 
     async def _with_kept(self, scan: LetterScan, found: FoundLetter) -> FoundLetter:
-        """With what the store has, where the topic took the headers only."""
+        """The letter with its stored payload, where the topic took its headers only."""
         if found.letter.payload != "kept":
             return found
         stored = await scan.stored(found.letter, await scan.rows())
@@ -217,7 +217,7 @@ class LetterCommands(GroupAccess):
         return replace(found, letter=both)
 
     async def _redrives(self, scan: LetterScan, found: FoundLetter) -> list[LetterStep]:
-        """What was done with a letter in its topic, and what its last redrive has come to."""
+        """Redrives and discards of a letter in its topic, and the outcome of the last redrive."""
         place = found.place
         if place is None or found.mark is None:
             return []
@@ -257,9 +257,9 @@ class LetterCommands(GroupAccess):
         return await self._run(replace(command, kind=MarkKind.DISCARDED))
 
     async def _run(self, command: LetterCommand) -> LetterRun:
-        """Redrives or discards letters, all of them or (when Kafka or the store fails) some.
+        """Redrives or discards letters; when Kafka or the store fails, only some of them.
 
-        The same call again takes those that are left.
+        The same call again takes the letters that are left.
 
         Raises:
             GroupNotFoundError: There is no such group.
@@ -308,10 +308,9 @@ class LetterCommands(GroupAccess):
         return plan.result(run_id, taken)
 
     async def withdraw_redrive(self, group_id: str, *, topic: str = "") -> int:
-        """Takes back what was redriven from a dead-letter topic and never handed out.
+        """Takes back letters that were redriven from a topic and never handed out.
 
-        Returns:
-            How many letters; they bear no mark of the redrive any more.
+        Returns their number; they bear no mark of the redrive any more.
 
         Raises:
             GroupNotFoundError: There is no such group.
@@ -343,7 +342,7 @@ class LetterCommands(GroupAccess):
 
 
 class _Page:
-    """Letters that are found, until there is no room for more."""
+    """The letters of one page, until it is full."""
 
     def __init__(self, letters_max: int) -> None:
         self.letters: list[FoundLetter] = []
@@ -351,16 +350,16 @@ class _Page:
         self._bytes = 0
 
     def add(self, found: FoundLetter) -> bool:
-        """Takes a letter; whether there is room for another one."""
+        """Takes a letter; returns whether there is room for another one."""
         self.letters.append(found)
         letter = found.letter
         self._bytes += min(len(letter.key or b""), KEY_SHOWN_BYTES) + len(letter.message)
         return len(self.letters) < self._letters_max and self._bytes < PAGE_ANSWER_BYTES
 
     def until(self, cursor: Cursor | None) -> LetterPage:
-        """The page; None = that was all.
+        """The page; its cursor is None at the end of all letters.
 
-        A letter reaches its topic a moment before it leaves the outbox: it is in its topic.
+        A letter reaches its topic a moment before it leaves the outbox: its copy there counts.
         """
         arrived = {each.letter.id for each in self.letters if each.place is not None}
         letters = (e for e in self.letters if e.place is not None or e.letter.id not in arrived)
@@ -393,7 +392,7 @@ def _steps(found: FoundLetter) -> list[LetterStep]:
 
 
 def _outcome(unfinished: Sequence[InFlightRow]) -> str:
-    """What a redriven letter is, by the range of its lane that has it."""
+    """The state of a redriven letter in words, by the range of its lane that has it."""
     if not unfinished:
         return "finished"
     row = unfinished[0]

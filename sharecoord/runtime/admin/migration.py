@@ -53,7 +53,7 @@ class ImportCommand:
 
 @dataclass(frozen=True, slots=True)
 class ImportedPartition:
-    """What an import did, or would do, with one share-partition.
+    """The outcome of an import for one share-partition; with `dry_run` what it would be.
 
     admin_service.proto explains the fields, at `ImportedPartition`.
     """
@@ -79,7 +79,7 @@ class ExportCommand:
 
 @dataclass(frozen=True, slots=True)
 class ExportedPartition:
-    """What an export did, or would do, with one share-partition.
+    """The outcome of an export for one share-partition; with `dry_run` what it would be.
 
     admin_service.proto explains the fields, at `ExportedPartition`.
     """
@@ -97,8 +97,7 @@ class MigrationCommands(ResetCommands):
     async def import_offsets(self, command: ImportCommand) -> list[ImportedPartition]:
         """Sets start offsets to what a consumer group of Kafka has committed.
 
-        Returns:
-            By topic and partition; those that can not be set carry an error.
+        Returns results by topic and partition; a partition that can not be set has an error.
 
         Raises:
             InvalidRequestError: The consumer group has committed nothing, or what it has are the
@@ -135,7 +134,7 @@ class MigrationCommands(ResetCommands):
         return imported
 
     async def _committed(self, command: ImportCommand) -> dict[Place, CommittedOffset]:
-        """What the consumer group has committed for the topics that are wanted."""
+        """The offsets that the consumer group has committed for the wanted topics."""
         port = self._context.offsets_export
         even = command.dry_run or command.force
         committed = await port.read(command.consumer_group, even_with_members=even)
@@ -153,8 +152,7 @@ class MigrationCommands(ResetCommands):
     async def export_offsets(self, command: ExportCommand) -> list[ExportedPartition]:
         """Commits start offsets for a consumer group of Kafka.
 
-        Returns:
-            By topic and partition; those that Kafka did not take carry an error.
+        Returns results by topic and partition; a partition that Kafka did not take has an error.
 
         Raises:
             GroupNotFoundError: There is no such group.
@@ -216,7 +214,7 @@ def _check_named(field: str, name: str) -> None:
 
 
 def _refuse_exported(name: str, committed: Mapping[Place, CommittedOffset]) -> None:
-    """What stands there for lag alone is no place to go on from."""
+    """Refuses offsets that a share group exports for its lag: nobody resumes from them."""
     for place, found in committed.items():
         mark = METADATA.match(found.metadata)
         if mark is not None:
@@ -230,7 +228,7 @@ def _refuse_exported(name: str, committed: Mapping[Place, CommittedOffset]) -> N
 async def _by_policy(
     context: Context, config: GroupConfig, places: Collection[Place]
 ) -> dict[Place, int]:
-    """Where `share.auto.offset.reset` starts; without what Kafka does not say."""
+    """Start offsets by `share.auto.offset.reset`, of the partitions that Kafka tells of."""
     policy = config.auto_offset_reset
     times = [EARLIEST, LATEST]
     if policy.duration_ms is not None:

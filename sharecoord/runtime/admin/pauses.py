@@ -19,12 +19,12 @@ from sharecoord.runtime.group.refused_topics import no_topic
 log = structlog.get_logger(__name__)
 
 Targets = Sequence[tuple[str, tuple[int, ...]]]
-"""Topics with their partitions, none = all."""
+"""Topics with their partitions; no partition means all."""
 
 
 @dataclass(frozen=True, slots=True)
 class PauseResult:
-    """What a pause or a resume did with one thing.
+    """The outcome of a pause or a resume for one scope.
 
     admin_service.proto explains the fields, at `PauseResult`.
     """
@@ -36,7 +36,7 @@ class PauseResult:
 
 @dataclass(frozen=True, slots=True)
 class PauseAnswer:
-    """What became of a pause or a resume, and all that is paused of the group now."""
+    """The outcome of a pause or a resume, and all pauses of the group now."""
 
     results: tuple[PauseResult, ...]
     pauses: tuple[Pause, ...]
@@ -56,10 +56,9 @@ class PauseCommands(GroupAccess):
     ) -> PauseAnswer:
         """Pauses a group, or the parts of it that are named: all or nothing.
 
-        What is paused already stays as it is.
-
-        From this answer on this coordinator hands out nothing new of it; the other ones of a fleet
-        within moments, or a second where there is no link to them.
+        Pauses that exist already stay as they are. From the answer on this coordinator hands out
+        nothing new of the scope; the others of a fleet within moments, or a second where there is
+        no link to them.
 
         Raises:
             GroupNotFoundError: There is no such group.
@@ -93,7 +92,7 @@ class PauseCommands(GroupAccess):
         try:
             change = await caller.call(store.change_pauses, group_id, pause=pause, resume=resume)
         except BaseException:
-            # Whatever became of it: what is stored is what is in force.
+            # Also after an error: the stored pauses are those in force.
             await self._refresh(group_id)
             raise
         if change is None:
@@ -122,7 +121,7 @@ class PauseCommands(GroupAccess):
     async def _check_scopes(
         self, group_id: str, scopes: Sequence[PauseScope], members: Sequence[MemberRow]
     ) -> None:
-        """Whether there is what is to be paused."""
+        """Refuses scopes that do not exist."""
         known = {member.member_id for member in members}
         for scope in scopes:
             if scope.member_id and scope.member_id not in known:
@@ -136,7 +135,7 @@ class PauseCommands(GroupAccess):
             _check_topics(self._context.catalog, scopes, partitions)
 
     async def _partitions_of(self, group_id: str, topics: set[str]) -> dict[str, set[int]]:
-        """What the group has of these topics; Kafka is asked for those that it has nothing of."""
+        """The partitions of topics: the group's; Kafka's where the group has none."""
         found: dict[str, set[int]] = {}
         for row in await self._rows(group_id):
             if row.key.topic in topics:
@@ -148,7 +147,7 @@ class PauseCommands(GroupAccess):
 
 
 def _scopes(topics: Targets, member_ids: Iterable[str]) -> list[PauseScope]:
-    """What is named; nothing = the group."""
+    """The scopes that a command names; the whole group when it names none."""
     found: list[PauseScope] = []
     for topic, partitions in topics:
         numbers: Sequence[int | None] = partitions or (None,)
@@ -188,7 +187,7 @@ def _answer(change: PausesChanged, scopes: Sequence[PauseScope], *, pausing: boo
 
 
 def _wider(scope: PauseScope, after: Mapping[PauseScope, Pause]) -> str:
-    """What still pauses something that was resumed."""
+    """Says which wider pause still holds for a resumed scope; "" when there is none."""
     pauses = Pauses(after.values())
     covers = None
     if scope.topic:

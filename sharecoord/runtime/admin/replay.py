@@ -14,7 +14,6 @@ from sharecoord.core.spans import Span, union
 from sharecoord.errors import (
     GroupNotEmptyError,
     InvalidRequestError,
-    KafkaUnavailableError,
     LimitExceededError,
     UnknownTopicOrPartitionError,
 )
@@ -22,6 +21,7 @@ from sharecoord.eventlog.schema import GroupEvent
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicCatalog, TopicInfo
 from sharecoord.runtime.admin.group_access import (
     GroupAccess,
+    no_offsets,
     no_partition,
     not_empty,
     not_found,
@@ -76,8 +76,7 @@ class ReplayCommands(GroupAccess):
     async def replay(self, command: ReplayCommand) -> list[Replayed]:
         """Delivers a part of topics' logs to a side group, from the store's view a new group.
 
-        Returns:
-            Its share-partitions; those of which nothing is selected have nothing to do.
+        Returns all share-partitions of the side group, also those of which nothing is selected.
 
         Raises:
             GroupNotFoundError: There is no group whose records these are.
@@ -120,7 +119,7 @@ class ReplayCommands(GroupAccess):
 
 
 def not_finished(group_id: str) -> GroupNotEmptyError:
-    """Why a group can not be a side group."""
+    """The error about a group that can not be a side group."""
     return GroupNotEmptyError(
         f"group {group_id!r} has records of its own, or a replay that is not finished; name a new "
         "group, or delete this one first"
@@ -157,11 +156,12 @@ async def plan_replay(
                 parts.append(_by_offsets(key, spans[place], found))
             else:
                 parts.append(_by_time(key, from_ms, command.to_ms, found))
-    return _with_rates(parts, command.rate_per_s)
+    rates = divided(command.rate_per_s, [part.records for part in parts])
+    return [part.limited(rate) for part, rate in zip(parts, rates, strict=True)]
 
 
 def check_replay(command: ReplayCommand) -> None:
-    """Refuses what is wrong by itself.
+    """Refuses a command that contradicts itself.
 
     Raises:
         InvalidRequestError: Names the field.
@@ -212,10 +212,7 @@ def _places(
 def _offset(key: PartitionKey, at: int, found: Mapping[OffsetQuery, int]) -> int:
     offset = found.get(OffsetQuery(key.topic, key.partition, at))
     if offset is None:
-        raise KafkaUnavailableError(
-            f"Kafka gave no offsets for {key.topic}[{key.partition}]; is its leader up?",
-            retry_after_ms=1000,
-        )
+        raise no_offsets(key.topic, key.partition)
     return offset
 
 
@@ -242,10 +239,3 @@ def _by_offsets(
                 f"which has {start} to {end - 1}"
             )
     return Replayed(key, wanted[0][0], wanted[-1][1] + 1, tuple(wanted))
-
-
-def _with_rates(parts: Sequence[Replayed], rate_per_s: int) -> list[Replayed]:
-    """A total rate in proportion to what each partition has."""
-    counts = [part.records for part in parts]
-    rates = divided(rate_per_s, counts)
-    return [part.limited(rate) for part, rate in zip(parts, rates, strict=True)]

@@ -11,7 +11,6 @@ import structlog
 from sharecoord.core.changes import PartitionKey, PartitionRow, Place
 from sharecoord.errors import (
     InvalidRequestError,
-    KafkaUnavailableError,
     SharecoordError,
     StoreOutcomeUnknownError,
     UnknownTopicOrPartitionError,
@@ -19,6 +18,7 @@ from sharecoord.errors import (
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicCatalog, TopicInfo
 from sharecoord.runtime.admin.group_access import (
     GroupAccess,
+    no_offsets,
     no_partition,
     not_empty,
     not_found,
@@ -44,25 +44,18 @@ class ResetKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResetTo:
-    """The target of a reset.
-
-    Attributes:
-        value: Milliseconds since the epoch for TIMESTAMP, before now for DURATION, the offset for
-            OFFSET, else 0.
-        offsets: One offset for each place, for OFFSETS.
-    """
+    """The target of a reset."""
 
     kind: ResetKind
     value: int = 0
+    """OFFSET: the offset. TIMESTAMP: milliseconds since the epoch. DURATION: before now."""
     offsets: Mapping[Place, int] = field(default_factory=dict)
+    """By place, for OFFSETS."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetCommand:
-    """A reset of start offsets.
-
-    admin_service.proto explains the fields, at `ResetOffsetsRequest`.
-    """
+    """A reset of start offsets; fields as of `ResetOffsetsRequest` in admin_service.proto."""
 
     group_id: str
     to: ResetTo
@@ -77,7 +70,7 @@ NO_PARTITION = -1
 
 @dataclass(frozen=True, slots=True)
 class ResetResult:
-    """What a reset did, or would do, with one share-partition.
+    """The outcome of a reset for one share-partition; with `dry_run` what it would be.
 
     admin_service.proto explains the fields, at `ResetPartition`.
     """
@@ -147,10 +140,10 @@ class ResetCommands(GroupAccess):
         log.info("offsets reset", group=group_id, partitions=len(heads))
 
     async def _open_siblings(self, group_id: str, topics: Iterable[str]) -> None:
-        """Makes the rows of all partitions: those of a first use before a reset begins it.
+        """Makes the rows of all partitions of topics that the reset is the first use of.
 
-        What a first reset leaves out would be taken for partitions that were added to the topic
-        later (see `ports.Store.open_partitions`).
+        Partitions that a first reset leaves out would else be taken for partitions that were added
+        to the topic later (see `ports.Store.open_partitions`).
         """
         keys = [
             PartitionKey(group_id, topic, info.topic_id, partition)
@@ -164,8 +157,7 @@ class ResetCommands(GroupAccess):
     ) -> dict[str, SharecoordError | None]:
         """Forgets the state of whole topics; the reset policy decides where they start again.
 
-        Returns:
-            Topic to None (done) or to what is wrong with it.
+        Returns None by topic, or the error.
 
         Raises:
             GroupNotFoundError: There is no such group.
@@ -184,7 +176,14 @@ class ResetCommands(GroupAccess):
         wanted = [topic for topic in dict.fromkeys(topics) if topic in known]
         if wanted:
             await self._to_the_end(self._delete_topics(group_id, wanted))
-        return {topic: None if topic in known else _no_state(group_id, topic) for topic in topics}
+        return {
+            topic: None
+            if topic in known
+            else UnknownTopicOrPartitionError(
+                f"group {group_id!r} has no offsets for topic {topic!r}"
+            )
+            for topic in topics
+        }
 
     async def _delete_topics(self, group_id: str, topics: Sequence[str]) -> None:
         group = await self._coordinator.groups.open(group_id)
@@ -195,15 +194,14 @@ class ResetCommands(GroupAccess):
             raise not_found(group_id)
         group.forget(names, "its offsets were deleted")
         try:
-            # In the same step as `forget`: whoever opens the topics from now on comes after it.
+            # In the same step as `forget`: who opens the topics from now on comes after the call.
             with told_when_done(self._context, group_id, sorted(names)):
                 await self._context.caller.call(self._context.store.delete_topics, group_id, topics)
         finally:
             for session in group.sessions.values():
                 if not session.topics.isdisjoint(topics):
                     self._coordinator.groups.subscription_changed(group, session)
-            # Last: where the store does not answer, members that came meanwhile are served all the
-            # same.
+            # Last: members that came meanwhile are served even if the store does not answer.
             if not group.closed:
                 await self._refresh(group_id)
         log.info("offsets deleted", group=group_id, topics=list(topics))
@@ -274,7 +272,7 @@ def _wanted(command: ResetCommand, rows: Iterable[PartitionRow]) -> dict[str, se
 def _existing(
     catalog: TopicCatalog, wanted: Mapping[str, set[int]], infos: Mapping[str, TopicInfo]
 ) -> tuple[list[Place], list[ResetResult]]:
-    """The places that the cluster has, and errors for the others."""
+    """The wanted places that the cluster has, and errors for those that it has not."""
     places: list[Place] = []
     errors: list[ResetResult] = []
     for topic, partitions in wanted.items():
@@ -294,7 +292,7 @@ def _existing(
 
 
 def _queries(to: ResetTo, places: Sequence[Place]) -> list[OffsetQuery]:
-    """What Kafka is asked: both ends of each log, and the place of a time."""
+    """The questions to Kafka: both ends of each log, and the place of a time."""
     queries = [OffsetQuery(t, p, at) for t, p in places for at in (EARLIEST, LATEST)]
     if to.kind is ResetKind.TIMESTAMP:
         queries += [OffsetQuery(t, p, to.value) for t, p in places]
@@ -328,10 +326,7 @@ def _result(
         case ResetKind.OFFSETS:
             requested = to.offsets[topic, partition]
     if start is None or end is None or requested is None:
-        error = KafkaUnavailableError(
-            f"Kafka gave no offsets for {topic}[{partition}]; is its leader up?",
-            retry_after_ms=1000,
-        )
+        error = no_offsets(topic, partition)
         return ResetResult(topic, partition, topic_id, old_offset=old, error=error)
     if row is not None and row.stops_at is not None:
         # A replay has no more than its part of the log.
@@ -340,7 +335,3 @@ def _result(
     return ResetResult(
         topic, partition, topic_id, new, old, requested if requested != new else None
     )
-
-
-def _no_state(group_id: str, topic: str) -> UnknownTopicOrPartitionError:
-    return UnknownTopicOrPartitionError(f"group {group_id!r} has no offsets for topic {topic!r}")

@@ -1,7 +1,7 @@
-"""The other coordinators as this one sees them: who is there, who owns what, and the links.
+"""The other coordinators as this one sees them: which are there, which owns what, and the links.
 
-What is said here is belief; the claim in SQL decides (docs/decisions/0011). `fleet.watch` keeps it
-fresh.
+All of it is belief, which `fleet.watch` keeps fresh; the claim in SQL decides
+(docs/decisions/0011).
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.actor import PartitionActor
 
 INTRODUCED_WITHIN_S = 1.0
-"""So long may a gateway take that has a new link to say which members it has."""
+"""Time that a gateway with a new link may take to introduce its members."""
 
 BLIND_AFTER_S = 5.0
-"""Who has not read the store for so long hands out nothing until it has: five looks in vain.
+"""A coordinator that has not read the store for this time (five looks in vain) hands out nothing.
 Nothing is acquired without the store anyway, so this costs a second at most when it is back."""
 
 
 class Fleet(Peers):
-    """See the module."""
+    """The other coordinators of a fleet, and the share-partitions that they should own."""
 
     def __init__(self, coordinator_id: str, clock: RuntimeClock) -> None:
         self.coordinator_id = coordinator_id
         self.gateway: Gateway = Gateway(clock)
         self.groups: Mapping[str, GroupActor] = {}
-        """The coordinator's."""
+        """The groups of this coordinator."""
         self.gateway_links: dict[str, GatewayLink] = {}
-        """By gateway: who has members here."""
+        """Links of gateways with members here, by coordinator id."""
         self.look_now = asyncio.Event()
-        """Somebody says that the store has news."""
+        """Set when the store has news."""
         self.draining = False
         self.others: tuple[CoordinatorRow, ...] = ()
-        """Those with a live lease that can be reached, by id."""
+        """The others that have a live lease and can be reached, by id."""
         self.present = frozenset({coordinator_id})
-        """All whose lease lives."""
+        """The ids of all coordinators with a live lease."""
         self._looked_s: float | None = None
-        """When the store was read last; None = never."""
+        """Loop time at which the store was read last; None = never."""
         self.unreleased: list[PartitionRelease] = []
-        """What was given up and is not free in the store yet."""
+        """Share-partitions that were given up and are not free in the store yet."""
         self._takers: tuple[str, ...] = (coordinator_id,)
         self._told: dict[str, set[str]] = {}
-        """By group: the topics for which gateways were told that credit is missing."""
+        """The topics for which gateways were told that credit is missing, by group."""
 
     @property
     def is_blind(self) -> bool:
-        """Whether the others may have changed, or paused, something long ago."""
+        """Whether changes and pauses of the others may be unknown here since long."""
         return self._looked_s is not None and _now_s() - self._looked_s > BLIND_AFTER_S
 
     def looked(self) -> None:
-        """What is in the store was followed."""
+        """The store was read, and its changes were followed."""
         self._looked_s = _now_s()
 
     def sees(self, coordinators: Sequence[CoordinatorRow]) -> bool:
-        """Notes whose lease lives; whether somebody came, went, or takes nothing any more."""
+        """Notes the live leases; returns whether a coordinator came, went, or began to drain."""
         before = self._takers, self.present
         self.present = frozenset({self.coordinator_id, *(r.coordinator_id for r in coordinators)})
         self.others = tuple(
@@ -80,16 +80,16 @@ class Fleet(Peers):
 
     @property
     def addresses(self) -> list[str]:
-        """Where this coordinator's members may go when it goes down."""
+        """Addresses for members of this coordinator when it goes down."""
         return sorted({row.address for row in self.others if not row.draining})
 
     def owner_of(self, key: PartitionKey) -> str:
-        """Who should own a share-partition: `HERE`, or another's id."""
+        """The coordinator that should own a share-partition: `HERE`, or another's id."""
         owner = wanted_owner(key, self._takers)
         return HERE if owner in (self.coordinator_id, None) else owner
 
     def found_topic(self, group: Group, topic: str) -> None:
-        """Who wants a topic is made known to the owners of its share-partitions."""
+        """Introduces members that want a topic to the owners of its share-partitions."""
         self.place_topic(group, topic)
         for session in group.sessions.values():
             wanted = served_by(topic) in session.topics
@@ -98,7 +98,7 @@ class Fleet(Peers):
                 group.offer(session)
 
     def place_topic(self, group: Group, topic: str) -> None:
-        """Notes who should own the share-partitions of a topic."""
+        """Notes the owners of the share-partitions of a topic."""
         owners: set[str] = set()
         for key in group.keys_of(topic):
             owner = self.owner_of(key)
@@ -148,7 +148,7 @@ class Fleet(Peers):
         self.gateway.say_all(Look())
 
     def gateway_came(self, link: GatewayLink) -> None:
-        """A gateway has a link here; a former one of it has ended, noticed or not."""
+        """A gateway has a new link here; its former link has ended, noticed or not."""
         former = self.gateway_links.get(link.gateway_id)
         self.gateway_links[link.gateway_id] = link
         if former is not None:
@@ -165,14 +165,14 @@ class Fleet(Peers):
         link.close()
 
     def introduces_for_s(self, gateway: str) -> float:
-        """For how long a gateway, whose link is new, may still have members to introduce."""
+        """Seconds in which a gateway with a new link may still introduce members."""
         link = self.gateway_links.get(gateway)
         if link is None:
             return 0.0
         return max(0.0, link.began_s + INTRODUCED_WITHIN_S - _now_s())
 
     def timed_out(self, session: Session) -> None:
-        """A lock of a member ended by itself: whoever serves it, it gets nothing more."""
+        """A lock of a member ended by itself: no coordinator hands it anything more."""
         if isinstance(session.channel, LentChannel):
             session.channel.timed_out()
         else:
@@ -195,7 +195,7 @@ class Fleet(Peers):
                 self.gateway.hungry_here(group_id, topic)
 
     def forget(self, key: PartitionKey) -> None:
-        """A share-partition is not served here any more: what links know of it is of the past."""
+        """A share-partition is not served here any more: links forget what they asked of it."""
         for link in self.gateway_links.values():
             link.forget(key)
 

@@ -1,8 +1,7 @@
 """The gateway's end of the links: members with their streams here, and owners elsewhere.
 
-It lends their credit (`core/fleet/lending.py`), passes deliveries on without looking at payloads,
-routes acknowledgements, and keeps the lock books of streams that did not break
-(docs/decisions/0011).
+The gateway lends their credit (`core/fleet/lending.py`), passes deliveries on as they are, routes
+acknowledgements, and keeps the lock books of streams that did not break (docs/decisions/0011).
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ from sharecoord.runtime.partition.recovery import lock_left_max_ms
 log = structlog.get_logger(__name__)
 
 COMPARE_WAIT_S = 5.0
-"""A join waits so long for other owners to compare its lock book."""
+"""Longest wait of a join for other owners to compare its lock book."""
 
 RETRY_MS = 1_000
-"""After so long an owner that could not take a member in is asked again."""
+"""Wait before an owner that could not take a member in is asked again."""
 
 HUNGRY_LOOK_MEMBERS_MAX = 1_000
-"""So many members are looked at for credit when an owner gets hungry; the others come along when
+"""Members that are looked at for credit when an owner gets hungry; the others are looked at when
 they acknowledge."""
 
 
@@ -75,7 +74,7 @@ class _Guest:
     compared: asyncio.Future[Sequence[LostRange]]
     used_bytes: int = 0
     returning: Counter[LogId] = field(default_factory=Counter)
-    """Of which logs records go back that it never got: how many answers are missing."""
+    """Answers that are missing about records that go back unseen, by log."""
 
 
 @dataclass(slots=True)
@@ -90,7 +89,7 @@ class _Relay:
 
 @dataclass(eq=False)
 class OwnerLink:
-    """One owner, from the link's begin to its end."""
+    """The link to one owner, and the members that the owner knows by it."""
 
     owner_id: str
     way: OwnerWay
@@ -105,7 +104,7 @@ class Gateway(OwnerLinks):
     def __init__(self, clock: RuntimeClock) -> None:
         self._clock = clock
         self.groups: Mapping[str, Group] = {}
-        """The coordinator's."""
+        """The groups of this coordinator."""
         self._links: dict[str, OwnerLink] = {}
         self._hungry: dict[tuple[str, str], set[str]] = {}
         self._compared: dict[PartitionKey, int] = {}
@@ -115,7 +114,7 @@ class Gateway(OwnerLinks):
     # -- links ----------------------------------------------------------------------------------
 
     def linked(self, owner_id: str, way: OwnerWay) -> Callable[[OwnerItem], None]:
-        """An owner can be reached from now on; returns who hears what it says."""
+        """An owner can be reached from now on; returns the listener for its items."""
         link = self._links[owner_id] = OwnerLink(owner_id, way)
         for group in self.groups.values():
             for session in group.sessions.values():
@@ -123,7 +122,7 @@ class Gateway(OwnerLinks):
         return lambda item: self._hear(link, item)
 
     def unlinked(self, owner_id: str) -> None:
-        """The link to an owner is gone: nothing that was under way on it comes any more."""
+        """The link to an owner is gone, with everything that was under way on it."""
         link = self._links.pop(owner_id, None)
         if link is None:
             return
@@ -144,12 +143,12 @@ class Gateway(OwnerLinks):
             return []
         done, _ = await asyncio.wait(waiting, timeout=COMPARE_WAIT_S)
         for link in self._links.values():
-            # Those that came to own something meanwhile hear of it, too.
+            # Coordinators that became owners meanwhile are told, too.
             self._introduce_to(link, group, session)
         return [entry for each in done if not each.cancelled() for entry in each.result()]
 
     def _introduce_to(self, link: OwnerLink, group: Group, session: Session) -> _Guest | None:
-        """Makes a member known where it wants or has something; None where it does not."""
+        """Introduces a member to an owner of records that it wants or has; else returns None."""
         if session.channel is None or session.away is None or session in link.by_session:
             return link.by_session.get(session)
         if link.owner_id not in _owners(group, session) | _holders(group, session.away):
@@ -179,7 +178,7 @@ class Gateway(OwnerLinks):
         )
 
     def introduce_anew(self, group: Group, session: Session) -> None:
-        """Makes a member known to owners that have come since."""
+        """Introduces a member to owners that have come since."""
         if not session.comparison.pending:
             for link in self._links.values():
                 self._introduce_to(link, group, session)
@@ -200,7 +199,7 @@ class Gateway(OwnerLinks):
     def left(self, session: Session, book: LockBook | None) -> None:
         """See `OwnerLinks`."""
         if book is None and session.away is not None:
-            # What was passed on may have arrived; what is still under way never will.
+            # Records that were passed on may have arrived; those still under way never will.
             book = session.away.shown()
         entries = None if book is None else _entries(session.group_id, book)
         self._say_down(session, left=True, book=entries)
@@ -213,7 +212,7 @@ class Gateway(OwnerLinks):
                 self._part(link, guest)
 
     def _part(self, link: OwnerLink, guest: _Guest) -> None:
-        """An owner and a member have nothing to do with each other any more."""
+        """Forgets a member at one owner."""
         link.guests.pop(guest.handle, None)
         link.by_session.pop(guest.session, None)
         guest.compared.cancel()
@@ -223,7 +222,7 @@ class Gateway(OwnerLinks):
 
     @staticmethod
     def _unanswered(link: OwnerLink, relay_ids: Sequence[int]) -> None:
-        """Nobody answers these acknowledgements any more: they are to be said again."""
+        """Answers acknowledgements that no owner answers any more: the member repeats them."""
         for relay_id in relay_ids:
             relay = link.relays.pop(relay_id)
             relay.collector.add(PartitionResult(relay.key, error=_unreachable(relay.key)))
@@ -235,7 +234,13 @@ class Gateway(OwnerLinks):
         if session.away is None:
             return
         wanted = _owners(group, session)
-        owners = [o for o in self._links if o in wanted and self._may_serve(o, session)]
+        owners = [
+            owner
+            for owner, link in self._links.items()
+            if owner in wanted
+            and (guest := link.by_session.get(session)) is not None
+            and guest.compared.done()
+        ]
         hungry = {
             owner
             for topic in session.topics
@@ -250,7 +255,7 @@ class Gateway(OwnerLinks):
         self._order(session, session.away.credit.balance(room, owners, hungry), bytes_each)
 
     def forget_ended(self) -> None:
-        """What no lock can be left on takes up no room of its member any more."""
+        """Frees members' room of records on which no lock can be left."""
         now_ms = self._clock.now_ms()
         for group in self.groups.values():
             for session in group.sessions.values():
@@ -270,7 +275,7 @@ class Gateway(OwnerLinks):
             link.way.say(Lend(guest.handle, order.records_total, bytes_total, order.recalls))
 
     def hungry_here(self, group_id: str, topic: str) -> None:
-        """Own share-partitions have records for which no credit is left: it is asked back."""
+        """Asks credit back for own share-partitions with records that nobody has credit for."""
         group = self.groups.get(group_id)
         lenders = (
             session
@@ -280,10 +285,6 @@ class Gateway(OwnerLinks):
         for session in list(itertools.islice(lenders, HUNGRY_LOOK_MEMBERS_MAX)):
             assert group is not None, "it has sessions"
             group.offer(session)
-
-    def _may_serve(self, owner_id: str, session: Session) -> bool:
-        guest = self._links[owner_id].by_session.get(session)
-        return guest is not None and guest.compared.done()
 
     # -- acknowledgements -----------------------------------------------------------------------
 
@@ -303,13 +304,13 @@ class Gateway(OwnerLinks):
         link = self._links.get(owner_id)
         guest = None if link is None else link.by_session.get(session)
         if guest is None:
-            # The owner hears of it by the next lock book.
+            # The next lock book tells the owner.
             return
         going = Counter([key.log_id])
         guest.returning += going
 
         def answered(_: list[PartitionResult]) -> None:
-            # In place, and without what is at zero.
+            # In place; logs at zero go.
             guest.returning -= going
 
         collector = Collector(answered)
@@ -391,7 +392,7 @@ class Gateway(OwnerLinks):
             self._heard_end(link, guest, item.error)
 
     def _heard_end(self, link: OwnerLink, guest: _Guest, error: SharecoordError) -> None:
-        """An owner does not serve a member: for ever, or for a while, as when it goes down."""
+        """An owner does not serve a member for ever, or for a while, as when it goes down."""
         self._part(link, guest)
         if not error.retriable:
             guest.group.fenced(guest.session, error)
@@ -415,14 +416,14 @@ class Gateway(OwnerLinks):
         session.away.credit.delivered(link.owner_id, item.records)
         guest.used_bytes += item.size_bytes
         if session.channel is None:
-            # It never sees them: its next join shows a lock book without them.
+            # The member never sees them: its next join shows a lock book without them.
             return
         if self._comes_late(guest.group.group_id, item) or _follows_return(guest, item.key):
-            # To whom it came from: what this coordinator believes may be older.
+            # Back to the sender: the owner that this coordinator believes in may be older.
             self._hand_back(link.owner_id, session, item.key, item.ranges)
             return
         if not guest.group.knows(item.key.place):
-            # A lane that this coordinator has not seen yet: what is said of it goes to its owner.
+            # A lane that is unknown here: acknowledgements of its records go to the sender.
             guest.group.elsewhere[item.key.place] = link.owner_id
         ends_ms = self._clock.now_ms() + lock_left_max_ms(guest.group.settings)
         session.away.received(item.key.log_id, item.ranges, ends_ms)
@@ -452,7 +453,7 @@ class Gateway(OwnerLinks):
             session.away.settled(
                 relay.key.log_id, relay.ranges, item.result.exceptions, renewed_until_ms=ends_ms
             )
-            # See `TimedOut`: what the member said crossed the owner's word.
+            # See `TimedOut`: the acknowledgement crossed the owner's message.
             session.hindrances.discard(Hindrance.TIMED_OUT)
             relay.guest.group.offer(session)
         item.result.key = relay.key
@@ -464,7 +465,7 @@ class Gateway(OwnerLinks):
         del guests[HUNGRY_LOOK_MEMBERS_MAX:]
         if not item.records:
             self._not_hungry(link.owner_id, group_topic)
-            # What it was lent may be wanted elsewhere, where nobody asks twice.
+            # Its credit may be wanted by other owners, which do not ask twice.
             for guest in guests:
                 assert guest.session.away is not None, "introduced"
                 if guest.session.away.credit.open(link.owner_id):
@@ -492,20 +493,20 @@ class Gateway(OwnerLinks):
         return {key: epoch for key, epoch in self._compared.items() if key.group_id == group_id}
 
     def forget_compared(self, compared: Mapping[PartitionKey, int]) -> None:
-        """These are of share-partitions that are no more, unless one was compared since."""
+        """Forgets epochs of share-partitions that are gone, unless they were compared since."""
         for key, epoch in compared.items():
             if self._compared.get(key) == epoch:
                 del self._compared[key]
 
     def compares(self, key: PartitionKey, owner_epoch: int) -> None:
-        """Lock books are compared for a new owner: what a former one sent comes too late now."""
+        """Lock books are compared for a new owner: deliveries of former owners come too late."""
         self._compared[key] = max(self._compared.get(key, 0), owner_epoch)
 
     def _introduce_for(self, link: OwnerLink, key: PartitionKey) -> None:
-        """Who asks for books of a share-partition owns it, whatever is known of that here.
+        """Introduces members to a coordinator that asks for their books: it is the owner.
 
-        Where the store answers this coordinator slowly, the time-outs of its members would end at
-        the new owner before this one hears of it.
+        This coordinator may not know that yet. Where the store answers it slowly, the time-outs of
+        its members would end at the new owner first.
         """
         group = self.groups.get(key.group_id)
         if group is None:
@@ -534,18 +535,18 @@ class Gateway(OwnerLinks):
 
 
 def _owners(group: Group, session: Session) -> set[str]:
-    """Who owns share-partitions that a member wants."""
+    """The owners of the share-partitions that a member wants."""
     return {owner for topic in session.topics for owner in group.owners.get(topic, ())}
 
 
 def _holders(group: Group, away: Away) -> set[str]:
-    """Who may count on records that a member has, whether it still wants such or not."""
+    """The owners that may count on records of a member, whether it still wants more or not."""
     places = ((name, partition) for name, _, partition in away.books)
     return away.told | {group.elsewhere.get(place, HERE) for place in places}
 
 
 def _entries(group_id: str, book: LockBook) -> list[LostRange]:
-    """A lock book as a list."""
+    """The entries of a lock book."""
     return [
         LostRange(key_of(group_id, *log_id), each)
         for log_id, ranges in book.items()

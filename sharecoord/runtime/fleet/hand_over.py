@@ -1,8 +1,8 @@
 """Share-partitions of a group that move between the coordinators of a fleet (design 9).
 
-The former owner stops acquiring, lets everything that it decided become durable and go out, and
-gives the row free. Locks move with it. The next owner claims it, and compares the lock books of all
-members before it delivers.
+The former owner stops acquiring, commits and sends everything that it decided, and gives the row
+free. Locks move along. The next owner claims the share-partition, and compares the lock books of
+all members before it delivers.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from sharecoord.runtime.partition.claimed import ActorState
 log = structlog.get_logger(__name__)
 
 MOVED_TOGETHER_MAX = 50
-"""Share-partitions that wait for one commit and one release: some ten milliseconds."""
+"""Share-partitions of one commit and one release, which take some ten milliseconds."""
 
 
 async def follow(fleet: Fleet, group: GroupActor) -> None:
-    """Coordinators came or went: gives away what is another's, takes what is this one's."""
+    """After coordinators came or went: gives share-partitions away, and takes its own."""
     for topic in list(group.topic_ids):
         fleet.place_topic(group, topic)
         group.opener.open(topic)
     for session in group.sessions.values():
         if not session.is_lent:
             fleet.gateway.introduce_anew(group, session)
-            # Whose turn it is changes each time: nobody waits for one that cannot serve.
+            # The parts of credit turn: no member waits for an owner that cannot serve.
             group.offer(session)
     await hand_over(fleet, group)
 
 
 async def hand_over(fleet: Fleet, group: GroupActor) -> None:
-    """Gives share-partitions to their next owners; what is being loaded follows at the next look.
+    """Gives share-partitions to their next owners; those being loaded follow at the next look.
 
-    A few at a time: each pauses only as long as its own few take.
+    A few at a time, so that each pauses only as long as a few take.
     """
     moving = [place for place in group.partitions if place in group.elsewhere]
     for first in range(0, len(moving), MOVED_TOGETHER_MAX):
@@ -61,16 +61,16 @@ async def _hand_over(fleet: Fleet, group: GroupActor, places: Sequence[Place]) -
             group.shared_order.look_at(actor.key.home)
             leaving[place] = actor
         elif actor.state is ActorState.STOPPED:
-            # Nobody serves it, and its row is free already.
+            # No coordinator serves it, and its row is free already.
             group.forget_place(place, "another coordinator has it")
     if not leaving:
         return
     await group.context.committed()
-    # What that commit let go and could not be sent has gone back unseen: nobody else knows of it.
+    # Deliveries of that commit that could not be sent went back unseen: these changes are stored.
     await group.context.committed()
     given: list[PartitionKey] = []
     for place, actor in leaving.items():
-        # Else its last commit failed: it is loaded anew, and goes later.
+        # Else its last commit failed: it is loaded anew, and moves later.
         if actor.partition is not None and group.partitions.get(place) is actor:
             fleet.unreleased.append(
                 PartitionRelease(actor.partition_id, actor.partition.owner_epoch)
@@ -85,7 +85,7 @@ async def _hand_over(fleet: Fleet, group: GroupActor, places: Sequence[Place]) -
 
 
 async def release(fleet: Fleet, context: Context) -> None:
-    """Makes free in the store what was given up; what fails is tried again at each look."""
+    """Releases given-up share-partitions in the store; each look tries failed ones again."""
     releases, fleet.unreleased = fleet.unreleased, []
     if not releases:
         return
@@ -97,7 +97,7 @@ async def release(fleet: Fleet, context: Context) -> None:
 
 
 async def release_former(context: Context, group_ids: Iterable[str]) -> None:
-    """Gives free what a former process of this name owned, now that its lease lives again.
+    """Releases what a former process of this name owned, now that the lease lives again.
 
     Raises:
         SharecoordError: The store does not answer.

@@ -1,7 +1,7 @@
 """The owner's end of a link: members whose streams another coordinator, their gateway, holds.
 
 Each has a session here like any other, so that dispatch, locks and acknowledgements know nothing of
-gateways. What it may get is what its gateway lends it.
+gateways. Its credit is what its gateway lends.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class LentChannel:
 
     @property
     def unsent_bytes(self) -> int:
-        """Its part of what waits on the link."""
+        """The member's part of the bytes that wait on the link."""
         return self._link.way.unsent_bytes // max(1, self._link.members)
 
     @property
     def unsent_since_s(self) -> float:
-        """The gateway looks at the member's stream."""
+        """Never: the gateway looks at the member's stream."""
         return math.inf
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
@@ -82,29 +82,29 @@ class LentChannel:
         )
 
     def relay(self, item: Relayed) -> None:
-        """Never called: records come to a member from their owner by one gateway alone."""
+        """Never called: an owner sends records to the gateway alone."""
         raise AssertionError(f"{item.key} is not owned by the gateway of this member")
 
     def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
-        """Never called: what the gateway passes on has its own collectors."""
+        """Never called: each `Settle` has its own collector."""
         raise AssertionError(f"no stream to answer {acknowledge_id} on ({len(results)} results)")
 
     def taken_back(self, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
-        """The gateway passes it on."""
+        """Tells the gateway, which passes it on."""
         self._link.way.say(MemberTakenBack(self._handle, key, ranges))
 
     def assigned(self, assignment: Assignment) -> None:
-        """The gateway tells it."""
+        """Does nothing: the gateway tells its member."""
 
     def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
-        """The gateway finds the next owner by itself."""
+        """Does nothing: the gateway finds the next owner by itself."""
 
     def timed_out(self) -> None:
-        """The gateway knows the member, and passes its next sign on by lending again."""
+        """Tells the gateway, which lends again at the next sign of the member."""
         self._link.way.say(TimedOut(self._handle))
 
     def end(self, error: SharecoordError | None) -> None:
-        """The member is not served here any more."""
+        """Tells the gateway that the member is not served here any more."""
         if error is not None:
             self._link.way.say(MemberEnd(self._handle, error))
 
@@ -124,15 +124,7 @@ class GatewayLink:
         gateway_id: str,
         way: GatewayWay,
     ) -> None:
-        """The link has just begun; see `greet`.
-
-        Args:
-            context: Ports and clock.
-            groups: The groups of this coordinator.
-            look_now: Set when the store has news.
-            gateway_id: The other end.
-            way: Carries what is said to it.
-        """
+        """The link has just begun; see `greet`. `look_now` is set when the store has news."""
         self.gateway_id = gateway_id
         self.way = way
         self.clock = context.clock
@@ -141,23 +133,23 @@ class GatewayLink:
         self._look_now = look_now
         self._here: dict[int, tuple[GroupActor, Session]] = {}
         self._coming: dict[int, list[GatewayItem]] = {}
-        """What was said of members that are being taken in."""
+        """Items that came about members that are being taken in."""
         self._asked: dict[PartitionKey, int] = {}
-        """The owner epochs with which books were asked for that have not come yet."""
+        """Owner epochs of the lock books that were asked for and have not come yet."""
         self._told: dict[PartitionKey, int] = {}
-        """The owner epochs that the gateway knows of: it takes nothing from former owners any more,
-        so that its next words of these say everything."""
+        """Owner epochs that the gateway knows of: it takes nothing from former owners any more, so
+        its next lock books of these share-partitions are complete."""
         self.began_s = asyncio.get_running_loop().time()
         self.closed = False
-        """It serves nobody any more: whatever carries it should end, too."""
+        """Whether the link serves no member any more: its carrier should end, too."""
 
     @property
     def members(self) -> int:
-        """How many members the gateway has here."""
+        """Number of members that the gateway has here."""
         return len(self._here)
 
     def hear(self, item: GatewayItem) -> None:
-        """Takes the gateway's next item; what was on its way on a former link is out of date."""
+        """Takes the gateway's next item; after the end of the link it is out of date."""
         if self.closed:
             return
         if isinstance(item, LockBooks):
@@ -181,7 +173,7 @@ class GatewayLink:
             self._hear_of(*self._here[item.handle], item)
 
     async def _take_in(self, up: MemberUp, book_epochs: dict[LogId, int]) -> None:
-        """A member is new on this link; what was said of it meanwhile comes after."""
+        """Takes in a new member; items about it that came meanwhile are heard after."""
         command = JoinCommand(
             member_id=up.member_id,
             client_id=up.client_id,
@@ -222,7 +214,7 @@ class GatewayLink:
                 self.ask_books(actor)
 
     def _epochs(self, group_id: str) -> dict[LogId, int]:
-        """Of what a book that comes now says everything, for no former owner delivered since."""
+        """Owner epochs of the share-partitions for which a lock book that comes now is complete."""
         group = self._groups.get(group_id)
         return {
             actor.key.log_id: actor.partition.owner_epoch
@@ -256,7 +248,7 @@ class GatewayLink:
         else:
             session.credit.records = lend.records_total
             session.credit.size_bytes = lend.bytes_total
-            # A gateway lends nothing between a time-out that it heard of and the member's sign.
+            # A gateway that heard of a time-out lends nothing before the member's next sign.
             session.hindrances.discard(Hindrance.TIMED_OUT)
         group.offer(session)
 
@@ -277,13 +269,13 @@ class GatewayLink:
     # -- lock books of members whose streams did not break ---------------------------------------
 
     def greet(self) -> None:
-        """The link begins: what former owners sent may still be on its way to the gateway."""
+        """Asks for all books: deliveries of former owners may be under way to the gateway."""
         for group in self._groups.values():
             for actor in group.partitions.values():
                 self.ask_books(actor)
 
     def ask_books(self, actor: PartitionActor) -> None:
-        """Nothing of a share-partition goes to the gateway's members before it has answered."""
+        """Asks for the books of a share-partition; its members wait for the answer."""
         if actor.partition is None:
             return
         owner_epoch = actor.partition.owner_epoch
@@ -298,7 +290,7 @@ class GatewayLink:
 
     def _compare(self, books: LockBooks) -> None:
         if self._asked.get(books.key) == books.owner_epoch:
-            # Else they are of a claim that is over.
+            # Else the books are of a claim that is over.
             del self._asked[books.key]
             self._told[books.key] = books.owner_epoch
         for waiting in self._coming.values():
@@ -318,7 +310,7 @@ class GatewayLink:
         if actor is not None:
             actor.load.freed.set()
         elif group is not None:
-            # Its former owner knows more about who is there than this one.
+            # Its former owner knows of a placement that this coordinator does not know yet.
             self._look_now.set()
 
     def close(self) -> None:
@@ -332,7 +324,7 @@ class GatewayLink:
 def _compare_book(
     group: GroupActor, session: Session, books: LockBooks, held: Sequence[HeldRange]
 ) -> None:
-    """A gateway said what a member holds of a share-partition that was claimed here."""
+    """Compares what a member holds of a share-partition, as its gateway says."""
     place = books.key.place
     actor = group.partitions.get(place)
     if group.sessions.get(session.member_id) is not session or place in session.comparison.done:
@@ -347,7 +339,7 @@ def _compare_book(
 
 
 def _refusal(problem: Exception) -> SharecoordError:
-    """What the gateway hears of a member that could not be taken in."""
+    """The error for the gateway of a member that could not be taken in."""
     if isinstance(problem, SharecoordError):
         return problem
     log.error("a member of another coordinator could not be taken in", exc_info=problem)

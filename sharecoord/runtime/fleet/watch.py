@@ -1,6 +1,6 @@
-"""Looks each second who is there and what became of the groups elsewhere (design 9).
+"""Reads each second which coordinators are there and what changed in the store (design 9).
 
-Whatever was missed on the way here, a look finds: links only make it quicker.
+A look finds everything that messages of links did not tell: links only make it quicker.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import structlog
 from sharecoord.core.changes import FleetView
 from sharecoord.core.fleet.peering import Look
 from sharecoord.errors import (
-    MemberFencedError,
     SharecoordError,
     StoreFatalError,
     StoreInUseError,
@@ -25,15 +24,16 @@ from sharecoord.runtime.fleet.fleet import Fleet
 from sharecoord.runtime.fleet.store_changes import see_changes
 from sharecoord.runtime.group.groups import Groups
 from sharecoord.runtime.kernel.context import Context
+from sharecoord.runtime.member.session import newer_stream
 
 log = structlog.get_logger(__name__)
 
 LOOK_INTERVAL_S = 1.0
-"""As often as leases are renewed."""
+"""The interval at which leases are renewed, too."""
 
 
 class FleetWatch:
-    """See the module."""
+    """Follows the fleet by looks at the store."""
 
     def __init__(
         self, context: Context, groups: Groups, fleet: Fleet, network: PeerNetwork
@@ -44,18 +44,13 @@ class FleetWatch:
         self._network = network
         self._looking = asyncio.Lock()
         self._is_behind = True
-        """What has changed was not followed to the end: the store went away meanwhile."""
+        """Whether a change was not followed to the end, because the store went away."""
         self._renewed_ms: int | None = None
         """The store's time at the last renewal of the lease."""
         self._address = self._peer_address = ""
 
     async def announce(self, address: str, peer_address: str) -> None:
-        """Tells the others where this coordinator is: share-partitions come from now on.
-
-        Args:
-            address: Where members connect.
-            peer_address: Where the other coordinators do.
-        """
+        """Tells the others the addresses for members and for peers: share-partitions come."""
         self._address, self._peer_address = address, peer_address
         await self._announce()
         self._fleet.look_now.set()
@@ -69,11 +64,7 @@ class FleetWatch:
         )
 
     def renewed(self, store_ms: int) -> None:
-        """The lease was renewed; when it had ended meanwhile, the others went on without this one.
-
-        Args:
-            store_ms: The store's time.
-        """
+        """The lease was renewed at this time of the store; if it had ended, all is looked at."""
         before_ms, self._renewed_ms = self._renewed_ms, store_ms
         if before_ms is not None and store_ms - before_ms > self._context.lease.duration_ms:
             self._is_behind = True
@@ -97,25 +88,22 @@ class FleetWatch:
                     await self._fleet.look_now.wait()
 
     async def look(self) -> None:
-        """Reads the store and acts on what is new.
+        """Reads the store and follows its changes.
 
         Raises:
-            SharecoordError: The store does not answer; what was believed stays.
+            SharecoordError: The store does not answer; the former view stays.
         """
         async with self._looking:
             view = await self._context.caller.call(self._context.store.read_fleet)
             try:
                 await self._follow(view)
             finally:
-                # Whatever else fails: nothing is handed out for long without this.
+                # Even if that fails: without this nothing is handed out for long.
                 await see_changes(self._context, self._groups, self._fleet, view.group_epochs)
-                self._looked()
-
-    def _looked(self) -> None:
-        was_blind = self._fleet.is_blind
-        self._fleet.looked()
-        for group in self._groups.values() if was_blind else ():
-            group.dispatcher.wake_all()
+                was_blind = self._fleet.is_blind
+                self._fleet.looked()
+                for group in self._groups.values() if was_blind else ():
+                    group.dispatcher.wake_all()
 
     async def _follow(self, view: FleetView) -> None:
         fleet, before = self._fleet, self._fleet.present
@@ -136,9 +124,9 @@ class FleetWatch:
         self._is_behind = False
 
     def _begin_sessions_anew(self, gone: frozenset[str]) -> None:
-        """Members of coordinators that have just gone have all of their session timeout.
+        """Gives members of coordinators that have just gone their whole session timeout.
 
-        What was counted before tells of a link alone: their streams stood while it was broken.
+        The time before does not count: their streams stood while only the link was broken.
         """
         for group in self._groups.values():
             for session in group.sessions.values():
@@ -146,11 +134,10 @@ class FleetWatch:
                     group.expire_later(session)
 
     async def _adopt(self) -> None:
-        """Sees to it that members of a gateway that has died do not stay for ever.
+        """Takes over members of a dead gateway, so that they do not stay for ever.
 
-        Nor do those here that another coordinator took out while this one, or their gateway, seemed
-        to be dead: their locks would end with the next move of a share-partition, for nobody knows
-        them.
+        Members with streams here go if another coordinator took them out while this one seemed to
+        be dead: their locks would end with the next move of a share-partition.
         """
         here = [
             (group, session)
@@ -166,8 +153,7 @@ class FleetWatch:
                 ended = "the session ended while its coordinator stood still; join again"
                 its_group.fenced(session, UnknownMemberError(ended))
             elif epoch > session.member_epoch:
-                newer = MemberFencedError("a newer stream of this member id joined")
-                its_group.fenced(session, newer)
+                its_group.fenced(session, newer_stream())
         for member in members:
             group = self._groups.get(member.group_id)
             if group is None or member.member_id in group.sessions:
@@ -182,7 +168,7 @@ class FleetWatch:
         """
         self._fleet.draining = True
         with contextlib.suppress(SharecoordError):
-            # When the store is away, the lease ends soon.
+            # Where the store is away, the lease ends soon.
             await self._announce()
             self._fleet.gateway.say_all(Look())
             await self.look()

@@ -1,36 +1,28 @@
-"""Acknowledgements out of an outbox: for a member that may be gone.
+"""Acknowledgements out of an application's outbox, for a member that may be gone.
 
 A worker may write the acknowledgement of a record into a transaction of its own, with the lock
-token. Whoever finds it there later says it for that worker. It is no sign of life of the member,
-and settles what its locks still cover: a token that is no longer current is refused as ever.
+token. A process that finds it there later sends it for that worker. It is no sign of life of the
+member, and settles records under its locks only: a token that is not current is refused as ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sharecoord.config.group import GroupConfig
-from sharecoord.core.changes import PartitionKey
-from sharecoord.core.delivery import PartitionResult
-from sharecoord.core.partition.decisions import AcknowledgedRange
+from sharecoord.core.changes import key_of
+from sharecoord.core.partition.decisions import Acknowledgements
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import InvalidRequestError, NotOwnerError, SharecoordError
 from sharecoord.runtime.group.group import Group
-from sharecoord.runtime.group.not_served import why_not_served
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.collector import Collector
 
 SAID_LATER = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT)
-"""What can be said for another: a lock that nobody works under is not renewed, and only the member
-itself knows what its handlers have not seen."""
+"""Types that another process may send: a lock that nobody works under is not renewed, and only the
+member itself knows which records its handlers have not seen."""
 
 
 def check_allowed(config: GroupConfig, member_id: str) -> None:
-    """Refuses them where the group does not allow them.
-
-    Raises:
-        InvalidRequestError: It does not.
-    """
+    """Raises InvalidRequestError when the group does not allow such acknowledgements."""
     if not config.ack_outbox:
         raise InvalidRequestError(
             f"member_epoch is 0: this acknowledges for {member_id!r}, which may be gone. Set "
@@ -41,24 +33,19 @@ def check_allowed(config: GroupConfig, member_id: str) -> None:
 def acknowledge_for(
     group: Group,
     member_id: str,
-    acknowledgements: Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]],
+    acknowledgements: Acknowledgements,
     collector: Collector,
 ) -> None:
-    """Settles what a member held; the collector answers after the commit.
+    """Settles records that a member held; the collector is sealed, and answers after the commit.
 
     Share-partitions of other coordinators are answered with NOT_OWNER: ask them.
-
-    Args:
-        group: The member's.
-        member_id: Who held the records.
-        acknowledgements: (topic, topic id, partition, ranges).
-        collector: Sealed by this call.
+    `acknowledgements` has (topic, topic id, partition, ranges).
 
     Raises:
-        InvalidRequestError: A type that only the member itself can say.
+        InvalidRequestError: Only the member itself may send such a type.
     """
     _check_types(acknowledgements)
-    session = group.sessions.get(member_id) or _nobody(group.group_id, member_id)
+    session = group.sessions.get(member_id) or _unknown_member(group.group_id, member_id)
     settled = 0
     for topic, topic_id, partition, ranges in acknowledgements:
         actor = group.partitions.get((topic, partition))
@@ -67,11 +54,9 @@ def acknowledge_for(
                 f"{topic}[{partition}] is served by coordinator {owner!r}"
             )
         else:
-            error = why_not_served(group, actor, topic, topic_id, partition)
+            error = group.why_not_served(actor, topic, topic_id, partition)
         if error is not None or actor is None:
-            collector.expect()
-            key = PartitionKey(group.group_id, topic, topic_id, partition)
-            collector.add(PartitionResult(key, error=error))
+            collector.refuse(key_of(group.group_id, topic, topic_id, partition), error)
         else:
             settled += actor.acknowledge(session, ranges, collector, may_wait=False)
     # Not its pace: these records were done with long ago.
@@ -80,7 +65,7 @@ def acknowledge_for(
 
 
 def _check_types(
-    acknowledgements: Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]],
+    acknowledgements: Acknowledgements,
 ) -> None:
     for topic, _, partition, ranges in acknowledgements:
         for each in ranges:
@@ -91,8 +76,8 @@ def _check_types(
                 )
 
 
-def _nobody(group_id: str, member_id: str) -> Session:
-    """In the place of a member that is not known here any more."""
+def _unknown_member(group_id: str, member_id: str) -> Session:
+    """A session in the place of a member that is not known here any more."""
     return Session(
         group_id=group_id,
         member_id=member_id,

@@ -16,11 +16,11 @@ from sharecoord.core.changes import (
     key_of,
     served_by,
 )
-from sharecoord.core.delivery import Assignment, LostRange, PartitionResult
+from sharecoord.core.delivery import Assignment, LostRange
 from sharecoord.core.dispatch.pace import window_follows
 from sharecoord.core.dispatch.pauses import Pauses
 from sharecoord.core.fleet.held_book import LockBook, held_of
-from sharecoord.core.partition.decisions import AcknowledgedRange, AcquiredRange
+from sharecoord.core.partition.decisions import Acknowledgements, AcquiredRange
 from sharecoord.errors import (
     GroupMaxSizeReachedError,
     MemberFencedError,
@@ -34,7 +34,6 @@ from sharecoord.runtime.group import idle, loading, lock_books, log_changes
 from sharecoord.runtime.group.dispatch import Dispatcher
 from sharecoord.runtime.group.events import tell
 from sharecoord.runtime.group.group import Group, Peers
-from sharecoord.runtime.group.not_served import why_not_served
 from sharecoord.runtime.group.opening import Opener
 from sharecoord.runtime.group.settings import check_subscription, config_of, settings_of
 from sharecoord.runtime.group.shared_order import SharedOrder
@@ -48,6 +47,7 @@ from sharecoord.runtime.member.session import (
     JoinCommand,
     Presence,
     Session,
+    newer_stream,
     session_of_row,
 )
 from sharecoord.runtime.partition.actor import PartitionActor
@@ -58,29 +58,29 @@ from sharecoord.runtime.partition.event_tap import work_us_each
 log = structlog.get_logger(__name__)
 
 POLL_LOOK_S_MIN = 0.01
-"""Least time between two looks whether a member still polls."""
+"""Least time between two checks whether a member still polls."""
 
 
 class GroupActor(Group):
-    """See the module. Methods run on the loop; those that wait say so."""
+    """One live share group. Its methods run on the loop."""
 
     def __init__(self, context: Context, row: GroupRow, peers: Peers) -> None:
         super().__init__(context, row.group_id, peers)
         self._joining = 0
-        """Joins that are being written."""
+        """Number of joins that are being written."""
         self.owed_topics: frozenset[str] = frozenset()
-        """With dead letters that wait: served without members, too."""
+        """Topics with dead letters that wait: they are served without members, too."""
         self.group_epoch = self.seen_epoch = row.group_epoch
         self.shared_order = SharedOrder(self)
         self.opener = Opener(self)
         self.dispatcher = Dispatcher(self)
         self.budget.on_outbox_room = self.dispatcher.wake_all
         self.closed = False
-        """The group was deleted: nobody comes in any more, the next use makes a new actor."""
+        """Whether the group was deleted: nobody joins any more, the next use makes a new actor."""
         self.apply_config(row)
 
     def apply_config(self, row: GroupRow) -> None:
-        """New overrides act at once."""
+        """Puts the stored settings, pauses and blocked keys of the group into force."""
         self.group_epoch = row.group_epoch
         self.pauses = Pauses(row.pauses)
         self._follow_pauses()
@@ -96,13 +96,10 @@ class GroupActor(Group):
         self.shared_order.settings_changed()
         if self.config.ordering is not before.ordering:
             self.opener.tell_assignments(self.sessions.values())
-        self.schedule_pump()
+        self.dispatcher.wake_all()
 
     def _follow_pauses(self) -> None:
-        """Other things are paused than before; the dispatcher looks at everything next.
-
-        A lane is paused with what its letters come from.
-        """
+        """Notes pauses at share-partitions and members; a lane is paused with its origin."""
         for actor in self.partitions.values():
             actor.paused = self.pauses.of_place(*actor.key.home) is not None
         for session in self.sessions.values():
@@ -114,13 +111,13 @@ class GroupActor(Group):
     async def join(
         self, command: JoinCommand, channel: MemberChannel | None
     ) -> tuple[Session, list[LostRange]]:
-        """Adds or takes back a member; an older stream of it is fenced.
+        """Takes in a member, new or come back; an older stream of the member is fenced.
 
         Raises:
             GroupMaxSizeReachedError: The group is full.
             MemberFencedError: The member has joined elsewhere since.
             StoreUnavailableError: The member could not be written.
-            StoreFencedError: The group was deleted meanwhile: join again, a new one.
+            StoreFencedError: The group was deleted meanwhile: join again.
         """
         self._check_open()
         check_subscription(self.config, command.topics)
@@ -148,7 +145,7 @@ class GroupActor(Group):
         finally:
             self._joining -= 1
         if epoch is None:
-            raise MemberFencedError("a newer stream of this member id joined")
+            raise newer_stream()
         return await self.admit(command, channel, epoch)
 
     async def admit(
@@ -159,23 +156,17 @@ class GroupActor(Group):
         *,
         gateway: str = "",
     ) -> tuple[Session, list[LostRange]]:
-        """Takes in a member whose epoch is written: here, or by the gateway of its stream.
-
-        Args:
-            command: Who joins.
-            channel: The way to it.
-            epoch: Of this join.
-            gateway: The coordinator that has its stream; "" = this one.
+        """Takes in a member whose epoch is written: here, or by `gateway`, which has its stream.
 
         Raises:
-            MemberFencedError: A newer stream of it is here.
+            MemberFencedError: A newer stream of the member is here.
             StoreFencedError: The group was deleted meanwhile.
         """
-        # Written before the deletion, the row went with the group.
+        # A row that was written before the deletion went with the group.
         self._check_open()
         former = self.sessions.get(command.member_id)
         if former is not None and former.member_epoch > epoch:
-            raise MemberFencedError("a newer stream of this member id joined")
+            raise newer_stream()
         session = self._new_session(command, channel, epoch, gateway)
         try:
             lost = await lock_books.compare_joined(self, session, command.lock_book)
@@ -190,7 +181,7 @@ class GroupActor(Group):
             session.comparison.pending = False
             self.dispatcher.offer(session)
         except BaseException:
-            # The stream broke meanwhile, or a newer one joined: nobody else would end the session.
+            # The stream broke, or a newer one joined: nothing else would end the session.
             self.disconnected(session)
             raise
         return session, lost
@@ -198,7 +189,7 @@ class GroupActor(Group):
     def _new_session(
         self, command: JoinCommand, channel: MemberChannel | None, epoch: int, gateway: str
     ) -> Session:
-        """The member's session, with this stream as its only one; see `admit`."""
+        """The session of a member that joins; it replaces a former one."""
         former = self.sessions.get(command.member_id)
         session = Session(
             group_id=self.group_id,
@@ -237,7 +228,7 @@ class GroupActor(Group):
         session.totals = former.totals
         if former.channel is not None and former.channel is not session.channel:
             stale, former.channel = former.channel, None
-            stale.end(MemberFencedError("a newer stream of this member id joined"))
+            stale.end(newer_stream())
             if not former.is_lent:
                 self.peers.gateway.gone(former)
 
@@ -259,7 +250,7 @@ class GroupActor(Group):
         """A member's session.
 
         Raises:
-            UnknownMemberError: It has none: join first.
+            UnknownMemberError: The member has no session: join first.
             MemberFencedError: A later join exists.
         """
         session = self.sessions.get(member_id)
@@ -283,7 +274,7 @@ class GroupActor(Group):
             self.peers.gateway.gone(session)
 
     def fenced(self, session: Session, error: SharecoordError) -> None:
-        """The member has a newer stream elsewhere, or its group is gone."""
+        """Ends the stream of a member that has a newer one, or whose group is gone."""
         channel = session.channel
         self.disconnected(session)
         if channel is not None:
@@ -299,17 +290,17 @@ class GroupActor(Group):
 
     def _session_ended(self, session: Session) -> None:
         if not self.context.lease.store_ok:
-            # Nobody can join without the store: session timeouts stand still (design 5, Time).
+            # No member can join without the store: session timeouts stand still (design 5, Time).
             self.expire_later(session)
         elif left_s := self.peers.introduces_for_s(session.gateway):
-            # Its gateway stood still, or did not reach this owner, and has just come back.
+            # The gateway stood still, or did not reach this owner, and has just come back.
             self.expire_later(session, left_s)
         elif self.sessions.get(session.member_id) is session:
             log.info("session timed out", group=self.group_id, member=session.member_id)
             self.leave(session, why="session timeout")
 
     def remember(self, member: MemberRow) -> None:
-        """A member that is known from the store alone: its session ends after its timeout."""
+        """Takes in a member that is known from the store alone, until its session timeout."""
         here = member.gateway == self.context.coordinator_id or not self.context.in_fleet
         session = session_of_row(member, self.context.clock.now_ms(), is_here=here)
         self.dispatcher.joined(session)
@@ -323,7 +314,7 @@ class GroupActor(Group):
         session.presence.poll_timer = loop.call_later(delay_s, self._look_at_polls, session)
 
     def _look_at_polls(self, session: Session) -> None:
-        """Takes a member out of the group that has not polled for so long."""
+        """Removes a member that has not polled for `max.poll.interval.ms`."""
         if self.sessions.get(session.member_id) is not session:
             return
         idle_ms = self.context.clock.now_ms() - session.presence.last_poll_ms
@@ -347,7 +338,7 @@ class GroupActor(Group):
         self.dispatcher.offer(session)
 
     def polled(self, session: Session, *, polls: bool = True) -> None:
-        """The application took part: a lock that ran out before holds nothing up any more."""
+        """The application gave a sign: a lock that ended before holds nothing up any more."""
         session.presence.last_poll_ms = self.context.clock.now_ms()
         self.dispatcher.took_part(session, polls=polls)
 
@@ -358,13 +349,13 @@ class GroupActor(Group):
         *,
         why: str = "",
     ) -> None:
-        """Removes a member; what it holds is released and counts (KIP-932, T11).
+        """Removes a member; its records are released, and the deliveries count (KIP-932, T11).
 
         Args:
             session: The member's.
-            book: What its application has; the rest never reached it, and goes back unseen
-                (design 5.3). None = nobody knows, all of it counts.
-            why: What ended its session; "" = it left.
+            book: The records that its application has; all others go back unseen (design 5.3).
+                None = not known, so all deliveries count.
+            why: The cause of the session's end; "" = the member left.
         """
         if self.sessions.get(session.member_id) is not session:
             return
@@ -386,7 +377,7 @@ class GroupActor(Group):
     def hand_back(
         self, session: Session, key: PartitionKey, ranges: Sequence[AcquiredRange]
     ) -> None:
-        """Takes back unseen what was delivered to a front and never reached the member."""
+        """Takes back unseen the records of a delivery that never reached the member."""
         actor = self.partitions.get(key.place)
         if actor is not None:
             actor.hand_back(session.member_id, ranges)
@@ -394,7 +385,7 @@ class GroupActor(Group):
             self.peers.gateway.hand_back(self, session, key, ranges)
 
     def subscribe(self, session: Session, topics: Sequence[str]) -> None:
-        """Replaces a member's topics; a stream that was replaced itself has no say any more."""
+        """Replaces a member's topics, unless its stream was replaced by a newer one."""
         if self.sessions.get(session.member_id) is not session:
             return
         self.dispatcher.subscribed(session, topics)
@@ -402,18 +393,18 @@ class GroupActor(Group):
         self.changed(session)
 
     def pause(self, session: Session, places: frozenset[Place]) -> None:
-        """Replaces the share-partitions of which a member gets nothing."""
+        """Replaces the share-partitions that a member paused for itself."""
         session.paused = places
         self.changed(session)
 
     def changed(self, session: Session) -> None:
-        """A member wants something else than before."""
+        """A member wants other topics or partitions than before."""
         if not session.is_lent:
             self.peers.gateway.changed(self, session)
         self.dispatcher.offer(session)
 
     def assignment(self, session: Session) -> Assignment:
-        """What a member may receive from."""
+        """The topics that a member may receive from."""
         return self.opener.assignment(session)
 
     # -- acknowledgements -----------------------------------------------------------------------
@@ -421,7 +412,7 @@ class GroupActor(Group):
     def acknowledge(
         self,
         session: Session,
-        acknowledgements: Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]],
+        acknowledgements: Acknowledgements,
         collector: Collector,
         *,
         busy_us: int = 0,
@@ -431,12 +422,12 @@ class GroupActor(Group):
         """Settles ranges, partition by partition; the collector answers after the commit.
 
         Args:
-            session: Who says it.
+            session: The member's.
             acknowledgements: (topic, topic id, partition, ranges).
             collector: Sealed by this call.
-            busy_us: How long the application had records since it last said so; 0 = unknown.
+            busy_us: How long the application had records since its last word; 0 = unknown.
             may_wait: Whether the commit may wait for others (`CommitLimits.linger_ms`).
-            is_sign: Whether the application says it, not its SDK while it does not poll.
+            is_sign: Whether the application acknowledges, not its SDK while it does not poll.
         """
         now_ms = self.context.clock.now_ms()
         if is_sign:
@@ -452,11 +443,9 @@ class GroupActor(Group):
                     owner, session, key, ranges, collector, may_wait=may_wait
                 )
                 continue
-            error = why_not_served(self, actor, topic, topic_id, partition)
+            error = self.why_not_served(actor, topic, topic_id, partition)
             if error is not None or actor is None:
-                collector.expect()
-                key = key_of(self.group_id, topic, topic_id, partition)
-                collector.add(PartitionResult(key, error=error))
+                collector.refuse(key_of(self.group_id, topic, topic_id, partition), error)
                 continue
             settled += actor.acknowledge(
                 session, ranges, collector, may_wait=may_wait, work_us=work_us
@@ -469,19 +458,11 @@ class GroupActor(Group):
     # -- dispatch -------------------------------------------------------------------------------
 
     def wake(self, actor: PartitionActor, refunded: str | None = None) -> None:
-        """A share-partition may have something, or members hold less of it than before."""
+        """A share-partition may have records, or its members hold fewer than before."""
         self.dispatcher.wake(actor, refunded)
 
-    def schedule_pump(self) -> None:
-        """Looks for something to dispatch everywhere."""
-        self.dispatcher.wake_all()
-
-    def stop_dispatch(self) -> None:
-        """Nothing is acquired any more; the coordinator goes down."""
-        self.dispatcher.stop()
-
     def stop_timers(self) -> None:
-        """Nothing happens by itself any more; what is not committed is forgotten."""
+        """Cancels all timers; changes that are not committed are forgotten."""
         for session in self.sessions.values():
             session.presence.cancel_timers()
         for actor in self.partitions.values():
@@ -500,7 +481,7 @@ class GroupActor(Group):
 
     @property
     def log_topics(self) -> set[str]:
-        """Topics that are read for their own sake: those of lanes are not among them."""
+        """The topics of the group, without lanes."""
         return {topic for topic in self.topic_ids if LANE_MARK not in topic}
 
     @property
@@ -509,7 +490,7 @@ class GroupActor(Group):
         return set(self.dispatcher.topics)
 
     def topic_found(self, topic: str, info: TopicInfo) -> None:
-        """Opens what is new of a topic, unless the group was deleted."""
+        """Opens new partitions of a topic, unless the group was deleted."""
         if self.closed:
             return
         if self.topic_ids.get(topic, info.topic_id) != info.topic_id:
@@ -520,23 +501,23 @@ class GroupActor(Group):
         self.opener.open(topic)
 
     def names_served(self, topics: Iterable[str]) -> set[str]:
-        """What members of these topics are served from: the topics, and lanes."""
+        """The names of topics and of the lanes that serve the same members."""
         wanted = set(topics)
         return wanted | {name for name in self.topic_ids if served_by(name) in wanted}
 
     async def topic_gone(self, topic: str) -> None:
-        """The cluster does not have the topic any more; should it come back, it starts anew."""
+        """Retires a topic that the cluster does not have any more."""
         self.opener.stop(topic)
         del self.topic_ids[topic]
         del self.partition_ids[topic]
         self.peers.forget_topic(self, topic)
-        await log_changes.retire_topic(self.context, self, self.group_id, topic)
+        await log_changes.retire(self, topic)
         self.opener.tell_assignments(s for s in self.sessions.values() if topic in s.topics)
 
     def forget(self, topics: Iterable[str], why: str) -> None:
-        """Takes topics out of the group; nothing of their state is written any more.
+        """Takes topics out of the group, with the work that opens or loads them.
 
-        Whatever opens or loads them ends here too: nobody would stop what it brings to life.
+        Nothing of their state is written any more.
         """
         for topic in set(topics):
             self.opener.stop(topic)
@@ -556,7 +537,7 @@ class GroupActor(Group):
             session.comparison.done.discard(place)
 
     def close(self) -> None:
-        """The group is being deleted: all its work ends, and nobody comes in any more."""
+        """Ends all work of a group that is being deleted; nobody joins any more."""
         self.closed = True
         self.dispatcher.stop()
         served = {topic for topic, _ in self.partitions}
@@ -572,7 +553,7 @@ class GroupActor(Group):
         self.sessions.clear()
 
     def new_actor(self, key: PartitionKey, partition_id: int) -> PartitionActor:
-        """A share-partition that is to be served here; `loading` brings it to life."""
+        """Makes the actor of a share-partition; `loading` brings it to life."""
         actor = PartitionActor(
             key,
             partition_id,
@@ -595,24 +576,24 @@ class GroupActor(Group):
         tell(self.context, self.group_id, GroupEvent.OWNED, place=place)
         lock_books.compare_all(self, actor)
         self.peers.claimed(self, actor)
-        # Who left while this was not served left its locks behind.
+        # Members that left while this was not served left their locks behind.
         for member_id in actor.members() - self.sessions.keys():
             actor.release_member(member_id)
         if self.context.in_fleet:
-            # Its former owner may have heard of them until now: afresh at each claim (design 9).
+            # The former owner may have heard of them: a whole timeout at each claim (design 9).
             for member_id in actor.members():
                 if self.sessions[member_id].channel is None:
                     self.expire_later(self.sessions[member_id])
         self.shared_order.joined(actor.key)
         actor.log.start(committed=actor.reads_committed)
-        self.schedule_pump()
+        self.dispatcher.wake_all()
 
     def dropped(self, actor: PartitionActor, error: SharecoordError) -> None:
-        """The incarnation of a share-partition failed: claim and load it anew."""
+        """Claims and loads anew a share-partition whose incarnation failed."""
         if self.partitions.get(actor.key.place) is not actor:
             return
         log.warning("share-partition dropped", partition=actor.key, why=str(error))
         actor.deactivate(ActorState.LOADING)
         self.shared_order.look_at(actor.key.home)
         lock_books.compare_anew(self, actor)
-        loading.start_loading(self.context, self, actor, error)
+        loading.start_loading(self, actor, error)

@@ -1,18 +1,18 @@
-"""Fair dispatch: who gets the next records of a group (design 5).
+"""Fair dispatch: which members get the next records of a group (design 5).
 
-When less is available than wanted, no member gets more than its share of what is there, and none
+When fewer records are available than wanted, no member gets more than its share of them, and none
 waits while another holds more than its share of the window.
 
-What has nothing to do costs nothing: members wait in a queue per topic from the moment at which
-they can take something until they are served, and partitions are looked at only while they have
-something. So a turn costs what it hands out, with ten members as with ten thousand.
+Idle members and partitions cost nothing: members wait in a queue per topic from the moment at which
+they can take records until they are served, and partitions are looked at only while they have
+records. So a turn costs what it hands out, with ten members as with ten thousand.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import repeat
 from typing import NamedTuple
 
@@ -24,13 +24,13 @@ from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
 
 ALONE_LOOK_MAX = 100
-"""In a group with more members, gone ones included, none counts as alone: a look stays cheap."""
+"""In a group with more members, gone ones included, none counts as alone: the check is cheap."""
 
 Waiting = OrderedDict[Session, None]
 
 
 class Wanted(NamedTuple):
-    """What a member could have taken in an interval, and what it was handed; in records."""
+    """Records that a member could have taken in an interval, and that it was handed."""
 
     session: Session
     demand: int
@@ -38,33 +38,33 @@ class Wanted(NamedTuple):
 
 
 class Dispatcher:
-    """The queues of one group; see the module."""
+    """The queues of one group."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._waiting: dict[str, Waiting] = {}
-        """By topic: who can take something, who waits longest first."""
+        """Members that can take records, by topic; the longest wait comes first."""
         self._ready: dict[PartitionActor, None] = {}
-        """What may have something to hand out."""
+        """Partitions that may have records to hand out."""
         self._woken: dict[PartitionActor, None] = {}
-        """Of which members may hold less than in the last turn."""
+        """Partitions of which members may hold fewer records than in the last turn."""
         self._freed: dict[str, None] = {}
-        """Who got credit back since the last turn."""
+        """Ids of members that got credit back since the last turn."""
         self._scheduled = False
         self._all = False
         self._stopped = False
         self.fairness: float | None = None
         """Jain's index of the last interval; None = nothing was wanted, or nothing handed out."""
         self.topics: Counter[str] = Counter()
-        """How many members want each topic; only topics that somebody wants."""
+        """How many members want each topic; topics that nobody wants are left out."""
         self._holds: dict[Session, int] = {}
         self.holds_total = 0
-        """How many records the members together may hold."""
+        """Records that all members together may hold."""
 
     # -- what happened --------------------------------------------------------------------------
 
     def joined(self, session: Session) -> None:
-        """A member came, or came back with another stream."""
+        """A member joined, perhaps again with another stream."""
         former = self._group.sessions.get(session.member_id)
         if former is not None:
             self._waits_no_more(former)
@@ -93,20 +93,20 @@ class Dispatcher:
         self._forget_unwanted()
 
     def _forget_unwanted(self) -> None:
-        """Nobody waits for a topic that no member wants."""
+        """Drops the queues of topics that no member wants."""
         self._waiting = {t: queue for t, queue in self._waiting.items() if t in self.topics}
 
     def settled(
         self, session: Session, here: int, now_ms: int, busy_us: int, *, on_way: int
     ) -> None:
-        """A member has worked off records: its pace, and the window that follows it.
+        """Learns the pace of a member that worked off records, and lets the window follow.
 
         Args:
             session: The member's.
-            here: Records of own share-partitions, which it holds no longer.
-            now_ms: By the clock of locks.
-            busy_us: How long the application had them; 0 = unknown.
-            on_way: Records of which other owners are told now: it still holds them in our book.
+            here: Records of own share-partitions, which the member holds no longer.
+            now_ms: Monotonic time.
+            busy_us: How long the application had the records; 0 = unknown.
+            on_way: Records of other owners, which our lock book still has.
         """
         records, drained = here + on_way, self._held(session) <= on_way
         if busy_us:
@@ -130,8 +130,8 @@ class Dispatcher:
         if wanted <= 0:
             self._waits_no_more(session)
             if session.is_lent or self._all:
-                # Its gateway may not know yet that there is something to lend for; nor does this
-                # one before it has looked at what came while nobody was there.
+                # Its gateway may not know yet that there are records to lend for; nor does this
+                # coordinator before it has looked at those that came while nobody was there.
                 self._schedule()
             return
         for topic in session.topics:
@@ -139,7 +139,7 @@ class Dispatcher:
         self._schedule()
 
     def timed_out(self, member_ids: Iterable[str]) -> None:
-        """Locks of members ended by themselves: they get nothing until they `took_part`."""
+        """Locks of members ended by themselves: these get nothing until `took_part`."""
         for member_id in member_ids:
             session = self._group.sessions.get(member_id)
             if session is not None:
@@ -150,41 +150,36 @@ class Dispatcher:
         """A member's SDK handed back what its application did not take: it gets nothing more."""
         was_new = session.pace.is_new
         self.timed_out([session.member_id])
-        # Nothing ran out: a program that takes long to start is as new as before.
+        # No lock ended: a program that takes long to start is as new as before.
         session.pace.forgotten = not was_new
         session.hindrances.add(Hindrance.NOT_POLLING)
 
     def took_part(self, session: Session, *, polls: bool) -> None:
-        """A member's application gave a sign; `polls` = it asks for records."""
+        """A member's application gave a sign; with `polls` it asks for records."""
         over = {Hindrance.TIMED_OUT, Hindrance.NOT_POLLING} if polls else {Hindrance.TIMED_OUT}
         if session.hindrances & over:
             session.hindrances -= over
             self.offer(session)
 
     def wake(self, actor: PartitionActor, refunded: str | None = None) -> None:
-        """A partition may have something, or members hold less of it than before.
-
-        Args:
-            actor: The partition.
-            refunded: Who was given credit back.
-        """
+        """A partition may have records, or its members hold fewer; one may have credit back."""
         self._ready[actor] = self._woken[actor] = None
         if refunded is not None:
             self._freed[refunded] = None
         self._schedule()
 
     def forget(self, actor: PartitionActor) -> None:
-        """A partition left the group: nobody will wait for it, so no turn would drop it."""
+        """Drops a partition that left the group."""
         self._ready.pop(actor, None)
         self._woken.pop(actor, None)
 
     def wake_all(self) -> None:
-        """Looks at everything anew, once in this turn of the loop: after what is rare."""
+        """Looks at all members and partitions, once in this turn of the loop; for rare causes."""
         self._all = True
         self._schedule()
 
     def waiting(self, topic: str) -> int:
-        """How many members could take something of a topic at once."""
+        """How many members could take records of a topic at once."""
         return len(self._waiting.get(topic, ()))
 
     def stop(self) -> None:
@@ -195,7 +190,7 @@ class Dispatcher:
         return self._group.held(session)
 
     def _is_alone(self, session: Session) -> bool:
-        """Whether a member of unknown pace is the only one that is there for its topics."""
+        """Whether a member of unknown pace is the only connected one of its topics."""
         sessions = self._group.sessions
         if not session.pace.is_new or len(sessions) > ALONE_LOOK_MAX:
             return False
@@ -205,12 +200,12 @@ class Dispatcher:
         )
 
     def _count(self, session: Session) -> None:
-        """Keeps the sum of what members may hold right."""
+        """Updates `holds_total` by one member."""
         self.holds_total += session.holds_max - self._holds.get(session, 0)
         self._holds[session] = session.holds_max
 
     def _waits_no_more(self, session: Session) -> None:
-        """Who could not be served may have been the last to wait: gateways are told so."""
+        """Takes a member out of all queues; gateways may have to hear that nobody waits."""
         if self._withdraw(session):
             self._schedule()
 
@@ -233,13 +228,13 @@ class Dispatcher:
         if group.pauses.group or self._stopped or not group.sessions:
             return False
         if group.unused_settings and why_unserved(group.unused_settings):
-            # A guarantee hangs on a setting that this release can not read.
+            # A guarantee depends on a setting that this release can not read.
             return False
         if group.peers.is_blind:
-            # Woken by the next look: a pause must not be overlooked for as long as it takes.
+            # The next look wakes: until then a pause might be overlooked.
             return False
         if context.lease.has_lapsed:
-            # Woken by the next renewal: another coordinator may serve the group by now.
+            # The next renewal wakes: another coordinator may serve the group by now.
             return False
         if context.committer.behind:
             context.committer.when_unblocked(self._schedule)
@@ -267,7 +262,7 @@ class Dispatcher:
             self._tell_unmet()
 
     def _tell_unmet(self) -> None:
-        """Tells gateways for which topics there is more than their members were lent credit for."""
+        """Tells gateways how many records of each topic lack credit."""
         unmet = dict.fromkeys(self.topics, 0)
         for actor in self._ready:
             topic = actor.key.served
@@ -276,7 +271,7 @@ class Dispatcher:
         self._group.peers.unmet(self._group.group_id, unmet)
 
     def _hand_out_of(self, actor: PartitionActor, waiting: Waiting) -> None:
-        """Hands out what a partition has; one that has more goes behind those not yet asked."""
+        """Hands out of one partition; one with more records goes behind the others."""
         self._ready.pop(actor, None)
         if _has_something(actor):
             self._hand_out(actor, waiting)
@@ -284,7 +279,7 @@ class Dispatcher:
                 self._ready[actor] = None
 
     def _offer_freed(self) -> None:
-        """Whoever holds less than before may take more: once a turn, whatever has come together."""
+        """Offers records to members that hold fewer than in the last turn."""
         freed, self._freed = self._freed, {}
         woken, self._woken = self._woken, {}
         for actor in woken:
@@ -296,15 +291,15 @@ class Dispatcher:
                 self.offer(session)
 
     def _hand_out(self, actor: PartitionActor, waiting: Waiting) -> None:
-        """Rounds of equal parts, until nothing is there or nobody wants it."""
-        place, topic = actor.key.place, actor.key.served
+        """Hands out rounds of equal parts, until no record is left or no member wants one."""
+        place, topic, sessions = actor.key.place, actor.key.served, self._group.sessions
         while waiting and (available := actor.available()) > 0:
             fair = max(1, available // len(waiting))
             sent = 0
             later: list[Session] = []
             for _ in range(len(waiting)):
                 session, _ = waiting.popitem(last=False)
-                if not _belongs(session, self._group.sessions, topic):
+                if sessions.get(session.member_id) is not session or topic not in session.topics:
                     continue
                 session.is_alone = session.is_alone and self._is_alone(session)
                 holding, got = self._held(session), 0
@@ -326,8 +321,7 @@ class Dispatcher:
     def measure(self) -> list[Wanted]:
         """Ends an interval (design 5, "Measured"): `fairness`, and each member's `share.ratio`.
 
-        Returns:
-            The members that wanted something.
+        Returns the members that wanted records.
         """
         sessions = self._group.sessions.values()
         for session in sessions:
@@ -345,13 +339,8 @@ def _has_something(actor: PartitionActor) -> bool:
     return actor.state is ActorState.ACTIVE and actor.available() > 0
 
 
-def _belongs(session: Session, sessions: Mapping[str, Session], topic: str) -> bool:
-    """Whether a member that waited is still one, and still wants this topic."""
-    return sessions.get(session.member_id) is session and topic in session.topics
-
-
 def _serve(actor: PartitionActor, session: Session, fair: int, holding: int) -> int:
-    """Up to `fair` records for one member, in batches."""
+    """Hands up to `fair` records to one member, in batches; returns how many."""
     got_total = 0
     while got_total < fair:
         wanted = min(

@@ -1,4 +1,4 @@
-"""What all parts of a group share, and what a group asks of the other coordinators of a fleet."""
+"""The state that all parts of a group share, and the calls of a group to the rest of a fleet."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from sharecoord.config.group import GroupConfig, UnusedSetting
-from sharecoord.core.changes import MemberRow, PartitionKey, Place, key_of
+from sharecoord.core.changes import LANE_MARK, MemberRow, PartitionKey, Place, key_of
 from sharecoord.core.delivery import LostRange
 from sharecoord.core.dispatch.pauses import Pauses
 from sharecoord.core.fleet.held_book import LockBook
 from sharecoord.core.fleet.lending import HERE
 from sharecoord.core.partition.decisions import AcknowledgedRange, AcquiredRange
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.errors import SharecoordError
+from sharecoord.errors import (
+    KafkaUnavailableError,
+    SharecoordError,
+    StoreUnavailableError,
+    UnknownTopicOrPartitionError,
+)
 from sharecoord.ports import TopicInfo
 from sharecoord.runtime.kernel.budget import GroupBudget
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.runtime.partition.collector import Collector
 
 
@@ -72,13 +78,13 @@ class Peers:
 
     @property
     def is_blind(self) -> bool:
-        """Whether the others may have changed, or paused, something long ago."""
+        """Whether changes and pauses of the others may be unknown here since long."""
         return False
 
     # -- who serves what ------------------------------------------------------------------------
 
     def owner_of(self, key: PartitionKey) -> str:
-        """Who should own a share-partition: `HERE`, or another's id."""
+        """The coordinator that should own a share-partition: `HERE`, or another's id."""
         return HERE
 
     def found_topic(self, group: Group, topic: str) -> None:
@@ -109,11 +115,11 @@ class Peers:
         return True
 
     def introduces_for_s(self, gateway: str) -> float:
-        """For how long a gateway, whose link is new, may still have members to introduce."""
+        """Seconds in which a gateway with a new link may still introduce members."""
         return 0.0
 
     def timed_out(self, session: Session) -> None:
-        """A lock of a member ended by itself: whoever serves it, it gets nothing more."""
+        """A lock of a member ended by itself: no coordinator hands it anything more."""
 
     def unmet(self, group_id: str, records: Mapping[str, int]) -> None:
         """Tells gateways for how many records of a group no credit was lent, by topic."""
@@ -123,7 +129,7 @@ NOBODY = Peers()
 
 
 class Group(ABC):
-    """One share group: what its parts know of it, and what they ask of the whole."""
+    """The state of one share group, and the calls of its parts to the whole."""
 
     def __init__(self, context: Context, group_id: str, peers: Peers) -> None:
         self.context = context
@@ -135,28 +141,28 @@ class Group(ABC):
         self.budget = GroupBudget(context.budget)
         self.sessions: dict[str, Session] = {}
         self.partitions: dict[Place, PartitionActor] = {}
-        """What is served here, or about to be."""
+        """The share-partitions that are served here, or about to be."""
         self.totals: dict[str, int] = {}
-        """Records that members hold in all partitions; kept by their windows."""
+        """Records that members hold in all partitions; the windows count them."""
         self.chained: dict[str, int] = {}
-        """Those of them that wait for earlier records of their keys."""
+        """The part of `totals` that waits for earlier records of its keys."""
         self.topic_ids: dict[str, str] = {}
-        """Of topics and lanes that the cluster has."""
+        """Ids of the topics and lanes that the cluster has, by name."""
         self.partition_ids: dict[str, tuple[int, ...]] = {}
         self.owners: dict[str, frozenset[str]] = {}
-        """In a fleet, by topic: the owners of what its members are served, `HERE` included."""
+        """In a fleet, by topic: the owners of the topic and its lanes, `HERE` included."""
         self.owners_by_name: dict[str, frozenset[str]] = {}
-        """The same of the topic alone, and of each lane (`PartitionKey.name`)."""
+        """As `owners`, of each topic and each lane alone (`PartitionKey.name`)."""
         self.elsewhere: dict[Place, str] = {}
-        """In a fleet: the owners of what is not to be served here."""
+        """In a fleet: the owners of share-partitions that are not to be served here."""
 
     # -- what is known --------------------------------------------------------------------------
 
     def held(self, session: Session) -> int:
         """Records that a member holds, of all owners, as far as they take up its room.
 
-        What waits behind earlier records of its key does not, up to a bound: what comes after it
-        may be for handlers that have nothing to do.
+        Records that wait behind earlier ones of their keys do not, up to a bound: later records may
+        be for handlers that have nothing to do.
         """
         here = self.totals.get(session.member_id, 0)
         if chained := self.chained.get(session.member_id, 0):
@@ -164,7 +170,7 @@ class Group(ABC):
         return here + session.away.held(self.elsewhere) if session.away else here
 
     def keys_of(self, topic: str) -> list[PartitionKey]:
-        """The share-partitions of a topic, whoever owns them."""
+        """The share-partitions of a topic, of all owners."""
         topic_id = self.topic_ids.get(topic)
         if topic_id is None:
             return []
@@ -174,6 +180,37 @@ class Group(ABC):
     def knows(self, place: Place) -> bool:
         """Whether a topic, or a lane, is known to have a partition."""
         return place in self.elsewhere or place[1] in self.partition_ids.get(place[0], ())
+
+    def actor_of(self, key: PartitionKey) -> PartitionActor | None:
+        """The actor of a share-partition, unless it is one of another life of the topic."""
+        actor = self.partitions.get(key.place)
+        return actor if actor is not None and actor.key == key else None
+
+    def why_not_served(
+        self, actor: PartitionActor | None, topic: str, topic_id: str, partition: int
+    ) -> SharecoordError | None:
+        """The error for acknowledgements of a share-partition; None = it is served here.
+
+        `topic` may be the name of a lane; `topic_id` is 32 hex digits, "" = any.
+        """
+        if actor is None and self._may_open(topic):
+            return KafkaUnavailableError(f"{topic} is not opened yet", retry_after_ms=500)
+        if actor is None or (topic_id and topic_id != actor.key.topic_id):
+            return UnknownTopicOrPartitionError(
+                f"group {self.group_id!r} has no share-partition {topic}[{partition}]"
+                + (f" with topic id {topic_id}" if topic_id else "")
+            )
+        if actor.state is not ActorState.ACTIVE:
+            return StoreUnavailableError(
+                f"{topic}[{partition}] is {actor.state.value} {actor.stopped_reason}".rstrip(),
+                retry_after_ms=200,
+            )
+        return None
+
+    def _may_open(self, topic: str) -> bool:
+        if LANE_MARK in topic and not self.context.lanes_known:
+            return True
+        return topic in self.topics and not self.is_open(topic)
 
     @property
     @abstractmethod
@@ -206,7 +243,7 @@ class Group(ABC):
 
     @abstractmethod
     def wake(self, actor: PartitionActor, refunded: str | None = None) -> None:
-        """A share-partition may have something, or members hold less of it than before."""
+        """A share-partition may have records, or its members hold fewer than before."""
 
     @abstractmethod
     def window_grows(self, record_locks_max: int) -> None:
@@ -214,7 +251,7 @@ class Group(ABC):
 
     @abstractmethod
     def topic_found(self, topic: str, info: TopicInfo) -> None:
-        """Opens what is new of a topic: another id is another life of it."""
+        """Opens new partitions of a topic; another id is another life of the topic."""
 
     @abstractmethod
     def new_actor(self, key: PartitionKey, partition_id: int) -> PartitionActor:

@@ -1,4 +1,4 @@
-"""The groups of a coordinator: made at their first use, joined, and taken out when deleted."""
+"""The groups of a coordinator: made at their first use, joined, and removed when deleted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from sharecoord.core.changes import GroupRow
+from sharecoord.core.changes import GroupRow, PartitionKey
 from sharecoord.core.delivery import LostRange
 from sharecoord.errors import (
     DrainingError,
@@ -22,16 +22,17 @@ from sharecoord.runtime.group.group import Peers
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.member.channel import MemberChannel
 from sharecoord.runtime.member.session import JoinCommand, Session
+from sharecoord.runtime.partition.actor import PartitionActor
 
 log = structlog.get_logger(__name__)
 
 JOIN_LIVES_MAX = 3
-"""A join that meets a deletion of its group goes on in the next life of it; so often, then its
-caller is told to try again: an operator who deletes in a loop must not hold streams for ever."""
+"""A join that meets a deletion of its group goes on in the group's next life, in this many lives at
+most: an operator who deletes in a loop must not hold streams for ever."""
 
 
 class Groups(Mapping[str, GroupActor]):
-    """See the module; by name, those that are known here."""
+    """The groups that are known here, by name."""
 
     def __init__(self, context: Context, peers: Peers) -> None:
         self._context = context
@@ -39,9 +40,9 @@ class Groups(Mapping[str, GroupActor]):
         self._actors: dict[str, GroupActor] = {}
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.draining = False
-        """The coordinator goes down: nobody joins any more."""
+        """Whether the coordinator goes down: nobody joins any more."""
         self.topics_wanted = asyncio.Event()
-        """Members want topics that may not be open."""
+        """Set when members want topics that may not be open."""
 
     def __getitem__(self, group_id: str) -> GroupActor:
         return self._actors[group_id]
@@ -52,6 +53,11 @@ class Groups(Mapping[str, GroupActor]):
     def __len__(self) -> int:
         return len(self._actors)
 
+    def actor_of(self, key: PartitionKey) -> PartitionActor | None:
+        """The live actor of a share-partition."""
+        group = self._actors.get(key.group_id)
+        return None if group is None else group.actor_of(key)
+
     async def load(self) -> None:
         """Takes in all groups that the store has, when the coordinator starts."""
         rows = await self._context.caller.call(self._context.store.load_groups)
@@ -59,7 +65,7 @@ class Groups(Mapping[str, GroupActor]):
             self._actors[row.group_id] = GroupActor(self._context, row, self.peers)
 
     def remove(self, group: GroupActor) -> None:
-        """A group was deleted: its work ends, and the next use of its name makes a new one."""
+        """Ends a deleted group; the next use of its name makes a new one."""
         if self._actors.get(group.group_id) is group:
             del self._actors[group.group_id]
         group.close()
@@ -68,7 +74,7 @@ class Groups(Mapping[str, GroupActor]):
         """The group's actor; made on first use.
 
         Raises:
-            LimitExceededError: It is new, and there are as many as there may be.
+            LimitExceededError: The group is new, and there are as many as there may be.
         """
         found = self._actors.get(group_id)
         if found is not None:
@@ -84,21 +90,20 @@ class Groups(Mapping[str, GroupActor]):
         return found
 
     async def stored(self, group_id: str) -> GroupActor | None:
-        """The actor of a group that the store has; unlike `open` it makes none there.
+        """The actor of a group that the store has; unlike `open` it makes no row.
 
         Raises:
             LimitExceededError: As `open`.
         """
         async with self.making(group_id):
-            rows = await self._context.caller.call(self._context.store.load_groups)
-            row = next((row for row in rows if row.group_id == group_id), None)
+            row = await self._context.calls.group(group_id)
             if row is not None and group_id not in self._actors:
                 self.check_room(group_id)
                 self._actors[group_id] = GroupActor(self._context, row, self.peers)
         return self._actors.get(group_id)
 
     def check_room(self, group_id: str) -> None:
-        """Whether a group is there, or may be made.
+        """Refuses a new group when there are too many.
 
         Raises:
             LimitExceededError: There are as many as there may be.
@@ -111,14 +116,14 @@ class Groups(Mapping[str, GroupActor]):
             )
 
     def making(self, group_id: str) -> asyncio.Lock:
-        """Who holds this makes or deletes the group: nobody else does meanwhile."""
+        """The lock that is held while a group is made or deleted."""
         return self._making.setdefault(group_id, asyncio.Lock())
 
     async def existing(self, group_id: str) -> GroupActor:
         """The actor of a group that is there.
 
         Raises:
-            GroupNotFoundError: There is none of that name.
+            GroupNotFoundError: There is no group of that name.
         """
         found = self._actors.get(group_id)
         if found is None:
@@ -157,7 +162,7 @@ class Groups(Mapping[str, GroupActor]):
         raise AssertionError("the last attempt returns or raises")
 
     def _check_files(self, group_id: str, member_id: str) -> None:
-        """Whether a member that is not known yet may take what it needs of open files."""
+        """Refuses an unknown member when too few files may be opened."""
         group = self._actors.get(group_id)
         sessions = () if group is None else group.sessions
         if member_id not in sessions:
@@ -200,5 +205,5 @@ class Groups(Mapping[str, GroupActor]):
             group.topic_found(topic, info)
 
     def subscription_changed(self, group: GroupActor, session: Session) -> None:
-        """A member wants other topics: open what is new of them."""
+        """Opens the topics that a member wants now."""
         self._context.tasks.spawn(self._open_topics(group, sorted(session.topics)), "subscribe")

@@ -1,4 +1,4 @@
-"""Share-partitions that no member wants rest: they read nothing and hold no payloads.
+"""Rest of share-partitions that no member wants: they read nothing and hold no payloads.
 
 A group whose workers are gone for the night costs neither memory nor fetches; the first member
 that joins sets its partitions reading again, from the window's end.
@@ -18,17 +18,13 @@ from sharecoord.runtime.partition.claimed import ActorState
 log = structlog.get_logger(__name__)
 
 REST_AFTER_S = 10.0
-"""A worker that restarts finds what was read ahead for it."""
+"""Wait before the rest: a worker that restarts finds the records that were read ahead."""
 
 LOOK_INTERVAL_S = 1.0
 
 
 class IdleWatch:
-    """Sends share-partitions to rest.
-
-    Args:
-        groups: The groups of a coordinator, live.
-    """
+    """Sends the share-partitions of a coordinator's groups to rest."""
 
     def __init__(self, groups: Mapping[str, Group]) -> None:
         self._groups = groups
@@ -42,7 +38,7 @@ class IdleWatch:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     def look(self, now_s: float) -> None:
-        """Sends to rest what nobody has wanted for a while."""
+        """Sends share-partitions to rest that no member has wanted for a while."""
         unwanted: dict[PartitionActor, float] = {}
         for group in self._groups.values():
             topics = group.topics
@@ -63,7 +59,7 @@ class IdleWatch:
 
 
 def wake(group: Group) -> None:
-    """Sets those partitions reading again that members want now."""
+    """Ends the rest of the share-partitions that members want now."""
     topics = group.topics
     for actor in group.partitions.values():
         if actor.log.resting and actor.key.served in topics:

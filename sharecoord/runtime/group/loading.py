@@ -1,6 +1,6 @@
 """Claims share-partitions and brings them to life: rows, start offsets, lock grace, reading.
 
-A reload after a failed commit is the same, as a claim that shows the former incarnation.
+A reload after a failed commit is such a claim, too; it shows the former incarnation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.partition.start_offset import resolve_start
 from sharecoord.core.states import Ordering
 from sharecoord.errors import (
-    MemberFencedError,
     NotOwnerError,
     SharecoordError,
     StoreFatalError,
@@ -32,7 +31,7 @@ from sharecoord.ports import EARLIEST, LATEST, OffsetQuery
 from sharecoord.runtime.group import log_changes
 from sharecoord.runtime.group.group import Group
 from sharecoord.runtime.group.settings import reads_committed
-from sharecoord.runtime.kernel.context import Context
+from sharecoord.runtime.member.session import newer_stream
 from sharecoord.runtime.partition import parking
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
@@ -47,18 +46,12 @@ RETRY_DELAY_MAX_S = 2.0
 
 
 def start_loading(
-    context: Context,
-    group: Group,
-    actor: PartitionActor,
-    dropped: SharecoordError | None = None,
+    group: Group, actor: PartitionActor, dropped: SharecoordError | None = None
 ) -> None:
-    """Loads in a task of its own, which ends with the actor; a claim shows what it was before.
+    """Loads in a task of its own, which ends with the actor.
 
-    Args:
-        context: Ports.
-        group: The group of the share-partition.
-        actor: What is loaded.
-        dropped: What ended its last incarnation. When the store refused its changes, it waits.
+    `dropped` is the error that ended the last incarnation; when the store refused its changes, the
+    load waits.
     """
     wait_s = 0.0
     if dropped is not None:
@@ -66,43 +59,36 @@ def start_loading(
     if wait_s and dropped is not None:
         actor.stopped_reason = f"the store refuses its changes; again in {wait_s:g} s: {dropped}"
     previous = actor.incarnation or None
-    work = load(context, group, actor, previous_incarnation=previous, wait_s=wait_s)
-    actor.load.task = context.tasks.spawn(work, f"load-{actor.key.name}-{actor.key.partition}")
+    work, name = (
+        _load(group, actor, previous, wait_s),
+        f"load-{actor.key.name}-{actor.key.partition}",
+    )
+    actor.load.task = group.context.tasks.spawn(work, name)
 
 
-async def load(
-    context: Context,
-    group: Group,
-    actor: PartitionActor,
-    *,
-    previous_incarnation: int | None = None,
-    wait_s: float = 0.0,
+async def _load(
+    group: Group, actor: PartitionActor, previous_incarnation: int | None, wait_s: float
 ) -> None:
     """Loads until it succeeds, or until another coordinator turns out to own the partition."""
     delay_s = RETRY_DELAY_S
     if wait_s:
         await asyncio.sleep(wait_s)
         actor.stopped_reason = ""
-    # One number for all attempts: a claim whose outcome is not known is made again, not fenced.
-    incarnation = context.new_incarnation()
+    # One number for all attempts: a claim of unknown outcome is repeated, not fenced.
+    new_incarnation = group.context.new_incarnation
+    incarnation = new_incarnation()
     while True:
         try:
-            await _load_once(
-                context,
-                group,
-                actor,
-                incarnation=incarnation,
-                previous_incarnation=previous_incarnation,
-            )
+            await _load_once(group, actor, incarnation, previous_incarnation)
         except NotOwnerError as error:
             if group.peers.owner_of(actor.key) != HERE:
                 log.warning("stood down", partition=actor.key, why=error.message)
                 actor.deactivate(ActorState.CLOSED, error.message)
                 group.forget_place(actor.key.place, error.message)
                 return
-            # Its former owner serves it until it has given it free, or its lease has ended. Alone,
-            # it was a late word of this coordinator's own former process.
-            incarnation, previous_incarnation = context.new_incarnation(), None
+            # The former owner serves it until it gives it free, or its lease ends. Without a fleet
+            # the claim met a late call of this coordinator's own former process.
+            incarnation, previous_incarnation = new_incarnation(), None
         except StoreFatalError:
             raise
         except SharecoordError as error:
@@ -119,13 +105,9 @@ async def load(
 
 
 async def _load_once(
-    context: Context,
-    group: Group,
-    actor: PartitionActor,
-    *,
-    incarnation: int,
-    previous_incarnation: int | None,
+    group: Group, actor: PartitionActor, incarnation: int, previous_incarnation: int | None
 ) -> None:
+    context = group.context
     claim = PartitionClaim(
         actor.partition_id,
         incarnation,
@@ -138,16 +120,16 @@ async def _load_once(
         raise NotOwnerError("another coordinator claimed the share-partition")
     context.clock.measured(loaded.store_now_ms, asked_ms=asked_ms)
     if group.settings.ordering is Ordering.KEY:
-        # Whoever had a lane before this claim may have keys out.
+        # The owner of a lane before this claim may have keys out.
         await context.lanes.ask(None)
     if loaded.row.stopped_reason:
         actor.deactivate(ActorState.STOPPED, loaded.row.stopped_reason)
         if context.in_fleet:
-            # Nobody serves it: whoever should when it goes on must not wait for this coordinator.
+            # Nobody serves it: its next owner must not wait for this coordinator.
             release = PartitionRelease(actor.partition_id, loaded.row.owner_epoch)
             await context.caller.call(context.store.release_partitions, [release])
         return
-    log_start, log_end = await _log_bounds(context, group, actor.key)
+    log_start, log_end = await _log_bounds(group, actor.key)
     truncated_at = await log_changes.judge_log_end(
         context, actor, loaded.row, log_end, committed=reads_committed(group.config)
     )
@@ -155,38 +137,38 @@ async def _load_once(
     if head is None:
         start = log_start
         if not loaded.row.starts_at_zero:
-            at_time = await _offset_for_time(context, group, actor.key)
+            at_time = await _offset_for_time(group, actor.key)
             start = resolve_start(group.config.auto_offset_reset, log_start, log_end, at_time)
         head = PartitionHead(start, start, -1, 0, 0)
         begin = PartitionStart(actor.partition_id, loaded.row.owner_epoch, head)
         if not await context.calls.starts.ask(begin):
             raise NotOwnerError("another coordinator initialised the share-partition")
     if context.in_fleet:
-        await _meet_holders(context, group, loaded)
-    _activate(context, group, actor, loaded, head, incarnation)
+        await _meet_holders(group, loaded)
+    _activate(group, actor, loaded, head, incarnation)
     actor.log.end_offset = actor.log.bound.cap(log_end)
     if truncated_at is not None:
         actor.log.truncated(truncated_at)
     actor.log.start_moved(log_start)
     actor.log.ends_at(log_end)
     assert actor.partition is not None, "activated above"
-    # What the log has lost meanwhile is nobody's work.
+    # Records that the log has lost meanwhile were finished by no member.
     actor.books.letters.done_at_load = actor.partition.window.done
     group.activated(actor)
 
 
-async def _meet_holders(context: Context, group: Group, loaded: LoadedPartition) -> None:
-    """Who holds something and is not known here joined at another coordinator (design 9).
+async def _meet_holders(group: Group, loaded: LoadedPartition) -> None:
+    """Takes in the holders of records that are not known here: they joined elsewhere (design 9).
 
-    Whose stream here is not its newest either: nobody must go by the lock book of the old one.
+    A holder that has a newer stream elsewhere is fenced: its old lock book is out of date.
     """
     holders = loaded.in_flight.members
-    for member in await context.calls.members.ask(None) if holders else ():
+    for member in await group.context.calls.members.ask(None) if holders else ():
         if member.member_id not in holders or member.group_id != loaded.row.key.group_id:
             continue
         known = group.sessions.get(member.member_id)
         if known is not None and known.member_epoch < member.member_epoch:
-            group.fenced(known, MemberFencedError("a newer stream of this member id joined"))
+            group.fenced(known, newer_stream())
             known.presence.cancel_timers()
             group.remember(member)
         elif known is None:
@@ -194,13 +176,13 @@ async def _meet_holders(context: Context, group: Group, loaded: LoadedPartition)
 
 
 def _activate(
-    context: Context,
     group: Group,
     actor: PartitionActor,
     loaded: LoadedPartition,
     head: PartitionHead,
     incarnation: int,
 ) -> None:
+    context = group.context
     parking.check_parked(loaded, group.settings)
     partition = SharePartition(head, owner_epoch=loaded.row.owner_epoch, settings=group.settings)
     partition.load(
@@ -223,21 +205,21 @@ def _activate(
     )
 
 
-async def _log_bounds(context: Context, group: Group, key: PartitionKey) -> tuple[int, int]:
-    """Log start and log end (last stable offset under read_committed)."""
-    committed = reads_committed(group.config)
+async def _log_bounds(group: Group, key: PartitionKey) -> tuple[int, int]:
+    """Log start and log end; the last stable offset under read_committed."""
+    offset, committed = group.context.calls.offset, reads_committed(group.config)
     first, last = await asyncio.gather(
-        context.calls.offset(OffsetQuery(key.topic, key.partition, EARLIEST), committed=committed),
-        context.calls.offset(OffsetQuery(key.topic, key.partition, LATEST), committed=committed),
+        offset(OffsetQuery(key.topic, key.partition, EARLIEST), committed=committed),
+        offset(OffsetQuery(key.topic, key.partition, LATEST), committed=committed),
     )
     return first, last
 
 
-async def _offset_for_time(context: Context, group: Group, key: PartitionKey) -> int | None:
-    """For `by_duration` the first offset of that time; else None."""
+async def _offset_for_time(group: Group, key: PartitionKey) -> int | None:
+    """The first offset of the time of `by_duration`; None with another policy."""
     reset = group.config.auto_offset_reset
     if reset.duration_ms is None:
         return None
-    now_ms = context.clock.store_now_ms()
+    now_ms = group.context.clock.store_now_ms()
     query = OffsetQuery(key.topic, key.partition, max(0, now_ms - reset.duration_ms))
-    return await context.calls.offset(query)
+    return await group.context.calls.offset(query)

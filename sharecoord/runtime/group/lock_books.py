@@ -1,7 +1,7 @@
-"""What members hold, compared with what they are known to hold (design 5, Identity).
+"""Compares the lock books of members with the locks of share-partitions (design 5, Identity).
 
-Until that is done for a share-partition, a member receives nothing from it: locks that are missing
-from its book are handed back unseen, those in it go on under the same token.
+Until then a member receives nothing from a share-partition. Locks that are missing from its book
+are handed back unseen, locks in the book go on under the same token.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from sharecoord.core.changes import LANE_MARK, LogId, Place, key_of
 from sharecoord.core.delivery import LostRange
 from sharecoord.core.fleet.held_book import LockBook, held_of, log_ids_of
 from sharecoord.core.partition.decisions import HeldRange
-from sharecoord.errors import MemberFencedError
 from sharecoord.runtime.group.group import Group
-from sharecoord.runtime.member.session import Session
+from sharecoord.runtime.member.session import Session, newer_stream
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.recovery import lock_left_max_ms
 
 LOAD_WAIT_S = 5.0
-"""A join waits so long for the partitions of its lock book to be loaded."""
+"""Longest wait of a join for the partitions of its lock book to be loaded."""
 
 
 async def compare_joined(
@@ -29,14 +28,9 @@ async def compare_joined(
     session: Session,
     lock_book: LockBook,
 ) -> list[LostRange]:
-    """Compares the lock book of a join, partition by partition; returns what the member lost.
+    """Compares the lock book of a join, partition by partition; returns the lost entries.
 
     A partition that is not served yet is compared as soon as it is (`GroupActor.activated`).
-
-    Args:
-        group: The member's.
-        session: Its new session.
-        lock_book: What it shows.
 
     Raises:
         MemberFencedError: A newer stream of the member joined meanwhile.
@@ -49,7 +43,7 @@ async def compare_joined(
         for log_id, ranges in book.items():
             for held in ranges:
                 session.away.book(log_id).put(held.first, held.last, held.lock_token, ends_ms)
-    # What is to be served elsewhere may still be here.
+    # A share-partition that is to be served elsewhere may still be here.
     places = {log_id: (log_id[0], log_id[2]) for log_id in book}
     for log_id, place in places.items():
         if place in group.elsewhere and place not in group.partitions:
@@ -67,11 +61,10 @@ async def compare_joined(
 
 
 def _of_ended_logs(group: Group, book: dict[LogId, list[HeldRange]]) -> list[LostRange]:
-    """Takes out of a lock book what belongs to logs that are no more.
+    """Takes the entries of logs that have ended out of a lock book, and returns them as lost.
 
-    A coordinator of a fleet cannot tell them from those that only others have heard of: what it
-    does not know stays in the book, and is passed on. Nor can one that could not ask the store for
-    its lanes yet tell which of them have ended.
+    A coordinator of a fleet can not tell such logs from those that only others have heard of: these
+    entries stay, and are passed on. Ended lanes are known only once the store was asked for lanes.
     """
     lost: list[LostRange] = []
     if group.context.in_fleet:
@@ -95,7 +88,7 @@ def _lost(group: Group, log_id: LogId, ranges: Sequence[HeldRange]) -> list[Lost
 
 
 async def _until_loaded(group: Group, places: Sequence[Place]) -> None:
-    """Waits until it is known what becomes of share-partitions."""
+    """Waits until share-partitions are opened and loaded, or these tasks have ended."""
     if opening := group.opening({topic for topic, _ in places}):
         await asyncio.wait(opening)
     actors = [group.partitions[place] for place in places if place in group.partitions]
@@ -104,16 +97,16 @@ async def _until_loaded(group: Group, places: Sequence[Place]) -> None:
 
 
 def compare_places(group: Group, session: Session) -> list[LostRange]:
-    """Compares a member's book with what is served by now and was not compared."""
+    """Compares a member's book with all served share-partitions that were not compared."""
     found = [compare_place(session, place, actor) for place, actor in group.partitions.items()]
     return [lost for each in found for lost in each]
 
 
 async def stored(group: Group, session: Session, lost: Sequence[LostRange]) -> list[LostRange]:
-    """Of what was found lost here, what the store has so by now.
+    """The lost entries for which the commit is durable.
 
-    A member forgets what it hears. Where the store had it still, because the commit failed, the
-    member's next book would hand it back as never received.
+    A member forgets lost entries. If the store still had such a lock, because the commit failed,
+    the member's next book would hand its records back as never received.
 
     Raises:
         MemberFencedError: A newer stream of the member joined meanwhile.
@@ -127,17 +120,13 @@ async def stored(group: Group, session: Session, lost: Sequence[LostRange]) -> l
 
 
 def check_current(group: Group, session: Session) -> None:
-    """Whether the stream that joins is still the member's newest.
-
-    Raises:
-        MemberFencedError: It is not.
-    """
+    """Raises MemberFencedError unless the stream that joins is still the member's newest."""
     if group.sessions.get(session.member_id) is not session:
-        raise MemberFencedError("a newer stream of this member id joined")
+        raise newer_stream()
 
 
 def compare_place(session: Session, place: Place, actor: PartitionActor) -> list[LostRange]:
-    """Compares a member's book for one partition, once per join; returns what it lost."""
+    """Compares a member's book for one partition, once per join; returns the lost entries."""
     comparison = session.comparison
     if comparison.book is None or place in comparison.done or actor.partition is None:
         return []
@@ -149,29 +138,29 @@ def compare_place(session: Session, place: Place, actor: PartitionActor) -> list
     for log_id in log_ids_of(actor.key):
         comparison.book.pop(log_id, None)
     if session.away is not None:
-        # The gateway's own book goes on: the place may have been another owner's at the join.
+        # The gateway's own book counts: the place may have been another owner's at the join.
         held = session.away.held_of(actor.key)
     gone = actor.compare_lock_book(session.member_id, held)
     return [LostRange(actor.key, held) for held in gone]
 
 
 def compare_all(group: Group, actor: PartitionActor) -> None:
-    """A share-partition is served from now on: what do its members hold?"""
+    """Compares the books of all members with a share-partition that is served from now on."""
     place = actor.key.place
     for session in group.sessions.values():
         if session.comparison.pending or session.is_lent:
             continue
         if group.context.in_fleet and session.channel is None:
-            # It may have joined elsewhere meanwhile; if it comes back, it shows its book.
+            # The member may have joined elsewhere; if it comes back, it shows its book.
             continue
         lost = compare_place(session, place, actor)
         actor.notices.tell_lost(session.member_id, [entry.held for entry in lost])
 
 
 def compare_anew(group: Group, actor: PartitionActor) -> None:
-    """A commit failed, or another owner came first: what gateways handed back may not be stored.
+    """Compares again after a load: records that gateways handed back may not be stored.
 
-    Their books show it as soon as the share-partition is loaded again; this coordinator's own, too.
+    For a commit failed, or another owner came first. The gateways' books tell, our own included.
     """
     for session in group.sessions.values():
         if session.is_lent or session.away is not None:

@@ -1,4 +1,4 @@
-"""The log under a share-partition changed (design 5.12).
+"""Changes of logs under share-partitions (design 5.12).
 
 Topics are re-created or deleted, log ends go back, log starts move.
 """
@@ -16,63 +16,49 @@ from sharecoord.runtime.group.group import Group
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
-from sharecoord.runtime.partition.shorter_log import ShorterLog, is_refused
+from sharecoord.runtime.partition.log import ShorterLog, is_refused
 
 log = structlog.get_logger(__name__)
 
 LOG_REGRESSED = "LOG_REGRESSED"
 
 
-async def retire_former(
-    context: Context, group: Group, rows: Sequence[PartitionRow], topic: str, topic_id: str
+async def retire(
+    group: Group,
+    topic: str,
+    topic_id: str | None = None,
+    rows: Sequence[PartitionRow] | None = None,
 ) -> None:
-    """Closes the share-partitions of a topic's former life; its history stays in the store."""
-    for (name, partition), actor in list(group.partitions.items()):
-        if name == topic and actor.key.topic_id != topic_id:
+    """Closes the share-partitions of a topic's former lives; their rows stay in the store.
+
+    `topic_id` is the present life; None = the topic is gone. `rows` are those of the group; None =
+    they are read.
+    """
+    store, call = group.context.store, group.context.caller.call
+    what = "topic deleted" if topic_id is None else "topic re-created"
+    why = "the topic was deleted" if topic_id is None else "the topic was deleted and made again"
+    for place, actor in list(group.partitions.items()):
+        if place[0] == topic and actor.key.topic_id != topic_id:
             actor.notices.deleted()
-            group.forget_place((name, partition), "the topic was deleted and made again")
-    for row in rows:
+            group.forget_place(place, why)
+    for row in await call(store.list_partitions, group.group_id) if rows is None else rows:
         if row.key.name == topic and row.key.topic_id != topic_id and not row.closed:
-            await _close(context, row)
-            log.warning("topic re-created", topic=topic, partition=row.key.partition)
-
-
-async def retire_topic(context: Context, group: Group, group_id: str, topic: str) -> None:
-    """Closes the share-partitions of a topic that is no longer there."""
-    for (name, partition), actor in list(group.partitions.items()):
-        if name == topic:
-            actor.notices.deleted()
-            group.forget_place((name, partition), "the topic was deleted")
-    rows = await context.caller.call(context.store.list_partitions, group_id)
-    for row in rows:
-        if row.key.name == topic and not row.closed:
-            await _close(context, row)
-            log.warning("topic deleted", topic=topic, partition=row.key.partition)
-
-
-async def _close(context: Context, row: PartitionRow) -> None:
-    await context.caller.call(
-        context.store.close_partition, row.partition_id, owner_epoch=row.owner_epoch
-    )
+            await call(store.close_partition, row.partition_id, owner_epoch=row.owner_epoch)
+            log.warning(what, topic=topic, partition=row.key.partition)
 
 
 async def judge_log_end(
     context: Context, actor: PartitionActor, row: PartitionRow, log_end: int, *, committed: bool
 ) -> int | None:
-    """What to do about a log that ends before what the group has read.
+    """Decides about a log that may end before what the group has read.
 
-    Args:
-        context: The coordinator's.
-        actor: The share-partition; it remembers the lowest end that was seen.
-        row: As it was claimed.
-        log_end: What a look has just shown: the last stable offset where `committed`.
-        committed: Whether the group reads committed records only.
+    `log_end` is the last stable offset where `committed`. The actor remembers the lowest end.
 
     Returns:
         The offset from which state is void, or None when the log was not cut.
 
     Raises:
-        KafkaUnavailableError: It is shorter, and nothing tells yet that it was cut.
+        KafkaUnavailableError: The log is shorter, and nothing tells yet that it was cut.
         SharecoordError: Nothing tells whether this is the same log: the partition was stopped.
     """
     seen = actor.log.shorter_log
@@ -82,7 +68,7 @@ async def judge_log_end(
         return None
     read_end = row.head.end_offset
     if committed and log_end < read_end:
-        # An open transaction holds the stable end back, of records that were read uncommitted.
+        # An open transaction may hold the stable end back behind records that were read.
         log_end = await context.calls.offset(OffsetQuery(row.key.topic, row.key.partition, LATEST))
     if log_end >= read_end and not (seen is not None and seen.is_cut):
         actor.log.shorter_log = None
@@ -116,8 +102,8 @@ async def judge_log_end(
 
 
 async def follow_log_starts(context: Context, groups: Sequence[Group]) -> None:
-    """Archives and counts what retention took away under the groups; finds logs that were cut."""
-    # The ends are compared with what was read before they were asked for.
+    """Archives and counts records that retention took away; finds logs that were cut."""
+    # Ends are compared with the position before they were asked for.
     read_ends = {
         actor: actor.log.proven_end
         for group in groups
@@ -140,7 +126,7 @@ async def follow_log_starts(context: Context, groups: Sequence[Group]) -> None:
             actor.log.start_moved(start)
         if end is None or actor.state is not ActorState.ACTIVE:
             continue
-        # Whoever does not read hears of the log's end in no other way; the lag needs it.
+        # A share-partition that does not read learns the log's end in no other way, for its lag.
         if actor.log.resting:
             actor.log.end_offset = actor.log.bound.cap(end)
         if end < read_end:

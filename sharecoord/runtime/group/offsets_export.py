@@ -1,15 +1,14 @@
 """Offsets for the lag of other tools: `share.offsets.export.group` (design 9).
 
 Kafka's own tools and exporters show log end - committed offset of a consumer group. For each
-share-partition that this coordinator serves, the offset that gives the right lag so is committed
-under the name that the setting gives; nobody ever resumes from it. Its metadata reads
-`sharecoord spso=OFFSET group="SHARE_GROUP"`: this is also how our offsets are told from others'.
-The coordinators of a fleet write the same mark, each for what it serves.
+share-partition that this coordinator serves, an offset that gives the right lag is committed under
+the name in the setting; nobody ever resumes from it. Its metadata reads
+`sharecoord spso=OFFSET group="SHARE_GROUP"`, which tells our offsets from others'. The coordinators
+of a fleet write the same mark, each for its own share-partitions.
 
-Only what is durable in the store goes out. What Kafka has under the name is read before the first
-write and then each minute: as long as there are members, or offsets of somebody else, nothing is
-written; what differs from what we wrote (deleted by hand, or a late write of a former owner) is
-written anew.
+Only durable offsets go out. The offsets under the name are read before the first write and then
+each minute. As long as there are members, or offsets of somebody else, nothing is written. Offsets
+that differ from ours (deleted by hand, or a late write of a former owner) are written anew.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 EXPORT_INTERVAL_S = 5.0
-"""As often as Kafka's own consumers commit (`auto.commit.interval.ms`): tools expect no more."""
+"""The interval of Kafka's own consumers (`auto.commit.interval.ms`): tools expect no more."""
 
 LOOK_INTERVAL_S = 60.0
-"""How often a name is looked at, refused or not; the longest wait after a failure, too."""
+"""Interval of looks at a name, refused or not; also the longest wait after a failure."""
 
 EXPORT_AGAIN_S = 86_400.0
 """Kafka forgets the offsets of groups without members some time after they were committed
@@ -54,21 +53,21 @@ holds two names of groups, in key and metadata, and one of a topic: 249 characte
 bytes in a group's."""
 
 METADATA = re.compile(r'sharecoord spso=\d+ group=("(?:[^"\\]|\\.)*")')
-"""The name in quotation marks, as JSON has it: confluent-kafka reads metadata up to some NUL behind
-its end, so the text itself must say where it ends."""
+"""The group name stands in quotation marks, as in JSON: confluent-kafka reads metadata up to some
+NUL behind its end, so the text itself must say where it ends."""
 
 
 class ExportFigures(NamedTuple):
-    """How the export of one share group went the last time."""
+    """The outcome of the last export of one share group."""
 
     group: str
     export_group: str
     reason: str
-    """Of the error that keeps it from being written; "" = it is written."""
+    """The reason of the error that prevents the export; "" = the offsets are written."""
 
 
 class _Due(NamedTuple):
-    """What is to be written for a share-partition, if this incarnation's changes get stored."""
+    """An offset to write for a share-partition, if the changes of its incarnation are stored."""
 
     actor: PartitionActor
     generation: int
@@ -77,11 +76,11 @@ class _Due(NamedTuple):
 
 @dataclass
 class _Export:
-    """One share group under one name."""
+    """The export of one share group under one name."""
 
     name: str
     known: dict[Place, CommittedOffset] = field(default_factory=dict)
-    """What Kafka has, by the last look and what was written since."""
+    """The offsets in Kafka, by the last look and the writes since."""
     written_s: dict[Place, float] = field(default_factory=dict)
     looked_s: float = -math.inf
     next_s: float = -math.inf
@@ -94,12 +93,7 @@ class _Export:
 
 
 class OffsetsExporter:
-    """Exports the offsets of a coordinator's share groups.
-
-    Args:
-        context: Of the coordinator.
-        groups: Its groups, live.
-    """
+    """Exports the offsets of a coordinator's share groups."""
 
     def __init__(self, context: Context, groups: Mapping[str, GroupActor]) -> None:
         self._context = context
@@ -107,7 +101,7 @@ class OffsetsExporter:
         self._exports: dict[str, _Export] = {}
 
     def figures(self) -> tuple[ExportFigures, ...]:
-        """How it goes, by share group."""
+        """The outcome by share group; groups that were not tried yet are left out."""
         return tuple(
             ExportFigures(group_id, export.name, export.reason)
             for group_id, export in self._exports.items()
@@ -127,7 +121,7 @@ class OffsetsExporter:
                     await self._try(port, group, export)
 
     def _follow_settings(self) -> None:
-        """A name that was changed is looked at like a new one; what is gone is left as it is."""
+        """A changed name counts as a new one; offsets under a former name stay as they are."""
         former, self._exports = self._exports, {}
         for group_id, group in self._groups.items():
             name = group.config.offsets_export_group
@@ -162,7 +156,7 @@ class OffsetsExporter:
         export.reason, export.delay_s, export.logged = "", 0.0, ""
 
     async def _look(self, port: OffsetsExport, group_id: str, export: _Export) -> None:
-        """Reads what Kafka has under the name.
+        """Reads the offsets that Kafka has under the name.
 
         Raises:
             InvalidConfigError: Some of it was not written for this share group.
@@ -184,13 +178,13 @@ class OffsetsExporter:
         export.written_s = {p: at_s for p, at_s in export.written_s.items() if p in found}
 
     def _failed(self, group_id: str, export: _Export, error: SharecoordError) -> None:
-        """Waits longer each time; what needs a person is looked at again each minute."""
+        """Waits longer after each failure; a failure that needs a person waits a minute at once."""
         first_s = EXPORT_INTERVAL_S if error.retriable else LOOK_INTERVAL_S
         export.delay_s = min(max(first_s, export.delay_s * 2), LOOK_INTERVAL_S)
         export.next_s = asyncio.get_running_loop().time() + export.delay_s
         export.looked_s = -math.inf
         export.reason = error.reason
-        # What Kafka says while it is away may differ from one time to the next.
+        # The message while Kafka is away may differ from one time to the next.
         cause = error.reason if error.retriable else error.message
         if cause != export.logged:
             export.logged = cause
@@ -208,13 +202,13 @@ def _quoted(group_id: str) -> str:
 
 
 def _due(group: GroupActor, export: _Export, now_s: float) -> dict[Place, _Due]:
-    """What Kafka does not have so, or has had for a day."""
+    """Offsets that Kafka does not have so, or that are a day old."""
     due: dict[Place, _Due] = {}
     for place, actor in group.partitions.items():
         if actor.state is not ActorState.ACTIVE or actor.partition is None:
             continue
         if actor.log.bound.stops_at is not None:
-            # What it reads is a part of the log: no offset of a consumer says so.
+            # It reads only a part of the log, which no offset of a consumer can tell.
             continue
         window = actor.partition.window
         start = window.start_offset
@@ -231,7 +225,7 @@ def _due(group: GroupActor, export: _Export, now_s: float) -> dict[Place, _Due]:
 async def _write(
     port: OffsetsExport, group: GroupActor, export: _Export, due: Mapping[Place, _Due]
 ) -> None:
-    """Writes what got stored, in requests of bounded size, as long as the setting still says so."""
+    """Writes offsets whose changes are stored, in bounded requests, unless the name changed."""
     places = [place for place, d in due.items() if d.actor.generation == d.generation]
     for start in range(0, len(places), WRITE_PARTITIONS_MAX):
         if group.config.offsets_export_group != export.name:

@@ -24,23 +24,23 @@ OPEN_AGAIN_S = 0.2
 
 
 NEW_TOLD_MS = 10_000
-"""Members that join within this time after their group's first look at a topic hear that it starts
-at the end: they are those that were started with the group."""
+"""Members that join within this time after their group's first look at a topic are told that it
+starts at the end: they were started with the group."""
 
 
 class Opener:
-    """What of one group's topics is open, and the work under way on the rest."""
+    """The open topics of one group, and the work that opens the others."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """By topic; done once it is open."""
+        """By topic; done once the topic is open."""
         self._new_until_ms: dict[str, int] = {}
-        """By topic that the group has just begun at its end: how long members are told so."""
+        """Until when members are told, by topic that the group has just begun at its end."""
 
     @property
     def topics(self) -> Iterable[str]:
-        """Those that are open or being opened."""
+        """The topics that are open or being opened."""
         return self._tasks.keys()
 
     def is_open(self, topic: str) -> bool:
@@ -49,11 +49,11 @@ class Opener:
         return topic in self._group.topic_ids and task is not None and task.done()
 
     def tasks(self, topics: set[str]) -> list[asyncio.Task[None]]:
-        """What opens these topics."""
+        """The tasks that open these topics."""
         return [task for topic, task in self._tasks.items() if topic in topics]
 
     def open(self, topic: str) -> None:
-        """Opens what is to be served here and is not yet."""
+        """Opens the partitions of a topic that are to be served here and are not yet."""
         task = self._tasks.get(topic)
         if task is None or task.done():
             info = TopicInfo(self._group.topic_ids[topic], self._group.partition_ids[topic])
@@ -62,38 +62,40 @@ class Opener:
             )
 
     def stop(self, topic: str) -> None:
-        """What is being opened belongs to a life of the topic that has ended."""
+        """Stops the work on a life of the topic that has ended."""
         task = self._tasks.pop(topic, None)
         if task is not None:
             task.cancel()
 
     def opened(self, topic: str) -> set[int]:
-        """Partitions of a topic, or lane, that are known and served: here, or by somebody else.
+        """Partitions of a topic or lane that are known, and served here or elsewhere.
 
-        Not what is known alone: what came while the topic was being opened is not open yet. Nor
-        what has an owner alone: a delivery may have told of it.
+        A partition that came while the topic was being opened is known, and not open yet. One with
+        an owner may be known by a delivery alone.
         """
         known = (key.partition for key in self._group.keys_of(topic))
         return {each for each in known if not self._is_missing(topic, each)}
 
     def assignment(self, session: Session) -> Assignment:
-        """What a member may receive from."""
+        """The topics that a member may receive from."""
         group = self._group
         known = sorted(session.topics & group.topic_ids.keys())
         topics = {topic: (group.topic_ids[topic], group.partition_ids[topic]) for topic in known}
         refused = refused_of(group.context.catalog, session.topics)
         unknown = tuple(sorted(session.topics - topics.keys() - refused.keys()))
-        told = self._told_as_new(topics)
+        now_ms = group.context.clock.now_ms()
+        self._new_until_ms = {t: end for t, end in self._new_until_ms.items() if now_ms < end}
+        told = tuple(topic for topic in topics if topic in self._new_until_ms)
         return Assignment(topics, unknown, told, group.config.ordering.value, refused)
 
     def tell_assignments(self, sessions: Iterable[Session]) -> None:
-        """Tells members what they may receive from by now."""
+        """Tells members their present assignments."""
         for session in sessions:
             if session.channel is not None:
                 session.channel.assigned(self.assignment(session))
 
     async def _open(self, topic: str, info: TopicInfo) -> None:
-        """Asks again until the store lets it, and while places come here meanwhile."""
+        """Repeats until the store answers and all partitions that came meanwhile are open."""
         while True:
             try:
                 there = await self._open_once(topic, info)
@@ -113,18 +115,15 @@ class Opener:
     async def _open_once(self, topic: str, info: TopicInfo) -> set[int]:
         """Makes rows for all partitions first, then begins to load them (design 5.7).
 
-        Lanes have their rows from redrives: one without has been deleted meanwhile. It is not made
-        again, for it would have no end.
-
-        Returns:
-            The partitions that are to be open now.
+        Lanes have their rows from redrives: a lane without one has been deleted meanwhile, and is
+        not made again, for it would have no end. Returns the partitions that are to be open now.
         """
         group, context = self._group, self._group.context
         rows = await context.caller.call(context.store.list_partitions, group.group_id)
         is_new = self._starts_at_end(rows, topic)
         if is_new:
             self._new_until_ms[topic] = context.clock.now_ms() + NEW_TOLD_MS
-        await log_changes.retire_former(context, group, rows, topic, info.topic_id)
+        await log_changes.retire(group, topic, info.topic_id, rows)
         stored = {row.key for row in rows}
         there = [key for key in group.keys_of(topic) if not key.lane or key in stored]
         keys = [key for key in there if key.place not in group.partitions]
@@ -137,17 +136,11 @@ class Opener:
         if actors or is_new:
             self.tell_assignments(s for s in group.sessions.values() if topic in s.topics)
         for actor in actors:
-            loading.start_loading(context, group, actor)
+            loading.start_loading(group, actor)
         return {key.partition for key in there}.intersection(info.partitions)
 
-    def _told_as_new(self, topics: Iterable[str]) -> tuple[str, ...]:
-        """Those of the topics that the group has just begun at their end."""
-        now_ms = self._group.context.clock.now_ms()
-        self._new_until_ms = {t: end for t, end in self._new_until_ms.items() if now_ms < end}
-        return tuple(topic for topic in topics if topic in self._new_until_ms)
-
     def _starts_at_end(self, rows: Sequence[PartitionRow], topic: str) -> bool:
-        """Whether nobody has said where the group begins in a topic that it has never read."""
+        """Whether the group begins an unread topic at its end without anybody having said so."""
         config = self._group.config
         if config.auto_offset_reset.strategy is not ResetStrategy.LATEST:
             return False

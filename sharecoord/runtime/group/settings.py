@@ -1,4 +1,4 @@
-"""What a group's settings mean to its share-partitions."""
+"""From a group's settings to those of its share-partitions."""
 
 from __future__ import annotations
 
@@ -54,13 +54,7 @@ def settings_of(config: GroupConfig, blocked_keys: Iterable[BlockedKey] = ()) ->
 def config_of(
     row: GroupRow, defaults: Mapping[str, str], unused_before: Iterable[UnusedSetting]
 ) -> tuple[GroupConfig, tuple[UnusedSetting, ...]]:
-    """The settings in force of a stored group, and what is not; the log has each of these once.
-
-    Args:
-        row: The group.
-        defaults: Those for all groups.
-        unused_before: What was not in force before.
-    """
+    """The settings in force of a stored group, and the unused ones, which are logged once."""
     config, unused = resolve_stored(row.config, defaults)
     known = set(unused_before)
     for each in unused:
@@ -88,11 +82,7 @@ def why_unserved(unused: Iterable[UnusedSetting]) -> str:
 
 
 def check_subscription(config: GroupConfig, topics: Iterable[str]) -> None:
-    """Refuses a subscription to the group's own dead letters, which would come back for ever.
-
-    Raises:
-        InvalidRequestError: It is one.
-    """
+    """Raises InvalidRequestError for the group's own dead letters, which would come back."""
     if config.dlq_topic_name and config.dlq_topic_name in topics:
         raise InvalidRequestError(
             f"topic {config.dlq_topic_name!r} takes this group's own dead letters "
@@ -101,13 +91,9 @@ def check_subscription(config: GroupConfig, topics: Iterable[str]) -> None:
 
 
 def window_records(config: GroupConfig, holds_total: int, members: int) -> int:
-    """How many records a window may hold: what is set by hand, or what the members' pace needs.
+    """How many records a window may hold: as set by hand, or as the members' pace needs.
 
-    Args:
-        config: The group's settings.
-        holds_total: How many records the members together may hold: what each works off in 200 ms,
-            or its max.poll.records when it gives one.
-        members: How many there are.
+    `holds_total` is the number of records that the members together may hold.
     """
     if "share.partition.max.record.locks" in config.sources:
         return config.max_record_locks

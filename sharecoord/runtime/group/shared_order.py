@@ -1,9 +1,9 @@
 """Order by key between a topic and the lanes of its letters (docs/decisions/0019).
 
 Share-partitions that are served here have a table of keys in common. One whose counterpart is not
-served here hands out nothing: the counterpart may have keys out elsewhere, and whoever loads it
-knows them. As both are placed together, that lasts as long as one takes to follow the other. Who
-owns both is read after each claim of one: what somebody else has claimed since is not served here.
+served here hands out nothing: the counterpart may have keys out elsewhere, and only its owner knows
+them. As both are placed together, that lasts as long as one takes to follow the other. The owners
+of both are read after each claim of one: a counterpart that was claimed since is not served here.
 """
 
 from __future__ import annotations
@@ -23,29 +23,31 @@ from sharecoord.runtime.partition.claimed import ActorState
 log = structlog.get_logger(__name__)
 
 LANE_WAIT_MS: Final = 60_000
-"""A lane that is not served after so long (nobody can read its topic) holds up nobody any more: a
-partition that stands still is worse than a few letters out of order. Letters wait for their
+"""A lane that is not served after this time (nobody can read its topic) holds up its partition no
+longer: one that stands still is worse than a few letters out of order. Letters wait for their
 partition as long as it takes."""
 
 
 class SharedOrder:
-    """Of one group; costs nothing where there are no lanes."""
+    """The shared order of one group; it costs nothing where there are no lanes."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self.keys: dict[str, SharedKeys] = {}
-        """By topic; only of topics with lanes."""
+        """By topic; topics without lanes have none."""
         self._lanes: dict[Place, list[Place]] = {}
-        """Lanes that are not finished, by the one partition that their letters come from."""
+        """Lanes with unfinished letters, by the one partition that the letters come from."""
         self._apart_since_ms: dict[Place, int] = {}
         self._epochs: Mapping[Place, int] = {}
-        """Owner epochs of both as the store had them at the last look."""
+        """Owner epochs of partitions and lanes, as the store had them at the last look."""
 
     def joined(self, key: PartitionKey) -> None:
         """A share-partition is served from now on: it keeps order with its topic's lanes."""
         group, topic = self._group, key.served
         shared, joining = self.keys.get(topic), [group.partitions[key.place]]
-        if shared is None and _has_lanes(group.topic_ids, topic):
+        if shared is None and any(
+            LANE_MARK in name and served_by(name) == topic for name in group.topic_ids
+        ):
             shared = self.keys[topic] = SharedKeys(lambda: self._wake(topic))
             joining = self._serving(topic)
         for actor in joining:
@@ -59,21 +61,20 @@ class SharedOrder:
         unfinished: Iterable[PartitionKey],
         epochs: Mapping[Place, int],
     ) -> None:
-        """Lanes came or went; topics without any keep their order alone again.
+        """Follows lanes that came or went; a topic without lanes keeps its order alone again.
 
         Args:
-            opened: The group's lanes that are served, or have letters that wait.
-            unfinished: Lanes with letters that are not finished, of topics that a coordinator may
-                serve.
-            epochs: Owner epochs of these, and of what their letters come from: whoever is not the
-                owner any more does not know it yet, and knows nothing of what is out.
+            opened: Lanes of the group that are served, or have letters that wait.
+            unfinished: Lanes with unfinished letters, of topics that a coordinator may serve.
+            epochs: Owner epochs of these lanes and of their partitions: a former owner that does
+                not know it yet knows nothing of the keys that are out.
         """
         before, self._lanes = self._lanes, {}
         self._epochs = epochs
         for place, epoch in epochs.items():
             actor = self._group.partitions.get(place)
             if actor is not None and actor.partition and actor.partition.owner_epoch < epoch:
-                # Its next commit says so; it may have none to make.
+                # Its next commit would say so; it may have none to make.
                 self._group.context.committer.add(actor)
         for key in unfinished:
             if key.home[1] >= 0:
@@ -88,12 +89,12 @@ class SharedOrder:
             self.look_at(home)
 
     def settings_changed(self) -> None:
-        """The group may keep another order than before."""
+        """Looks again: the group may keep another order than before."""
         for home in self._lanes:
             self.look_at(home)
 
     def look_at(self, home: Place) -> None:
-        """What serves records of a partition, letters included, came, left, or goes on."""
+        """Looks at a partition and its lanes after one of them came, left, or goes on."""
         self._look_at_places((home, *self._lanes.get(home, ())))
 
     def _look_at_places(self, places: Iterable[Place]) -> None:
@@ -107,7 +108,7 @@ class SharedOrder:
                 group.wake(actor)
 
     def _is_apart(self, actor: PartitionActor) -> bool:
-        """Whether somebody else may have keys of it out elsewhere."""
+        """Whether another coordinator may have keys of the share-partition out."""
         group, home = self._group, actor.key.home
         lanes = self._lanes.get(home, ())
         if not lanes or group.settings.ordering is not Ordering.KEY:
@@ -131,7 +132,7 @@ class SharedOrder:
     def _is_here(self, place: Place) -> bool:
         actor = self._group.partitions.get(place)
         if actor is None or actor.partition is None:
-            # Of what is stopped nothing is handed out by anybody.
+            # Nobody hands out of a stopped share-partition.
             return actor is not None and actor.state is ActorState.STOPPED
         is_owner = actor.partition.owner_epoch >= self._epochs.get(place, 0)
         return is_owner and actor.state is ActorState.ACTIVE
@@ -142,7 +143,3 @@ class SharedOrder:
     def _wake(self, topic: str) -> None:
         for actor in self._serving(topic):
             self._group.wake(actor)
-
-
-def _has_lanes(names: Iterable[str], topic: str) -> bool:
-    return any(LANE_MARK in name and served_by(name) == topic for name in names)

@@ -1,1 +1,1 @@
-"""What every room of the runtime stands on: time, group commit, effects, endless loops."""
+"""The base of all rooms of the runtime: time, group commit, effects, tasks, memory budgets."""

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from sharecoord.runtime.kernel.clock import RuntimeClock
 
 AGAIN_MS = 1_000
-"""After a call that failed the next one comes so much later."""
+"""Wait before the next call after one that failed."""
 
 
 class Alarm:
-    """Calls back once, at the earliest of the times that were asked for."""
+    """Calls back once, at the earliest of the times asked for."""
 
     def __init__(self, clock: RuntimeClock, on_time: Callable[[], None]) -> None:
         self._clock = clock
@@ -22,11 +22,11 @@ class Alarm:
 
     @property
     def is_set(self) -> bool:
-        """Whether it will call."""
+        """Whether a call is due."""
         return self._handle is not None
 
     def ask(self, at_ms: int) -> None:
-        """Calls at `at_ms`, or earlier when that was asked for before."""
+        """Asks for a call at `at_ms`; an earlier one that was asked for before stays."""
         if self._handle is not None:
             if self._at_ms <= at_ms:
                 return
@@ -36,7 +36,7 @@ class Alarm:
         self._handle = asyncio.get_running_loop().call_later(delay_s, self._ring)
 
     def cancel(self) -> None:
-        """Does not call."""
+        """Drops the call that is due."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -46,6 +46,6 @@ class Alarm:
         try:
             self._on_time()
         except Exception:
-            # Whoever is called asks for the next time at its end: locks would end no more.
+            # The callback asks for the next time at its end: without that no lock would end.
             self.ask(self._clock.now_ms() + AGAIN_MS)
             raise

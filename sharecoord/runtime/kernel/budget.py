@@ -13,42 +13,40 @@ from dataclasses import dataclass
 from sharecoord.core.limits import KEPT_MEMORY_BYTES
 
 NO_MARK = sys.maxsize
-"""Until memory was looked at for the first time nothing stands in the way."""
+"""The marks before the first look at memory: they stop nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """The limit of everything together, and at which parts of it something is stopped.
-
-    Attributes:
-        limit_bytes: `memory.limit`.
-        read_stop_ratio: `memory.read.stop.ratio`.
-        acquire_stop_ratio: `memory.acquire.stop.ratio`.
-        stream_unsent_max_bytes: `limits.stream.unsent.max.bytes`.
-    """
+    """The memory limit, and the parts of it at which reads and acquiring stop."""
 
     limit_bytes: int = 512 << 20
+    """`memory.limit`"""
     read_stop_ratio: float = 0.80
+    """`memory.read.stop.ratio`"""
     acquire_stop_ratio: float = 0.95
+    """`memory.acquire.stop.ratio`"""
     stream_unsent_max_bytes: int = 16 << 20
+    """`limits.stream.unsent.max.bytes`"""
 
 
 class MemoryBudget:
-    """Bytes of all caches of a coordinator against their limit, and what else grows in bursts."""
+    """Bytes of all caches of a coordinator, and of deliveries, which grow in bursts."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         """`memory.cache.max.bytes`."""
         self.used_bytes = 0
+        """Bytes of all caches."""
         self.sent_bytes = 0
-        """Deliveries acquired since the last look: they become send buffers."""
+        """Bytes of deliveries acquired since the last look: they become send buffers."""
         self.alarm_bytes = NO_MARK
-        """When both together are more, memory is looked at again at once."""
+        """When `used_bytes` and `sent_bytes` together exceed this, memory is looked at again."""
         self.read_bytes = NO_MARK
-        """Up to here, by both together, all groups read; beyond, those below their part."""
+        """Up to this sum of both all groups read; beyond it only groups below their part."""
         self.acquire_bytes = NO_MARK
-        """The same for acquiring."""
-        self.on_alarm: Callable[[], None] = _nobody
+        """As `read_bytes`, for acquiring."""
+        self.on_alarm: Callable[[], None] = lambda: None
 
     def grew(self, size_bytes: int) -> None:
         """A cache took something in."""
@@ -67,38 +65,34 @@ class MemoryBudget:
 
 
 class GroupBudget:
-    """What one group has of it.
-
-    Args:
-        whole: Of its coordinator.
-    """
+    """The part of one group in the `MemoryBudget` of its coordinator."""
 
     def __init__(self, whole: MemoryBudget) -> None:
         self._whole = whole
         self.used_bytes = 0
-        """Its caches."""
+        """Bytes of the group's caches."""
         self.sent_bytes = 0
         """As in `MemoryBudget`."""
         self.read_bytes = NO_MARK
-        """Up to here, by both together, it reads whatever others have: its part."""
+        """Up to this sum of both the group reads, whatever the others have: its part."""
         self.acquire_bytes = NO_MARK
-        """The same for acquiring."""
+        """As `read_bytes`, for acquiring."""
         self.cache_bytes = 0
-        """What its caches may keep when those of all groups together take too much."""
+        """Bytes that the caches may keep when those of all groups together take too much."""
         self.acquiring_stopped = False
-        """The last look found it above its part."""
+        """Whether the last look found the group above its part."""
         self.refused = False
-        """It was refused since then and must be asked again."""
+        """Whether an acquisition was refused since the last look: dispatch must start again."""
         self.read_refused = False
-        """The same for reading."""
+        """Whether a read was refused since the last look."""
         self.outbox_bytes = self.outbox_records = 0
-        """Its dead letters that wait for Kafka; they are among `used_bytes`, too."""
+        """Dead letters that wait for Kafka; they are among `used_bytes`, too."""
         self.checkpoint_bytes = 0
-        """What members stored with unfinished records; among `used_bytes`, too."""
+        """Checkpoints of unfinished records; among `used_bytes`, too."""
         self.kept_bytes = 0
         """Payloads of delayed records in the store."""
-        self.on_outbox_room: Callable[[], None] = _nobody
-        """Hears that dead letters have gone while the outbox was full."""
+        self.on_outbox_room: Callable[[], None] = lambda: None
+        """Called when a full outbox has room again."""
 
     def grew(self, size_bytes: int) -> None:
         """A cache took something in."""
@@ -111,7 +105,7 @@ class GroupBudget:
         self._whole.used_bytes -= size_bytes
 
     def outbox_grew(self, size_bytes: int) -> None:
-        """A dead letter waits."""
+        """A dead letter waits from now on."""
         self.outbox_bytes += size_bytes
         self.outbox_records += 1
         self.grew(size_bytes)
@@ -136,7 +130,7 @@ class GroupBudget:
         self.shrank(size_bytes)
 
     def keeps(self, size_bytes: int, records: int) -> None:
-        """Payloads came to the store, or went (both negative); memory knows of them."""
+        """Payloads came to the store, or went (both negative); memory has offsets and sizes."""
         self.kept_bytes += size_bytes
         self.grew(KEPT_MEMORY_BYTES * records)
 
@@ -148,13 +142,10 @@ class GroupBudget:
     def looked(
         self, used_bytes: int, read_part: float, acquire_part: float, *, is_short: bool
     ) -> None:
-        """A look has counted everything.
+        """A look has counted that the group takes `used_bytes`, its caches included.
 
-        Args:
-            used_bytes: What the group has of it, its caches included.
-            read_part: Bytes up to which it reads when all together have too much.
-            acquire_part: The same for acquiring.
-            is_short: Whether all together have too much for acquiring.
+        When all groups together have too much, this one reads up to `read_part` bytes, and acquires
+        up to `acquire_part`; `is_short` tells that they have too much for acquiring.
         """
         self.sent_bytes = 0
         self.read_bytes = self.used_bytes + int(read_part) - used_bytes
@@ -162,7 +153,7 @@ class GroupBudget:
         self.acquiring_stopped = is_short and used_bytes >= acquire_part
 
     def may_read(self) -> bool:
-        """Whether there is memory for another read; who is refused is asked again later."""
+        """Whether there is memory for another read; a refusal is noted, and ends at a look."""
         whole = self._whole
         if whole.used_bytes + whole.sent_bytes <= whole.read_bytes:
             return True
@@ -172,7 +163,7 @@ class GroupBudget:
         return False
 
     def may_acquire(self) -> bool:
-        """Whether there is memory for another acquisition; who is refused is asked again later."""
+        """Whether there is memory to acquire more; a refusal is noted, and ends at a look."""
         whole = self._whole
         if whole.used_bytes + whole.sent_bytes <= whole.acquire_bytes:
             return True
@@ -183,11 +174,7 @@ class GroupBudget:
 
     @property
     def excess_bytes(self) -> int:
-        """How much the group's caches must give up; 0 = nothing."""
+        """Bytes that the group's caches must give up."""
         whole = self._whole
         over = min(whole.used_bytes - whole.limit_bytes, self.used_bytes - self.cache_bytes)
         return max(over, 0)
-
-
-def _nobody() -> None:
-    """Nobody watches."""

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 
-from sharecoord.core.changes import LoadedPartition, MemberRow, PartitionClaim, PartitionStart
+from sharecoord.core.changes import (
+    GroupRow,
+    LoadedPartition,
+    MemberRow,
+    PartitionClaim,
+    PartitionStart,
+)
 from sharecoord.errors import KafkaUnavailableError
 from sharecoord.ports import OffsetQuery, Store, TopicCatalog
 from sharecoord.runtime.kernel.gatherer import Gatherer
 from sharecoord.runtime.kernel.store_thread import StoreCaller
 
 CLAIMS_MAX = 40
-"""Share-partitions of one claim. Each may bring thousands of ranges: those that are loaded are
-served, and commits go on, while the others wait for the next one (40 x 2,000 ranges: 0.2 s)."""
+"""Share-partitions of one claim. Each may bring thousands of ranges (40 x 2,000 ranges: 0.2 s):
+commits go on, and loaded share-partitions are served, while others wait for the next claim."""
 
 
 class GatheredCalls:
-    """What is asked together goes out as one call."""
+    """Calls to the store and to Kafka that are gathered; each gatherer makes one call of many."""
 
     def __init__(self, store: Store, caller: StoreCaller, catalog: TopicCatalog) -> None:
         self._store = store
@@ -24,24 +31,33 @@ class GatheredCalls:
         self._catalog = catalog
         call = caller.call
         self.joins: Gatherer[MemberRow, int | None] = Gatherer(
-            lambda rows: call(store.join_members, rows), name="joins", key=_member_of
+            lambda rows: call(store.join_members, rows),
+            name="joins",
+            key=attrgetter("group_id", "member_id"),
         )
-        """Members; their epochs."""
+        """From members to their epochs."""
         self.claims: Gatherer[PartitionClaim, LoadedPartition | None] = Gatherer(
             lambda claims: call(store.claim_partitions, claims),
             name="claims",
-            key=_id_of,
+            key=attrgetter("partition_id"),
             calls_max=CLAIMS_MAX,
         )
         self.starts: Gatherer[PartitionStart, bool] = Gatherer(
-            lambda starts: call(store.initialize_partitions, starts), name="starts", key=_id_of
+            lambda starts: call(store.initialize_partitions, starts),
+            name="starts",
+            key=attrgetter("partition_id"),
         )
         self.members: Gatherer[None, list[MemberRow]] = Gatherer(self._members, name="members")
-        """All members of all groups."""
+        """From nothing to all members of all groups."""
         self._offsets_by: dict[bool, Gatherer[OffsetQuery, int | None]] = {
             committed: Gatherer(partial(self._offsets, committed=committed), name="offsets")
             for committed in (False, True)
         }
+
+    async def group(self, group_id: str) -> GroupRow | None:
+        """The stored row of a group; None = the store has no such group."""
+        rows = await self._caller.call(self._store.load_groups)
+        return next((row for row in rows if row.group_id == group_id), None)
 
     async def offset(self, query: OffsetQuery, *, committed: bool = False) -> int:
         """The offset at a place; see `TopicCatalog.offsets`.
@@ -72,11 +88,3 @@ class GatheredCalls:
     async def _offsets(self, queries: list[OffsetQuery], *, committed: bool) -> list[int | None]:
         found = await self._catalog.offsets(queries, committed=committed)
         return [found.get(query) for query in queries]
-
-
-def _member_of(member: MemberRow) -> tuple[str, str]:
-    return member.group_id, member.member_id
-
-
-def _id_of(change: PartitionClaim | PartitionStart) -> int:
-    return change.partition_id

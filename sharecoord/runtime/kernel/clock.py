@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 
 BEAT_S = 1.0
-"""How often a coordinator notes that it goes on."""
+"""Interval at which a coordinator notes that it goes on."""
 
 STANDSTILL_MS = 2_500
-"""Longer than two beats are apart on a loop that is busy: this process stood still."""
+"""A longer time between two beats than on any busy loop: this process stood still."""
 
 DOUBT_MS = 5_000
-"""Without an answer of the store the doubt ends after so long: by then its lease has ended, too."""
+"""The doubt ends after this time without an answer of the store: the lease has ended, too."""
 
 MEASURED_WITHIN_MS = 1_000
-"""An answer that took longer may be as old as the standstill."""
+"""A slower answer may be as old as the standstill."""
 
 
 class RuntimeClock:

@@ -1,8 +1,8 @@
 """Group commit: the changes of all partitions in one transaction, then what depends on them.
 
-Commits are serial. While one runs, the next batch gathers. An effect (a delivery, a reply) is let
-go only after the commit that holds everything it could have seen (design 4). What belongs to an
-incarnation that is gone is aborted, never released. A failure that nobody foresaw ends the
+Commits are serial. While one runs, the next batch gathers. An effect (a delivery, a reply) is
+released only after the commit that holds everything it could have seen (design 4). Effects of an
+incarnation that is gone are aborted, never released. A failure that nobody foresaw ends the
 process: a committer that went on, or stopped in silence, could not keep that promise.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol
 
 import structlog
@@ -30,31 +31,28 @@ from sharecoord.runtime.kernel.store_thread import StoreCaller
 log = structlog.get_logger(__name__)
 
 RANGE_BYTES = 200
-"""What one changed range takes in a pending batch."""
+"""Memory of one changed range in a pending batch."""
 
 RETRY_FOR_S = 1.0
-"""A store that changed nothing is asked again for so long before partitions are dropped."""
+"""A commit that changed nothing is repeated for this time before partitions are dropped."""
 
 RETRY_DELAY_S = 0.05
 """Wait between two such attempts."""
 
 WHOLE_BATCH = -1
-"""Stands for a partition id where nothing of a batch was stored."""
+"""Stands for a partition id when nothing of a batch was stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitLimits:
-    """How long changes may wait for their commit, and when acquiring waits for it (design 4).
-
-    Attributes:
-        linger_ms: `commit.linger.ms`.
-        oldest_ms: `commit.oldest.uncommitted.ms`.
-        pending_max_bytes: `commit.pending.max.bytes`.
-    """
+    """How long changes may wait for their commit, and when acquiring waits for it (design 4)."""
 
     linger_ms: int = 5
+    """`commit.linger.ms`"""
     oldest_ms: int = 500
+    """`commit.oldest.uncommitted.ms`"""
     pending_max_bytes: int = 16 << 20
+    """`commit.pending.max.bytes`"""
 
 
 class Committable(Protocol):
@@ -62,27 +60,27 @@ class Committable(Protocol):
 
     partition_id: int
     generation: int
-    """Grows when an incarnation ends: what was decided before is void from then on."""
+    """Grows when an incarnation ends: its decisions are void from then on."""
 
     @property
     def pending_ranges(self) -> int:
         """Changed ranges that are not stored yet."""
 
     def take_commit(self) -> PartitionCommit | None:
-        """What must be stored since the last call."""
+        """The changes since the last call; None when there are none."""
 
     def drop(self, error: SharecoordError) -> None:
-        """The commit failed or was fenced: forget this incarnation and load anew."""
+        """Ends the incarnation after a commit failed or was fenced; it is loaded anew."""
 
 
 class Effect(Protocol):
-    """Something that must wait for a commit."""
+    """A delivery, an answer or a notice that waits for a commit."""
 
     def release(self) -> None:
         """The commit is durable."""
 
     def abort(self, error: SharecoordError) -> None:
-        """The commit did not happen, or nobody knows; or `release` failed half-way."""
+        """The commit did not happen, or may not have happened; or `release` failed half-way."""
 
 
 class CallbackEffect:
@@ -94,11 +92,11 @@ class CallbackEffect:
         self._callback = callback
 
     def release(self) -> None:
-        """Durable."""
+        """Calls back without an error."""
         self._callback(None)
 
     def abort(self, error: SharecoordError) -> None:
-        """Failed."""
+        """Calls back with the error."""
         self._callback(error)
 
 
@@ -112,13 +110,13 @@ class Committer:
         *,
         now_ms: Callable[[], int],
         on_fatal: Callable[[SharecoordError], None],
-        limits: CommitLimits | None = None,
+        limits: CommitLimits,
     ) -> None:
         self._store = store
         self._caller = caller
         self._now_ms = now_ms
         self._on_fatal = on_fatal
-        self._limits = limits or CommitLimits()
+        self._limits = limits
         self._dirty: dict[Committable, None] = {}
         self._effects: list[tuple[Committable | None, int, Effect]] = []
         self._members_removed: list[tuple[str, str, int]] = []
@@ -139,12 +137,9 @@ class Committer:
     def add(
         self, actor: Committable, effect: Effect | None = None, *, may_wait: bool = False
     ) -> None:
-        """Notes that an actor has changes, and what waits for them.
+        """Notes that an actor has changes, and the effect that waits for them.
 
-        Args:
-            actor: Who has changes.
-            effect: What waits.
-            may_wait: Whether it may go with what comes within `CommitLimits.linger_ms`.
+        With `may_wait` the commit may take along changes within `CommitLimits.linger_ms`.
         """
         self._dirty[actor] = None
         if effect is not None:
@@ -152,7 +147,7 @@ class Committer:
         self._kick(may_wait=may_wait)
 
     def add_effect(self, effect: Effect) -> None:
-        """Something that waits for everything decided so far, whatever the partition."""
+        """Adds an effect that waits for all decisions so far, of all partitions."""
         self._effects.append((None, 0, effect))
         self._kick()
 
@@ -180,11 +175,8 @@ class Committer:
         if oldest_ms is None:
             oldest_ms = self._waiting_since_ms
         late = oldest_ms is not None and self._now_ms() - oldest_ms > self._limits.oldest_ms
-        return late or self._failed or self._pending_bytes > self._limits.pending_max_bytes
-
-    @property
-    def _pending_bytes(self) -> int:
-        return RANGE_BYTES * sum(actor.pending_ranges for actor in self._dirty)
+        pending_bytes = RANGE_BYTES * sum(actor.pending_ranges for actor in self._dirty)
+        return late or self._failed or pending_bytes > self._limits.pending_max_bytes
 
     def when_unblocked(self, callback: Callable[[], None]) -> None:
         """Calls back once after the next commit; the same callback only once."""
@@ -230,17 +222,14 @@ class Committer:
                 await self._commit_once()
                 if self._waiting_since_ms is None:
                     self._idle.set()
-                self._tell_unblocked()
+                callbacks, self._unblocked = self._unblocked, {}
+                for callback in callbacks:
+                    callback()
         except StoreFatalError as error:
             self.fail(error)
         except Exception as error:
             log.exception("the committer failed")
             self.fail(InternalError(f"the committer failed: {error!r}"))
-
-    def _tell_unblocked(self) -> None:
-        callbacks, self._unblocked = self._unblocked, {}
-        for callback in callbacks:
-            callback()
 
     async def _commit_once(self) -> None:
         actors, self._dirty = list(self._dirty), {}
@@ -256,7 +245,7 @@ class Committer:
                 commits.append(commit)
         changes = sum(len(commit.upserted) + len(commit.deleted) for commit in commits)
         self.committing_bytes = RANGE_BYTES * changes
-        commits.sort(key=_partition_id)
+        commits.sort(key=attrgetter("partition_id"))
         why = await self._write(CommitBatch(partitions=commits, members_removed=removed))
         failed = {actor: error for actor in taken if (error := why.get(actor.partition_id))}
         for actor, error in failed.items():
@@ -274,7 +263,7 @@ class Committer:
                 _let_go(effect, failed.get(owner))
 
     async def _write(self, batch: CommitBatch) -> dict[int, SharecoordError]:
-        """Commits a batch; returns why what failed: by partition id, WHOLE_BATCH for all of it."""
+        """Commits a batch; returns errors by partition id, under WHOLE_BATCH for all of it."""
         if not batch.partitions and not batch.members_removed:
             return {}
         try:
@@ -294,14 +283,14 @@ class Committer:
         return dict.fromkeys(result.fenced, fenced)
 
     async def _write_one_by_one(self, batch: CommitBatch) -> dict[int, SharecoordError]:
-        """After a row that the store refuses: only its own partition pays for it."""
+        """Commits each partition alone after a refused row: only its own partition fails."""
         why: dict[int, SharecoordError] = {}
         for commit in batch.partitions:
             why |= await self._write(CommitBatch(partitions=[commit]))
         return why | await self._write(CommitBatch(members_removed=batch.members_removed))
 
     async def _write_with_retries(self, batch: CommitBatch) -> CommitResult:
-        """Commits; asks again while the store says that it changed nothing."""
+        """Commits; repeats while the store says that it changed nothing."""
         waited_s = 0.0
         while True:
             try:
@@ -319,10 +308,6 @@ class Committer:
                 return result
 
 
-def _partition_id(commit: PartitionCommit) -> int:
-    return commit.partition_id
-
-
 def _void() -> SharecoordError:
     return StoreUnavailableError(
         "the share-partition was loaded anew before this was stored", retry_after_ms=100
@@ -330,7 +315,7 @@ def _void() -> SharecoordError:
 
 
 def _let_go(effect: Effect, error: SharecoordError | None) -> None:
-    """Lets an effect go; whoever waits for one that fails hears so, and does not wait for ever."""
+    """Releases or aborts an effect; one that fails is aborted, so that nobody waits for ever."""
     try:
         if error is None:
             effect.release()

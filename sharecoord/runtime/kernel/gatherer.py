@@ -1,4 +1,4 @@
-"""Calls that come together are made as one: one each would take a fleet or a wide topic minutes."""
+"""One call for many arguments: single calls would take a fleet or a wide topic minutes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from sharecoord.errors import InternalError, SharecoordError
 
 CALLS_MAX = 200
-"""Arguments of one call: commits of records wait for it, 20 ms at most."""
+"""Most arguments of one call: commits of records wait for it, 20 ms at most."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -18,14 +18,9 @@ R = TypeVar("R")
 class Gatherer(Generic[T, R]):
     """Gathers arguments while a call runs; the next call takes them along, in their order.
 
-    Who waits is bounded by whoever asks: members by their groups' sizes, share-partitions by the
-    topics'.
-
-    Args:
-        call: Takes arguments, returns as many results in the same order.
-        name: Of the task that makes the calls.
-        key: Arguments with equal keys never stand in one call; None: all may.
-        calls_max: Most arguments of one call.
+    The callers bound the number of arguments: members by the sizes of their groups,
+    share-partitions by those of topics. `call` returns as many results as it got arguments, in
+    their order. Arguments with equal keys never stand in one call.
     """
 
     def __init__(
@@ -73,7 +68,7 @@ class Gatherer(Generic[T, R]):
             self._waiting.clear()
 
     def _take(self) -> list[tuple[T, asyncio.Future[R]]]:
-        """What is called next, in order of arrival; nothing that was given up."""
+        """The arguments of the next call, in order of arrival; cancelled ones are left out."""
         batch: list[tuple[T, asyncio.Future[R]]] = []
         later: list[tuple[T, asyncio.Future[R]]] = []
         keys: set[Hashable] = set()
@@ -93,7 +88,11 @@ class Gatherer(Generic[T, R]):
         try:
             answers = await self._call([argument for argument, _ in batch])
         except Exception as error:  # noqa: BLE001 - each that asked raises it
-            if len(batch) > 1 and _is_of_one(error):
+            # A row that is refused, or can not be read, may be the fault of one argument.
+            may_be_of_one = isinstance(error, InternalError) or not isinstance(
+                error, SharecoordError
+            )
+            if len(batch) > 1 and may_be_of_one:
                 for one in batch:
                     await self._make([one])
             else:
@@ -102,11 +101,6 @@ class Gatherer(Generic[T, R]):
             for (_, result), answer in zip(batch, answers, strict=True):
                 if not result.done():
                     result.set_result(answer)
-
-
-def _is_of_one(error: Exception) -> bool:
-    """Whether it may be one argument's fault: a row that is refused, or can not be read."""
-    return isinstance(error, InternalError) or not isinstance(error, SharecoordError)
 
 
 def _fail(batch: list[tuple[T, asyncio.Future[R]]], error: Exception) -> None:

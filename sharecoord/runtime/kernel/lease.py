@@ -30,13 +30,9 @@ class Lease:
     ) -> None:
         """Renews nothing yet.
 
-        Args:
-            store: Where the lease is.
-            caller: The way of renewals to the store; they must not wait behind commits.
-            clock: Learns the store's time from each renewal.
-            duration_ms: After so long without renewal, by the store's clock, a coordinator counts
-                as dead.
-            renewal_s: Time between two renewals.
+        Renewals have a caller of their own, so that they do not wait behind commits; the clock
+        learns the store's time from each. After `duration_ms` without one, by the store's clock, a
+        coordinator counts as dead.
         """
         self._store = store
         self.caller = caller
@@ -44,15 +40,15 @@ class Lease:
         self.duration_ms = duration_ms
         self._renewal_s = renewal_s
         self._until_ms = math.inf
-        """By this clock; infinite = it was never renewed."""
+        """The certain end of the lease, monotonic; infinite before the first renewal."""
         self.store_ok = True
         """Whether the last renewal came through."""
-        self.on_renewed: Callable[[int, bool], None] = _nobody
+        self.on_renewed: Callable[[int, bool], None] = lambda *_: None
         """Hears the store's time, and whether the lease had lapsed before."""
 
     @property
     def has_lapsed(self) -> bool:
-        """Whether others may take this coordinator for dead: it hands out nothing then."""
+        """Whether others may take this coordinator for dead: then it hands out nothing."""
         return self._clock.now_ms() > self._until_ms
 
     async def run(self) -> None:
@@ -79,7 +75,3 @@ class Lease:
                 self.store_ok, self._until_ms = True, asked_ms + self.duration_ms
                 self.on_renewed(store_ms, had_lapsed)
             await asyncio.sleep(self._renewal_s)
-
-
-def _nobody(store_ms: int, had_lapsed: bool) -> None:  # noqa: FBT001 - a callback
-    """Nobody listens."""

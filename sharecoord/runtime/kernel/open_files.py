@@ -1,8 +1,8 @@
-"""How many files this process may open, and who is refused before there are none left.
+"""The files that this process may open, and refusals before none is left.
 
-A connection of a member takes one. A group takes those of a reader: librdkafka has a socket for
-each broker that it talks to, and a pipe for each that it knows. Groups on different partitions
-share readers, so this is the most that one costs.
+A connection of a member takes one file. A group takes those of a reader: librdkafka has a socket
+for each broker that it talks to, and a pipe for each that it knows. Groups on different partitions
+share readers, so a group takes no more than that.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ limit of a thousand times as much, and a program that closes all files it could 
 """
 
 FEW_FILES: Final = 4_096
-"""A lower limit is warned of at the start: it is reached by 400 groups, or 4,000 members."""
+"""A lower limit brings a warning at the start: 400 groups or 4,000 members reach it."""
 
 RESERVE_FILES: Final = 100
-"""For the store, the event log, dead letters, probes and operators; a quarter of a low limit."""
+"""Files for the store, the event log, dead letters, probes, operators; a quarter of a low limit."""
 
 LAST_FILES: Final = 8
-"""With fewer left than these, what is under way can fail at any moment."""
+"""With fewer files left, any work under way can fail."""
 
 READER_FILES: Final = 5
-"""Of a reader without brokers; measured, as the next one."""
+"""Files of a reader without brokers; measured, as the next constant."""
 
 BROKER_FILES: Final = 3
-"""Of a reader, for each broker: a pipe and a socket."""
+"""Files of a reader for each broker, its pipe and its socket."""
 
 RETRY_AFTER_MS: Final = 2_000
 
@@ -74,18 +74,12 @@ def count_open() -> int | None:
 
 
 class OpenFiles:
-    """What is open, and what was promised since that was counted."""
+    """The open files, and those promised since they were counted."""
 
     def __init__(
         self, limit: int, *, brokers: int, count: Callable[[], int | None] = count_open
     ) -> None:
-        """Counts for the first time.
-
-        Args:
-            limit: The soft limit.
-            brokers: Of the Kafka cluster.
-            count: Counts open files.
-        """
+        """Counts for the first time; `limit` is the soft limit, `brokers` are Kafka's."""
         self.limit = limit
         self._reader_files = READER_FILES + BROKER_FILES * max(1, brokers)
         self._reserve = min(RESERVE_FILES, limit // 4)
@@ -94,29 +88,26 @@ class OpenFiles:
         self.look()
 
     def look(self) -> None:
-        """Counts anew; once a second, and what was promised before is open by then."""
+        """Counts anew, once a second; promised files are open by then."""
         try:
             self._open = self._count() or 0
         except OSError:
-            # To count needs a file as well.
+            # Counting needs a file as well.
             self._open = self.limit
         self._joins = self._readers = 0
 
     @property
     def problem(self) -> str:
-        """Why members can not be served, in words; "" = it is no matter of files."""
+        """Why members can not be served for want of files; "" = they can."""
         if self.limit - self._open < LAST_FILES:
             return f"{self._open} of {self.limit} files are open: {FIX}"
         return ""
 
     def check_member(self, *, needs_reader: bool) -> None:
-        """Whether one more member may come.
-
-        Args:
-            needs_reader: Whether its group has no members yet, so that nobody reads for it.
+        """Promises files to one more member, and to a reader if its group has no members yet.
 
         Raises:
-            LimitExceededError: It would not leave enough for what is served already.
+            LimitExceededError: Too few would be left for the members that are served already.
         """
         files = 1 + self._reader_files * needs_reader
         promised = max(self._joins, self._readers)
@@ -130,7 +121,7 @@ class OpenFiles:
         self._joins += files
 
     def may_read(self) -> bool:
-        """Whether one more reader may be opened; its files count from now on.
+        """Promises files to one more reader, or returns False.
 
         Half of the reserve is for readers of groups that have members already.
         """

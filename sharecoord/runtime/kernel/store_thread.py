@@ -1,4 +1,4 @@
-"""The store's thread: every blocking call to the store goes through here, one after the other."""
+"""The store's thread, in which all blocking calls to the store run, one after the other."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class StoreCaller(Protocol):
     """Runs store calls in order; the simulator has one without a thread."""
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The function's result, or its error."""
+        """Runs a function of the store; returns its result, or raises its error."""
 
     def close(self) -> None:
-        """No calls come after this."""
+        """Ends the caller; no calls come after this."""
 
 
 class StoreThread:

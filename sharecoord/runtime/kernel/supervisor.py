@@ -17,10 +17,10 @@ from sharecoord.errors import SharecoordError, StoreFatalError, StoreInUseError
 log = structlog.get_logger(__name__)
 
 RESTART_S = 0.1
-"""First wait before a loop begins again; doubles. The lease outlives several such waits."""
+"""First wait before a loop begins again; doubles. The lease outlives several waits."""
 
 RESTART_MAX_S = 5.0
-"""Longest such wait: what the loop does is missing for so long after the fault is mended."""
+"""Longest such wait: its work is missing for so long after the fault is mended."""
 
 PROVEN_S = 3.0
 """A loop that has run for so long is up again: every loop does its work before it waits, so most
@@ -87,7 +87,7 @@ class Supervisor:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                # Not this task was cancelled, but something that it waited for.
+                # Something that this task waited for was cancelled, not the task.
                 log.exception("a loop waited for what was cancelled; it begins again", loop=name)
             except Exception:
                 log.exception("a loop failed; it begins again", loop=name)

@@ -1,1 +1,1 @@
-"""Dead letters: sent to their topic, found there again, redriven, and counted against a flood."""
+"""Dead letters in their topics: found again, redriven, discarded; and those without a group."""

@@ -1,8 +1,8 @@
 """Redrive: dead letters go to their group again, by lanes (docs/decisions/0019).
 
-What is asked for is written in one transaction per partition of a dead-letter topic: marks, and
-ranges of the lane. Whoever owns the lane hands them out as it does any due records. So there is no
-work under way that a crash could lose or do twice.
+A redrive writes marks and ranges of the lane in one transaction per partition of the dead-letter
+topic. The owner of the lane hands the ranges out like any due records. So there is no work under
+way that a crash could lose or do twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sharecoord.errors import (
     SharecoordError,
 )
 from sharecoord.ports import TopicInfo
-from sharecoord.runtime.fleet.store_changes import see_row
+from sharecoord.runtime.fleet.store_changes import see_rows
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.group.groups import Groups
 from sharecoord.runtime.group.settings import settings_of
@@ -47,11 +47,11 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 SPANS_MAX: Final = 50_000
-"""Of one redrive and partition: half of what a share-partition may have ranges. Letters that lie
-side by side are one run; who has more sends more than one redrive."""
+"""Most runs of one redrive and partition: half of the ranges that a share-partition may have.
+Letters that lie side by side are one run; more runs take more than one redrive."""
 
 RUN_ID_MAX: Final = 64
-"""Characters; the column's."""
+"""Most characters of a run id: the length of its column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,36 +61,36 @@ class LaneSelection:
     topic: str
     """The dead-letter topic."""
     topic_id: str
-    """Its id, 32 hex digits; "" when the cluster has none."""
+    """The id of `topic`, 32 hex digits; "" when the cluster has none."""
     partition: int
     source_topic: str
-    """Members that subscribe to it get the letters."""
+    """Members that subscribe to this topic get the letters."""
     spans: Sequence[Span]
     """First and last offsets, in order, disjoint."""
     keys: bytes | None = None
     """8 bytes per offset of the spans (`core.records.key_hashes_of`); groups with
     `share.ordering=key` need them."""
     source_partition: int | None = None
-    """The partition of the source topic that all of them come from; groups with
+    """The partition of the source topic that all letters come from; groups with
     `share.ordering=key` need it."""
     kept: Sequence[KeptPayload] = ()
-    """Of those whose record the dead-letter topic did not take."""
+    """Payloads of letters whose record the dead-letter topic did not take."""
 
 
 class RedriveResult(NamedTuple):
-    """What became of a redrive or a discard."""
+    """The outcome of a redrive or a discard."""
 
     records: int
     """Letters that were taken."""
     marked: int
-    """Letters that were left out: redriven or discarded before."""
+    """Letters that were left out, because they were redriven or discarded before."""
     under_way: int
-    """Letters that were left out: an earlier redrive of them is not finished."""
+    """Letters that were left out, because an earlier redrive is not finished."""
     parts: tuple[SelectionResult, ...]
 
 
 class Lanes:
-    """The lanes of a coordinator's groups. Errors of all its methods: those of the store."""
+    """The lanes of a coordinator's groups. All methods raise the errors of the store."""
 
     def __init__(self, context: Context, groups: Groups) -> None:
         self._context = context
@@ -114,10 +114,10 @@ class Lanes:
         When it fails half-way some partitions are done: the same call again does the others.
 
         Args:
-            group_id: The group whose letters they are.
-            selections: Which; no two of the same partition and source topic.
-            rate_per_s: Records per second of all of them together; 0 = no limit.
-            run_id: Names the redrive in the marks.
+            group_id: The group of the letters.
+            selections: The letters; no two selections of the same partition and source topic.
+            rate_per_s: Records per second of all partitions together; 0 = no limit.
+            run_id: The name of the redrive in the marks.
             again: Whether letters that were redriven or discarded before are taken as well.
 
         Raises:
@@ -140,10 +140,9 @@ class Lanes:
         return await self._take_in(group_id, selections, [0] * len(selections), marking)
 
     async def withdraw(self, group_id: str, topic: str) -> int:
-        """Takes back what was redriven from a dead-letter topic and never handed out.
+        """Takes back letters that were redriven from a topic and never handed out.
 
-        Returns:
-            How many letters; they bear no mark of the redrive any more.
+        Returns their number; they bear no mark of the redrive any more.
 
         Raises:
             GroupNotFoundError: There is no such group.
@@ -158,7 +157,7 @@ class Lanes:
         return sum(count(each.taken) for each in taken)
 
     async def marks(self, group_id: str, topic: str, topic_id: str, partition: int) -> list[Mark]:
-        """What was redriven or discarded of a dead-letter topic's partition, by first offset."""
+        """The marks of a dead-letter topic's partition, by first offset."""
         return await self._call(
             self._context.store.read_marks, group_id, topic, topic_id, partition
         )
@@ -185,7 +184,7 @@ class Lanes:
             for batch in _by_log(wanted, lambda selection: selection.key).values():
                 taken += await self._call(self._context.store.take_in, batch, marking)
         finally:
-            # Whatever became of it: what is stored is what is in force.
+            # Also after an error: the stored lanes are those in force.
             await self._show(group_id, [selection.key for selection in wanted])
         result = RedriveResult(
             sum(count(each.taken) for each in taken),
@@ -203,12 +202,8 @@ class Lanes:
         return result
 
     async def _show(self, group_id: str, keys: Iterable[PartitionKey]) -> None:
-        """Makes the live group see what the store has now, and the fleet look as well."""
-        group = self._groups.get(group_id)
-        for key in keys:
-            actor = None if group is None else group.partitions.get(key.place)
-            if group is not None and actor is not None and actor.key == key:
-                see_row(self._context, group, actor)
+        """Makes the live group load changed lanes, and the fleet look as well."""
+        see_rows(self._groups.get(group_id), keys)
         await self.look()
         await self._context.committed()
         self._groups.peers.look_at_store()
@@ -217,8 +212,7 @@ class Lanes:
 
     async def _existing(self, group_id: str) -> Mapping[str, str]:
         """The overrides of a group."""
-        rows = await self._call(self._context.store.load_groups)
-        found = next((row for row in rows if row.group_id == group_id), None)
+        found = await self._context.calls.group(group_id)
         if found is None:
             raise GroupNotFoundError(f"share group {group_id!r} does not exist; it has no letters")
         return found.config
@@ -250,7 +244,7 @@ class Lanes:
                 )
 
     async def check_reordering(self, group_id: str, config: GroupConfig) -> None:
-        """Refuses that order by key begins while there are lanes that can not keep it.
+        """Refuses order by key while there are lanes that can not keep it.
 
         Raises:
             InvalidConfigError: A redrive is under way that began without it.
@@ -283,10 +277,10 @@ class Lanes:
             topics = {topic for key in keys for topic in (key.topic, key.served)}
             infos = await self._known_topics(topics) if keys else {}
             if infos is None:
-                # What is opened is looked at once more before its records pass.
+                # Opened lanes are looked at once more before their records pass.
                 infos = {}
             else:
-                # Of what is gone nothing comes any more.
+                # No letter comes any more of a topic that is gone.
                 refused = self._context.catalog.refusals
                 unfinished = {
                     key
@@ -295,7 +289,7 @@ class Lanes:
                 }
             await self._close_void(rows.values(), infos)
             for group_id in {key.group_id for key in rows} - self._groups.keys():
-                # In a fleet: nobody has used it here so far. It may have been deleted meanwhile.
+                # In a fleet: a group that was not used here so far, or was deleted meanwhile.
                 await self._groups.stored(group_id)
             epochs = {row.key: row.owner_epoch for row in rows.values()}
             if homes := self._homes(unfinished):
@@ -309,7 +303,7 @@ class Lanes:
             self._context.lanes_known = not self._context.in_fleet
 
     def _homes(self, lanes: Iterable[PartitionKey]) -> list[PartitionKey]:
-        """What is served here of the partitions that letters of these lanes come from."""
+        """The partitions that letters of these lanes come from and that are served here."""
         found: dict[PartitionKey, None] = {}
         for lane in lanes:
             group = self._groups.get(lane.group_id)
@@ -368,7 +362,7 @@ def _key(group_id: str, selection: LaneSelection) -> PartitionKey:
 
 
 def _exists(infos: Mapping[str, TopicInfo], key: PartitionKey) -> bool:
-    """Whether there are letters, and what they come from."""
+    """Whether the topics of a lane exist, that of the letters and that of the records."""
     letters, source = infos.get(key.topic), infos.get(key.served)
     if letters is None or source is None or letters.topic_id != key.topic_id:
         return False
@@ -378,7 +372,7 @@ def _exists(infos: Mapping[str, TopicInfo], key: PartitionKey) -> bool:
 def _by_log(
     items: Iterable[T], key_of: Callable[[T], PartitionKey]
 ) -> dict[tuple[str, str, int], list[T]]:
-    """What belongs to one partition of a topic goes into one transaction."""
+    """Groups items by partition of a topic: each group goes into one transaction."""
     found: dict[tuple[str, str, int], list[T]] = {}
     for item in items:
         key = key_of(item)

@@ -1,7 +1,7 @@
-"""Dead letters that nobody serves any more: their group was deleted, or their topic made again.
+"""Dead letters without a group: it was deleted, or their topic was made again.
 
 They were promised to their topic, and go there without members, without a group, and without a log
-to read. Who looks for them is any coordinator; who sends them is the one that claims their row.
+to read. Every coordinator looks for them; the one that claims their row sends them.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from sharecoord.runtime.partition.record_cache import RecordCache
 log = structlog.get_logger(__name__)
 
 INTERVAL_S: Final = 10.0
-"""How often it is looked whose dead letters wait while nobody serves them."""
+"""Interval of looks for dead letters that wait while nobody serves them."""
 
 LOOKS_UNTIL_GONE: Final = 4
-"""A topic that the cluster does not have for so many looks is not waited for: longer than
+"""Looks without a topic after which its letters wait no longer: more than
 `coordinator.GONE_AFTER_S`."""
 
 SERVED_MAX: Final = 100
-"""Outboxes that are sent at the same time; each loads its letters."""
+"""Most outboxes that are sent at the same time; each loads its letters."""
 
 LOOK_AGAIN_S: Final = 1.0
 """Wait after Kafka did not say whether a topic is still the same."""
 
 
 class OrphanedLetters:
-    """What is left of a share-partition: letters that wait. Stands in for its actor."""
+    """The letters that are left of a share-partition. Stands in for its actor."""
 
     pending_ranges = 0
-    """As the committer asks for them: it has none."""
+    """For the committer: there are no ranges."""
 
     def __init__(
         self, context: Context, loaded: LoadedPartition, settings: PartitionSettings
@@ -58,7 +58,7 @@ class OrphanedLetters:
         self.partition_id = loaded.row.partition_id
         self.state_epoch = loaded.row.state_epoch
         self.partition: PartitionRow | None = loaded.row
-        """None = it is over."""
+        """None once the letters are sent, or another coordinator has them."""
         self.generation = self.dead_letters = 0
         self.budget = GroupBudget(context.budget)
         self.cache = RecordCache(self.budget)
@@ -66,7 +66,7 @@ class OrphanedLetters:
         self.letters.begin(loaded, settings)
 
     def take_commit(self) -> PartitionCommit | None:
-        """What must be stored since the last call; nothing but letters."""
+        """The changes since the last call, of letters alone."""
         if self.partition is None:
             return None
         row = self.partition
@@ -75,34 +75,34 @@ class OrphanedLetters:
         return commit
 
     def drop(self, error: SharecoordError) -> None:
-        """Somebody else has it: a group of its name was made again, or another coordinator."""
+        """Gives up: a group of the name was made again, or another coordinator has the row."""
         if self.partition is not None:
             log.info("outbox given up", partition=self.key, why=str(error))
             self.end()
 
     def letters_arrived(self, first: int, last: int) -> None:
-        """Nobody goes by the state of its records any more."""
+        """Does nothing: nobody goes by the state of these records any more."""
 
     def end(self) -> None:
-        """Stops sending; what waits stays in the store."""
+        """Stops sending; letters that wait stay in the store."""
         self.partition = None
         self.generation += 1
         self.letters.end()
 
     async def confirmed(self) -> None:
-        """Waits until a look has shown that the topic is the letters' own."""
+        """Waits until a look has shown that the topic is the one of the letters."""
         while True:
             try:
                 if await self.is_readable():
                     return
-                # Whoever waits here is told by its own end.
+                # This cancels the task that waits here.
                 self.letters.give_up_reading()
             except (KafkaUnavailableError, UnauthorizedError):
                 pass
             await asyncio.sleep(LOOK_AGAIN_S)
 
     async def is_readable(self) -> bool:
-        """Whether payloads that are missing can still be read.
+        """Whether missing payloads can still be read.
 
         Raises:
             KafkaUnavailableError: No answer in time.
@@ -113,7 +113,7 @@ class OrphanedLetters:
 
 
 def _settings_of(loaded: LoadedPartition, present: PartitionSettings | None) -> PartitionSettings:
-    """Where letters go to: as their group says, else as it said when the last one was made."""
+    """Settings of the letters: their group's, else those when the last one was made."""
     if present is not None and present.dead_letter_topic:
         return present._replace(dead_letter_copies=True)
     last = max(loaded.dead_letters, key=lambda each: (each.failed_at_ms, each.sequence))
@@ -123,7 +123,7 @@ def _settings_of(loaded: LoadedPartition, present: PartitionSettings | None) -> 
 
 
 class OrphanWatch:
-    """Looks for letters that wait, and has them sent."""
+    """Looks for letters that wait without a group, and sends them."""
 
     def __init__(
         self,
@@ -135,11 +135,8 @@ class OrphanWatch:
     ) -> None:
         """Starts nothing.
 
-        Args:
-            context: Ports, clock, limits.
-            groups: Those that are served here.
-            making: Who holds this makes or deletes a group.
-            on_owed: Hears that groups owe letters of topics that they may not serve yet.
+        `making` has the lock under which a group is made or deleted; `on_owed` is called when
+        groups owe letters of topics that they may not serve yet.
         """
         self._context = context
         self._groups = groups
@@ -148,7 +145,7 @@ class OrphanWatch:
         self._served: dict[int, OrphanedLetters] = {}
         """By id of the share-partition."""
         self._unknown: dict[PartitionKey, int] = {}
-        """How many looks have not found the topic of a group that is there."""
+        """Looks that have not found the topic of a live group."""
 
     def close(self) -> None:
         """Sends nothing any more."""
@@ -156,7 +153,7 @@ class OrphanWatch:
             outbox.end()
 
     async def look(self) -> None:
-        """One look."""
+        """Reads the outboxes of the store, and sends those without a group."""
         store, call = self._context.store, self._context.caller.call
         rows = await call(store.list_outboxes)
         for group in self._groups.values():
@@ -169,7 +166,7 @@ class OrphanWatch:
         self._unknown = {k: n for k, n in self._unknown.items() if k in {row.key for row in rows}}
         strangers = {row.key.group_id for row in left} - self._groups.keys()
         if strangers and self._context.in_fleet:
-            # Of groups that only others have met.
+            # Groups that only other coordinators have met are no orphans.
             known = {group.group_id for group in await call(store.load_groups)}
             left = [row for row in left if row.key.group_id not in known & strangers]
         for row in left:
@@ -177,13 +174,12 @@ class OrphanWatch:
                 await self._serve(row)
 
     def _is_left(self, row: PartitionRow) -> bool:
-        """Whether no group will ever serve a share-partition again."""
+        """Whether no group will ever serve the share-partition again."""
         key = row.key
         group = self._groups.get(key.group_id)
         if group is None:
             return True
-        actor = group.partitions.get(key.place)
-        if actor is not None and actor.key == key:
+        if group.actor_of(key) is not None:
             return False
         if row.closed or key.name in group.topic_ids:
             return group.topic_ids.get(key.name) != key.topic_id
@@ -191,7 +187,7 @@ class OrphanWatch:
         return looks >= LOOKS_UNTIL_GONE
 
     async def _finish(self, waiting: set[int]) -> None:
-        """Gives outboxes back that are empty, and up what can not be read."""
+        """Releases empty outboxes; gives up payloads that can not be read."""
         for id_, outbox in list(self._served.items()):
             row = outbox.partition
             if row is None:

@@ -1,4 +1,4 @@
-"""Which letters a redrive or a discard takes, and which it leaves out, and why."""
+"""The plan of a redrive or a discard: letters that it takes, and letters that it leaves out."""
 
 from __future__ import annotations
 
@@ -22,24 +22,21 @@ from sharecoord.runtime.letters.lanes import SPANS_MAX, LaneSelection, RedriveRe
 from sharecoord.runtime.letters.scan import Cursor, FoundLetter, LetterScan, LetterState
 
 LETTERS_MAX: Final = 250_000
-"""Of one redrive or discard: with their keys some ten megabytes. The same call again goes on."""
+"""Most letters of one redrive or discard: some ten megabytes with keys. The same call goes on."""
 
 SEEN_MAX: Final = 500_000
-"""Entries of ids that were met, 75 MB: 32 million letters side by side, or as many as this of
-which no two come from near offsets."""
+"""Most entries of ids that were met, 75 MB: 32 million letters side by side, or this many of which
+no two come from near offsets."""
 
 KEPT_BYTES_MAX: Final = 64 << 20
-"""Of one redrive: records that the topic did not take, read and written again."""
+"""Most bytes of one redrive of records that the topic did not take."""
 
 FIRST_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class LetterCommand:
-    """A redrive or a discard.
-
-    admin_service.proto explains the fields, at `RedriveDeadLettersRequest`.
-    """
+    """A redrive or a discard; fields as of `RedriveDeadLettersRequest` in admin_service.proto."""
 
     group_id: str
     wanted: LetterFilter
@@ -55,7 +52,7 @@ class LetterCommand:
 
 @dataclass(frozen=True, slots=True)
 class LetterRun:
-    """What a redrive or a discard did, or would do.
+    """The outcome of a redrive or a discard; with `dry_run` what it would be.
 
     admin_service.proto explains the fields, at `DeadLettersResult`.
     """
@@ -74,7 +71,7 @@ class LetterRun:
 
 
 def check_command(command: LetterCommand) -> None:
-    """Refuses what is not said clearly.
+    """Refuses a command that is not clear.
 
     Raises:
         InvalidRequestError: Names the field and the fix.
@@ -96,14 +93,14 @@ def check_command(command: LetterCommand) -> None:
 
 
 class _Where(NamedTuple):
-    """What goes into one lane."""
+    """The origin of the letters of one lane."""
 
     partition: int
-    """Of the dead-letter topic."""
+    """Partition of the dead-letter topic."""
     topic: str
-    """From which the records come."""
+    """The topic that the records come from."""
     source_partition: int | None
-    """Of that topic; None where no order is kept: all of it."""
+    """Partition of `topic`; None where no order is kept: all of it."""
 
 
 @dataclass(slots=True)
@@ -124,12 +121,7 @@ class _Part:
 
 
 class Plan:
-    """What one call takes.
-
-    Args:
-        command: What is asked for.
-        keys: Whether the group keeps order by key.
-    """
+    """The letters that one command takes; `keys` tells whether the group keeps order by key."""
 
     def __init__(self, command: LetterCommand, *, keys: bool) -> None:
         self.command = command
@@ -149,11 +141,11 @@ class Plan:
         self._rows: list[PartitionRow] = []
 
     async def fill(self, scan: LetterScan, info: TopicInfo) -> None:
-        """Looks through everything, or until no more may be taken.
+        """Looks through all letters, or until no more may be taken.
 
         Raises:
             KafkaUnavailableError: Kafka does not answer.
-            LimitExceededError: There are too many letters to know each.
+            LimitExceededError: There are too many letters to remember each.
         """
         async with aclosing(scan.waiting(Cursor())) as waiting:
             async for _ in waiting:
@@ -177,7 +169,7 @@ class Plan:
                     )
 
     def check_rate(self) -> None:
-        """Refuses a rate that is too small to be divided: a dry run says so, too.
+        """Refuses a rate that is too small to be divided, in a dry run, too.
 
         Raises:
             InvalidRequestError: Names the rate and the fix.
@@ -187,7 +179,7 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be written."""
+        """Whether the command takes no letter."""
         return not (self._taken or self._copied)
 
     @property
@@ -202,7 +194,7 @@ class Plan:
     async def _kept_of(
         self, scan: LetterScan, found: FoundLetter, timestamp_type: int
     ) -> KeptPayload | None:
-        """A record that its topic did not take, as its message would be; None = there is none."""
+        """The stored record of a letter whose topic did not take it, as its message would be."""
         if self.command.kind is not MarkKind.REDRIVEN or found.letter.payload != "kept":
             return None
         assert found.place is not None, "it is in the topic"
@@ -226,7 +218,7 @@ class Plan:
         source = letter.partition if self._keys else None
         where = _Where(place.partition, letter.topic, source)
         if self._seen.meet(letter.id):
-            # The same letter twice: marked with the first one, which retention may take before.
+            # A copy is marked with the first one, which retention may take before.
             self._copies += 1
             if found.state is LetterState.IN_TOPIC:
                 self._copied.setdefault(where, _Part()).add(place.offset, b"")
@@ -258,7 +250,7 @@ class Plan:
         return at >= 0 and ranges[at][1] >= offset
 
     def selections(self, topic: str, topic_id: str) -> list[LaneSelection]:
-        """What is to be redriven or discarded."""
+        """The letters to redrive or discard."""
         return self._selections(self._taken, topic, topic_id, keys=self._keys)
 
     def copies(self, topic: str, topic_id: str) -> list[LaneSelection]:
@@ -284,7 +276,7 @@ class Plan:
         ]
 
     def result(self, run_id: str = "", done: RedriveResult | None = None) -> LetterRun:
-        """What was found, and (with `done`) what became of it."""
+        """The result for the operator; `done` is the outcome of a command that was carried out."""
         return LetterRun(
             run_id=run_id,
             letters=self.letters if done is None else done.records,

@@ -1,4 +1,4 @@
-"""Looks through the dead letters of a group: those in the outbox, and those in their topic."""
+"""Scans the dead letters of a group, in the outbox and in their topic."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from sharecoord.config.group import GroupConfig
 from sharecoord.core.changes import DeadLetter, PartitionKey, PartitionRow
 from sharecoord.core.letters.dead_letters import letter_id
 from sharecoord.core.letters.filter import LetterFilter
-from sharecoord.core.letters.lanes import Mark
+from sharecoord.core.letters.lanes import Mark, MarkReader
 from sharecoord.core.letters.letter import Letter, find_letter, place_in, waiting_letter
-from sharecoord.core.letters.marks import MarkReader
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.states import RecordState
 from sharecoord.errors import (
@@ -31,20 +30,20 @@ from sharecoord.runtime.kernel.store_thread import StoreCaller
 from sharecoord.runtime.letters.lanes import Lanes
 
 KEY_SHOWN_BYTES: Final = 256
-"""What a list shows of a key."""
+"""Most bytes of a key in a list."""
 
 RANGES_PAGE: Final = 10_000
-"""Of one read of what is in flight."""
+"""Rows of one read of what is in flight."""
 
 OUTBOX_ROWS: Final = 20
-"""Of one read of the outbox: each may hold a record of a megabyte."""
+"""Rows of one read of the outbox: each may hold a record of a megabyte."""
 
 
 class LetterState(enum.Enum):
-    """Where a dead letter is."""
+    """The place or the fate of a dead letter."""
 
     WAITING = "waiting"
-    """In the outbox: not in its topic yet."""
+    """The letter is in the outbox, not in its topic yet."""
     IN_TOPIC = "in topic"
     REDRIVEN = "redriven"
     DISCARDED = "discarded"
@@ -60,23 +59,20 @@ class LetterPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundLetter:
-    """A letter, and where it is.
-
-    Attributes:
-        place: None while it waits.
-        written_ms: When it came into its topic; 0 while it waits.
-        mark: Of its last redrive or discard.
-    """
+    """A letter, and its place."""
 
     letter: Letter
     state: LetterState
     place: LetterPlace | None = None
+    """None while the letter waits in the outbox."""
     written_ms: int = 0
+    """The time at which the letter came into its topic; 0 while it waits."""
     mark: Mark | None = None
+    """The mark of the last redrive or discard."""
 
     @property
     def shown(self) -> FoundLetter:
-        """The same as lists show it, with the beginning of its key."""
+        """The letter as lists show it, with the beginning of its key."""
         key = self.letter.key
         return replace(self, letter=self.letter._replace(key=key and key[:KEY_SHOWN_BYTES]))
 
@@ -85,7 +81,7 @@ class Cursor(NamedTuple):
     """A place among the letters of a group, those in the outbox first."""
 
     number: int = 0
-    """Of the share-partition's row, or of the topic's partition."""
+    """The id of the share-partition, or the partition of the topic."""
     offset: int = 0
     in_topic: bool = False
 
@@ -95,10 +91,10 @@ class Cursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """Reads what a former page said; "" = the begin.
+        """Reads the cursor of a former page; "" = the begin.
 
         Raises:
-            InvalidRequestError: Nothing that a page has said.
+            InvalidRequestError: The text is no cursor.
         """
         if not text:
             return cls()
@@ -112,17 +108,17 @@ class Cursor(NamedTuple):
 
 
 class TopicLetters(NamedTuple):
-    """What one chunk of a dead-letter topic holds of the letters that are looked for."""
+    """The matching letters in one chunk of a dead-letter topic."""
 
     chunk: RecordChunk
     found: list[tuple[int, FoundLetter]]
-    """By their index in the chunk."""
+    """(index in the chunk, letter)"""
     behind: Cursor
 
 
 @dataclass(frozen=True)
 class LetterScan:
-    """Reads what matches a filter. `reads` runs the store's reads for people."""
+    """Reads the letters of a group that match a filter; `reads` runs the store's reads."""
 
     context: Context
     reads: StoreCaller
@@ -130,7 +126,7 @@ class LetterScan:
     group_id: str
     config: GroupConfig
     topic: str
-    """The dead-letter topic; "" = there is none."""
+    """The dead-letter topic; "" when the group has none."""
     wanted: LetterFilter
 
     async def rows(self) -> list[PartitionRow]:
@@ -142,7 +138,7 @@ class LetterScan:
 
         Raises:
             KafkaUnavailableError: Kafka does not answer.
-            UnauthorizedError: It refuses the topic.
+            UnauthorizedError: Kafka refuses the topic.
         """
         if not self.topic:
             return None
@@ -155,8 +151,8 @@ class LetterScan:
         """The dead-letter topic.
 
         Raises:
-            InvalidConfigError: There is none.
-            UnknownTopicOrPartitionError: It does not exist.
+            InvalidConfigError: The group has no dead-letter topic.
+            UnknownTopicOrPartitionError: The topic does not exist.
         """
         info = await self.find_topic()
         if info is not None:
@@ -191,9 +187,9 @@ class LetterScan:
         return {where: sorted(ranges) for where, ranges in found.items()}
 
     async def waiting(self, after: Cursor) -> AsyncGenerator[tuple[Cursor, FoundLetter], None]:
-        """Letters in the outbox, each with the place behind it.
+        """Letters in the outbox, each with the cursor behind it.
 
-        Those whose payload alone was kept are left out: they are in their topic.
+        Letters of which only the payload was kept are left out: they are in their topic.
         """
         copies = self.config.dlq_copy_record_enable
         for row in sorted(await self.rows(), key=lambda row: row.partition_id):
@@ -217,12 +213,7 @@ class LetterScan:
     async def stored(
         self, letter: Letter, rows: Iterable[PartitionRow]
     ) -> tuple[PartitionKey, DeadLetter] | None:
-        """What the store has of a letter whose record its topic did not take; None = nothing.
-
-        Args:
-            letter: As its topic has it.
-            rows: From `rows`.
-        """
+        """The stored row of a letter whose record its topic did not take, among these."""
         for row in rows:
             offset = place_in(row.key, letter.id)
             if offset is None:
@@ -259,7 +250,7 @@ class LetterScan:
                     behind = Cursor(partition, chunk.last + 1, in_topic=True)
                     yield TopicLetters(chunk, found, behind)
         except OffsetOutOfRangeError as error:
-            # Retention, since the log start was asked for.
+            # Retention moved the log start since it was asked for.
             raise KafkaUnavailableError(error.message, retry_after_ms=100) from error
 
     async def _stretches(self, partitions: Sequence[int], after: Cursor) -> list[Stretch]:

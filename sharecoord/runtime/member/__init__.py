@@ -1,1 +1,1 @@
-"""One member as this coordinator knows it: its session, its credit, and the way to it."""
+"""One member at this coordinator: its session, its credit, and its channel."""

@@ -1,4 +1,4 @@
-"""A member of a group as this coordinator knows it: credit, pace, and the way to it.
+"""The session of a member at this coordinator: credit, pace, and channel.
 
 A broken stream is not a departure: the session stays until its timeout, locks until they end.
 """
@@ -28,16 +28,17 @@ from sharecoord.core.partition.decisions import (
     TakenBack,
 )
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, AcquireMode
+from sharecoord.errors import MemberFencedError
 from sharecoord.runtime.member.channel import MemberChannel
 
 BATCH_RECORDS_DEFAULT = 1_000
-"""Records of one message to a member that gave no max.poll.records; its SDK splits them again. 5%
-more throughput than with 500, measured."""
+"""Records of one message to a member that gave no max.poll.records; its SDK splits them. Measured:
+5% more throughput than with 500."""
 
 
 @dataclass(slots=True)
 class JoinCommand:
-    """Who joins, in the runtime's words."""
+    """The arguments of a join."""
 
     member_id: str
     client_id: str
@@ -50,62 +51,62 @@ class JoinCommand:
     credit_bytes: int
     lock_book: LockBook = field(default_factory=dict)
     join_number: int = 0
-    """Grows with each stream of the member; 0 = not given."""
+    """A number that grows with each stream of the member; 0 = not given."""
     book_epochs: dict[LogId, int] | None = None
-    """The owner epochs of the share-partitions for which the lock book is true: what another
-    coordinator served when its gateway wrote the book may be missing in it. None = everywhere."""
+    """The owner epochs for which the lock book is complete: records of a share-partition that
+    another coordinator served when the gateway wrote the book may be missing. None = all."""
 
 
 @dataclass(slots=True)
 class Share:
-    """What a member wanted and got in the present interval (design 5, "Measured").
+    """Records that a member wanted and got in the present interval (design 5, "Measured").
 
-    Demand is summed over refills: what it could take when the interval began, and each time what
-    it can take more than what it still waits for.
+    Demand is summed over refills: the records that the member could take when the interval began,
+    and at each refill the records on top of those that it still waits for.
     """
 
     demand: int = 0
     got: int = 0
     waits_for: int = 0
     ratio: float | None = None
-    """What it got in the last interval against its fair part; None = it wanted nothing."""
+    """Records got in the last interval against the fair part; None = the member wanted none."""
 
     def wants(self, records: int) -> None:
-        """It can take so many now."""
+        """Notes how many records the member can take now."""
         records = max(records, 0)
         self.demand = max(self.got, self.demand + records - self.waits_for)
         self.waits_for = records
 
     def gets(self, records: int) -> None:
-        """It was given so many."""
+        """Notes how many records the member was given."""
         self.got += records
         self.waits_for = max(0, self.waits_for - records)
         self.demand = max(self.demand, self.got)
 
     def next_interval(self) -> None:
-        """What it still waits for is wanted in the next one too."""
+        """Begins the next interval: records that are still waited for are wanted in it, too."""
         self.demand, self.got = self.waits_for, 0
 
 
 @dataclass(slots=True)
 class Away:
-    """What the gateway of a member knows of it, in a fleet (design 9)."""
+    """The lent credit and the lock books of a member at its gateway, in a fleet (design 9)."""
 
     credit: LentCredit = field(default_factory=LentCredit)
     books: dict[LogId, HeldBook] = field(default_factory=dict)
-    """What it holds, whoever the owner is."""
+    """The records that the member holds, of all owners."""
     told: set[str] = field(default_factory=set)
-    """Owners that know of it, by this stream or a former one: they may count on records which it
-    never got."""
+    """Owners that know the member, by this stream or a former one: they may count on records that
+    it never got."""
 
     @classmethod
     def after(cls, former: Session | None) -> Away:
-        """What a stream begins with that follows another one, or none."""
+        """The state of a new stream; `former` is the session before, if there was one."""
         known = former.away if former is not None else None
         return cls() if known is None else cls(told=set(known.told))
 
     def held(self, places: Container[Place]) -> int:
-        """Records that it holds of some share-partitions."""
+        """Records that the member holds of some share-partitions."""
         return sum(
             book.records
             for (name, _, partition), book in self.books.items()
@@ -113,15 +114,15 @@ class Away:
         )
 
     def book(self, log_id: LogId) -> HeldBook:
-        """The book of a share-partition."""
+        """The book of a share-partition; made at its first use."""
         return self.books.setdefault(log_id, HeldBook())
 
     def shown(self) -> LockBook:
-        """All that it holds."""
+        """The lock book with all records that the member holds."""
         return {log_id: book.held() for log_id, book in self.books.items()}
 
     def held_of(self, key: PartitionKey) -> list[HeldRange]:
-        """What it holds of a share-partition."""
+        """The records that the member holds of a share-partition."""
         books = [self.books[each] for each in log_ids_of(key) if each in self.books]
         return [held for book in books for held in book.held()]
 
@@ -139,7 +140,7 @@ class Away:
         *,
         renewed_until_ms: int,
     ) -> None:
-        """Acknowledgements are confirmed, with any outcome that the member goes by too."""
+        """Acknowledgements are confirmed; the book follows them as the member itself does."""
         book = self.book(log_id)
         for each in ranges:
             if _is_refused(each, exceptions):
@@ -158,7 +159,7 @@ class Away:
                 self.books[log_id].ended(*entry.held)
 
     def prune(self, now_ms: int) -> int:
-        """Looks for what no lock can be left on; returns how many records that frees."""
+        """Drops records on which no lock can be left; returns how many that frees."""
         freed = 0
         for log_id, book in list(self.books.items()):
             before = book.records
@@ -170,7 +171,7 @@ class Away:
 
 
 def _is_refused(said: AcknowledgedRange, exceptions: Sequence[RangeOutcome]) -> bool:
-    """Whether an acknowledgement made no sense to the owner: what its member has, it has still."""
+    """Whether the owner took an acknowledgement for invalid: the member still has the records."""
     return any(
         each.outcome is AcknowledgeOutcome.INVALID_REQUEST
         and said.first <= each.first <= each.last <= said.last
@@ -180,35 +181,35 @@ def _is_refused(said: AcknowledgedRange, exceptions: Sequence[RangeOutcome]) -> 
 
 @dataclass(slots=True)
 class Credit:
-    """What one stream of a member may have been sent in all, and what was."""
+    """Totals that one stream of a member may have been sent, and totals that were sent."""
 
     records: int = 0
     size_bytes: int = 0
     delivered_records: int = 0
     delivered_bytes: int = 0
     unsent_max_bytes: int = 0
-    """A stream with more than this unsent gets nothing more (design 12)."""
+    """A stream with more unsent bytes gets nothing more (design 12)."""
 
     @property
     def left_records(self) -> int:
-        """How many more may be sent; none once the bytes are used up."""
+        """How many more records may be sent; none once the bytes are used up."""
         if self.size_bytes <= self.delivered_bytes:
             return 0
         return self.records - self.delivered_records
 
     @property
     def left_bytes(self) -> int:
-        """How much more may be sent."""
+        """How many more bytes may be sent."""
         return max(0, self.size_bytes - self.delivered_bytes)
 
     def use_up(self) -> None:
-        """Nothing more may be sent than was sent until now."""
+        """Takes back all credit that was not used."""
         self.records, self.size_bytes = self.delivered_records, self.delivered_bytes
 
 
 @dataclass(slots=True)
 class Totals:
-    """Records that were sent to members, and those that they settled."""
+    """Records that were sent to members, and records that these settled."""
 
     delivered: int = 0
     acknowledged: int = 0
@@ -216,21 +217,21 @@ class Totals:
 
 @dataclass(slots=True)
 class Comparison:
-    """The lock book of a member's last join, as far as it was not compared yet."""
+    """The part of the lock book of a member's last join that was not compared yet."""
 
     pending: bool = False
-    """It waits for share-partitions to load: nothing is dispatched meanwhile."""
+    """Whether the join waits for share-partitions to load: nothing is dispatched meanwhile."""
     book: dict[LogId, list[HeldRange]] | None = None
-    """What is still to be compared; None before the first join here."""
+    """Entries that are still to be compared; None before the first join here."""
     epochs: dict[LogId, int] | None = None
     """See `JoinCommand.book_epochs`."""
     done: set[Place] = field(default_factory=set)
-    """Where it was compared: only from there may the member receive."""
+    """Share-partitions with which the book was compared: the member receives from them only."""
 
 
 @dataclass(slots=True)
 class Presence:
-    """When a member was heard last, and the timers that end its session."""
+    """The last sign of a member, and the timers that end its session."""
 
     max_poll_interval_ms: int = 300_000
     last_poll_ms: int = 0
@@ -247,21 +248,21 @@ class Presence:
 
 
 class Hindrance(enum.Enum):
-    """Why a member gets nothing, whatever its credit is."""
+    """A cause for which a member gets nothing, whatever its credit is."""
 
     TIMED_OUT = "timed out"
-    """A lock of it ended by itself: until its application gives a sign (docs/decisions/0012)."""
+    """A lock ended by itself: until the application gives a sign (docs/decisions/0012)."""
     NOT_POLLING = "not polling"
-    """Its SDK said that its application does not poll: until it does."""
+    """The SDK said that the application does not poll: until it does."""
     PAUSED = "paused"
-    """An operator paused it."""
+    """An operator paused the member."""
     BROKEN = "broken"
-    """A delivery could not be sent: its stream ends."""
+    """A delivery could not be sent: the stream ends."""
 
 
 @dataclass(eq=False, slots=True)
 class Session:
-    """One member's session."""
+    """The session of one member."""
 
     group_id: str
     member_id: str
@@ -275,25 +276,25 @@ class Session:
     channel: MemberChannel | None = None
     credit: Credit = field(default_factory=Credit)
     totals: Totals = field(default_factory=Totals)
-    """On all streams of the member."""
+    """Sums over all streams of the member."""
     paused: frozenset[Place] = frozenset()
-    """The share-partitions that it wants nothing of for now."""
+    """Share-partitions that the member itself paused."""
     pace: Pace = field(default_factory=Pace)
     share: Share = field(default_factory=Share)
     presence: Presence = field(default_factory=Presence)
     comparison: Comparison = field(default_factory=Comparison)
     gateway: str = ""
-    """The coordinator that has its stream; "" = this one. Another one lends its credit: that is all
-    it may get."""
+    """The coordinator that has the stream; "" = this one. Another one lends the credit, and no more
+    is handed out."""
     hindrances: set[Hindrance] = field(default_factory=set)
     is_alone: bool = False
-    """Nobody else is there for its topics, as of the last look of the dispatcher."""
+    """Whether no other member is connected for its topics, by the dispatcher's last look."""
     away: Away | None = None
-    """In a fleet, for a member with its stream here."""
+    """Set in a fleet, for a member with its stream here."""
 
     @property
     def is_lent(self) -> bool:
-        """Whether its stream is at another coordinator."""
+        """Whether the stream is at another coordinator."""
         return bool(self.gateway)
 
     @property
@@ -302,12 +303,12 @@ class Session:
         return self.max_poll_records or BATCH_RECORDS_DEFAULT
 
     def wants(self, held: int) -> int:
-        """How many records it may get now, given what it holds in all partitions."""
+        """How many records the member may get now; `held` it holds in all partitions."""
         room = self.room(held)
         return room - self.away.credit.lent if self.away else room
 
     def room(self, held: int) -> int:
-        """How many records it can take from all owners together, given what it holds."""
+        """How many records the member can take from all owners together."""
         if self.channel is None or self.comparison.pending or self.hindrances:
             return 0
         if self.channel.unsent_bytes > self.credit.unsent_max_bytes:
@@ -330,14 +331,14 @@ class Session:
 
     @property
     def holds_max(self) -> int:
-        """How many records it may hold: what it works off in `PREFETCH_MS`, or what it asks for."""
+        """How many records the member may hold: its prefetch, or its max.poll.records."""
         return max(self.pace.prefetch, self.max_poll_records)
 
     def pauses(self, key: PartitionKey) -> bool:
-        """Whether it gets nothing of a share-partition.
+        """Whether the member gets nothing of a share-partition.
 
-        Letters of a lane may be of any partition of their topic, unless it is for one partition
-        alone: one that is paused stops them.
+        Letters of a lane may come from any partition of their topic, unless the lane is for one: so
+        any paused partition of the topic stops the lane.
         """
         topic, partition = key.home
         if partition < 0:
@@ -345,17 +346,17 @@ class Session:
         return key.home in self.paused
 
     def hears(self, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
-        """It is told of locks that ended without its word."""
+        """Tells the member of locks that ended without its word."""
         if self.away is not None:
             self.away.lost(LostRange(key, HeldRange(*taken[1:4])) for taken in ranges)
         if self.channel is not None:
             self.channel.taken_back(key, ranges)
 
     def timed_out(self) -> None:
-        """A lock of it ended by itself.
+        """A lock of the member ended by itself: its learnt pace is forgotten.
 
-        Its pace was another one: with the former prefetch a program that polls seldom would let
-        most of each delivery run out again, unseen.
+        With the former prefetch a program that polls seldom would let most of each delivery run out
+        again, unseen.
         """
         self.hindrances.add(Hindrance.TIMED_OUT)
         self.pace = Pace(forgotten=True)
@@ -368,26 +369,28 @@ class Session:
         self.pace.started(now_ms)
 
     def refund(self, records: int, size_bytes: int) -> None:
-        """Gives the credit of a delivery back that was never sent."""
+        """Gives back the credit of a delivery that was never sent."""
         self.credit.delivered_records -= records
         self.credit.delivered_bytes -= size_bytes
         self.totals.delivered -= records
 
     def hinder(self, why: Hindrance, *, holds: bool) -> None:
-        """Says whether something keeps records from the member."""
+        """Sets or clears a hindrance."""
         if holds:
             self.hindrances.add(why)
         else:
             self.hindrances.discard(why)
 
 
+def newer_stream() -> MemberFencedError:
+    """The error for a stream whose member has joined again since."""
+    return MemberFencedError("a newer stream of this member id joined")
+
+
 def session_of_row(member: MemberRow, now_ms: int, *, is_here: bool) -> Session:
     """The session of a member that is known from the store alone.
 
-    Args:
-        member: Its row.
-        now_ms: Monotonic time.
-        is_here: Whether its stream would be at this coordinator.
+    `is_here` tells whether its stream would be at this coordinator.
     """
     return Session(
         member.group_id,

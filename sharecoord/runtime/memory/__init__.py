@@ -1,1 +1,1 @@
-"""The memory limit: what counts, how much each group may take, what happens at the limit."""
+"""The memory limit: the use of memory, the parts of groups, the measures at the limit."""

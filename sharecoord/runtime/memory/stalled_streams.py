@@ -1,4 +1,4 @@
-"""Streams that their members do not read: ended, so that what waits for them does not stay."""
+"""Ends streams that their members do not read, so that unsent messages do not stay."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 STALLED_AFTER_S = 30.0
-"""A member that is alive takes something of its stream long before: its reader does nothing else,
-and its locks (30 s by default) would have ended meanwhile."""
+"""A live member reads its stream long before this time is over: its reader does nothing else, and
+its locks (30 s by default) would have ended meanwhile."""
 
 
 class StalledStreams:
-    """Ends streams of which nothing was taken for a while.
+    """Ends streams of which their member took nothing for a while.
 
     A message that gRPC was given stays with it until the member takes it or the connection ends:
     it is counted for the group until then.
@@ -34,7 +34,7 @@ class StalledStreams:
         self._ended: dict[MemberChannel, GroupActor] = {}
 
     def look(self, use: GroupUse) -> None:
-        """Ends those streams of a group that have stalled."""
+        """Ends the stalled streams of a group."""
         now_s = asyncio.get_running_loop().time()
         for session in use.unread:
             channel = session.channel
@@ -43,7 +43,7 @@ class StalledStreams:
                 _end(use.group, session, channel)
 
     def left_over(self) -> Iterator[tuple[GroupActor, int]]:
-        """What gRPC still holds of ended streams: (group, bytes)."""
+        """(group, bytes) that gRPC still holds of ended streams."""
         for channel, group in list(self._ended.items()):
             if unsent_bytes := channel.unsent_bytes:
                 yield group, unsent_bytes
@@ -52,7 +52,7 @@ class StalledStreams:
 
 
 def _end(group: GroupActor, session: Session, channel: MemberChannel) -> None:
-    """As when a stream breaks: the session goes on for its timeout, locks until they end."""
+    """Ends a stream as if it broke: the session goes on for its timeout, locks until they end."""
     log.warning(
         "a member does not read its stream: ended",
         group=group.group_id,

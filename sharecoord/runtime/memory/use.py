@@ -1,4 +1,4 @@
-"""What is counted against the memory limit (design 12), and how much it is.
+"""The use of memory that counts against the limit (design 12).
 
 The parts know their sizes, or their number of entries; nothing is counted per record.
 """
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from sharecoord.runtime.group.actor import GroupActor
 
 RANGE_BYTES = 550
-"""One range: its state, its place in the map, its lock, its entries in the heaps. Measured with
-tracemalloc: 520 to 531 when each range has a lock of its own, 427 to 449 when due, 90 when cut from
-a shared batch; the largest counts."""
+"""Memory of a range: its state, its place in the map, its lock, its entries in the heaps. Measured
+with tracemalloc: 520 to 531 when each range has a lock of its own, 427 to 449 when due, 90 when cut
+from a shared batch; the largest counts."""
 
 CHANGED_RANGE_BYTES = 110
-"""A changed range while it waits to be stored, in the window's own list; measured: 86 to 108."""
+"""Memory of a change in the window's own list of changes; measured: 86 to 108."""
 
 KEY_QUEUE_BYTES = 1_850
-"""One key with unfinished records in a group that keeps order; measured with one record: 1,905."""
+"""Memory of a key with unfinished records, in order by key; measured with one record: 1,905."""
 
 KEYED_RECORD_BYTES = 56
-"""One unfinished record in such a group: offset, place in its lane, key hash; measured: 50-54."""
+"""Memory of an unfinished record in order by key: offset, place, key hash; measured: 50-54."""
 
 
 class MemoryLevel(enum.Enum):
-    """What is in force because of the limit, for groups that have more than their part."""
+    """The measures in force at the limit, for groups that have more than their part."""
 
     OPEN = "open"
     READS_STOPPED = "reads_stopped"
@@ -43,31 +43,28 @@ class MemoryLevel(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """Memory at the last look, in bytes.
-
-    Attributes:
-        caches: Payloads read ahead or kept for redelivery.
-        ranges: Ranges in flight.
-        key_tables: Keys of groups that keep order.
-        pending: Changes that wait for their commit.
-        send_buffers: Deliveries that wait for their commit or for their stream.
-        largest: The share-partition with the most, None = there is none.
-        largest_group: The group with the most, "" = none has anything.
-        held_back: How many share-partitions do not read.
-    """
+    """Memory at the last look, in bytes."""
 
     level: MemoryLevel
     limit_bytes: int
     caches: int = 0
+    """Payloads read ahead or kept for redelivery."""
     ranges: int = 0
+    """Ranges in flight."""
     key_tables: int = 0
+    """Keys of groups that keep order."""
     pending: int = 0
+    """Changes that wait for their commit."""
     send_buffers: int = 0
+    """Deliveries that wait for their commit or for their stream."""
     largest: PartitionKey | None = None
+    """The share-partition with the most bytes."""
     largest_bytes: int = 0
     largest_group: str = ""
+    """The group with the most bytes; "" when no group has any."""
     largest_group_bytes: int = 0
     held_back: int = 0
+    """Number of share-partitions that do not read."""
 
     @property
     def used_bytes(self) -> int:
@@ -76,13 +73,13 @@ class MemoryFigures:
 
 
 def range_bytes(window: Window) -> int:
-    """What the ranges of a window take, with those changes that are not taken for a commit yet."""
+    """Bytes of the ranges of a window, and of changes that are not in a commit yet."""
     ranges = len(window.ranges) + window.parked.segments
     return RANGE_BYTES * ranges + CHANGED_RANGE_BYTES * len(window.dirty)
 
 
 def key_bytes(partition: SharePartition) -> int:
-    """What the keys of a share-partition take; 0 in groups without order."""
+    """Bytes of the keys of a share-partition; 0 in groups without order."""
     if partition.order is None:
         return 0
     records = partition.window.unfinished
@@ -90,7 +87,7 @@ def key_bytes(partition: SharePartition) -> int:
 
 
 def partition_bytes(actor: PartitionActor) -> int:
-    """What one share-partition takes: payloads, ranges, keys."""
+    """Bytes of one share-partition: payloads, ranges, keys."""
     if actor.partition is None:
         return actor.cache.size_bytes
     ranges = range_bytes(actor.partition.window)
@@ -99,32 +96,28 @@ def partition_bytes(actor: PartitionActor) -> int:
 
 @dataclass(slots=True, eq=False)
 class GroupUse:
-    """What one group takes, in bytes.
-
-    Attributes:
-        ranges: As in `MemoryFigures`; so are the next two.
-        largest: Its share-partition with the most.
-        unread: Members for whom something waits to be sent.
-        used_bytes: Everything, with the caches as they were at the last `recount`.
-    """
+    """Memory of one group, in bytes; the parts are those of `MemoryFigures`."""
 
     group: GroupActor
     ranges: int = 0
     key_tables: int = 0
     send_buffers: int = 0
     largest: PartitionActor | None = None
+    """The share-partition with the most bytes."""
     largest_bytes: int = 0
     unread: list[Session] = field(default_factory=list)
+    """Members with messages that wait to be sent."""
     used_bytes: int = 0
+    """The sum, with the caches as they were at the last `recount`."""
     _sizes: list[tuple[int, PartitionActor]] | None = None
 
     def recount(self) -> None:
-        """The caches gave something up."""
+        """Takes the present size of the caches."""
         caches = self.group.budget.used_bytes
         self.used_bytes = caches + self.ranges + self.key_tables + self.send_buffers
 
     def sizes(self) -> list[tuple[int, PartitionActor]]:
-        """Its share-partitions with their sizes at the first call, the largest first."""
+        """(bytes, share-partition) as of the first call, the largest first."""
         if self._sizes is None:
             found = [(partition_bytes(actor), actor) for actor in self.group.partitions.values()]
             self._sizes = sorted(found, key=lambda each: (-each[0], each[1].partition_id))
@@ -132,7 +125,7 @@ class GroupUse:
 
 
 def use_of(group: GroupActor) -> GroupUse:
-    """Counts what a group has; one pass, for it is done for all groups at every look."""
+    """Counts the memory of a group, in one pass: every look counts all groups."""
     use = GroupUse(group)
     for actor in group.partitions.values():
         size = actor.cache.size_bytes

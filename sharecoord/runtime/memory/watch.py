@@ -1,22 +1,22 @@
-"""The memory limit (design 12): what happens near it, and to whom.
+"""The measures near the memory limit (design 12).
 
-Memory (`runtime.memory.use` says what counts) is looked at every `LOOK_INTERVAL_S`, and at once
-when caches and deliveries alone have used up what was left below the next mark (`MemoryBudget`).
+Memory (`runtime.memory.use` counts it) is looked at every `LOOK_INTERVAL_S`, and at once when
+caches and deliveries alone have used up the room below the next mark (`MemoryBudget`).
 
-What a group may have is divided (docs/decisions/0013): while memory is short each group with
-something in memory has a part, by max-min fairness (`core.dispatch.fair_share.fair_part`); who
-needs less leaves the rest to the others, so a group alone has all of it. Only groups above their
-part are stopped, the others go on. Near the limit, in this order:
+While memory is short each group with anything in memory has a part of it, by max-min fairness
+(docs/decisions/0013, `core.dispatch.fair_share.fair_part`). A group that needs less leaves the rest
+to the others, so a group alone has all of it. Only groups above their part are stopped, the others
+go on. Near the limit, in this order:
 
 1. Payloads that are kept for redelivery go: everything can be read again.
-2. At `memory.read.stop.ratio` the largest share-partitions of a group stop reading, as many as are
-   needed to cover what it has too much. Half way to the next mark all of them stop.
-3. At `memory.acquire.stop.ratio` what was read ahead goes, the largest first. When that is not
-   enough, acquiring stops until acknowledgements, lock ends and slow streams have made room. Only
-   where nothing is under a lock a few due records still go out (`LIFELINE_RECORDS`), else no
-   acknowledgement could ever come and ranges would stay for ever.
-4. What is left above that mark is for groups below their part. At the limit itself they read on
-   up to `RESERVE_BYTES`.
+2. At `memory.read.stop.ratio` the largest share-partitions of a group stop reading, as many as
+   cover its excess. Half way to the next mark all of them stop.
+3. At `memory.acquire.stop.ratio` payloads that were read ahead go, the largest share-partition
+   first. When that is not enough, acquiring stops until acknowledgements, lock ends and slow
+   streams have made room. Only where nothing is under a lock a few due records still go out
+   (`LIFELINE_RECORDS`), else no acknowledgement could ever come and ranges would stay for ever.
+4. The room above that mark is for groups below their part. At the limit itself they read on up to
+   `RESERVE_BYTES`.
 
 So the sum exceeds the limit by no more than these reserves and what comes between two looks: one
 read of each share-partition, one payload that is read again, the ranges that acknowledgements
@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -44,7 +45,7 @@ from sharecoord.runtime.memory.use import (
 )
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
-from sharecoord.runtime.partition.read_ahead import FRESH_BYTES_HIGH
+from sharecoord.runtime.partition.record_cache import FRESH_BYTES_HIGH
 
 if TYPE_CHECKING:
     from sharecoord.runtime.group.actor import GroupActor
@@ -52,19 +53,19 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 LOOK_INTERVAL_S = 0.25
-"""Caches and deliveries tell by themselves when they grow; this is for all that grows slowly."""
+"""Interval of looks for the parts that grow slowly; caches and deliveries ask for looks."""
 
 LOOKS_PER_LIMIT = 32
-"""Growth by this part of the limit is looked at once, so fast growth is not looked at all the time
-(16 MiB of the default: a few dozen times a second at the fastest)."""
+"""Growth by the limit divided by this asks for a look, so that fast growth does not ask all the
+time (16 MiB of the default: a few dozen times a second at the fastest)."""
 
 RELEASE_RATIO = 0.05
-"""What came into force at a mark ends this part of the limit below it. Without it each batch that
-is read and each acknowledgement would turn it on and off, and each turn costs a fetch."""
+"""A measure that began at a mark ends this part of the limit below the mark. Without it each batch
+that is read and each acknowledgement would turn it on and off, and each turn costs a fetch."""
 
 RESUME_RATIO = 0.5
-"""A held-back share-partition that is no longer one of the largest reads on only when it has worked
-off so much of what it had: pausing and resuming throws away what the Kafka client has fetched."""
+"""A held-back share-partition that is no longer one of the largest reads on once it has worked off
+this part of its records: pausing and resuming throws away the queue of the Kafka client."""
 
 RESERVE_BYTES = 1 << 20
 """With less in memory a group reads on, whatever the others have: the largest record that brokers
@@ -79,16 +80,11 @@ class _Held(NamedTuple):
 
     group: GroupActor
     began_with: int
-    """Its size when that began."""
+    """Size in bytes when that began."""
 
 
 class MemoryWatch:
-    """Looks at the memory of a coordinator's groups and keeps it below the limit.
-
-    Args:
-        context: Ports and limits of the coordinator.
-        groups: Its groups, live.
-    """
+    """Looks at the memory of a coordinator's groups and keeps it below the limit."""
 
     def __init__(self, context: Context, groups: Mapping[str, GroupActor]) -> None:
         limits = context.limits.memory
@@ -103,7 +99,7 @@ class MemoryWatch:
         self._acquire_release = self._released_at(limits.acquire_stop_ratio)
         self._held: dict[PartitionActor, _Held] = {}
         self._starved: set[GroupActor] = set()
-        """Groups with something that is to begin reading anew: they need more than they have."""
+        """Groups with a share-partition that is to begin reading anew: they need more memory."""
         self._looking = False
         self._stalled = StalledStreams()
         self.figures = MemoryFigures(MemoryLevel.OPEN, self._limit)
@@ -119,7 +115,7 @@ class MemoryWatch:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     def _look_soon(self) -> None:
-        """In the next turn of the loop: whoever grows is in the middle of something."""
+        """Looks in the next turn of the loop: the caller is in the middle of a change."""
         if not self._looking:
             self._looking = True
             asyncio.get_running_loop().call_soon(self._alarmed)
@@ -129,18 +125,17 @@ class MemoryWatch:
         self._look_safely(release=False)
 
     def _look_safely(self, *, release: bool = True) -> None:
-        """A look that fails is told of; without the next one the limit would not hold."""
+        """Looks; logs an error, so that the next look comes and the limit holds."""
         try:
             self.look(release=release)
         except Exception:
             log.exception("a look at memory failed; the next one comes")
 
     def look(self, *, release: bool = True) -> None:
-        """Measures, gives up what can be read again, stops and resumes.
+        """Measures, gives up payloads that can be read again, stops and resumes.
 
-        Args:
-            release: Whether what is in force may end. Not after an alarm: what was given up would
-                be read and given up again in a circle that lets no time pass.
+        With `release` measures may end. Not after an alarm: payloads that were given up would be
+        read and given up again in a circle that lets no time pass.
         """
         before = self.figures.level
         uses = self._measure()
@@ -163,7 +158,7 @@ class MemoryWatch:
     # -- measuring ------------------------------------------------------------------------------
 
     def _measure(self) -> list[GroupUse]:
-        """Groups that have or need something; streams that nobody reads are ended."""
+        """The use of groups that have or need memory; stalled streams are ended."""
         by_group = {group: use_of(group) for group in self._groups.values()}
         for group, left_bytes in self._stalled.left_over():
             if group in by_group:
@@ -178,14 +173,14 @@ class MemoryWatch:
         return self._context.committer.committing_bytes + sum(use.used_bytes for use in uses)
 
     def _part(self, uses: Sequence[GroupUse], mark: int) -> float:
-        """Up to how much each group may have so that all together come to a mark."""
+        """The part of each group when all together come to a mark."""
         left = max(mark - self._context.committer.committing_bytes, 0)
         starved = self._starved
         needs = [math.inf if use.group in starved else use.used_bytes for use in uses]
         return fair_part(needs, left)
 
     def _read_part(self, uses: Sequence[GroupUse], total: int, mark: int) -> float:
-        """The same for reading; no more than the reserve where the limit is reached."""
+        """As `_part`, for reading; no more than the reserve once the limit is reached."""
         part = self._part(uses, mark)
         if total < self._limit:
             return part
@@ -208,8 +203,7 @@ class MemoryWatch:
     def _give_up_read_ahead(self, uses: Sequence[GroupUse]) -> dict[PartitionActor, GroupActor]:
         """Gives up payloads of groups above their part, the largest first, until it is enough.
 
-        Returns:
-            What does not read before the next look in any case.
+        Returns the share-partitions that do not read before the next look in any case.
         """
         part = self._part(uses, self._acquire_release)
         excess = self._total(uses) - self._acquire_release
@@ -227,7 +221,7 @@ class MemoryWatch:
         }
 
     def _is_short(self, before: MemoryLevel, total: int) -> bool:
-        """Whether acquiring must stop for some."""
+        """Whether acquiring must stop for groups above their part."""
         stopped = before is MemoryLevel.ACQUIRING_STOPPED
         return total >= self._acquire_mark or (stopped and total > self._acquire_release)
 
@@ -247,14 +241,7 @@ class MemoryWatch:
         total: int,
         kept: Mapping[PartitionActor, GroupActor],
     ) -> None:
-        """Stops the largest of each group above its part; the others read (on).
-
-        Args:
-            level: What is in force.
-            uses: All groups with something in memory.
-            total: Bytes in use.
-            kept: What does not read before the next look in any case.
-        """
+        """Stops the largest of each group above its part, and `kept`; the others read (on)."""
         former, self._held = self._held, {}
         for actor, group in kept.items():
             began_with = former[actor].began_with if actor in former else 0
@@ -290,11 +277,11 @@ class MemoryWatch:
     def _release(
         self, uses: Sequence[GroupUse], total: int, former: Mapping[PartitionActor, _Held]
     ) -> None:
-        """Lets go on reading what is not held back any more.
+        """Lets share-partitions read that are not held back any more.
 
-        What must begin anew does so as far as there is room, one at the least: if all did at once,
-        what they read would have to be given up before anybody gets it. Those of the smallest
-        groups come first, then whoever waits longest.
+        Those that must begin anew do so as far as there is room, one at the least: if all did at
+        once, their payloads would have to be given up before any member gets them. The smallest
+        groups come first, then the longest wait.
         """
         released = [actor for actor in former if actor not in self._held]
         if released:
@@ -329,13 +316,13 @@ class MemoryWatch:
             budget.acquire_bytes = budget.used_bytes + self._acquire_mark - total
         budget.read_bytes = budget.used_bytes + self._all_reads_mark - total
         if self._starved:
-            # Whoever reads quickest would take what was given up for all.
+            # The quickest reader would take the room that was made for all.
             budget.read_bytes = -1
         budget.alarm_bytes = budget.used_bytes + room
         self._divide(uses, total, is_short=is_short)
 
     def _divide(self, uses: Sequence[GroupUse], total: int, *, is_short: bool) -> None:
-        """Tells each group its part, and those to go on that were refused and are below it."""
+        """Tells each group its part; groups that were refused and are below it go on."""
         budget = self._budget
         read_part = self._read_part(uses, total, self._all_reads_mark)
         acquire_part = self._part(uses, self._acquire_release)
@@ -348,7 +335,7 @@ class MemoryWatch:
             own.looked(used.get(group, 0), read_part, acquire_part, is_short=is_short)
             if own.refused and not own.acquiring_stopped:
                 own.refused = False
-                group.schedule_pump()
+                group.dispatcher.wake_all()
             if own.read_refused:
                 own.read_refused = False
                 for actor in group.partitions.values():
@@ -357,7 +344,7 @@ class MemoryWatch:
     # -- telling --------------------------------------------------------------------------------
 
     def _note(self, level: MemoryLevel, uses: Sequence[GroupUse]) -> None:
-        """What this look has found."""
+        """Notes the figures of this look."""
         most = max(uses, key=lambda use: use.used_bytes, default=None)
         largest = max(uses, key=lambda use: use.largest_bytes, default=None)
         actor = None if largest is None else largest.largest
@@ -377,23 +364,10 @@ class MemoryWatch:
         )
 
     def _say(self, before: MemoryLevel) -> None:
-        """One line for each change."""
+        """Logs a change of the level."""
         now = self.figures
-        facts = {
-            "was": before.value,
-            "used_bytes": now.used_bytes,
-            "limit_bytes": now.limit_bytes,
-            "caches": now.caches,
-            "ranges": now.ranges,
-            "key_tables": now.key_tables,
-            "pending": now.pending,
-            "send_buffers": now.send_buffers,
-            "largest": now.largest,
-            "largest_bytes": now.largest_bytes,
-            "largest_group": now.largest_group,
-            "largest_group_bytes": now.largest_group_bytes,
-            "held_back": now.held_back,
-        }
+        facts = {each.name: getattr(now, each.name) for each in fields(now)}
+        facts |= {"was": before.value, "level": now.level.value, "used_bytes": now.used_bytes}
         if now.level is MemoryLevel.OPEN:
             log.info("memory is below its limit again", **facts)
         elif now.level is MemoryLevel.READS_STOPPED:

@@ -1,4 +1,4 @@
-"""The owner of one share-partition: hands out its records, takes acknowledgements, ends locks.
+"""The actor of one share-partition: hands out records, takes acknowledgements, ends locks.
 
 All methods run on the loop and do not wait, so commands of a share-partition are serial by
 construction. `runtime.group.loading` claims it and brings it to life.
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 class PartitionActor(ClaimedPartition):
-    """See the module."""
+    """One share-partition at its owner."""
 
     def __init__(
         self,
@@ -66,16 +66,16 @@ class PartitionActor(ClaimedPartition):
         """Serves nothing yet.
 
         Args:
-            key: Its name.
-            partition_id: Its row in the store.
+            key: The share-partition.
+            partition_id: The id of its row in the store.
             context: Ports, clock, limits.
-            budget: Of its group.
-            counts: What members hold in all partitions of the group; see `Window.count_into`.
-            sessions: The members of its group.
+            budget: The memory budget of the group.
+            counts: Counts of the group; see `SharePartition.count_into`.
+            sessions: The members of the group.
             on_change: See `Dispatcher.wake`.
-            on_dropped: Hears that the incarnation has ended by an error: it is to be loaded anew.
-            on_timed_out: Hears whose locks ended by themselves.
-            on_other_topic: Hears that its topic was made again.
+            on_dropped: Called with the error that ended the incarnation: it is to be loaded anew.
+            on_timed_out: Called with members whose locks ended by themselves.
+            on_other_topic: Called when the topic was made again.
         """
         super().__init__(key, partition_id, context, budget)
         self.stopped_reason, self.load = "", Load()
@@ -88,13 +88,13 @@ class PartitionActor(ClaimedPartition):
         self.payloads = Payloads(self, self.log, self.books.kept)
         self.notices = Notices(self, sessions)
         self.paused = self.apart = False
-        """By an operator; because of its lanes: see `SharedOrder._is_apart`."""
+        """Paused by an operator; held back because of lanes (`SharedOrder._is_apart`)."""
         self.totals = Totals()
-        """Since the process began."""
+        """Records delivered and settled since the process began."""
         self.sending: dict[DeliveryEffect, None] = {}
         """Deliveries that wait for their commit."""
         self._unseen: list[tuple[str, Sequence[AcquiredRange | HeldRange]]] = []
-        """What was not sent and may be stored as acquired: handed back after the reload."""
+        """Unsent records that may be stored as acquired: handed back after the reload."""
         self._counts = counts
         self._on_change = on_change
         self._on_dropped = on_dropped
@@ -108,11 +108,6 @@ class PartitionActor(ClaimedPartition):
         self, partition: SharePartition, loaded: LoadedPartition, *, incarnation: int
     ) -> None:
         """Takes over a loaded share-partition; reading starts afterwards.
-
-        Args:
-            partition: The core's state, as it was loaded.
-            loaded: What was loaded.
-            incarnation: The number that the claim was made with.
 
         Raises:
             NotOwnerError: It was closed while it was loaded: nobody would stop it any more.
@@ -156,11 +151,11 @@ class PartitionActor(ClaimedPartition):
             self._on_dropped(self, error)
 
     def leave(self) -> None:
-        """Hands out nothing any more; what was decided goes on."""
+        """Hands out nothing any more; decisions that were made are still stored and sent."""
         self.state = ActorState.LEAVING
 
     def take_commit(self) -> PartitionCommit | None:
-        """What must be stored since the last call."""
+        """The changes since the last call."""
         if self.partition is None:
             return None
         if self._events is not None:
@@ -183,7 +178,7 @@ class PartitionActor(ClaimedPartition):
             self.books.letters.apply_settings(settings)
 
     async def confirmed(self) -> None:
-        """Waits until what was read until now is known to be of the partition's own topic."""
+        """Waits until records that were read are known to be of the partition's own topic."""
         assert self.log.life is not None, "activated"
         known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.log.life.confirm(lambda: None if known.done() else known.set_result(None))
@@ -192,7 +187,7 @@ class PartitionActor(ClaimedPartition):
     # -- decisions ------------------------------------------------------------------------------
 
     def commit(self, decision: Decision, ended_by: RangeEvent = RangeEvent.RELEASED) -> None:
-        """Carries out a decision, and has what it changes stored."""
+        """Carries out a decision, and has its changes stored."""
         assert self.partition is not None, "decided by it"
         if not decision.changes_anything:
             self.partition.apply(decision)
@@ -216,7 +211,7 @@ class PartitionActor(ClaimedPartition):
             self.notices.tell(decision.taken_back)
 
     def wake(self) -> None:
-        """Has the dispatcher look whether there is something to hand out."""
+        """Asks the dispatcher to look at the share-partition."""
         self._on_change(self, None)
 
     # -- acquire --------------------------------------------------------------------------------
@@ -273,7 +268,7 @@ class PartitionActor(ClaimedPartition):
         self._set_alarm()
         if not delivery.records:
             self.context.committer.add(self)
-            # Behind what is to be delivered later, or was worn out, there may be more.
+            # Behind records that wait or are worn out there may be more.
             self.wake()
             return 0
         self._send(session, delivery, now_ms)
@@ -290,7 +285,7 @@ class PartitionActor(ClaimedPartition):
         self.context.committer.add(self, effect)
 
     def hand_back(self, member_id: str, ranges: Sequence[AcquiredRange | HeldRange]) -> None:
-        """Takes back unseen what never reached the member; while loading, once that is done."""
+        """Takes back unseen records that never reached the member; during a load after it."""
         if self.partition is None:
             if self.state is ActorState.LOADING:
                 self._unseen.append((member_id, ranges))
@@ -323,14 +318,10 @@ class PartitionActor(ClaimedPartition):
         may_wait: bool,
         work_us: float = 0.0,
     ) -> int:
-        """Settles what a member says; returns how many records it holds no longer.
+        """Settles ranges; returns how many records the member holds no longer.
 
-        Args:
-            session: Who says it.
-            ranges: What it says.
-            collector: Hears the answer when it is durable.
-            may_wait: Whether the commit may wait for others.
-            work_us: The application's time per record; 0 = unknown.
+        The collector gets the answer when it is durable. `may_wait` allows the commit to wait for
+        others; `work_us` is the application's time per record, 0 = unknown.
         """
         partition, checkpoints = self.partition, self.books.checkpoints
         assert partition is not None, "only an active partition is asked"
@@ -354,10 +345,7 @@ class PartitionActor(ClaimedPartition):
         return settled
 
     def release_member(self, member_id: str) -> None:
-        """A member left or its session ended: its locks end, its deliveries count.
-
-        What has not been sent yet goes back unseen.
-        """
+        """Ends the locks of a departed member; its deliveries count, unsent ones go back unseen."""
         for effect in [e for e in self.sending if e.session.member_id == member_id]:
             effect.hand_back()
         if self.partition is not None:
@@ -367,7 +355,7 @@ class PartitionActor(ClaimedPartition):
     def compare_lock_book(
         self, member_id: str, book: Sequence[HeldRange], *, is_shown_again: bool = False
     ) -> list[HeldRange]:
-        """Settles how a lock book differs, again if that fails; returns what is lost."""
+        """Settles the differences of a lock book, again if that fails; returns lost entries."""
         assert self.partition is not None, "only an active partition compares"
         forgets_ms = self.context.books_forget_after_ms
         decision = self.partition.decide_lock_book(self.clock.now_ms(), member_id, book, forgets_ms)
@@ -382,7 +370,7 @@ class PartitionActor(ClaimedPartition):
         self.commit(self.partition.decide_dead_letter_done(first, last))
 
     def members(self) -> set[str]:
-        """Who holds something here."""
+        """The members that hold records of the share-partition."""
         return set(self.partition.window.held) if self.partition else set()
 
     def _set_alarm(self) -> None:
@@ -397,12 +385,12 @@ class PartitionActor(ClaimedPartition):
             self._alarm.ask(min(times))
 
     def on_time(self) -> None:
-        """Ends locks and waits whose time has come, and has what is due dispatched."""
+        """Ends locks and waits whose time has come, and asks for dispatch."""
         if self.partition is None:
             return
         now_ms = self.clock.now_ms()
         self.partition.window.advance(now_ms)
-        # A lock that ends before its delivery was sent was of no use to anybody: uncounted.
+        # A lock that ends before its delivery was sent was of no use: the delivery is not counted.
         for effect in [e for e in self.sending if e.delivery.ranges[0].deadline_ms <= now_ms]:
             effect.hand_back()
         expired = self.partition.decide_expire(now_ms)
@@ -412,11 +400,11 @@ class PartitionActor(ClaimedPartition):
         self.wake()
 
 
-# -- what waits for a commit ----------------------------------------------------------------------
+# -- effects that wait for a commit ----------------------------------------------------------------
 
 
 class DeliveryEffect:
-    """Records on their way to a member; looked at again before they are sent."""
+    """A delivery on its way to a member; it is checked again before it is sent."""
 
     __slots__ = ("actor", "channel", "delivery", "session")
 
@@ -428,7 +416,7 @@ class DeliveryEffect:
 
     @staticmethod
     def delivery_of(actor: PartitionActor, acquired: list[AcquiredRange]) -> Delivery:
-        """What goes to a member: records by reference, and what was stored with them."""
+        """The delivery of acquired records: by reference, with their checkpoints."""
         slices = actor.cache.slices(acquired)
         records = sum(s.stop - s.start for s in slices)
         size = sum(s.chunk.size_bytes * (s.stop - s.start) // s.chunk.count for s in slices)
@@ -439,7 +427,7 @@ class DeliveryEffect:
         return Delivery(actor.key, slices, acquired, records, size, kept, actor.replay_epoch)
 
     def release(self) -> None:
-        """Sends, or hands back unseen what can not be sent any more."""
+        """Sends the records, or hands them back unseen."""
         channel = self.channel
         now_ms = self.actor.clock.now_ms()
         self.actor.sending.pop(self, None)
@@ -452,7 +440,7 @@ class DeliveryEffect:
             self._deliver(channel, now_ms)
 
     def _is_granted(self, now_ms: int) -> bool:
-        """Whether it is worth sending: tokens current, half the lock left."""
+        """Whether the delivery is worth sending: tokens current, half of the lock left."""
         partition = self.actor.partition
         if partition is None:
             return False
@@ -481,19 +469,19 @@ class DeliveryEffect:
             channel.end(InternalError(f"a delivery could not be sent: {error!r}"))
 
     def abort(self, error: SharecoordError) -> None:
-        """Nobody saw them; what was stored all the same goes back after the reload."""
+        """Hands the unseen records back; if they were stored all the same, after the reload."""
         self.actor.sending.pop(self, None)
         if self.channel is self.session.channel:
             self.session.refund(self.delivery.records, self.delivery.size_bytes)
         self.hand_back()
 
     def hand_back(self) -> None:
-        """Takes back unseen what never reached the member."""
+        """Takes the records back unseen."""
         self.actor.hand_back(self.session.member_id, self.delivery.ranges)
 
 
 class AcknowledgeEffect:
-    """The answer for one partition."""
+    """The answer for one partition of a request."""
 
     __slots__ = (
         "actor",
@@ -525,7 +513,7 @@ class AcknowledgeEffect:
         self.settled = settled
 
     def release(self) -> None:
-        """Everything is durable."""
+        """Answers: the changes are durable."""
         self.actor.totals.acknowledged += self.settled
         key, left_ms = self.actor.key, self.lock_remaining_ms
         away = self.session.away
@@ -535,11 +523,11 @@ class AcknowledgeEffect:
         self._answer(PartitionResult(key, self.exceptions, None, left_ms))
 
     def abort(self, error: SharecoordError) -> None:
-        """Nobody knows, or nothing happened: the member asks again with the same tokens."""
+        """Answers with the error: the member asks again with the same tokens."""
         self._answer(PartitionResult(self.actor.key, error=error))
 
     def _answer(self, result: PartitionResult) -> None:
-        """Once: a release that fails after its answer is aborted as well."""
+        """Answers once: a release that fails after its answer is aborted as well."""
         collector, self.collector = self.collector, None
         if collector is not None:
             collector.add(result)

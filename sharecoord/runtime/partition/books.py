@@ -1,6 +1,6 @@
-"""The books of a share-partition: what is stored beside the states of its records.
+"""The books of a share-partition: rows beside the states of its records.
 
-They ride on the commits of the states, so what a commit stores fits together. `DeadLetters`,
+They ride on the commits of the states, so the rows of a commit fit together. `DeadLetters`,
 `Checkpoints` and `KeptPayloads` follow decisions; `Parking` and `PassedOver` say which offsets the
 window does not hold itself.
 """
@@ -22,7 +22,7 @@ from sharecoord.runtime.partition.parking import Parking
 
 
 class PassedOver(Book):
-    """What is to be passed over in one incarnation of a share-partition."""
+    """Offsets that one incarnation of a share-partition passes over."""
 
     def __init__(self, ranges: Spans = ()) -> None:
         self.ranges = ranges
@@ -38,27 +38,22 @@ class PassedOver(Book):
         return is_changed
 
     def note(self, decision: Decision) -> None:
-        """No decision changes it."""
+        """Does nothing: decisions leave these offsets alone."""
 
     def into(self, commit: PartitionCommit) -> None:
-        """What the next commit stores."""
+        """See `Book`."""
         if self._has_changed:
             self._has_changed, commit.passed_over = False, self.ranges
 
     def end(self) -> None:
-        """The next incarnation begins with what the store has then."""
+        """Does nothing: the next incarnation begins with the stored offsets."""
 
 
 class Books:
-    """See the module."""
+    """The books of one share-partition, in one incarnation after the other."""
 
     def __init__(self, part: ClaimedPartition, on_below_log_start: Callable[[int], None]) -> None:
-        """All are empty.
-
-        Args:
-            part: The share-partition.
-            on_below_log_start: See `Parking`.
-        """
+        """All books are empty; `on_below_log_start` is for `Parking`."""
         self._part = part
         self.checkpoints = Checkpoints(part.budget)
         self.kept = KeptPayloads(part, lacking=lambda: self.letters.lacking)
@@ -67,11 +62,11 @@ class Books:
         self.passed_over = PassedOver()
 
     def __iter__(self) -> Iterator[Book]:
-        """In the order in which they take in a decision: letters take checkpoints along."""
+        """The books in the order in which they note a decision: letters take checkpoints along."""
         return iter((self.letters, self.checkpoints, self.kept, self.passed_over))
 
     def begin(self, loaded: LoadedPartition, settings: PartitionSettings) -> None:
-        """Takes over what the store has; an incarnation is about to be served."""
+        """Takes over the stored rows; an incarnation is about to be served."""
         self.parking.begin(loaded)
         self.letters.begin(loaded, settings)
         self.checkpoints.begin(loaded)
@@ -84,7 +79,7 @@ class Books:
             book.note(decision)
 
     def into(self, commit: PartitionCommit) -> None:
-        """Adds what changed since the last commit to the next one."""
+        """Adds the changes since the last commit to the next one."""
         for book in self:
             book.into(commit)
 

@@ -1,6 +1,6 @@
-"""Share-partitions that have a part of their log only, or may not hand out all at once.
+"""Bounds of lanes and replays (docs/decisions/0019): the end of their part of the log, their rate.
 
-Lanes and replays (docs/decisions/0019). An ordinary share-partition is `UNBOUNDED`.
+An ordinary share-partition is `UNBOUNDED`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,12 @@ from sharecoord.runtime.partition.record_cache import part_of
 
 
 class Bound:
-    """What one incarnation of a share-partition keeps to."""
+    """The end offset and the rate of one incarnation of a share-partition."""
 
     def __init__(
         self, stops_at: int | None = None, rate_per_s: int = 0, *, now_ms: int = 0
     ) -> None:
-        """Sets the limits.
-
-        Args:
-            stops_at: Nothing from this offset on is read; None = no end.
-            rate_per_s: Records that may go out in a second; 0 = any.
-            now_ms: The clock of `allows`.
-        """
+        """Nothing from `stops_at` on is read (None = no end); `rate_per_s` 0 = any."""
         self.stops_at = stops_at
         self._rate = RateLimit(rate_per_s, now_ms) if rate_per_s else None
 
@@ -33,25 +27,25 @@ class Bound:
         return 0 if self._rate is None else self._rate.rate_per_s
 
     def cap(self, offset: int) -> int:
-        """An offset of the log, not beyond the end of what is read."""
+        """The offset, or the bound's end when that is lower."""
         return offset if self.stops_at is None else min(offset, self.stops_at)
 
     def ends_at(self, offset: int) -> None:
-        """The log lost its end: what is written there anew is not part of what was asked for."""
+        """The log lost its end: records that are written there anew are out of bounds."""
         if self.stops_at is not None:
             self.stops_at = min(self.stops_at, offset)
 
     def allows(self, records: int, now_ms: int) -> int:
-        """How many of so many records may go out now."""
+        """How many of these records may go out now."""
         return records if self._rate is None else min(records, self._rate.available(now_ms))
 
     def took(self, records: int) -> None:
-        """So many go out."""
+        """Takes outgoing records from the rate."""
         if self._rate is not None:
             self._rate.take(records)
 
     def waits_until_ms(self, now_ms: int) -> list[int]:
-        """When more may go out; [] = now, so it is members that are waited for."""
+        """When more records may go out; [] = now: only members are missing."""
         if self._rate is None or self._rate.available(now_ms):
             return []
         return [self._rate.next_ms()]
@@ -61,7 +55,7 @@ UNBOUNDED = Bound()
 
 
 class BoundedSink:
-    """Takes what is read up to an offset, and ends the reading there."""
+    """A sink that takes records up to an offset, and ends the reading there."""
 
     def __init__(self, sink: LogSink, stops_at: int) -> None:
         self._sink = sink
@@ -70,13 +64,13 @@ class BoundedSink:
         self._done = False
 
     def over(self, reading: LogReading) -> None:
-        """This reading is to end."""
+        """Takes charge of the reading that is to end."""
         self._reading = reading
         if self._done:
             reading.close()
 
     def on_chunk(self, chunk: RecordChunk) -> None:
-        """Passes on what lies before the end."""
+        """Passes on the records before the end."""
         if self._done:
             return
         if chunk.last >= self._stops_at:
@@ -89,7 +83,7 @@ class BoundedSink:
         self._sink.on_chunk(chunk)
 
     def on_end(self, end_offset: int) -> None:
-        """The log's end may come before ours."""
+        """Passes the end on, the log's or the bound's."""
         if self._done:
             return
         if end_offset >= self._stops_at:

@@ -1,7 +1,7 @@
-"""What a share-partition could hand out next: due ranges with their payload at hand, new records.
+"""Candidates for the next delivery: due ranges with their payload at hand, and new records.
 
-All of one call goes out as one column batch: its offsets are told by their distance from the
-first one in 32 bits, and it has one type of timestamps. So a call ends where either would not fit.
+A delivery is one column batch: its offsets are 32-bit distances from the first one, and it has one
+type of timestamps. So candidates end where either would not fit.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ BATCH_SPAN_MAX = 2**32
 """Offsets from the first to the last of a batch; only a compacted topic comes near."""
 
 DUE_LOOKAHEAD_RECORDS = 2_000
-"""So many due records are looked at for payloads that must be read again."""
+"""Due records that are looked at for payloads that must be read again."""
 
 LIFELINE_RECORDS = 100
-"""So many due records still go out while the memory limit stops acquiring, and only where nothing
-is under a lock: their acknowledgements are the only way in which their ranges can go."""
+"""Due records that still go out while the memory limit stops acquiring, and only where nothing is
+under a lock: their acknowledgements are the only way in which their ranges can go."""
 
 TOKENS_RESERVE = 100_000
-"""With fewer lock tokens left than any acquire can use, the share-partition is claimed anew."""
+"""With fewer lock tokens left the share-partition is claimed anew; no acquire uses as many."""
 
 
 class _Batch:
-    """Keeps a call to what one batch can hold."""
+    """Limits the candidates of a call to one batch."""
 
     def __init__(self) -> None:
         self._first: int | None = None
         self._timestamp_type = 0
 
     def takes(self, chunk: RecordChunk, first: int, last: int) -> bool:
-        """Whether these records of a chunk can go with what was taken before."""
+        """Whether these records of a chunk fit into the batch."""
         if self._first is None:
             self._first, self._timestamp_type = first, chunk.timestamp_type
         same = chunk.timestamp_type == self._timestamp_type
@@ -50,7 +50,7 @@ class _Batch:
 
 
 class Candidates(NamedTuple):
-    """What may be acquired, and what was found out meanwhile."""
+    """Records that may be acquired, and findings about other due records."""
 
     due: list[Range]
     fresh: list[Run]
@@ -74,20 +74,14 @@ def candidates(
 ) -> Candidates:
     """Looks for records for a member.
 
-    Args:
-        partition: The state.
-        cache: The payloads.
-        clock: For records that are to wait.
-        member_id: Who will get them.
-        max_records: How many are wanted; the last range may exceed it.
-        lookahead: With how many due records one re-read may deal.
-        with_fresh: Whether new records are wanted as well.
+    The last range may exceed `max_records`. `lookahead` is the number of due records that one
+    re-read may serve; `with_fresh` tells whether new records are wanted as well.
     """
     batch, found = _Batch(), _Due([], [], [], [])
     if partition.window.due:
         found = _look_at_due(partition, cache, batch, member_id, max_records)
         if (found.missing or found.stored) and max_records < lookahead:
-            # What has its payload does not wait for what has it not.
+            # Records with their payload do not wait for those without.
             batch = _Batch()
             found = _look_at_due(partition, cache, batch, member_id, lookahead)
     fresh = _fresh_runs(partition, cache, clock, batch, max_records) if with_fresh else []
@@ -96,21 +90,21 @@ def candidates(
 
 
 class _Due(NamedTuple):
-    """What became of due ranges: in order of offset each."""
+    """Due ranges by the place of their payload; each list is in order of offset."""
 
     readable: list[Range]
-    """With their payload at hand."""
+    """Ranges with their payload at hand."""
     gaps: list[tuple[int, int]]
     missing: list[tuple[int, int]]
-    """Only the log has them."""
+    """Offsets whose payload only the log has."""
     stored: list[int]
-    """The store has them."""
+    """Offsets whose payload the store has."""
 
 
 def _look_at_due(
     partition: SharePartition, cache: RecordCache, batch: _Batch, member_id: str, records: int
 ) -> _Due:
-    """Looks at so many due records, those with the lowest offsets."""
+    """Looks at the due records with the lowest offsets."""
     found = _Due([], [], [], [])
     for first, last, value in partition.due_ranges(records, member_id):
         position = first
@@ -136,9 +130,9 @@ def _look_at_due(
 
 
 def _span(missing: Sequence[tuple[int, int]], from_offset: int, records: int) -> tuple[int, int]:
-    """One span for all that is near the first one at or behind an offset, or the very first.
+    """One span around the first missing offset at or behind `from_offset`, or the very first.
 
-    Those with the lowest offsets would keep the others waiting as long as there are new ones.
+    The lowest offsets alone would keep the others waiting as long as new ones come.
     """
     start = next((first for first, _ in missing if first >= from_offset), missing[0][0])
     end = start
@@ -155,7 +149,7 @@ def _fresh_runs(
     batch: _Batch,
     max_records: int,
 ) -> list[Run]:
-    """Runs of new records from the window's end on; those that wait are not among `max_records`."""
+    """Runs of new records from the window's end on; records that wait do not count."""
     end_offset = partition.window.end_offset
     by_key = partition.settings.ordering == Ordering.KEY
     blocked = partition.settings.blocked_keys
@@ -179,7 +173,7 @@ def _fresh_runs(
 def _by_time(
     chunk: RecordChunk, runs: list[tuple[int, int]], clock: RuntimeClock
 ) -> Iterable[tuple[int, int, int]]:
-    """Runs cut where the time changes before which records are not to be handed out (0: none)."""
+    """Runs with the time before which their records wait (0: none), cut where it changes."""
     if not chunk.due_times:
         return ((first, last, 0) for first, last in runs)
     now_ms = clock.store_now_ms()

@@ -1,8 +1,8 @@
-"""Checkpoints of one share-partition: what members stored with records that are not finished.
+"""Checkpoints that members stored with unfinished records of one share-partition.
 
-One is stored in the commit that renews its record's lock, goes out with each delivery of the
-record, and goes in the commit that finishes it. All are in memory, by offset: a share-partition
-without any pays for a look at an empty list.
+A checkpoint is stored in the commit that renews its record's lock, is delivered with the record,
+and is deleted in the commit that finishes the record. All are in memory, by offset: a
+share-partition without any pays for a look at an empty list.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ _ENDED = (RecordState.ARCHIVING, RecordState.ARCHIVED)
 
 
 class Checkpoints(Book):
-    """Those of one share-partition, in one incarnation of it after the other.
-
-    Args:
-        budget: Of its group, which counts them.
-    """
+    """The checkpoints of one share-partition; the budget of its group counts them."""
 
     def __init__(self, budget: GroupBudget) -> None:
         self._budget = budget
@@ -49,12 +45,12 @@ class Checkpoints(Book):
         return len(self._offsets)
 
     def begin(self, loaded: LoadedPartition) -> None:
-        """Takes over what the store has."""
+        """Takes over the stored checkpoints."""
         for offset, data, _ in loaded.checkpoints:
             self._put(offset, data)
 
     def end(self) -> None:
-        """The incarnation is over; the store knows what holds."""
+        """See `Book`."""
         for offset in list(self._offsets):
             self._drop(offset)
         self._new.clear()
@@ -65,7 +61,7 @@ class Checkpoints(Book):
     def refusal(
         self, ranges: Iterable[AcknowledgedRange], settings: PartitionSettings
     ) -> SharecoordError | None:
-        """Why checkpoints among acknowledgements can not be stored; None = they can."""
+        """The error about checkpoints that can not be stored; None = all can."""
         more = 0
         for each in ranges:
             if each.checkpoint is None:
@@ -98,12 +94,9 @@ class Checkpoints(Book):
         exceptions: Sequence[RangeOutcome],
         at_ms: int,
     ) -> None:
-        """Stores those among acknowledgements that were taken.
+        """Stores the checkpoints of acknowledged ranges, but those with exceptions.
 
-        Args:
-            ranges: What a member said.
-            exceptions: What was answered to it other than OK.
-            at_ms: By the store's clock.
+        `at_ms` is by the store's clock.
         """
         for each in ranges:
             offset, data = each.first, each.checkpoint
@@ -121,7 +114,7 @@ class Checkpoints(Book):
     # -- until the record is finished -----------------------------------------------------------
 
     def note(self, decision: Decision) -> None:
-        """What a decision finishes, and what it drops, has no checkpoint any more."""
+        """Deletes the checkpoints of records that a decision finishes or drops."""
         if not self._offsets:
             return
         for first, last in ended_by(decision):
@@ -146,7 +139,7 @@ class Checkpoints(Book):
         return offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]
 
     def into(self, commit: PartitionCommit) -> None:
-        """What the next commit stores."""
+        """See `Book`."""
         if self._new or self._gone:
             commit.checkpoints, self._new = list(self._new.values()), {}
             commit.checkpoints_done, self._gone = sorted(self._gone), set()
@@ -154,7 +147,7 @@ class Checkpoints(Book):
     # -- reading --------------------------------------------------------------------------------
 
     def of(self, acquired: Iterable[AcquiredRange]) -> list[tuple[int, bytes]]:
-        """(offset, data) of acquired records that have one, in order."""
+        """(offset, data) of acquired records with a checkpoint, in order."""
         return [
             (offset, self._data[offset])
             for each in acquired
@@ -162,12 +155,12 @@ class Checkpoints(Book):
         ]
 
     def for_letter(self, offset: int) -> bytes | None:
-        """What goes with a record's dead letter: its checkpoint, when that is small."""
+        """The checkpoint for a record's dead letter; None when it is too large."""
         return for_letter(self._data.get(offset))
 
 
 def ended_by(decision: Decision) -> list[Span]:
-    """What a decision finishes, in order: it has no checkpoint any more."""
+    """The offsets that a decision finishes, in order."""
     return [
         (first, last)
         for first, last, value in decision.edits
@@ -176,7 +169,7 @@ def ended_by(decision: Decision) -> list[Span]:
 
 
 def for_letter(checkpoint: bytes | None) -> bytes | None:
-    """What of a checkpoint goes with the dead letter of its record: all of it, or nothing."""
+    """A checkpoint for the dead letter of its record; None when it is too large."""
     is_small = checkpoint is not None and len(checkpoint) <= CHECKPOINT_HEADER_BYTES_MAX
     return checkpoint if is_small else None
 

@@ -1,7 +1,7 @@
 """A share-partition that this process has claimed: the core's state, and the way into commits.
 
-All parts of a share-partition's actor share it: what follows the log, what has payloads read, and
-the books that ride on its commits.
+All parts of a share-partition's actor share it: the log follower, the payloads, and the books that
+ride on its commits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sharecoord.runtime.partition.recovery import commit_of, lock_left_max_ms
 
 
 class ActorState(enum.Enum):
-    """Whether a share-partition is served."""
+    """The state of an actor: whether its share-partition is served."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -33,7 +33,7 @@ class ActorState(enum.Enum):
 
 
 class Book(ABC):
-    """What is stored beside the states of records, in the same commits.
+    """Rows that are stored beside the states of records, in the same commits.
 
     A book belongs to one share-partition and lives for one incarnation after the other.
     """
@@ -44,15 +44,15 @@ class Book(ABC):
 
     @abstractmethod
     def into(self, commit: PartitionCommit) -> None:
-        """Adds what changed since the last commit to the next one."""
+        """Adds the changes since the last commit to the next one."""
 
     @abstractmethod
     def end(self) -> None:
-        """Forgets everything: the incarnation has ended, and the store knows what holds."""
+        """Forgets everything: the incarnation has ended, and the store has the rows."""
 
 
 class ClaimedPartition(ABC):
-    """See the module. Its methods run on the loop and do not wait."""
+    """The state that all parts of an actor share. Its methods run on the loop and do not wait."""
 
     def __init__(
         self, key: PartitionKey, partition_id: int, context: Context, budget: GroupBudget
@@ -67,16 +67,16 @@ class ClaimedPartition(ABC):
         self.partition: SharePartition | None = None
         """The core's state; None = no incarnation lives."""
         self.settings = PartitionSettings()
-        """As of the last incarnation: answers of its commits still go out when it has ended."""
+        """Settings of the last incarnation: answers of its commits go out after its end, too."""
         self.incarnation = self.state_epoch = self.replay_epoch = 0
         self.generation = 0
-        """Grows when an incarnation ends; what an older one asked for is void."""
+        """Grows when an incarnation ends; requests of older ones are void."""
         self.reads_committed = False
-        """Whether records of aborted transactions, and of open ones, are left out."""
+        """Whether records of aborted and of open transactions are left out."""
         self._raises_state_epoch = False
-        """The next commit begins a new state epoch."""
+        """Whether the next commit begins a new state epoch."""
         self.dead_letters = 0
-        """Sent to the dead-letter topic since the process began."""
+        """Letters sent to the dead-letter topic since the process began."""
 
     def _begin(self, partition: SharePartition, row: PartitionRow, incarnation: int) -> None:
         """An incarnation begins, with the core's state as it was loaded."""
@@ -88,24 +88,24 @@ class ClaimedPartition(ABC):
         self.cache.clear()
 
     def _end(self, state: ActorState) -> None:
-        """The incarnation ends, if one lives: what it asked for is void."""
+        """The incarnation ends, if one lives: its requests are void."""
         self.generation += 1
         self.state = state
         self.partition = None
 
     def _commit_of(self, partition: SharePartition) -> PartitionCommit:
-        """What the next commit stores of the states of records, and of the epochs."""
+        """The next commit, with states of records and epochs."""
         commit = commit_of(partition, self.partition_id, self.state_epoch, self.clock)
         commit.raises_state_epoch, self._raises_state_epoch = self._raises_state_epoch, False
         return commit
 
     def begin_state_epoch(self) -> None:
-        """What was decided until now is void for everybody: the next commit says so."""
+        """Begins a state epoch with the next commit: decisions until now are void everywhere."""
         self._raises_state_epoch, self.replay_epoch = True, self.state_epoch + 1
 
     @property
     def lock_left_max_ms(self) -> int:
-        """No lock that was granted here can last longer, whatever recoveries add to it."""
+        """The longest time that a lock granted here can last, with all that recoveries add."""
         return lock_left_max_ms(self.settings)
 
     @property
@@ -115,7 +115,7 @@ class ClaimedPartition(ABC):
 
     @abstractmethod
     def take_commit(self) -> PartitionCommit | None:
-        """What must be stored since the last call."""
+        """The changes since the last call."""
 
     @abstractmethod
     def drop(self, error: SharecoordError) -> None:
@@ -123,19 +123,19 @@ class ClaimedPartition(ABC):
 
     @abstractmethod
     def commit(self, decision: Decision, ended_by: RangeEvent = RangeEvent.RELEASED) -> None:
-        """Carries out a decision, and has what it changes stored."""
+        """Carries out a decision, and has its changes stored."""
 
     @abstractmethod
     def on_time(self) -> None:
-        """Looks at the clock: ends locks, makes records due, has them dispatched."""
+        """Ends locks and waits whose time has come, and asks for dispatch."""
 
     @abstractmethod
     def wake(self) -> None:
-        """Has the dispatcher look whether there is something to hand out."""
+        """Asks the dispatcher to look at the share-partition."""
 
     @abstractmethod
     async def confirmed(self) -> None:
-        """Waits until what was read until now is known to be of the partition's own topic."""
+        """Waits until records that were read are known to be of the partition's own topic."""
 
     @abstractmethod
     def letters_arrived(self, first: int, last: int) -> None:

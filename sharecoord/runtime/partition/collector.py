@@ -21,22 +21,22 @@ class Collector:
         self._results: list[PartitionResult] = []
 
     def expect(self) -> None:
-        """One more partition will answer."""
+        """Waits for the answer of another partition."""
         self._open += 1
 
     def add(self, result: PartitionResult) -> None:
-        """A partition answered."""
+        """Takes the answer of a partition."""
         self._open -= 1
         self._results.append(result)
         self._finish()
 
-    def refuse(self, key: PartitionKey, error: SharecoordError) -> None:
-        """A partition answers that nothing of what was asked was done."""
+    def refuse(self, key: PartitionKey, error: SharecoordError | None) -> None:
+        """Takes the refusal of a partition: nothing was done."""
         self.expect()
         self.add(PartitionResult(key, error=error))
 
     def seal(self) -> None:
-        """No more partitions are asked."""
+        """Answers once all partitions have: no more are asked."""
         self._sealed = True
         self._finish()
 

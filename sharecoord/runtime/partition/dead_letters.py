@@ -1,12 +1,12 @@
 """Dead letters of one share-partition: from ARCHIVING to their topic (design 10).
 
-What is rejected, or fails for the last time, becomes ARCHIVING in one commit with a row in the
-outbox that has its payload. Once that is durable it goes to the dead-letter topic; when Kafka has
-it, the range becomes ARCHIVED and the row goes. So a letter is lost nowhere between the two: what a
-coordinator leaves undone its successor finds in the store and sends, twice at worst, under one id.
+A record that is rejected, or fails for the last time, becomes ARCHIVING in one commit with a row in
+the outbox that has its payload. Once that is durable the letter goes to the dead-letter topic; when
+Kafka has it, the range becomes ARCHIVED and the row is deleted. So no letter is lost in between: a
+successor finds the rows that a coordinator left, and sends them, twice at worst, under one id.
 
-A payload that is not in the cache is read again first; until then its row is without it, and who
-loads the row reads on.
+A payload that is not in the cache is read again first; until then its row is without it, and a
+coordinator that loads the row reads on.
 """
 
 from __future__ import annotations
@@ -19,26 +19,14 @@ from typing import Final
 
 import structlog
 
-from sharecoord.core.changes import (
-    DeadLetter,
-    LoadedPartition,
-    PartitionCommit,
-)
-from sharecoord.core.letters.dead_letters import (
-    size_of,
-)
+from sharecoord.core.changes import DeadLetter, LoadedPartition, PartitionCommit
+from sharecoord.core.letters.dead_letters import size_of
 from sharecoord.core.partition.decisions import Decision
 from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.errors import (
-    OffsetOutOfRangeError,
-    SharecoordError,
-)
-from sharecoord.ports import (
-    EARLIEST,
-    OffsetQuery,
-)
+from sharecoord.errors import OffsetOutOfRangeError, SharecoordError
+from sharecoord.ports import EARLIEST, OffsetQuery
 from sharecoord.runtime.kernel.committer import CallbackEffect
 from sharecoord.runtime.partition.checkpoints import Checkpoints
 from sharecoord.runtime.partition.claimed import Book
@@ -49,7 +37,7 @@ from sharecoord.runtime.partition.new_letters import letters_of, storable
 log = structlog.get_logger(__name__)
 
 READ_RECORDS_MAX: Final = 500
-"""Payloads that are read again together."""
+"""Most payloads of one re-read."""
 
 READ_AGAIN_S: Final = 0.5
 """Wait after payloads could not be read."""
@@ -64,22 +52,16 @@ class DeadLetters(Book):
         kept: KeptPayloads | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Sends nothing yet.
-
-        Args:
-            source: Whose letters.
-            kept: Payloads in the store, which letters take along; None = there are none.
-            checkpoints: The same of checkpoints.
-        """
+        """Sends nothing yet; letters take kept payloads and checkpoints along."""
         self._context = source.context
         self._source = source
         self._kept = kept
-        self._checkpoint_of = checkpoints.for_letter if checkpoints is not None else _no_checkpoint
+        self._checkpoint_of = checkpoints.for_letter if checkpoints is not None else lambda _: None
         self._settings = PartitionSettings()
         self._owner_epoch = self._number = 0
-        """Of the last letter."""
+        """Both halves of the last letter's sequence."""
         self._entries: dict[int, WaitingLetter] = {}
-        """By offset: what waits, stored or about to be."""
+        """Letters that wait, stored or about to be, by offset."""
         self._new: list[DeadLetter] = []
         """Rows for the next commit."""
         self._gone: list[int] = []
@@ -87,7 +69,7 @@ class DeadLetters(Book):
         self._safe: list[int] = []
         """Offsets that Kafka has, in this turn of the loop."""
         self._lacking: dict[int, DeadLetter] = {}
-        """Without their payload, which is being read."""
+        """Letters without their payload, which is being read."""
         self._reading: asyncio.Task[None] | None = None
         self.made = self.done_at_load = 0
         """Letters made in this incarnation, and `Window.done` at its begin."""
@@ -101,7 +83,7 @@ class DeadLetters(Book):
     # -- life -----------------------------------------------------------------------------------
 
     def begin(self, loaded: LoadedPartition, settings: PartitionSettings) -> None:
-        """Goes on with what the former incarnation left; once."""
+        """Goes on with the letters that the former incarnation left; called once."""
         self._settings, self._owner_epoch = settings, loaded.row.owner_epoch
         self._sender.apply_settings(settings)
         for letter in sorted(loaded.dead_letters, key=lambda each: each.sequence):
@@ -113,7 +95,7 @@ class DeadLetters(Book):
             asyncio.get_running_loop().call_soon(self._go)
 
     def end(self) -> None:
-        """The incarnation is over; what is under way may still arrive, and be sent again."""
+        """See `Book`. Letters under way may still arrive, and be sent again."""
         reading, self._reading = self._reading, None
         if reading is not None and reading is not asyncio.current_task():
             reading.cancel()
@@ -124,7 +106,7 @@ class DeadLetters(Book):
             kept.clear()
 
     def apply_settings(self, settings: PartitionSettings) -> None:
-        """Another topic, or the first one, is tried at once."""
+        """Tries another topic, or the first one, at once."""
         before, self._settings = self._settings, settings
         self._sender.apply_settings(settings)
         if before != settings and (self._entries or self._lacking):
@@ -133,23 +115,23 @@ class DeadLetters(Book):
 
     @property
     def problem(self) -> str:
-        """What keeps letters from their topic; "" = nothing does."""
+        """Why letters do not reach their topic; "" = they do."""
         return self._sender.problem
 
     @property
     def is_full(self) -> bool:
-        """Whether the group's letters take as much as they may: nothing more is acquired."""
+        """Whether the group's letters take all of their limit: nothing more is acquired."""
         return self._source.budget.outbox_bytes >= self._settings.outbox_max_bytes
 
     @property
     def waiting(self) -> int:
-        """Letters that are not in their topic yet."""
+        """Number of letters that are not in their topic yet."""
         return len(self._entries) + len(self._lacking)
 
     # -- into the outbox ------------------------------------------------------------------------
 
     def note(self, decision: Decision) -> None:
-        """Takes in what a decision makes ARCHIVING."""
+        """Makes letters of the records that a decision makes ARCHIVING."""
         source, settings = self._source, self._settings
         if not settings.dead_letter_topic:
             return
@@ -176,7 +158,7 @@ class DeadLetters(Book):
             asyncio.get_running_loop().call_soon(self._go)
 
     def _with_payload(self, letter: DeadLetter, chunk: RecordChunk | None) -> DeadLetter | None:
-        """A letter with what its record holds; None = that is not known."""
+        """A letter with the payload of its record; None = the payload is not at hand."""
         if not self._settings.dead_letter_copies:
             return letter
         found = payload_in(chunk, letter.offset)
@@ -193,7 +175,7 @@ class DeadLetters(Book):
     def _enter(self, letter: DeadLetter) -> WaitingLetter:
         former = self._entries.pop(letter.offset, None)
         if former is not None:
-            # A reset delivered it anew; its row is replaced.
+            # A reset delivered the record anew; the row is replaced.
             self._leave(former)
         entry = self._entries[letter.offset] = WaitingLetter(letter, size_of(letter))
         self._source.budget.outbox_grew(entry.size_bytes)
@@ -203,12 +185,12 @@ class DeadLetters(Book):
         self._source.budget.outbox_shrank(entry.size_bytes, self._settings.outbox_max_bytes)
 
     def _store(self, letters: Sequence[DeadLetter]) -> None:
-        """The next commit stores them; then they go."""
+        """Stores letters in the next commit; then they are sent."""
         if not letters:
             return
         ready = [replace(letter, sequence=self._next_sequence()) for letter in letters]
         entries = [self._enter(letter) for letter in ready]
-        # Memory sends them whole all the same; only what a coordinator leaves behind is without.
+        # Memory sends them whole; only rows that this coordinator leaves behind are without.
         self._new += [storable(self._context.store, self._source.key, letter) for letter in ready]
         effect = CallbackEffect(partial(self._stored, entries))
         self._context.committer.add(self._source, effect)
@@ -226,7 +208,7 @@ class DeadLetters(Book):
         return self._entries.get(entry.letter.offset) is entry
 
     def into(self, commit: PartitionCommit) -> None:
-        """What the next commit stores."""
+        """See `Book`."""
         if self._new or self._gone:
             commit.dead_letters, self._new = self._new, []
             commit.dead_letters_done, self._gone = self._gone, []
@@ -234,7 +216,7 @@ class DeadLetters(Book):
     # -- payloads that are not in memory --------------------------------------------------------
 
     async def _read(self) -> None:
-        """Reads until every letter has its payload, or it is known that there is none."""
+        """Reads until every letter has its payload, or the payload is known to be gone."""
         try:
             while self._lacking:
                 first = last = next(iter(self._lacking))
@@ -266,7 +248,7 @@ class DeadLetters(Book):
         return self._lacking
 
     def give_up_reading(self) -> None:
-        """Nobody can read what is lacking: headers alone go."""
+        """Sends headers alone of letters whose payload nobody can read."""
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.cancel()
@@ -276,7 +258,7 @@ class DeadLetters(Book):
     async def _read_range(self, first: int, last: int) -> None:
         context, key = self._context, self._source.key
         try:
-            # Uncommitted as well: whoever looks for these offsets has had them before.
+            # Uncommitted as well: these offsets were delivered before.
             chunks = await context.reader.reread(
                 key.topic, key.partition, first, last, committed=False
             )
@@ -288,7 +270,7 @@ class DeadLetters(Book):
         self._found(first, last, chunks)
 
     async def _read_kept(self, kept: KeptPayloads, first: int, last: int) -> None:
-        """From where records that waited have their payloads, which go with the letters' commit."""
+        """Reads kept payloads, which are deleted in the commit of the letters."""
         chunks = await kept.read(range(first, last + 1))
         last = chunks[-1].last if chunks else first
         self._found(first, last, chunks)
@@ -308,7 +290,7 @@ class DeadLetters(Book):
     # -- out of the outbox ----------------------------------------------------------------------
 
     def _go(self) -> None:
-        """Sends what may be sent, and has read what is to be read."""
+        """Sends letters, and starts to read missing payloads."""
         self._read_lacking()
         self._sender.go()
 
@@ -323,13 +305,13 @@ class DeadLetters(Book):
         self._safe.append(entry.letter.offset)
 
     def _without_payload(self, entry: WaitingLetter) -> None:
-        """Its topic takes its headers alone; stored before they go, for nobody could tell later."""
+        """Stores that a letter goes with headers alone, before it goes: nobody could tell later."""
         letter = storable(self._context.store, self._source.key, entry.letter)
-        # Where the store does not take it either, its own topic has it, as long as it does.
+        # A payload that the store does not take either is in its own topic only.
         self._store([replace(letter, kept=letter.payload_known)])
 
     def _settle(self) -> None:
-        """What Kafka has is ARCHIVED, and its rows go, in one commit."""
+        """Archives records whose letters Kafka has, and deletes their rows, in one commit."""
         safe, self._safe = sorted(self._safe), []
         partition = self._source.partition
         if partition is None or not safe:
@@ -346,8 +328,3 @@ class DeadLetters(Book):
                 self._source.letters_arrived(first, offset)
                 first = after or 0
         self._context.committer.add(self._source)
-
-
-def _no_checkpoint(_: int) -> bytes | None:
-    """Of a share-partition that makes no letters any more."""
-    return None

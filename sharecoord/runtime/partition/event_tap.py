@@ -1,17 +1,17 @@
-"""What a share-partition tells the event log: rows that leave when their changes are durable.
+"""Rows of a share-partition for the event log; they leave when their changes are durable.
 
-Off the hot path: a row per changed range, never per record, and nothing at all without a sink.
+The hot path has a row per changed range, never per record, and nothing at all without a sink.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
 
 from sharecoord.core.changes import PartitionKey
-from sharecoord.core.partition.decisions import AcknowledgedRange, Decision
+from sharecoord.core.partition.decisions import Acknowledgements, Decision
 from sharecoord.core.states import RecordState
 from sharecoord.core.window.window import RangeState
 from sharecoord.errors import SharecoordError
@@ -55,11 +55,11 @@ RANGE_COLUMNS = (
 )
 
 TOKENS_MAX = 10_000
-"""Of so many locks a share-partition remembers when they began, and of as many when they ended;
-of older ones the log does not say how long. Five times the default window."""
+"""Locks of which a share-partition remembers the begin, and as many of which it remembers the end;
+rows of older locks do not say how long. Five times the default window."""
 
 ARRIVALS_MAX = 10_000
-"""Chunks of records that were read ahead, of which it is remembered when they came."""
+"""Chunks of records that were read ahead of which the time of arrival is remembered."""
 
 _ENDS = frozenset(
     {
@@ -78,13 +78,7 @@ _BY_ITSELF = frozenset({RangeEvent.EXPIRED, RangeEvent.DEPARTED})
 
 
 class EventTap:
-    """The rows of one share-partition.
-
-    Args:
-        part: Which one.
-        sink: Where they go.
-        sessions: The members of its group.
-    """
+    """The event rows of one share-partition."""
 
     def __init__(
         self, part: ClaimedPartition, sink: EventSink, sessions: Mapping[str, Session]
@@ -97,34 +91,31 @@ class EventTap:
         self._pending: list[EventRow] | None = None
         """Rows that leave with the next commit."""
         self._began: dict[int, tuple[int, str]] = {}
-        """By lock token: when, and the client id of its holder."""
+        """Time of the begin and client id of the holder, by lock token."""
         self._ended_ms: dict[int, int] = {}
-        """By lock token: when a range of it was last given free."""
+        """Time at which a range of the lock was last given free, by lock token."""
         self._arrived: deque[tuple[int, int]] = deque(maxlen=ARRIVALS_MAX)
-        """(last offset, when) of what was read ahead."""
+        """(last offset, time) of chunks that were read ahead."""
 
     def arrived(self, last_offset: int) -> None:
         """Records up to `last_offset` could be handed out from now on."""
         self._arrived.append((last_offset, self._clock.now_ms()))
 
     def begin(self) -> None:
-        """A new incarnation: what was not durable did not happen, what was read is read again."""
+        """Forgets everything: changes that were not durable did not happen."""
         self._pending = None
         self._arrived.clear()
         self._began.clear()
         self._ended_ms.clear()
 
     def taken(self) -> None:
-        """What was told so far goes with the commit that begins now."""
+        """Later rows wait for the next commit: one begins now."""
         self._pending = None
 
     def note(self, decision: Decision, ended_by: RangeEvent, work_us: float) -> None:
-        """Tells of a decision that is about to be carried out.
+        """Makes rows of a decision that is about to be carried out.
 
-        Args:
-            decision: Made on the present state.
-            ended_by: As in `changes_of`.
-            work_us: The application's time per record; 0 = unknown.
+        `ended_by` is as in `changes_of`, `work_us` the application's time per record (0 = unknown).
         """
         partition = self._part.partition
         assert partition is not None, "it decided"
@@ -135,7 +126,7 @@ class EventTap:
         if rows is None:
             rows = self._pending = []
             effect = CallbackEffect(partial(self._committed, rows))
-            # Whoever carries a decision out says itself how soon it must be stored.
+            # The caller, which carries the decision out, says how soon it must be stored.
             self._part.context.committer.add(self._part, effect, may_wait=True)
         now_ms = self._clock.now_ms()
         time_us = self._clock.to_store(now_ms) * 1000
@@ -217,7 +208,7 @@ class EventTap:
         return session.client_id if session else ""
 
     def _held_ms(self, old: RangeState, now_ms: int) -> int:
-        """Since the lock was granted; where that is forgotten, since it was last renewed."""
+        """Time since the lock was granted; where that is forgotten, since its last renewal."""
         began = self._began.get(old.lock_token)
         since_ms = began[0] if began else old.deadline_ms - old.granted_ms
         return max(0, now_ms - since_ms)
@@ -288,7 +279,7 @@ def _columns(
 
 
 def range_values(key: PartitionKey) -> dict[str, EventValue]:
-    """What all rows about ranges of one share-partition have in common."""
+    """The values that all range rows of one share-partition have in common."""
     return {
         "kind": EventKind.RANGE.value,
         "group_id": key.group_id,
@@ -306,9 +297,9 @@ def store_us(context: Context) -> int:
 def work_us_each(
     context: Context,
     busy_us: int,
-    acknowledgements: Sequence[tuple[str, str, int, Sequence[AcknowledgedRange]]],
+    acknowledgements: Acknowledgements,
 ) -> float:
-    """The application's time per record of one request; 0 = unknown, or nobody wants to know."""
+    """The application's time per record of one request; 0 = unknown, or no event log."""
     if context.events is None or not busy_us:
         return 0.0
     records = sum(r.last - r.first + 1 for *_, ranges in acknowledgements for r in ranges)

@@ -1,12 +1,12 @@
 """Payloads of records that wait, in the store: `share.retry.keep.payload` (docs/decisions/0027).
 
 The commit that makes a record wait stores its payload, too, and the commit that finishes the record
-deletes it. In between the record does not need its topic: it is delivered from here, whether
-retention has passed it, compaction has taken it, or memory has it no more. Memory knows which
-records these are, and how large; payloads are read when they are due.
+deletes it. In between the record does not need its topic: it is delivered from the store, also
+after retention or compaction has taken it. Memory has the offsets and sizes of these records;
+payloads are read when they are due.
 
 A payload that memory does not have at that moment is read from the topic by side work and stored
-after the fact. What does not fit into the group's limit waits without, and is counted.
+after the fact. A record that does not fit into the group's limit waits without, and is counted.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ from typing import Final
 
 import structlog
 
-from sharecoord.core.changes import (
-    KeptPayload,
-    LoadedPartition,
-    PartitionCommit,
-    payload_parts,
-)
+from sharecoord.core.changes import KeptPayload, LoadedPartition, PartitionCommit, payload_parts
 from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.partition.decisions import Decision
 from sharecoord.core.partition.share_partition import SharePartition
@@ -40,63 +35,58 @@ from sharecoord.runtime.partition.claimed import Book, ClaimedPartition
 log = structlog.get_logger(__name__)
 
 READ_RECORDS_MAX: Final = 500
-"""Read together, from the store or from the topic."""
+"""Most payloads of one read, from the store or from the topic."""
 
 READ_BYTES_MAX: Final = 4 << 20
-"""Read together from the store, if that is not less than one payload."""
+"""Most bytes of one read from the store, but at least one payload."""
 
 LACKING_MAX: Final = 10_000
-"""Records whose payload waits to be read from the topic; what comes on top is not kept."""
+"""Most records whose payload waits to be read from the topic; further ones are not kept."""
 
 AGAIN_S: Final = 0.5
 """Wait after the store or Kafka did not answer."""
 
 
 class KeptPayloads(Book):
-    """Those of one share-partition, in one incarnation of it after the other."""
+    """The kept payloads of one share-partition, in one incarnation after the other."""
 
     def __init__(self, part: ClaimedPartition, lacking: Callable[[], Container[int]]) -> None:
-        """Keeps nothing yet.
-
-        Args:
-            part: The share-partition.
-            lacking: The records whose dead letters still have to be given their payloads.
-        """
+        """Keeps nothing yet; `lacking` has the records whose dead letters lack their payload."""
         self._context = part.context
         self._part = part
         self._letters_lacking = lacking
         self.offsets = OffsetSet()
-        """The records that have one."""
+        """Records with a kept payload."""
         self._sizes: dict[int, int] = {}
-        """As they count, by offset."""
+        """Sizes as they count, by offset."""
         self._new: dict[int, KeptPayload] = {}
         """Rows for the next commit."""
         self._unsafe: dict[int, KeptPayload] = {}
-        """Those for the next commit, and those in the commit that runs."""
+        """Rows for the next commit, and rows in the commit that runs."""
         self._gone: set[int] = set()
         """Offsets whose rows go with the next commit."""
         self._lacking = OffsetSet()
-        """Records that wait without one, which is being read from the topic."""
+        """Records whose payload is being read from the topic."""
         self._reading: asyncio.Task[None] | None = None
         self._completing: asyncio.Task[None] | None = None
         self.not_kept = 0
-        """Records that wait without one for good, since the process began."""
+        """Records that wait without a kept payload for good, since the process began."""
 
     def __bool__(self) -> bool:
-        """Whether anything is to be done when records are finished."""
+        """Whether finished records may have a payload here."""
         return bool(self._sizes or self._lacking.records)
 
     # -- life -----------------------------------------------------------------------------------
 
     def begin(self, loaded: LoadedPartition) -> None:
-        """Takes over what the store has."""
+        """Takes over the stored offsets and sizes."""
         self._sizes = dict(loaded.kept)
         for offset in self._sizes:
             self.offsets.add(offset, offset)
         self._part.budget.keeps(sum(self._sizes.values()), len(self._sizes))
 
     def end(self) -> None:
-        """The incarnation is over; the store knows what holds."""
+        """See `Book`."""
         for task in (self._reading, self._completing):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
@@ -107,7 +97,7 @@ class KeptPayloads(Book):
             each.clear()
 
     def into(self, commit: PartitionCommit) -> None:
-        """What the next commit stores."""
+        """See `Book`."""
         if self._new or self._gone:
             commit.kept, self._new = list(self._new.values()), {}
             commit.kept_done, self._gone = sorted(self._gone), set()
@@ -115,7 +105,7 @@ class KeptPayloads(Book):
     # -- storing --------------------------------------------------------------------------------
 
     def note(self, decision: Decision) -> None:
-        """Keeps what a decision makes wait, and forgets what it finishes."""
+        """Keeps payloads of records that a decision makes wait; forgets those that it finishes."""
         settings = self._part.settings
         for first, last, value in decision.edits if settings.retry_keep_payload else ():
             if value is not None and value.available_at_ms:
@@ -124,7 +114,7 @@ class KeptPayloads(Book):
             self._finish(decision)
 
     def before_log_start(self, partition: SharePartition, log_start_offset: int) -> None:
-        """Keeps what retention has just taken and memory still has: it is due, or may be again."""
+        """Keeps payloads in memory that retention has just taken, of unfinished records."""
         settings, before = partition.settings, partition.log_start_offset
         if not settings.retry_keep_payload or log_start_offset <= before or not self._part.cache:
             return
@@ -148,7 +138,7 @@ class KeptPayloads(Book):
         self._put(made, settings)
 
     def _put(self, made: Iterable[KeptPayload], settings: PartitionSettings) -> None:
-        """The next commit stores them, as far as there is room."""
+        """Stores payloads in the next commit, as far as there is room."""
         taken: list[KeptPayload] = []
         budget = self._part.budget
         for payload in made:
@@ -184,9 +174,9 @@ class KeptPayloads(Book):
     # -- until the record is finished -----------------------------------------------------------
 
     def _finish(self, decision: Decision) -> None:
-        """What a decision finishes, and what it drops, has no payload here any more.
+        """Deletes payloads of records that a decision finishes or drops.
 
-        Only the payload of a record whose dead letter is still without one stays until it has it.
+        The payload of a record whose dead letter lacks it stays until the letter has it.
         """
         for first, last in ended_by(decision):
             self.drop(first, last, but=self._letters_lacking())
@@ -194,7 +184,7 @@ class KeptPayloads(Book):
             self.drop(decision.truncate_to, 2**63 - 1)
 
     def drop(self, first: int, last: int, *, but: Container[int] = ()) -> None:
-        """Nobody needs the payloads of [first, last] any more, but these."""
+        """Deletes the payloads of [first, last], but these."""
         self._lacking.discard(first, last)
         for offset in list(offsets_of(self.offsets.spans(first, last))):
             if offset not in but:
@@ -207,7 +197,7 @@ class KeptPayloads(Book):
     # -- reading --------------------------------------------------------------------------------
 
     def bring(self, offsets: Sequence[int]) -> None:
-        """Has payloads of due records read into the cache."""
+        """Starts to read payloads of due records into the cache."""
         if self._reading is None and offsets:
             name = f"kept-{self._part.key.topic}"
             self._reading = self._context.tasks.spawn(self._bring(offsets), name)
@@ -235,14 +225,11 @@ class KeptPayloads(Book):
         part.on_time()
 
     async def read(self, offsets: Sequence[int]) -> list[RecordChunk]:
-        """Payloads of some of these records, of as many as one read takes; the first among them.
-
-        Args:
-            offsets: Ascending; all are kept.
+        """The payloads of as many of these ascending offsets as one read takes, the first included.
 
         Raises:
-            InternalError: The store has one of them no more.
-            SharecoordError: It does not answer.
+            InternalError: A payload is not in the store any more.
+            SharecoordError: The store does not answer.
         """
         wanted = self._some_of(offsets)
         found = {offset: self._unsafe[offset] for offset in wanted if offset in self._unsafe}
@@ -278,7 +265,7 @@ class KeptPayloads(Book):
             self._completing = self._context.tasks.spawn(self._complete(), name)
 
     async def _complete(self) -> None:
-        """Reads from the topic what is to be kept, until all that can be read is."""
+        """Reads payloads from the topic until all that can be kept are."""
         try:
             while (first := self._lacking.lowest) is not None:
                 last = next(self._lacking.spans(first, first + READ_RECORDS_MAX - 1))[1]
@@ -313,7 +300,7 @@ class KeptPayloads(Book):
             offset: payload
             for chunk in chunks
             for offset in offsets_of(self._lacking.spans(chunk.first, min(chunk.last, last)))
-            # What the cache knows is newer: it may have a gap there by now.
+            # The cache is newer: it may have a gap there by now.
             if (payload := payload_in(cache.find(offset) or chunk, offset)) is not None
         }
         self._is_not_kept(self._lacking.discard(first, last) - len(found))
@@ -321,7 +308,7 @@ class KeptPayloads(Book):
 
 
 def payload_in(chunk: RecordChunk | None, offset: int) -> KeptPayload | None:
-    """What a chunk has of a record; None = it has it not."""
+    """The payload of a record in a chunk; None = the chunk does not have the record."""
     if chunk is None:
         return None
     at, stop = chunk.span(offset, offset)
@@ -333,7 +320,7 @@ def payload_in(chunk: RecordChunk | None, offset: int) -> KeptPayload | None:
 
 
 def chunks_of(payloads: Iterable[KeptPayload]) -> list[RecordChunk]:
-    """Records in order of offset as chunks that say nothing of what lies between them."""
+    """Records in order of offset as chunks, which prove no gaps between them."""
     runs: list[list[KeptPayload]] = []
     for payload in payloads:
         before = runs[-1][-1] if runs else None

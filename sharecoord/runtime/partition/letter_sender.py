@@ -1,7 +1,7 @@
 """Sends dead letters of one share-partition to their topic, one by one or in transactions.
 
-What Kafka refuses for a while is tried again; a letter that is too large for the topic goes back to
-its outbox, which sends its headers alone.
+Letters that Kafka refuses for a while are tried again. A letter that is too large for the topic
+goes back to its outbox, which sends its headers alone.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from sharecoord.runtime.partition.record_cache import RecordCache
 log = structlog.get_logger(__name__)
 
 UNDER_WAY_RECORDS_MAX: Final = 1_000
-"""Of one share-partition: enough for a full batch to each of some partitions."""
+"""Most letters of a share-partition under way: a full batch to each of some partitions."""
 
 UNDER_WAY_BYTES_MAX: Final = 4 << 20
-"""Of one share-partition; librdkafka has them a second time."""
+"""Most bytes of a share-partition under way; librdkafka has them a second time."""
 
 AGAIN_S: Final = 1.0
 """First wait after a failure, as Kafka's own; doubles."""
@@ -45,38 +45,38 @@ AGAIN_S: Final = 1.0
 AGAIN_MAX_S: Final = 30.0
 
 SILENCE_S: Final = 5.0
-"""What is under way for so long without any answer raises the alert: Kafka's client tries on by
+"""Letters under way for this time without any answer raise the alert: Kafka's client tries on by
 itself, and does not say why."""
 
 ALONE_TRIES: Final = 3
-"""A batch that is too large fails with all its messages: so often a letter goes without others of
-its share-partition before it counts as too large itself."""
+"""A batch that is too large fails with all its messages: after this many tries without others of
+its share-partition a letter counts as too large itself."""
 
 
 @dataclass(eq=False, slots=True)
 class WaitingLetter:
-    """A letter that waits."""
+    """A letter that waits to be sent."""
 
     letter: DeadLetter
     size_bytes: int
     too_large: int = 0
-    """How often Kafka said so."""
+    """How often Kafka refused the letter as too large."""
 
     @property
     def is_alone(self) -> bool:
-        """Whether it goes without others of its share-partition."""
+        """Whether the letter goes without others of its share-partition."""
         return self.too_large > 0
 
 
 class LetterSource(Committable, Protocol):
-    """The share-partition that letters come from: one that is served, or what is left of it."""
+    """The share-partition of letters: a live one, or `OrphanedLetters`."""
 
     dead_letters: int
-    """Sent since the process began."""
+    """Letters sent since the process began."""
 
     @property
     def key(self) -> PartitionKey:
-        """Its name."""
+        """The share-partition."""
 
     @property
     def context(self) -> Context:
@@ -84,29 +84,29 @@ class LetterSource(Committable, Protocol):
 
     @property
     def state_epoch(self) -> int:
-        """Of letters that are made now."""
+        """The state epoch of letters that are made now."""
 
     @property
     def partition(self) -> SharePartition | PartitionRow | None:
-        """None = this incarnation is over."""
+        """The loaded state; None once this incarnation is over."""
 
     @property
     def budget(self) -> GroupBudget:
-        """Counts letters that wait."""
+        """The memory budget, which counts letters that wait."""
 
     @property
     def cache(self) -> RecordCache:
         """Payloads in memory."""
 
     async def confirmed(self) -> None:
-        """Waits until what was read until now is known to be of the partition's own topic."""
+        """Waits until records that were read are known to be of the partition's own topic."""
 
     def letters_arrived(self, first: int, last: int) -> None:
         """Kafka has the dead letters of [first, last]."""
 
 
 class LetterSender:
-    """What of an outbox is stored and not in its topic yet."""
+    """Sends the letters of one outbox that are stored."""
 
     def __init__(
         self,
@@ -118,11 +118,8 @@ class LetterSender:
     ) -> None:
         """Sends nothing yet.
 
-        Args:
-            source: Whose letters.
-            is_waiting: Whether a letter is still to be sent: a reset may have replaced it.
-            on_arrived: Hears of each letter that Kafka has.
-            on_too_large: Hears of each letter that its topic does not take.
+        `is_waiting` tells whether a letter is still to be sent: a reset may have replaced it.
+        `on_arrived` is called for letters that Kafka has, `on_too_large` for those it never takes.
         """
         self._context = source.context
         self._source = source
@@ -131,34 +128,34 @@ class LetterSender:
         self._on_too_large = on_too_large
         self._settings = PartitionSettings()
         self._queue: deque[WaitingLetter] = deque()
-        """Stored, and not under way."""
+        """Letters that are stored, and not under way."""
         self._under_way: dict[WaitingLetter, None] = {}
         self._under_way_bytes = 0
         self._transaction: asyncio.Task[None] | None = None
-        """Under way; never beside letters that are not in one."""
+        """The transaction under way; no other letters are under way meanwhile."""
         self._outbox: LetterTransactions | None = None
-        """Once it is open, nobody else can send what is in it."""
+        """The transactional producer; while it is open no other one can send these letters."""
         self._singly = 0
-        """So many letters go in transactions of their own: one of them is too large."""
+        """Letters that go in transactions of their own, because one of them is too large."""
         self._again: asyncio.TimerHandle | None = None
         self._delay_s = AGAIN_S
         self._heard_s = 0.0
-        """When Kafka answered last, or had nothing to answer."""
+        """Loop time at which Kafka answered last, or had nothing to answer."""
         self._listening: asyncio.TimerHandle | None = None
-        """Notices silence while letters are under way."""
+        """The timer that notices silence while letters are under way."""
         self.problem = ""
-        """What keeps letters from their topic; "" = nothing does."""
+        """Why letters do not reach their topic; "" = they do."""
 
     def apply_settings(self, settings: PartitionSettings) -> None:
-        """Letters go where these settings say, from now on."""
+        """Letters go by these settings from now on."""
         self._settings = settings
 
     def add(self, letters: Iterable[WaitingLetter]) -> None:
-        """These are stored: they go when `go` is called next."""
+        """Queues stored letters for the next `go`."""
         self._queue += [each for each in letters if self._is_waiting(each)]
 
     def end(self) -> None:
-        """The incarnation is over; what is under way may still arrive, and be sent again."""
+        """Ends with the incarnation; letters under way may still arrive, and be sent again."""
         task, self._transaction = self._transaction, None
         if task is not None and task is not asyncio.current_task():
             task.cancel()
@@ -169,14 +166,14 @@ class LetterSender:
         self._under_way.clear()
 
     def try_again(self) -> None:
-        """What keeps letters waiting may be over: tries at once."""
+        """Tries at once: the problem may be over."""
         if self._again is not None:
             self._again.cancel()
             self._again = None
         self.go()
 
     def go(self) -> None:
-        """Sends what may be sent."""
+        """Sends the queued letters, as far as there is room."""
         if self._source.partition is None:
             return
         sink, topic = self._context.dead_letters, self._settings.dead_letter_topic
@@ -185,7 +182,7 @@ class LetterSender:
         if not topic or self._again is not None or self._transaction is not None:
             return
         if self._settings.dead_letter_exactly_once:
-            # What is under way without a transaction is waited for: a mark stands for all before.
+            # Letters under way without a transaction come first: a mark stands for all before it.
             if self._queue and not self._under_way:
                 work = self._transact(sink, topic)
                 self._transaction = self._context.tasks.spawn(work, f"dead-letters-{topic}")
@@ -221,7 +218,7 @@ class LetterSender:
         if not self._under_way:
             return
         is_silent = asyncio.get_running_loop().time() >= self._heard_s + SILENCE_S
-        # Of a transaction that failed before there is Kafka's own word.
+        # After a transaction that failed the problem is known already.
         if is_silent and not self.problem:
             self._say(
                 f"dead-letter topic {self._settings.dead_letter_topic!r}: no answer from Kafka, "
@@ -255,7 +252,7 @@ class LetterSender:
     def _heard(self, entry: WaitingLetter, error: SharecoordError | None) -> None:
         """Kafka has a letter, or says why not."""
         if entry not in self._under_way:
-            # Of an incarnation that is over.
+            # The letter is of an incarnation that is over.
             return
         del self._under_way[entry]
         self._under_way_bytes -= entry.size_bytes
@@ -285,13 +282,13 @@ class LetterSender:
         self._queue = deque(left)
 
     def _say(self, why: str) -> None:
-        """Raises the alert; the log has it once."""
+        """Raises the alert; logs each problem once."""
         if why != self.problem:
             log.warning("dead letters wait", partition=self._source.key, why=why)
             self.problem = why
 
     def _wait(self, error: SharecoordError) -> None:
-        """Says why letters wait, and has them tried again."""
+        """Raises the alert, and tries again later."""
         self._say(error.message)
         if (
             isinstance(error, UnknownTopicOrPartitionError)
@@ -306,13 +303,17 @@ class LetterSender:
     # -- exactly once ---------------------------------------------------------------------------
 
     async def _transact(self, sink: DeadLetterSink, topic: str) -> None:
-        """Sends what waits in one transaction, or hears what the former owner has sent."""
+        """Sends queued letters in one transaction, or reads the mark of the former owner."""
         batch: list[WaitingLetter] = []
         failure: SharecoordError | None = None
         try:
             if self._outbox is None or not self._outbox.is_open:
                 opened = await sink.open(outbox_name(self._source.key), topic)
-                await self._still_owns()
+                # Confirms the ownership, after every other sender was fenced. A former owner that
+                # stood still would fence its successor, and send letters again that this one has
+                # sent: it does not know the letter of the successor's mark.
+                if error := await self._context.committed(self._source):
+                    raise error
                 self._outbox = opened
                 self._take_arrived(opened.mark)
             batch = self._next_batch()
@@ -320,8 +321,8 @@ class LetterSender:
                 messages = [self._message(entry) for entry in batch]
                 mark = mark_of(self._source.key, batch[-1].letter)
                 await self._outbox.send(topic, messages, mark)
-        except SharecoordError as error:
-            failure = error
+        except SharecoordError as problem:
+            failure = problem
         if self._transaction is not asyncio.current_task():
             # The incarnation is over.
             return
@@ -334,16 +335,6 @@ class LetterSender:
         for entry in batch if failure is None else ():
             self._heard(entry, None)
         self.go()
-
-    async def _still_owns(self) -> None:
-        """Has the store confirm it, after every other sender was fenced.
-
-        Who stood still since before a successor came would fence that one, and send again what it
-        has sent: the successor's mark is of a letter that its predecessor never had.
-        """
-        error = await self._context.committed(self._source)
-        if error is not None:
-            raise error
 
     def _transaction_failed(self, batch: Sequence[WaitingLetter], failure: SharecoordError) -> None:
         self._under_way.clear()
@@ -372,7 +363,7 @@ class LetterSender:
         return batch
 
     def _take_arrived(self, mark: OutboxMark | None) -> None:
-        """What a former owner has sent, or a transaction whose end nobody heard of."""
+        """Takes letters up to the mark as arrived: a former owner has sent them."""
         waiting, key = [entry for entry in self._queue if self._is_waiting(entry)], self._source.key
         at = next(
             (

@@ -1,30 +1,34 @@
 """Follows the log of a share-partition from the end of its window on.
 
-What arrives passes the guard of the topic's life (`topic_life`), then the bound of lanes and
-replays (`bounds`), then what an operator has settled before it was read; the rest is at hand for
-members. Reading stops while enough is read ahead, while memory is short, and while no member wants
-the share-partition.
+Records pass the guard of the topic's life (`topic_life`), then the bound of lanes and replays
+(`bounds`). Offsets that an operator has settled are taken out; all others are at hand for members.
+Reading stops while enough is read ahead, while memory is short, and while no member wants the
+share-partition.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import structlog
 
-from sharecoord.core.changes import LoadedPartition
+from sharecoord.core.changes import LoadedPartition, PartitionKey
 from sharecoord.core.partition import passed_over
 from sharecoord.core.records import RecordChunk
 from sharecoord.errors import SharecoordError
-from sharecoord.ports import LogReading, LogSink, TopicInfo
+from sharecoord.ports import LogReader, LogReading, LogSink, TopicInfo
 from sharecoord.runtime.partition.books import Books
 from sharecoord.runtime.partition.bounds import UNBOUNDED, Bound, BoundedSink
 from sharecoord.runtime.partition.claimed import ActorState, ClaimedPartition
-from sharecoord.runtime.partition.read_ahead import ReadAhead
-from sharecoord.runtime.partition.shorter_log import ShorterLog
+from sharecoord.runtime.partition.record_cache import ReadAhead
 from sharecoord.runtime.partition.topic_life import GuardedReading, TopicLife
 
 log = structlog.get_logger(__name__)
+
+REFUSAL_TIMEOUT_S: Final = 2.0
+"""Wait for the leader's first answer, which refuses a read beyond its records."""
 
 
 class LogFollower:
@@ -39,11 +43,8 @@ class LogFollower:
     ) -> None:
         """Reads nothing yet.
 
-        Args:
-            part: The share-partition.
-            books: Its books.
-            on_other_topic: Hears that the topic was made again.
-            on_arrival: Hears up to which offset records could be handed out; for the event log.
+        `on_other_topic` is called when the topic was made again, `on_arrival` with the last offset
+        of records that arrived, for the event log.
         """
         self._part = part
         self.books = books
@@ -51,19 +52,19 @@ class LogFollower:
         self._on_arrival = on_arrival
         self.reading: LogReading | None = None
         self.life: TopicLife | None = None
-        """Lets records pass as long as the topic is still the same."""
+        """The guard that lets records pass while the topic is the same."""
         self.bound = UNBOUNDED
         self.fresh = ReadAhead(part.cache)
         self.end_offset: int | None = None
-        """The log's end as far as it is known."""
+        """The log's end; None until it is known."""
         self.proven_end = 0
-        """Below this offset every record is in the window or at hand: the rest are gaps."""
+        """Below this offset every record is in the window or at hand; all else are gaps."""
         self.held_back = False
-        """Nothing new is read because of the memory limit."""
+        """Whether nothing new is read because of the memory limit."""
         self.given_up = False
-        """Reading was closed for the sake of memory: it starts anew at the window's end."""
+        """Whether reading was closed because of memory: it starts anew at the window's end."""
         self.resting = False
-        """No member wants the share-partition: nothing is read."""
+        """Whether nothing is read because no member wants the share-partition."""
         self.shorter_log: ShorterLog | None = None
 
     # -- life -----------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ class LogFollower:
         self.proven_end = end_offset
         self.given_up = self.resting = False
         self.life = TopicLife(self._part, self._on_other_topic)
-        # A lane has what was selected and reads nothing, even if its row was emptied or made anew.
+        # A lane has selected letters and reads nothing, even if its row was emptied or made anew.
         stops_at = end_offset if row.key.lane else row.stops_at
         if stops_at is not None or row.rate_limit:
             self.bound = Bound(stops_at, row.rate_limit, now_ms=self._part.clock.now_ms())
@@ -119,12 +120,12 @@ class LogFollower:
             return
         end = partition.window.end_offset
         if chunk.covers_from > max(self.proven_end, end):
-            # What lies between would pass for a gap.
+            # The offsets between would pass for a gap.
             part.drop(SharecoordError(f"the read left out {self.proven_end} ff."))
             return
         part.cache.add(chunk)
         if chunk.first < end:
-            # The log's start moved while it was read: not all of it is still to be handed out.
+            # The log's start moved over a part of the chunk since it was read.
             assert end <= partition.log_start_offset, "the window passed what was not read"
             self.recount()
         else:
@@ -156,7 +157,7 @@ class LogFollower:
         log.warning("partition is gone", topic=key.topic, partition=key.partition)
 
     def nothing_before(self, offset: int) -> None:
-        """What was not passed on before `offset` is not to be handed out."""
+        """Records before `offset` that were not passed on are not to be handed out."""
         if self._part.partition is not None:
             self.proven_end = max(self.proven_end, offset)
             self.skip_gap()
@@ -190,7 +191,7 @@ class LogFollower:
         self.adjust_appetite()
 
     def hold_back(self, *, held: bool) -> None:
-        """Stops reading for the sake of memory, or lets it go on; also what is read anew later."""
+        """Stops reading because of memory, or lets it go on; also reading that starts later."""
         if held or self.held_back:
             self.held_back = held
             self.adjust_appetite()
@@ -198,7 +199,7 @@ class LogFollower:
     def give_up(self) -> int:
         """Forgets all payloads and stops reading; returns how many bytes that makes free.
 
-        Whoever lets reading go on starts it anew at the window's end (`given_up`).
+        Reading that goes on later starts anew at the window's end (`given_up`).
         """
         partition = self._part.partition
         if partition is None or self.reading is None:
@@ -230,14 +231,14 @@ class LogFollower:
     def ends_at(self, log_end: int) -> None:
         """The log was found to end here.
 
-        Where that is before what is to be passed over, it was truncated: that existed when it was
-        settled, and other records come there.
+        Passed-over offsets from here on existed when they were settled: the log was truncated, and
+        other records come there.
         """
         if self.books.passed_over.cut(log_end):
             self._part.context.committer.add(self._part)
 
     def truncated(self, offset: int) -> None:
-        """The log lost its end: state from `offset` on is void, and so are its locks."""
+        """The log was truncated: state and locks from `offset` on are void."""
         part = self._part
         assert part.partition is not None, "active"
         log.warning("log truncated", partition=part.key, offset=offset)
@@ -250,7 +251,7 @@ class LogFollower:
 
 
 class _PassingOver:
-    """A sink that keeps what an operator has settled before it was read from being handed out."""
+    """A sink that takes out offsets which an operator has settled before they were read."""
 
     def __init__(self, follower: LogFollower) -> None:
         self._follower = follower
@@ -270,3 +271,63 @@ class _PassingOver:
         """The end of the log was reached."""
         self._follower.ends_at(end_offset)
         self._follower.on_end(end_offset)
+
+
+# -- logs that end early ---------------------------------------------------------------------------
+# The lowest end of all looks is the place of the cut: the log may have grown again since. A read at
+# the former end tells whether the log was cut at all: Kafka refuses a read beyond the last record
+# of the partition's leader. A new leader that does not show all of its records yet refuses nothing.
+
+
+class ShorterLog(NamedTuple):
+    """The findings of looks at a log that seems to be shorter."""
+
+    state_epoch: int
+    """State epoch of the share-partition: a durable truncation or reset voids the findings."""
+    lowest_end: int
+    is_cut: bool
+    """Whether a read at the former end was refused."""
+
+    def and_now(self, log_end: int) -> ShorterLog:
+        """The findings with another look."""
+        return self._replace(lowest_end=min(self.lowest_end, log_end))
+
+
+async def is_refused(reader: LogReader, key: PartitionKey, offset: int, *, committed: bool) -> bool:
+    """Whether Kafka refuses to read at an offset; False also when it does not say."""
+    answer = _Answer()
+    reading = reader.read(key.topic, key.partition, offset, committed=committed, sink=answer)
+    try:
+        async with asyncio.timeout(REFUSAL_TIMEOUT_S):
+            return await answer.refused
+    except TimeoutError:
+        return False
+    finally:
+        reading.close()
+
+
+class _Answer:
+    """A `ports.LogSink` that waits for the first call."""
+
+    def __init__(self) -> None:
+        self.refused: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def on_chunk(self, _: RecordChunk) -> None:
+        """There are records."""
+        self._heard(refused=False)
+
+    def on_end(self, _: int) -> None:
+        """The log ends there, or later."""
+        self._heard(refused=False)
+
+    def on_out_of_range(self) -> None:
+        """The log does not reach that far."""
+        self._heard(refused=True)
+
+    def on_gone(self) -> None:
+        """There is no such partition: that tells nothing about its end."""
+        self._heard(refused=False)
+
+    def _heard(self, *, refused: bool) -> None:
+        if not self.refused.done():
+            self.refused.set_result(refused)

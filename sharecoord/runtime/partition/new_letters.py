@@ -1,4 +1,4 @@
-"""The dead letters of what a decision makes ARCHIVING, without their payloads."""
+"""Dead letters of the records that a decision makes ARCHIVING, without their payloads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def letters_of(
     state_epoch: int,
     checkpoint_of: Callable[[int], bytes | None],
 ) -> Iterator[DeadLetter]:
-    """What becomes ARCHIVING by edits that are about to be applied, without payloads."""
+    """The letters of edits that are about to be applied, without payloads."""
     for first, last, value in edits:
         if value is None or value.state is not RecordState.ARCHIVING:
             continue
@@ -48,7 +48,7 @@ def _in_common(
     settings: PartitionSettings,
     state_epoch: int,
 ) -> DeadLetter:
-    """What the letters of a range that becomes ARCHIVING have in common."""
+    """The values that the letters of one range have in common."""
     history = value.history
     return DeadLetter(
         offset=-1,

@@ -1,8 +1,8 @@
-"""What members are told of locks of a share-partition that ended without their word (design 7).
+"""Notices to members about locks of a share-partition that ended without their word (design 7).
 
-The commit that ends a lock releases its notice, ahead of all that follows from it. What a commit
-whose outcome is unknown left untold, and what members held when the share-partition had to be
-loaded again, is compared with what the store has: they are told of what is not theirs any more.
+The commit that ends a lock releases its notice, ahead of all that follows from it. Notices of a
+commit of unknown outcome, and locks of the time before a reload, are compared with the loaded
+state: members are told of the locks that are not theirs any more.
 """
 
 from __future__ import annotations
@@ -22,21 +22,16 @@ from sharecoord.runtime.partition.claimed import ClaimedPartition
 
 
 class Notices:
-    """The notices of one share-partition.
-
-    Args:
-        part: The share-partition.
-        sessions: The members of its group.
-    """
+    """The notices of one share-partition."""
 
     def __init__(self, part: ClaimedPartition, sessions: Mapping[str, Session]) -> None:
         self._part = part
         self._sessions = sessions
         self._believed: list[TakenBack] = []
-        """What members may believe in while the share-partition is not served."""
+        """Locks in which members may believe while the share-partition is not served."""
 
     def tell(self, ranges: Sequence[TakenBack]) -> None:
-        """Has members told, by the commit of what was decided so far."""
+        """Tells members once the decisions so far are durable."""
         for member_id, taken in _by_member(ranges).items():
             session = self._sessions.get(member_id)
             if session is not None and session.channel is not None:
@@ -58,7 +53,7 @@ class Notices:
             session.hears(self._part.key, taken)
 
     def tell_lost(self, member_id: str, lost: Sequence[HeldRange]) -> None:
-        """Has a member told which entries of its lock book are not its own."""
+        """Tells a member which entries of its lock book are not its own."""
         why = TakenBackReason.STATE_CHANGED
         self.tell([TakenBack(member_id, *held, why) for held in lost])
 
@@ -67,7 +62,7 @@ class Notices:
         self._believed = [] if for_ever else [*self._believed, *_held_in(partition)]
 
     def begins(self, partition: SharePartition) -> None:
-        """It was loaded: what is not as its members believe?"""
+        """The share-partition was loaded: tells members of locks that are not theirs any more."""
         believed, self._believed = self._believed, []
         self.tell(partition.lost_of(believed))
 
@@ -89,7 +84,7 @@ def _by_member(ranges: Sequence[TakenBack]) -> dict[str, list[TakenBack]]:
 
 
 def _held_in(partition: SharePartition) -> list[TakenBack]:
-    """All locks, as what may turn out to be taken back."""
+    """All locks of a share-partition, as possibly taken back."""
     why = TakenBackReason.STATE_CHANGED
     return [
         TakenBack(member_id, first, last, value.lock_token, why)

@@ -1,9 +1,9 @@
 """Delayed records that a share-partition leaves to the store until their time comes (design 5.4).
 
-Of many delayed ranges those that are due first are in memory; of the others the window keeps the
-offsets alone (`core.offset_set`). They are read again, a page at a time, shortly before they
-are due, and no faster than members work them off. Groups with order leave nothing: keys that are
-not known would hold back all others.
+Of many delayed ranges the first due ones are in memory; of the others the window keeps the offsets
+alone (`core.offset_set`). They are read again, a page at a time, shortly before they are due, and
+no faster than members work them off. Groups with order park none: unknown keys would hold back all
+others.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from sharecoord.runtime.partition.recovery import ranges_of
 log = structlog.get_logger(__name__)
 
 CLOCK_SPARE_MS: Final = 1_000
-"""The store's clock may have been measured anew since a range was stored: by so much earlier than
-its time it is looked for. What is read again is passed over."""
+"""Ranges are looked for earlier than their time by this: the store's clock may have been measured
+anew since they were stored. Ranges that are read twice are passed over."""
 
 AGAIN_S: Final = 0.5
 """Wait after the store did not answer."""
@@ -37,24 +37,19 @@ _BEGIN: Final = DelayedPlace(0, -1)
 
 
 class Parking:
-    """What one share-partition has left to the store."""
+    """The parked ranges of one share-partition."""
 
     def __init__(self, part: ClaimedPartition, on_below_log_start: Callable[[int], None]) -> None:
-        """Reads nothing yet.
-
-        Args:
-            part: The share-partition.
-            on_below_log_start: Has archived what was read and is below the log's start.
-        """
+        """Reads nothing yet; `on_below_log_start` archives read ranges below the log's start."""
         self._context = part.context
         self._part = part
         self._on_below_log_start = on_below_log_start
         self._after = _BEGIN
-        """All that is parked comes behind it."""
+        """All parked ranges come behind this place."""
         self._parks = 0
-        """How often ranges went: what was read meanwhile may be without them."""
+        """How often ranges were parked: a page that was read meanwhile may be without them."""
         self._below: int | None = None
-        """The lowest that is parked, no longer in the log, and not kept."""
+        """The lowest parked offset that is not in the log any more and not kept."""
         self._reading: asyncio.Task[None] | None = None
 
     def begin(self, loaded: LoadedPartition) -> None:
@@ -70,15 +65,14 @@ class Parking:
 
     @staticmethod
     def holds_back(partition: SharePartition, settings: PartitionSettings) -> bool:
-        """Whether these settings need what is parked: order is kept by keys in memory."""
+        """Whether these settings need the parked ranges: order needs all keys in memory."""
         ordered = settings.ordering is not Ordering.UNORDERED
         return ordered and partition.window.parked.records > 0
 
     def park(self, window: Window) -> bool:
-        """Leaves what is due last to the store. What was taken for commits must be stored.
+        """Parks the ranges that are due last. Changes taken for commits must be stored by now.
 
-        Returns:
-            Whether more is to go once this commit is stored.
+        Returns whether more ranges are to be parked once this commit is stored.
         """
         limits = self._context.limits.parking
         if window.follower is not None or window.delayed_ranges <= limits.most:
@@ -92,10 +86,9 @@ class Parking:
         return window.delayed_ranges > limits.most
 
     def look(self, partition: SharePartition, now_ms: int) -> list[int]:
-        """Reads the next ranges when it is time for it and they have room.
+        """Starts to read the next ranges when it is time and they have room.
 
-        Returns:
-            When it must be called again at the latest, if nothing else happens before.
+        Returns the latest time of the next call, if nothing else happens before.
         """
         if self._reading is None and self._is_wanted(partition, now_ms):
             name = f"delayed-{self._part.key.topic}"
@@ -109,7 +102,7 @@ class Parking:
         return self._below is not None or self._is_time(partition, now_ms)
 
     def log_start_moved(self, partition: SharePartition) -> None:
-        """Parked records that are no longer in the log are not waited for, but those kept."""
+        """Looks for parked records below the log's start without a kept payload."""
         parked, end = partition.window.parked, partition.log_start_offset
         self._below = parked.first_without(partition.kept, end)
 
@@ -122,7 +115,7 @@ class Parking:
         return not enough and window.due < partition.settings.record_locks_max
 
     async def _read(self, partition: SharePartition) -> None:
-        """Reads until nothing more is to be read now."""
+        """Reads pages as long as some are wanted."""
         try:
             while self._is_wanted(partition, self._context.clock.now_ms()):
                 await self._read_page(partition)
@@ -164,7 +157,7 @@ class Parking:
             self._begin_anew(window, after)
 
     def _begin_anew(self, window: Window, after: DelayedPlace) -> None:
-        """Nothing comes behind the last page: what is parked all the same was stored earlier."""
+        """Begins from the front after the last page: other parked ranges come before it."""
         self._after = _BEGIN
         if window.parked.records and after == _BEGIN:
             self._part.drop(InternalError("delayed records are not in the store"))
@@ -193,7 +186,7 @@ class Parking:
 
 
 def delayed_max(context: Context, settings: PartitionSettings) -> int | None:
-    """How many delayed ranges a claim reads; None = all."""
+    """Most delayed ranges that a claim reads; None = all."""
     return context.limits.parking.kept if settings.ordering is Ordering.UNORDERED else None
 
 

@@ -1,4 +1,4 @@
-"""Payloads of the records that a share-partition may hand out next, and how they come to hand.
+"""Payloads of the records that a share-partition may hand out next.
 
 The log's follower reads new records ahead. Of records that are due again the cache may have
 forgotten the payload: it is read again from Kafka, or from the store where the group keeps it.
@@ -32,22 +32,19 @@ REREAD_AGAIN_S: Final = 0.5
 
 
 class Payloads:
-    """Those of one share-partition."""
+    """The payloads of one share-partition."""
 
     def __init__(self, part: ClaimedPartition, log: LogFollower, kept: KeptPayloads) -> None:
         self._part = part
         self._log = log
         self._kept = kept
         self.rereading = False
-        """A re-read is under way, or waits to be tried again."""
+        """Whether a re-read is under way, or waits to be tried again."""
 
     def candidates(self, member_id: str, max_records: int, *, short: bool) -> Candidates:
-        """What may be acquired; what must be read again first is asked for.
+        """Finds records for a member; asks for payloads that must be read again first.
 
-        Args:
-            member_id: Who will get it.
-            max_records: How many records are wanted.
-            short: Memory is short: few records that are due, no new ones.
+        With `short` memory only few due records are taken, and no new ones.
         """
         part = self._part
         assert part.partition is not None, "active"
@@ -98,7 +95,7 @@ class Payloads:
             self._part.wake()
 
     def _use(self, first: int, last: int, chunks: Sequence[RecordChunk]) -> None:
-        """Records go to the cache, what is not there is a gap."""
+        """Takes re-read records into the cache; offsets without a record are gaps."""
         part = self._part
         self.rereading, part.cache.reread_end = False, last + 1
         if part.partition is None:

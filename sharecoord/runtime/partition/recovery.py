@@ -1,4 +1,4 @@
-"""From rows to memory and back: what a claim loads, what a commit writes."""
+"""Conversion between stored rows and memory: ranges of a claim, rows of a commit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sharecoord.core.window.window import Keys, RangeState
 from sharecoord.runtime.kernel.clock import RuntimeClock
 
 LOCK_SPARE_MS = 10_000
-"""For clocks that are not alike: what a lock book remembers too long does no harm."""
+"""Reserve for clocks that differ: an entry that a lock book has too long does no harm."""
 
 
 def lock_left_max_ms(settings: PartitionSettings) -> int:
-    """How long a lock can last from now on: all that is added to it is one duration at most."""
+    """The longest time that a lock can last: recoveries add one duration at most."""
     return 2 * settings.lock_duration_ms + LOCK_SPARE_MS
 
 
@@ -74,7 +74,7 @@ def _state_of(row: InFlightRow, clock: RuntimeClock, grace_until_ms: int) -> Ran
 def commit_of(
     partition: SharePartition, partition_id: int, state_epoch: int, clock: RuntimeClock
 ) -> PartitionCommit:
-    """What a share-partition has to store since the last call; takes it from the window."""
+    """The changes of a share-partition since the last call; takes them from the window."""
     window = partition.window
     dirty, window.dirty = window.dirty, {}
     deleted: list[int] = []

@@ -1,15 +1,15 @@
-"""Whether the records that arrive are still of the topic that a share-partition belongs to.
+"""The life of a share-partition's topic: guards against records of a topic that was made again.
 
 Kafka's clients follow a topic by its name: one that was deleted and made again is read on at the
 old position. Records tell nothing about that, but the id of their topic does: a look at it that
 begins after they arrived and shows the known id proves that they are of the known life.
 
-A look for each chunk would cost a round trip for each. So a chunk passes without one when the
-life was known a moment before it was fetched, shorter than a topic takes to be made again
+A look for each chunk would cost a round trip for each. So a chunk passes without one when the life
+was known a moment before the chunk was fetched, shorter than a topic takes to be made again
 (`SILENCE_S`). "Known" is the begin of the last good look, or the latest time after which a record
-that passed was certainly fetched. So records that flow prove each other; the first one after a
-silence waits for a look, and a reader with a backlog (fetched some time before it arrives here)
-has looks made in time while its records flow. docs/decisions/0006 has the figures.
+that passed was certainly fetched. So records that flow prove each other. The first record after a
+silence waits for a look; for a reader with a backlog, whose records were fetched some time before
+they arrive here, looks are made in time. docs/decisions/0006 has the figures.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from sharecoord.runtime.partition.claimed import ClaimedPartition
 log = structlog.get_logger(__name__)
 
 SILENCE_S = 0.125
-"""A topic is not made again, filled and read within so long: 0.237 s at least on Kafka 4.3.1 with
-the reader's `fetch.error.backoff.ms`, 0.143 s without it."""
+"""A topic takes longer to be made again, filled and read: 0.237 s at least on Kafka 4.3.1 with the
+reader's `fetch.error.backoff.ms`, 0.143 s without it."""
 
 LOOK_AGAIN_S = 0.05
 """First wait after a look that proved nothing; doubles."""
@@ -39,11 +39,11 @@ LOOK_AGAIN_S = 0.05
 LOOK_AGAIN_MAX_S = 0.5
 
 HELD_BYTES_HIGH = 256 << 10
-"""With so much held, no more is read until a look has come back."""
+"""With more bytes held, no more is read until a look has come back."""
 
 
 class _Held(NamedTuple):
-    """What waits for a look."""
+    """Records that wait for a look."""
 
     arrived_s: float
     fetched_after_s: float
@@ -52,17 +52,12 @@ class _Held(NamedTuple):
 
 
 class TopicLife:
-    """What is known about a share-partition's topic, as long as one incarnation lives."""
+    """The knowledge about a share-partition's topic, for one incarnation."""
 
     def __init__(
         self, part: ClaimedPartition, on_other_topic: Callable[[str, TopicInfo], None]
     ) -> None:
-        """Knows nothing yet.
-
-        Args:
-            part: The share-partition, whose incarnation has just begun.
-            on_other_topic: Hears of another topic of the same name.
-        """
+        """Knows nothing yet; `on_other_topic` is called for another topic of the same name."""
         self._context = part.context
         self._on_other_topic = on_other_topic
         self._part = part
@@ -78,23 +73,21 @@ class TopicLife:
         return self._part.generation != self._generation
 
     def expect(self) -> None:
-        """Records will come soon: looks in advance, so that they need not wait."""
+        """Looks in advance: records will come soon, and need not wait then."""
         if not self._looking and self._loop.time() - self._known_s > SILENCE_S / 2:
             self._looking = True
             name = f"look-{self._part.key.topic}-{self._part.key.partition}"
             self._context.tasks.spawn(self._look(), name)
 
     def confirm(self, use: Callable[[], None]) -> None:
-        """Calls `use` once what was read until now is known to be of this life."""
+        """Calls `use` once records that were read until now are known to be of this life."""
         self.admit(-math.inf, 0, use)
 
     def admit(self, fetched_after_s: float, size_bytes: int, use: Callable[[], None]) -> None:
         """Lets records pass, or holds them in order until a look shows that they may.
 
-        Args:
-            fetched_after_s: Loop time after which they were fetched, for certain.
-            size_bytes: What holding them takes.
-            use: Takes them; never called when this incarnation ends before.
+        They were certainly fetched after `fetched_after_s` (loop time), and take `size_bytes` while
+        they are held. `use` takes them; it is never called when this incarnation ends before.
         """
         now_s = self._loop.time()
         if self._held or now_s - self._known_s > SILENCE_S:
@@ -106,7 +99,7 @@ class TopicLife:
         self.expect()
 
     async def _look(self) -> None:
-        """Looks until nothing is held any more."""
+        """Looks until no record is held any more."""
         delay_s = LOOK_AGAIN_S
         try:
             while not self._ended:
@@ -155,13 +148,13 @@ class TopicLife:
                 return
 
     def _drop_held(self) -> None:
-        """What is still held when looking ends came to an incarnation that is gone."""
+        """Drops held records when looking ends: their incarnation is gone."""
         self._part.budget.shrank(sum(held.size_bytes for held in self._held))
         self._held.clear()
 
 
 class GuardedReading:
-    """A read whose chunks pass only as records of the known topic; sink and reading in one."""
+    """A reading, and its sink, that lets only records of the known topic pass."""
 
     def __init__(self, life: TopicLife, sink: LogSink) -> None:
         self._life = life
@@ -170,7 +163,7 @@ class GuardedReading:
         self._wanted = True
         self._held_bytes = 0
         self._position = -1
-        """Behind the last record that arrived."""
+        """The offset behind the last record that arrived."""
         self._closed = False
 
     def over(self, reading: LogReading) -> GuardedReading:
@@ -183,17 +176,17 @@ class GuardedReading:
 
     @property
     def drained_s(self) -> float:
-        """That of the read."""
+        """See `LogReading`."""
         return -math.inf if self._reading is None else self._reading.drained_s
 
     def want_more(self, *, wanted: bool) -> None:
-        """Back-pressure; what is held adds to it."""
+        """Reads on or pauses; held records pause the reading, too."""
         self._wanted = wanted
         if self._reading is not None and not self._closed:
             self._reading.want_more(wanted=wanted and self._held_bytes < HELD_BYTES_HIGH)
 
     def close(self) -> None:
-        """Stops; what is held does not come any more."""
+        """Stops; held records do not come any more."""
         self._closed = True
         if self._reading is not None:
             self._reading.close()
@@ -218,7 +211,7 @@ class GuardedReading:
             self.want_more(wanted=self._wanted)
 
     def on_end(self, end_offset: int) -> None:
-        """Passes an end on; what it proves about gaps holds for the log of this life only."""
+        """Passes an end on; its proof of gaps holds for the log of this life only."""
         if self._held_bytes or end_offset > self._position:
             self._life.admit(-math.inf, 0, lambda: self._pass_end(end_offset))
         else:
@@ -229,7 +222,7 @@ class GuardedReading:
             self._sink.on_end(end_offset)
 
     def on_out_of_range(self) -> None:
-        """The position is not there (any more): what is held may be of another life."""
+        """The position is not in the log: held records may be of another life."""
         self._closed = True
         self._sink.on_out_of_range()
 

@@ -1,1 +1,1 @@
-"""What watchers, the event log and members are told of what the runtime did."""
+"""Figures of the whole process for health, metrics and the event log."""

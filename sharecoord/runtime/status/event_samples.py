@@ -1,4 +1,4 @@
-"""Samples for the event log: what share-partitions and members looked like, once per interval."""
+"""Samples of share-partitions and members for the event log, once per interval."""
 
 from __future__ import annotations
 
@@ -39,13 +39,7 @@ MEMBER_COLUMNS = ("member_id", "client_id", "demand", "got", "held", "pace_us")
 
 
 class EventSampler:
-    """Samples the groups of a coordinator.
-
-    Args:
-        context: Of the coordinator; has a sink.
-        groups: Its groups, live.
-        interval_ms: `events.sample.interval.ms`.
-    """
+    """Samples the groups of a coordinator that has an event log."""
 
     def __init__(
         self, context: Context, groups: Mapping[str, GroupActor], *, interval_ms: int
@@ -63,7 +57,7 @@ class EventSampler:
             self.sample_partitions()
 
     def sample_partitions(self) -> None:
-        """One row for each share-partition that is served here."""
+        """Writes one row for each share-partition that is served here."""
         common: dict[str, EventValue] = {
             "kind": EventKind.PARTITION.value,
             "time": store_us(self._context),
@@ -81,7 +75,7 @@ class EventSampler:
                 )
 
     def sample_members(self, group: GroupActor, wanted: list[Wanted], interval_ms: int) -> None:
-        """What the members of a group wanted and got in an interval that has just ended."""
+        """Writes rows of the records that members wanted and got in the interval that ended."""
         rows: list[EventRow] = []
         for session, demand, got in wanted:
             pace = session.pace.records_per_ms

@@ -38,7 +38,6 @@ class PartitionFigures:
     delayed: int
     lag: int | None
     window_ranges: int
-    active: bool
     delivered: int = 0
     """Records sent to members since the process started."""
     settled: int = 0
@@ -206,7 +205,6 @@ def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
                     delayed=window.delayed if window else 0,
                     lag=lag,
                     window_ranges=len(window.ranges) if window else 0,
-                    active=actor.state is ActorState.ACTIVE,
                     delivered=actor.totals.delivered,
                     settled=actor.totals.acknowledged,
                     memory_bytes=partition_bytes(actor),

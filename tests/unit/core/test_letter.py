@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from sharecoord.core.changes import DeadLetter, PartitionKey
 from sharecoord.core.letters.dead_letters import KAFKA_PREFIX, PREFIX, headers_of
-from sharecoord.core.letters.lanes import Mark
+from sharecoord.core.letters.lanes import Mark, MarkReader
 from sharecoord.core.letters.letter import SeenIds, find_letter, place_in, waiting_letter
-from sharecoord.core.letters.marks import MarkReader
 
 KEY = PartitionKey("billing", "orders", "ab" * 16, 3)
 LETTER = DeadLetter(

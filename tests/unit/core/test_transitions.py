@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sharecoord.core.states import AcknowledgeType, ForceAction, RecordState
+from tests.invariants import archiving
 from tests.unit.core.scene import (
     ACCEPT,
     ACQUIRED,
@@ -245,11 +246,11 @@ def test_t18_with_dead_letters_on_a_reject_and_a_worn_out_record_wait_for_the_ou
     scene = Scene(dead_letter_topic="dead", delivery_limit=1)
     scene.acquire(new=[(0, 9)])
     scene.acknowledge(REJECT, 0, 1, reason="poison")
-    assert [(a, b, v.reason) for a, b, v in scene.last.archiving] == [(0, 1, "REJECTED: poison")]
+    assert [(a, b, v.reason) for a, b, v in archiving(scene.last)] == [(0, 1, "REJECTED: poison")]
     scene.acknowledge(RELEASE, 2)
-    assert [(a, b, v.reason) for a, b, v in scene.last.archiving] == [(2, 2, "DELIVERY_LIMIT")]
+    assert [(a, b, v.reason) for a, b, v in archiving(scene.last)] == [(2, 2, "DELIVERY_LIMIT")]
     scene.acknowledge(ACCEPT, 3, 9)
-    assert scene.last.archiving == []
+    assert archiving(scene.last) == []
     assert scene.span() == (0, 10), "ARCHIVING is not final"
     scene.apply(scene.partition.decide_dead_letter_done(0, 0))
     assert scene.states() == [(1, 1, "ARCHIVING", 1), (2, 2, "ARCHIVING", 1)]

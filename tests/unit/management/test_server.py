@@ -62,7 +62,6 @@ SNAPSHOT = Snapshot(
             delayed=0,
             lag=None,
             window_ranges=3,
-            active=True,
             delivered=40,
             settled=30,
             held_back=True,

@@ -239,7 +239,7 @@ async def test_compaction_does_not_take_it() -> None:
         actor.cache.clear()
         await asyncio.sleep(1)
         member.joined_session.credit.records = 1 << 40
-        member.joined_group.schedule_pump()
+        member.joined_group.dispatcher.wake_all()
         again = await member.take(3)
         assert sorted(offsets(*again)) == [0, 1, 3]
         assert {n: r[1] for n, r in read(*again).items()} == {0: b"0", 1: b"1", 3: b"3"}

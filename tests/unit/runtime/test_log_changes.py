@@ -141,7 +141,7 @@ async def test_a_held_record_that_was_compacted_is_archived_when_it_is_due() -> 
         await member.acknowledge(beyond, AcknowledgeType.RELEASE)
         actor_of(second, "orders").cache.clear()
         session.credit.records = 1 << 40
-        member.joined_group.schedule_pump()
+        member.joined_group.dispatcher.wake_all()
         parts = await member.take(10)
         await member.acknowledge(delivery, AcknowledgeType.RELEASE, first=10, last=10)
         await asyncio.sleep(0.5)
@@ -186,7 +186,7 @@ async def test_a_log_start_beyond_the_position_goes_on_there() -> None:
         world.log.set_down(down=False)
         await asyncio.sleep(1)
         member.joined_session.credit.records = 100
-        member.joined_group.schedule_pump()
+        member.joined_group.dispatcher.wake_all()
         (delivery,) = await member.take(30)
         assert offsets(delivery) == list(range(20, 50))
 
@@ -359,7 +359,7 @@ async def test_reading_ahead_stops_and_goes_on(size: int) -> None:
         await asyncio.sleep(5)
         assert actor.log.fresh.records == ahead
         member.joined_session.credit.records = 1 << 40
-        member.joined_group.schedule_pump()
+        member.joined_group.dispatcher.wake_all()
         working = asyncio.create_task(member.work())
         await asyncio.sleep(20)
         working.cancel()

@@ -435,13 +435,13 @@ async def test_paused_partitions_deliver_nothing_until_they_are_resumed() -> Non
         await member.join(coordinator, "g", TOPICS, max_poll_records=100, credit=0)
         member.joined_session.paused = frozenset({("orders", 1)})
         member.joined_session.credit.records = 1_000
-        member.joined_group.schedule_pump()
+        member.joined_group.dispatcher.wake_all()
         (delivery,) = await member.take(10)
         await asyncio.sleep(10)
         assert delivery.key.partition == 0
         assert not member.deliveries
         member.joined_session.paused = frozenset()
-        member.joined_group.schedule_pump()
+        member.joined_group.dispatcher.wake_all()
         (delivery,) = await member.take(10)
         assert delivery.key.partition == 1
 
@@ -456,7 +456,7 @@ async def test_records_stop_at_the_credit() -> None:
         await asyncio.sleep(10)
         assert not member.deliveries
         member.joined_session.credit.records = 45
-        member.joined_group.schedule_pump()
+        member.joined_group.dispatcher.wake_all()
         assert offsets(*await member.take(15)) == list(range(30, 45))
         await asyncio.sleep(10)
         assert not member.deliveries
@@ -475,7 +475,7 @@ async def test_bytes_stop_at_the_credit() -> None:
         assert 5_000 <= session.credit.delivered_bytes < 5_000 + 10 * 110
         seen = member.received
         session.credit.size_bytes *= 2
-        member.joined_group.schedule_pump()
+        member.joined_group.dispatcher.wake_all()
         await asyncio.sleep(10)
         assert member.received > seen
         assert 10_000 <= session.credit.delivered_bytes < 10_000 + 10 * 110

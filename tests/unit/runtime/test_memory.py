@@ -265,7 +265,7 @@ async def test_one_dispatch_can_not_pass_the_limit() -> None:
         coordinator.context.caller.delay_s = 0.05  # type: ignore[attr-defined]
         for member in members[1:]:
             member.joined_session.credit.records = 1 << 40
-        coordinator.groups["g"].schedule_pump()
+        coordinator.groups["g"].dispatcher.wake_all()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         actor = actor_of(coordinator, "orders")
@@ -355,7 +355,7 @@ async def test_a_commit_under_way_is_counted_until_it_is_done() -> None:
         )
         world.caller.delay_s = 1.0
         member.joined_session.credit.records = 100
-        coordinator.groups["g"].schedule_pump()
+        coordinator.groups["g"].dispatcher.wake_all()
         await asyncio.sleep(0.5)
         assert coordinator.memory.figures.pending > 0
         assert coordinator.memory.figures.send_buffers == 100 * RECORD_BYTES

@@ -91,7 +91,7 @@ async def test_a_group_alone_has_all_and_one_that_comes_later_its_part() -> None
         assert total_now(coordinator) <= LIMIT_BYTES
         # Nothing is lost of what was held back.
         greedy.joined_session.credit.records = 1 << 40
-        greedy.joined_group.schedule_pump()
+        greedy.joined_group.dispatcher.wake_all()
         await work_off(greedy, 3_000)
 
 
@@ -134,7 +134,7 @@ async def test_ten_greedy_groups_have_equal_parts(monkeypatch: pytest.MonkeyPatc
         members = [world.members[f"member-of-{group}"] for group in groups]
         for member in members:
             member.joined_session.credit.records = 1 << 40
-            member.joined_group.schedule_pump()
+            member.joined_group.dispatcher.wake_all()
         await asyncio.gather(*(work_off(member, 3_000) for member in members))
 
 

@@ -158,7 +158,7 @@ async def test_a_flood_that_is_due_at_once_comes_as_fast_as_members_take_it() ->
         assert 100 <= actor.partition.window.due <= 100 + 2 * FEW.page + FEW.most
         assert parked_of(coordinator) > 300
         member.joined_session.credit.records = 1 << 40
-        member.joined_group.schedule_pump()
+        member.joined_group.dispatcher.wake_all()
         check_in_time(due, await take_back(member, 500), late_s=20)
 
 

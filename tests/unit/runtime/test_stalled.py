@@ -52,7 +52,7 @@ def subscribes(group: GroupActor, session: Session) -> None:
 
 def is_looked_at(group: GroupActor, session: Session) -> None:
     """What the coordinator does by itself."""
-    group.schedule_pump()
+    group.dispatcher.wake_all()
 
 
 @pytest.mark.parametrize(("what", "records"), [(polls, 10), (subscribes, 0), (is_looked_at, 0)])

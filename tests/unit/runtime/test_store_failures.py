@@ -331,7 +331,7 @@ async def test_a_slow_store_stops_acquiring_but_not_acknowledging() -> None:
         partition = actor_of(coordinator, "orders").partition
         assert partition is not None
         end = partition.window.end_offset
-        coordinator.groups["g"].schedule_pump()
+        coordinator.groups["g"].dispatcher.wake_all()
         await asyncio.sleep(3)
         assert partition.window.end_offset == end
         world.caller.delay_s = 0.001
