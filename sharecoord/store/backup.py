@@ -30,14 +30,12 @@ from sharecoord.store.partition_queries import raise_floor, read_floor
 from sharecoord.store.raw_rows import Row, name_of, problems_of, rows_at_once, stored_rows
 from sharecoord.store.tables import (
     BLOCKED_KEY,
+    BOOK_ENTRY,
     COORDINATOR,
-    DEAD_LETTER,
     HEAD_REVISION,
     IN_FLIGHT,
-    KEPT_PAYLOAD,
     LETTER_MARK,
     MEMBER,
-    RECORD_CHECKPOINT,
     SHARE_GROUP,
     SHARE_PARTITION,
     STORE_META,
@@ -50,10 +48,8 @@ TABLES: Sequence[Table] = (
     SHARE_PARTITION,
     IN_FLIGHT,
     MEMBER,
-    DEAD_LETTER,
+    BOOK_ENTRY,
     LETTER_MARK,
-    RECORD_CHECKPOINT,
-    KEPT_PAYLOAD,
 )
 """What is in a backup, in the order of their foreign keys. Leases are of their moment."""
 

@@ -24,12 +24,14 @@ from sharecoord.core.changes import (
     PausesChanged,
 )
 from sharecoord.core.dispatch.pauses import Pause, PauseScope, changed
+from sharecoord.store.book_entries import DEAD_LETTER, WINDOW_KINDS
 from sharecoord.store.commit_queries import write_partitions
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError
 from sharecoord.store.partition_queries import (
     MEMBER_EPOCH_FLOOR,
     ROUNDS,
+    delete_entries,
     head_values,
     load_partitions,
     open_partitions,
@@ -51,17 +53,16 @@ from sharecoord.store.row_codec import (
 from sharecoord.store.statements import Statements
 from sharecoord.store.tables import (
     BLOCKED_KEY,
-    DEAD_LETTER,
+    BOOK_ENTRY,
     IN_FLIGHT,
-    KEPT_PAYLOAD,
     LETTER_MARK,
     MEMBER,
-    RECORD_CHECKPOINT,
     SHARE_GROUP,
     SHARE_PARTITION,
 )
 
 _B = BLOCKED_KEY.c
+_E = BOOK_ENTRY.c
 _G = SHARE_GROUP.c
 _P = SHARE_PARTITION.c
 
@@ -297,8 +298,8 @@ def _clear(connection: Connection, partition_id: int, head: PartitionHead | None
 
 def _empty(connection: Connection, partition_id: int) -> None:
     """Deletes everything in flight, and what was stored with it."""
-    for table in (IN_FLIGHT, RECORD_CHECKPOINT, KEPT_PAYLOAD):
-        connection.execute(delete(table).where(table.c.partition_id == partition_id))
+    connection.execute(delete(IN_FLIGHT).where(IN_FLIGHT.c.partition_id == partition_id))
+    delete_entries(connection, WINDOW_KINDS, partition_id)
 
 
 def _lock_partitions(connection: Connection, which: ColumnElement[bool]) -> list[Mapping[str, Any]]:
@@ -361,10 +362,10 @@ def _delete_all_but_outboxes(
     """
     if not locked:
         return []
-    letter = DEAD_LETTER.c.partition_id
     ids = [row["id"] for row in locked]
     connection.execute(delete(LETTER_MARK).where(LETTER_MARK.c.partition_id.in_(ids)))
-    query = select(letter).where(letter.in_(ids)).distinct()
+    is_letter = _E.kind == DEAD_LETTER, _E.partition_id.in_(ids)
+    query = select(_E.partition_id).where(*is_letter).distinct()
     with_outbox = set(connection.execute(query).scalars())
     for partition_id in sorted(with_outbox):
         _clear(connection, partition_id, None)

@@ -19,6 +19,7 @@ from sharecoord.core.letters.lanes import (
     SelectionResult,
 )
 from sharecoord.core.spans import Span, covers
+from sharecoord.store.book_entries import KEPT_PAYLOAD
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.group_queries import change_group, ensure_group, open_and_lock
 from sharecoord.store.partition_queries import head_values
@@ -27,15 +28,15 @@ from sharecoord.store.row_codec import (
     decode_in_flight,
     decode_partition,
     encode_config,
-    encode_kept,
+    encode_entry,
 )
-from sharecoord.store.tables import IN_FLIGHT, KEPT_PAYLOAD, LETTER_MARK, SHARE_PARTITION
+from sharecoord.store.tables import BOOK_ENTRY, IN_FLIGHT, LETTER_MARK, SHARE_PARTITION
 
 _P = SHARE_PARTITION.c
 _PARTITION = select(*(_P[name] for name in PARTITION_COLUMNS))
 _F = IN_FLIGHT.c
 _M = LETTER_MARK.c
-_K = KEPT_PAYLOAD.c
+_E = BOOK_ENTRY.c
 
 
 def list_lanes(connection: Connection) -> list[PartitionRow]:
@@ -69,9 +70,8 @@ def take_in(
         _write(connection, id_, change, rate_limit=rate_limit)
         if change.upserted and (kept := selection.kept_of(change.taken)):
             _forget_kept(connection, id_, change.taken)
-            names = KEPT_PAYLOAD.c.keys()
-            rows = [dict(zip(names, encode_kept(id_, each), strict=True)) for each in kept]
-            connection.execute(KEPT_PAYLOAD.insert(), rows)
+            rows = [dict(zip(_E.keys(), encode_entry(id_, each), strict=True)) for each in kept]
+            connection.execute(BOOK_ENTRY.insert(), rows)
         marks = [
             {"partition_id": id_, **Mark(*run, str(marking.kind), marking.run_id, now_ms)._asdict()}
             for run in change.taken
@@ -154,11 +154,12 @@ def withdraw(
 
 def _forget_kept(connection: Connection, id_: int, spans: Sequence[Span]) -> None:
     """Payloads of letters that are not under way any more, or are not yet."""
-    known = connection.execute(select(_K.record_offset).where(_K.partition_id == id_)).scalars()
+    of_lane = (_E.kind == KEPT_PAYLOAD, _E.partition_id == id_)
+    known = connection.execute(select(_E.record_offset).where(*of_lane)).scalars()
     gone = [at for at in known if covers(spans, at)]
     if gone:
-        this = (_K.partition_id == id_, _K.record_offset == bindparam("the_offset"))
-        connection.execute(delete(KEPT_PAYLOAD).where(*this), [{"the_offset": at} for at in gone])
+        this = (*of_lane, _E.record_offset == bindparam("the_offset"))
+        connection.execute(delete(BOOK_ENTRY).where(*this), [{"the_offset": at} for at in gone])
 
 
 def _unmark(connection: Connection, id_: int, marks: Sequence[Mark], back: Sequence[Span]) -> None:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sharecoord.core.changes import (
-    Checkpoint,
     CoordinatorRow,
-    DeadLetter,
     GroupRow,
     InFlightRow,
-    KeptPayload,
     MemberRow,
     PartitionHead,
     PartitionKey,
     PartitionRow,
 )
 from sharecoord.core.letters.lanes import Mark
+from sharecoord.store.book_entries import DEAD_LETTER, KINDS, WINDOW_KINDS
 from sharecoord.store.clock import wall_clock_ms
 
 
@@ -30,10 +29,14 @@ class MemoryPartition:
     change_sequence: int = 0
     """Outlives the head of a partition that is uninitialised again."""
     in_flight: dict[int, InFlightRow] = field(default_factory=dict)
-    dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
-    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
-    kept: dict[int, KeptPayload] = field(default_factory=dict)
+    entries: dict[str, dict[int, Any]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
+    """The books: by kind, then by offset."""
     marks: list[Mark] = field(default_factory=list)
+
+    def in_order(self, kind: str, first: int = 0) -> list[Any]:
+        """The entries of a kind from an offset on, in order of offset."""
+        found = self.entries[kind]
+        return [found[offset] for offset in sorted(found) if offset >= first]
 
     def set_head(self, head: PartitionHead | None) -> None:
         """Writes the head; the change sequence stays when there is none."""
@@ -44,8 +47,8 @@ class MemoryPartition:
     def clear(self, head: PartitionHead | None) -> None:
         """Ends everything in flight; the outbox stays."""
         self.in_flight.clear()
-        self.checkpoints.clear()
-        self.kept.clear()
+        for kind in WINDOW_KINDS:
+            self.entries[kind].clear()
         self.raise_epochs()
         self.row = replace(self.row, passed_over=())
         self.set_head(head)
@@ -106,9 +109,9 @@ class MemoryDatabase:
 
     def delete_all_but_outboxes(self, ids: Sequence[int]) -> int:
         """Deletes partitions, empties those with an outbox; returns how many it deleted."""
-        doomed = [partition for partition in self.locked(ids) if not partition.dead_letters]
+        doomed = [partition for partition in self.locked(ids) if not partition.entries[DEAD_LETTER]]
         for partition in self.locked(ids):
-            if partition.dead_letters:
+            if partition.entries[DEAD_LETTER]:
                 partition.clear(None)
                 partition.marks.clear()
                 partition.row = replace(partition.row, starts_at_zero=False)

@@ -49,6 +49,7 @@ from sharecoord.errors import (
     StoreInUseError,
 )
 from sharecoord.store import memory_delayed, memory_lanes
+from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD, changes_of
 from sharecoord.store.clock import wall_clock_ms
 from sharecoord.store.memory_database import (
     MemoryDatabase,
@@ -257,17 +258,11 @@ class MemoryStore:
             partition.in_flight.pop(first_offset, None)
         for row in part.upserted:
             partition.in_flight[row.first_offset] = row
-        for offset in part.dead_letters_done:
-            partition.dead_letters.pop(offset, None)
-        for letter in part.dead_letters:
-            partition.dead_letters[letter.offset] = letter
-        for offset in part.checkpoints_done:
-            partition.checkpoints.pop(offset, None)
-        for checkpoint in part.checkpoints:
-            partition.checkpoints[checkpoint.offset] = checkpoint
-        for offset in part.kept_done:
-            partition.kept.pop(offset, None)
-        partition.kept |= {kept.offset: kept for kept in part.kept}
+        for kind, gone, written in changes_of(part):
+            entries = partition.entries[kind]
+            for offset in gone:
+                entries.pop(offset, None)
+            entries.update((entry.offset, entry) for entry in written)
         if self._check_ranges:
             rows = _sorted_ranges(partition)
             for before, after in itertools.pairwise(rows):
@@ -313,7 +308,7 @@ class MemoryStore:
     def read_kept(self, partition_id: int, offsets: Sequence[int]) -> list[KeptPayload]:
         with self._transaction("read_kept") as database:
             partition = database.partitions.get(partition_id)
-            kept = partition.kept if partition is not None else {}
+            kept = partition.entries[KEPT_PAYLOAD] if partition is not None else {}
             return [kept[offset] for offset in sorted(offsets) if offset in kept]
 
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
@@ -332,7 +327,7 @@ class MemoryStore:
             partition = database.owned(partition_id, owner_epoch)
             if partition is not None:
                 partition.row = replace(partition.row, closed=True)
-                partition.kept.clear()
+                partition.entries[KEPT_PAYLOAD].clear()
 
     def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
         with self._transaction("stop_partition") as database:
@@ -487,7 +482,7 @@ class MemoryStore:
             return [
                 part.row
                 for part in database.partitions.values()
-                if not all(letter.is_done for letter in part.dead_letters.values())
+                if not all(letter.is_done for letter in part.in_order(DEAD_LETTER))
             ]
 
     def list_lanes(self) -> list[PartitionRow]:
@@ -504,8 +499,7 @@ class MemoryStore:
     ) -> list[DeadLetter]:
         with self._transaction("read_dead_letters") as database:
             partition = database.partitions.get(partition_id)
-            letters = {} if partition is None else partition.dead_letters
-            return [letters[o] for o in sorted(letters) if o >= from_offset][:max_rows]
+            return partition.in_order(DEAD_LETTER, from_offset)[:max_rows] if partition else []
 
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
         with self._transaction("list_partitions") as database:
@@ -526,8 +520,8 @@ class MemoryStore:
     def checkpoint_sizes(self, partition_id: int, first: int, last: int) -> dict[int, int]:
         with self._transaction("checkpoint_sizes") as database:
             partition = database.partitions.get(partition_id)
-            kept = sorted(partition.checkpoints.values()) if partition is not None else []
-            return {each.offset: len(each.data) for each in kept if first <= each.offset <= last}
+            found = partition.in_order(CHECKPOINT, first) if partition is not None else []
+            return {each.offset: len(each.data) for each in found if each.offset <= last}
 
     def count_in_flight(self, partition_id: int) -> dict[int, int]:
         with self._transaction("count_in_flight") as database:
@@ -555,15 +549,14 @@ def _raise_epochs(partition: MemoryPartition, part: PartitionCommit) -> None:
 
 def _loaded(partition: MemoryPartition, delayed_max: int | None, now_ms: int) -> LoadedPartition:
     rows, parked = memory_delayed.cut(partition.in_flight, delayed_max)
-    letters = sorted(partition.dead_letters.values(), key=lambda letter: letter.offset)
     return LoadedPartition(
         row=partition.row,
         in_flight=InFlight.of(rows),
         parked=parked,
-        dead_letters=tuple(letters),
+        dead_letters=tuple(partition.in_order(DEAD_LETTER)),
         store_now_ms=now_ms,
-        checkpoints=tuple(sorted(partition.checkpoints.values())),
-        kept={offset: partition.kept[offset].size_bytes for offset in sorted(partition.kept)},
+        checkpoints=tuple(partition.in_order(CHECKPOINT)),
+        kept={each.offset: each.size_bytes for each in partition.in_order(KEPT_PAYLOAD)},
     )
 
 

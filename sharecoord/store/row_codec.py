@@ -14,6 +14,7 @@ from typing import Any
 
 from sharecoord.core.changes import (
     BlockedKey,
+    Checkpoint,
     DeadLetter,
     GroupRow,
     InFlightRow,
@@ -25,6 +26,7 @@ from sharecoord.core.changes import (
 )
 from sharecoord.core.dispatch.pauses import Pause, PauseScope
 from sharecoord.core.spans import Spans
+from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD, Entry
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -187,7 +189,6 @@ def encode_member(member: MemberRow) -> tuple[str | int, ...]:
         member.host,
         member.gateway,
         _to_json(member.topics),
-        member.last_fetch_id,
         member.join_number,
     )
 
@@ -202,12 +203,11 @@ def decode_member(row: Sequence[Any]) -> MemberRow:
         host=row[4],
         gateway=row[5],
         topics=tuple(json.loads(row[6])),
-        last_fetch_id=row[7],
-        join_number=row[8],
+        join_number=row[7],
     )
 
 
-# -- dead letters ---------------------------------------------------------------------------------
+# -- headers of records ---------------------------------------------------------------------------
 
 
 def encode_headers(headers: Headers) -> str:
@@ -250,64 +250,86 @@ def _bytes_of(content: str | dict[str, str]) -> bytes:
     return base64.b64decode(content["base64"], validate=True)
 
 
-def encode_kept(partition_id: int, kept: KeptPayload) -> tuple[object, ...]:
-    """The columns of `kept_payload`, in order."""
-    values = kept._asdict() | {"headers": encode_headers(kept.headers)}
-    return (partition_id, *values.values())
+# -- entries of books -----------------------------------------------------------------------------
+
+_NO_RECORD = (None,) * 4
+_NO_LETTER = (None,) * 13
 
 
-def decode_kept(row: Sequence[Any]) -> KeptPayload:
-    """A row of `kept_payload` without its partition id."""
-    kept = KeptPayload._make(row)
-    return kept._replace(headers=decode_headers(row[KeptPayload._fields.index("headers")]))
-
-
-def encode_dead_letter(partition_id: int, letter: DeadLetter) -> tuple[object, ...]:
-    """The columns of `dead_letter`, in order."""
+def encode_entry(partition_id: int, entry: Entry) -> tuple[object, ...]:
+    """The columns of `book_entry`, in order."""
+    if isinstance(entry, Checkpoint):
+        empty = (*_NO_RECORD, None, None)
+        key = (CHECKPOINT, partition_id, entry.offset)
+        return (*key, *empty, entry.data, entry.at_ms, *_NO_LETTER)
+    record = (entry.key, entry.value, encode_headers(entry.headers), entry.timestamp_ms)
+    if isinstance(entry, KeptPayload):
+        key = (KEPT_PAYLOAD, partition_id, entry.offset)
+        return (*key, *record, entry.timestamp_type, entry.size_bytes, None, None, *_NO_LETTER)
     return (
+        DEAD_LETTER,
         partition_id,
-        letter.offset,
-        letter.reason,
-        letter.delivery_count,
-        letter.message,
-        letter.key,
-        letter.value,
-        encode_headers(letter.headers),
-        letter.timestamp_ms,
-        letter.payload_known,
-        letter.member_id,
-        letter.failed_at_ms,
-        letter.state_epoch,
-        letter.kept,
-        letter.checkpoint,
-        _to_json(letter.members),
-        letter.first_failed_at_ms,
-        letter.sequence,
-        letter.topic,
-        letter.exactly_once,
+        entry.offset,
+        *record,
+        None,
+        None,
+        entry.checkpoint,
+        None,
+        entry.reason,
+        entry.delivery_count,
+        entry.message,
+        entry.payload_known,
+        entry.member_id,
+        _to_json(entry.members),
+        entry.first_failed_at_ms,
+        entry.failed_at_ms,
+        entry.state_epoch,
+        entry.kept,
+        entry.sequence,
+        entry.topic,
+        entry.exactly_once,
     )
 
 
-def decode_dead_letter(row: Sequence[Any]) -> DeadLetter:
-    """A row of `dead_letter` without its partition id."""
+def decode_entry(row: Sequence[Any]) -> Any:
+    """The `DeadLetter`, `Checkpoint` or `KeptPayload` of a row of `book_entry`."""
+    kind, _, offset, key, value, headers, timestamp_ms, timestamp_type, size_bytes = row[:9]
+    checkpoint, at_ms = row[9:11]
+    if kind == CHECKPOINT:
+        return Checkpoint(offset, checkpoint, at_ms)
+    record = (key, value, decode_headers(headers), timestamp_ms)
+    if kind == KEPT_PAYLOAD:
+        return KeptPayload(offset, size_bytes, *record, timestamp_type)
+    (
+        reason,
+        delivery_count,
+        message,
+        payload_known,
+        member_id,
+        members,
+        first_failed_at_ms,
+        failed_at_ms,
+        state_epoch,
+        kept,
+        sequence,
+        topic,
+        exactly_once,
+    ) = row[11:]
     return DeadLetter(
-        offset=row[0],
-        reason=row[1],
-        delivery_count=row[2],
-        message=row[3],
-        key=row[4],
-        value=row[5],
-        headers=decode_headers(row[6]),
-        timestamp_ms=row[7],
-        payload_known=bool(row[8]),
-        member_id=row[9],
-        failed_at_ms=row[10],
-        state_epoch=row[11],
-        kept=bool(row[12]),
-        checkpoint=row[13],
-        members=tuple(json.loads(row[14])),
-        first_failed_at_ms=row[15],
-        sequence=row[16],
-        topic=row[17],
-        exactly_once=bool(row[18]),
+        offset,
+        reason,
+        delivery_count,
+        message,
+        *record,
+        payload_known=bool(payload_known),
+        member_id=member_id,
+        members=tuple(json.loads(members)),
+        first_failed_at_ms=first_failed_at_ms,
+        failed_at_ms=failed_at_ms,
+        state_epoch=state_epoch,
+        kept=bool(kept),
+        checkpoint=checkpoint,
+        sequence=sequence,
+        topic=topic,
+        exactly_once=bool(exactly_once),
     )
