@@ -59,6 +59,7 @@ _STORED_STATES = {
     )
 }
 
+_MEND = "mend the row with UPDATE, or restore a backup"
 _NEW_ROW = "with that coordinator stopped, delete the row; it writes a new one at its start"
 
 _ENTRY_FIXES = {
@@ -162,13 +163,13 @@ class _Check:
         looks: list[tuple[Table, str, Look]] = [
             (STORE_META, "write the value that is meant with UPDATE", self._meta),
             (COORDINATOR, _NEW_ROW, self._coordinator),
-            (SHARE_GROUP, "mend the row with UPDATE, or restore a backup", self._group),
+            (SHARE_GROUP, _MEND, self._group),
             (BLOCKED_KEY, "delete the row, and block the key again", self._blocked_key),
-            (SHARE_PARTITION, "mend the row with UPDATE, or restore a backup", self._partition),
-            (IN_FLIGHT, "mend the row with UPDATE, or restore a backup", self._range),
+            (SHARE_PARTITION, _MEND, self._partition),
+            (IN_FLIGHT, _MEND, self._range),
             (MEMBER, "delete the row; the member joins again by itself", self._member),
-            (BOOK_ENTRY, "mend the row with UPDATE, or restore a backup", self._entry),
-            (LETTER_MARK, "mend the row with UPDATE, or restore a backup", self._mark),
+            (BOOK_ENTRY, _MEND, self._entry),
+            (LETTER_MARK, _MEND, self._mark),
         ]
         for table, fix, look in looks:
             self._table(table, fix, look)

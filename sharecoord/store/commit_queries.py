@@ -19,7 +19,6 @@ def write_batch(
     dialect: Dialect,
     statements: Statements,
     batch: CommitBatch,
-    *,
     coordinator_id: str,
 ) -> frozenset[int]:
     """Writes all partitions whose epochs hold, and the members; returns the fenced partitions."""

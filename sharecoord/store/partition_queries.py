@@ -36,11 +36,10 @@ from sharecoord.core.states import RecordState
 from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError
-from sharecoord.store.flight_reads import find_cuts, read_parked, read_ranges
+from sharecoord.store.flight_reads import find_cuts, find_ranges, read_parked, read_ranges
 from sharecoord.store.row_codec import (
     PARTITION_COLUMNS,
     decode_entry,
-    decode_in_flight,
     decode_partition,
     encode_passed_over,
 )
@@ -64,10 +63,15 @@ EPOCH_FLOOR = "epoch_floor"
 MEMBER_EPOCH_FLOOR = "member_epoch_floor"
 """The same for members in a fleet, whose epochs begin at the store's clock: it may be set back."""
 
-_PARTITION = select(*(SHARE_PARTITION.c[name] for name in PARTITION_COLUMNS))
 _C = SHARE_PARTITION.c
 _E = BOOK_ENTRY.c
 _EPOCHS = (_C.owner_epoch, _C.state_epoch, _C.replay_epoch)
+
+
+def find_partitions(connection: Connection, *which: ColumnElement[bool]) -> list[PartitionRow]:
+    """The rows of some share-partitions, in any order."""
+    query = select(*(_C[name] for name in PARTITION_COLUMNS)).where(*which)
+    return list(map(decode_partition, connection.execute(query)))
 
 
 def open_partitions(
@@ -163,11 +167,8 @@ def _rows_of(
 ) -> dict[PartitionKey, PartitionRow]:
     found: dict[PartitionKey, PartitionRow] = {}
     for group_id, topic, topic_id in {(k.group_id, k.topic, k.topic_id) for k in keys}:
-        query = _PARTITION.where(
-            _C.group_id == group_id, _C.topic == topic, _C.topic_id == topic_id
-        )
-        rows = map(decode_partition, connection.execute(query))
-        found.update((row.key, row) for row in rows)
+        of_topic = _C.group_id == group_id, _C.topic == topic, _C.topic_id == topic_id
+        found.update((row.key, row) for row in find_partitions(connection, *of_topic))
     return found
 
 
@@ -228,7 +229,6 @@ def load_partitions(
 ) -> dict[int, LoadedPartition]:
     """Reads everything that owners need after their claims, by id; the rows must exist."""
     ids = [claim.partition_id for claim in claims]
-    rows = connection.execute(_PARTITION.where(_C.id.in_(ids)))
     limits = {c.partition_id: c.delayed_max for c in claims if c.delayed_max is not None}
     cuts = find_cuts(connection, limits)
     ranges = read_ranges(connection, ids, cuts)
@@ -251,7 +251,7 @@ def load_partitions(
             checkpoints=tuple(entries.get((CHECKPOINT, row.partition_id), ())),
             kept=kept.get(row.partition_id, {}),
         )
-        for row in map(decode_partition, rows)
+        for row in find_partitions(connection, _C.id.in_(ids))
     }
 
 
@@ -313,7 +313,7 @@ def release_partitions(connection: Connection, releases: Sequence[PartitionRelea
 
 
 def change_as_owner(
-    connection: Connection, *, partition_id: int, owner_epoch: int, values: dict[str, Any]
+    connection: Connection, partition_id: int, owner_epoch: int, **values: str | bool
 ) -> bool:
     """Changes columns of a partition; False = a newer owner has it, nothing was changed."""
     changed = connection.execute(
@@ -324,12 +324,9 @@ def change_as_owner(
     return changed.rowcount > 0
 
 
-def close_partition(connection: Connection, *, partition_id: int, owner_epoch: int) -> None:
+def close_partition(connection: Connection, partition_id: int, owner_epoch: int) -> None:
     """Marks a partition as closed; nobody delivers again what was kept of it."""
-    values = {"closed": True}
-    if change_as_owner(
-        connection, partition_id=partition_id, owner_epoch=owner_epoch, values=values
-    ):
+    if change_as_owner(connection, partition_id, owner_epoch, closed=True):
         delete_entries(connection, (KEPT_PAYLOAD,), partition_id)
 
 
@@ -343,12 +340,12 @@ def list_outboxes(connection: Connection) -> list[PartitionRow]:
     """Share-partitions with dead letters that wait."""
     is_waiting = _E.kept.is_(False) | (_E.sequence > 0)
     waiting = select(_E.partition_id).where(_E.kind == DEAD_LETTER, is_waiting)
-    rows = connection.execute(_PARTITION.where(_C.id.in_(waiting)).order_by(_C.id))
-    return list(map(decode_partition, rows))
+    rows = find_partitions(connection, _C.id.in_(waiting))
+    return sorted(rows, key=lambda row: row.partition_id)
 
 
 def read_dead_letters(
-    connection: Connection, *, partition_id: int, from_offset: int, max_rows: int
+    connection: Connection, partition_id: int, from_offset: int, max_rows: int
 ) -> list[DeadLetter]:
     """The outbox of a share-partition from an offset on, in order."""
     query = _entries((DEAD_LETTER,), [partition_id]).where(_E.record_offset >= from_offset)
@@ -356,7 +353,7 @@ def read_dead_letters(
 
 
 def read_kept(
-    connection: Connection, *, partition_id: int, offsets: Sequence[int]
+    connection: Connection, partition_id: int, offsets: Sequence[int]
 ) -> list[KeptPayload]:
     """Payloads of these records that are stored, by offset."""
     query = _entries((KEPT_PAYLOAD,), [partition_id]).where(_E.record_offset.in_(offsets))
@@ -365,25 +362,16 @@ def read_kept(
 
 def list_partitions(connection: Connection, group_id: str) -> list[PartitionRow]:
     """By topic, partition and age; sorted here, because collations of databases differ."""
-    rows = connection.execute(_PARTITION.where(_C.group_id == group_id))
-    return sorted(
-        map(decode_partition, rows),
-        key=lambda row: (*row.key.place, row.partition_id),
-    )
+    rows = find_partitions(connection, _C.group_id == group_id)
+    return sorted(rows, key=lambda row: (*row.key.place, row.partition_id))
 
 
 def read_in_flight(
-    connection: Connection, *, partition_id: int, from_offset: int, max_rows: int
+    connection: Connection, partition_id: int, from_offset: int, max_rows: int
 ) -> list[InFlightRow]:
     """Ranges that end at `from_offset` or later, in order."""
-    flight = IN_FLIGHT.c
-    rows = connection.execute(
-        select(*list(IN_FLIGHT.columns)[1:])
-        .where(flight.partition_id == partition_id, flight.last_offset >= from_offset)
-        .order_by(flight.first_offset)
-        .limit(max_rows)
-    )
-    return decode_in_flight(rows.all())
+    ends_behind = IN_FLIGHT.c.last_offset >= from_offset
+    return find_ranges(connection, partition_id, ends_behind, max_rows=max_rows)
 
 
 def checkpoint_sizes(
@@ -396,9 +384,7 @@ def checkpoint_sizes(
     return dict(map(tuple, rows))
 
 
-def count_in_flight(
-    connection: Connection, dialect: Dialect, *, partition_id: int
-) -> dict[int, int]:
+def count_in_flight(connection: Connection, dialect: Dialect, partition_id: int) -> dict[int, int]:
     """Records per state; those that are not due under `DELAYED`."""
     flight = IN_FLIGHT.c
     is_delayed = (flight.state == int(RecordState.AVAILABLE)) & (

@@ -17,7 +17,6 @@ from sharecoord.core.changes import (
     Checkpoint,
     DeadLetter,
     GroupRow,
-    InFlightRow,
     KeptPayload,
     MemberRow,
     PartitionHead,
@@ -112,11 +111,6 @@ def encode_head(head: PartitionHead) -> tuple[int, int, int, int, int]:
         head.finished_count,
         head.change_sequence,
     )
-
-
-def decode_in_flight(rows: Iterable[Iterable[Any]]) -> list[InFlightRow]:
-    """Rows of `in_flight` without their partition id, in the order of the fields."""
-    return list(map(InFlightRow._make, rows))
 
 
 # -- groups and members ---------------------------------------------------------------------------

@@ -133,12 +133,7 @@ SHARE_PARTITION = Table(
 IN_FLIGHT = Table(
     "in_flight",
     METADATA,
-    Column(
-        "partition_id",
-        ROW_ID,
-        primary_key=True,
-        autoincrement=False,
-    ),
+    Column("partition_id", ROW_ID, primary_key=True, autoincrement=False),
     # From here on the columns and their order are those of `InFlightRow`.
     Column("first_offset", BigInteger, primary_key=True, autoincrement=False),
     Column("last_offset", BigInteger, nullable=False),
