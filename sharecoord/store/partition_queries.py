@@ -38,7 +38,6 @@ from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError
 from sharecoord.store.flight_reads import find_cuts, find_ranges, read_parked, read_ranges
 from sharecoord.store.row_codec import (
-    PARTITION_COLUMNS,
     decode_entry,
     decode_partition,
     encode_passed_over,
@@ -70,8 +69,7 @@ _EPOCHS = (_C.owner_epoch, _C.state_epoch, _C.replay_epoch)
 
 def find_partitions(connection: Connection, *which: ColumnElement[bool]) -> list[PartitionRow]:
     """The rows of some share-partitions, in any order."""
-    query = select(*(_C[name] for name in PARTITION_COLUMNS)).where(*which)
-    return list(map(decode_partition, connection.execute(query)))
+    return list(map(decode_partition, connection.execute(select(SHARE_PARTITION).where(*which))))
 
 
 def open_partitions(

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from sharecoord.core.changes import (
@@ -29,32 +30,6 @@ from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD,
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
-PARTITION_COLUMNS = (
-    "id",
-    "group_id",
-    "topic",
-    "topic_id",
-    "partition_index",
-    "start_offset",
-    "end_offset",
-    "end_leader_epoch",
-    "finished_count",
-    "change_sequence",
-    "owner",
-    "owner_epoch",
-    "incarnation",
-    "state_epoch",
-    "closed",
-    "stopped_reason",
-    "starts_at_zero",
-    "lane",
-    "stops_at",
-    "rate_limit",
-    "replay_epoch",
-    "passed_over",
-)
-"""The order that `decode_partition` wants."""
-
 
 def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -63,32 +38,32 @@ def _to_json(value: object) -> str:
 # -- share-partitions and ranges ------------------------------------------------------------------
 
 
-def decode_partition(row: Sequence[Any]) -> PartitionRow:
-    """A row of `share_partition` in the order of `PARTITION_COLUMNS`."""
+def decode_partition(row: Any) -> PartitionRow:
+    """The share-partition of a row of `share_partition`."""
     head = None
-    if row[5] is not None:
+    if row.start_offset is not None:
         head = PartitionHead(
-            start_offset=row[5],
-            end_offset=row[6],
-            end_leader_epoch=row[7],
-            finished_count=row[8],
-            change_sequence=row[9],
+            start_offset=row.start_offset,
+            end_offset=row.end_offset,
+            end_leader_epoch=row.end_leader_epoch,
+            finished_count=row.finished_count,
+            change_sequence=row.change_sequence,
         )
     return PartitionRow(
-        partition_id=row[0],
-        key=PartitionKey(row[1], row[2], row[3], row[4], row[17]),
+        partition_id=row.id,
+        key=PartitionKey(row.group_id, row.topic, row.topic_id, row.partition_index, row.lane),
         head=head,
-        owner=row[10],
-        owner_epoch=row[11],
-        incarnation=row[12],
-        state_epoch=row[13],
-        closed=bool(row[14]),
-        stopped_reason=row[15],
-        starts_at_zero=bool(row[16]),
-        stops_at=row[18],
-        rate_limit=row[19],
-        replay_epoch=row[20],
-        passed_over=decode_passed_over(row[21]),
+        owner=row.owner,
+        owner_epoch=row.owner_epoch,
+        incarnation=row.incarnation,
+        state_epoch=row.state_epoch,
+        closed=bool(row.closed),
+        stopped_reason=row.stopped_reason,
+        starts_at_zero=bool(row.starts_at_zero),
+        stops_at=row.stops_at,
+        rate_limit=row.rate_limit,
+        replay_epoch=row.replay_epoch,
+        passed_over=decode_passed_over(row.passed_over),
     )
 
 
@@ -246,84 +221,60 @@ def _bytes_of(content: str | dict[str, str]) -> bytes:
 
 # -- entries of books -----------------------------------------------------------------------------
 
-_NO_RECORD = (None,) * 4
-_NO_LETTER = (None,) * 13
+_LETTER_FIELDS = (
+    "reason",
+    "delivery_count",
+    "message",
+    "payload_known",
+    "member_id",
+    "first_failed_at_ms",
+    "failed_at_ms",
+    "state_epoch",
+    "kept",
+    "sequence",
+    "topic",
+    "exactly_once",
+)
+"""Columns that only dead letters have, by the names of their fields; `members` follows."""
+
+_letter_values = attrgetter(*_LETTER_FIELDS)
+_NO_RECORD = (None,) * 6
+_NO_LETTER = (None,) * (len(_LETTER_FIELDS) + 1)
 
 
 def encode_entry(partition_id: int, entry: Entry) -> tuple[object, ...]:
     """The columns of `book_entry`, in order."""
     if isinstance(entry, Checkpoint):
-        empty = (*_NO_RECORD, None, None)
         key = (CHECKPOINT, partition_id, entry.offset)
-        return (*key, *empty, entry.data, entry.at_ms, *_NO_LETTER)
+        return (*key, *_NO_RECORD, entry.data, entry.at_ms, *_NO_LETTER)
     record = (entry.key, entry.value, encode_headers(entry.headers), entry.timestamp_ms)
     if isinstance(entry, KeptPayload):
         key = (KEPT_PAYLOAD, partition_id, entry.offset)
         return (*key, *record, entry.timestamp_type, entry.size_bytes, None, None, *_NO_LETTER)
-    return (
-        DEAD_LETTER,
-        partition_id,
-        entry.offset,
-        *record,
-        None,
-        None,
-        entry.checkpoint,
-        None,
-        entry.reason,
-        entry.delivery_count,
-        entry.message,
-        entry.payload_known,
-        entry.member_id,
-        _to_json(entry.members),
-        entry.first_failed_at_ms,
-        entry.failed_at_ms,
-        entry.state_epoch,
-        entry.kept,
-        entry.sequence,
-        entry.topic,
-        entry.exactly_once,
-    )
+    key = (DEAD_LETTER, partition_id, entry.offset)
+    letter = (*_letter_values(entry), _to_json(entry.members))
+    return (*key, *record, None, None, entry.checkpoint, None, *letter)
 
 
 def decode_entry(row: Sequence[Any]) -> Any:
     """The `DeadLetter`, `Checkpoint` or `KeptPayload` of a row of `book_entry`."""
     kind, _, offset, key, value, headers, timestamp_ms, timestamp_type, size_bytes = row[:9]
-    checkpoint, at_ms = row[9:11]
+    checkpoint, at_ms, *letter, members = row[9:]
     if kind == CHECKPOINT:
         return Checkpoint(offset, checkpoint, at_ms)
-    record = (key, value, decode_headers(headers), timestamp_ms)
+    headers = decode_headers(headers)
     if kind == KEPT_PAYLOAD:
-        return KeptPayload(offset, size_bytes, *record, timestamp_type)
-    (
-        reason,
-        delivery_count,
-        message,
-        payload_known,
-        member_id,
-        members,
-        first_failed_at_ms,
-        failed_at_ms,
-        state_epoch,
-        kept,
-        sequence,
-        topic,
-        exactly_once,
-    ) = row[11:]
+        return KeptPayload(offset, size_bytes, key, value, headers, timestamp_ms, timestamp_type)
+    fields = dict(zip(_LETTER_FIELDS, letter, strict=True))
+    # Databases without booleans have 0 and 1.
+    fields |= {name: bool(fields[name]) for name in ("payload_known", "kept", "exactly_once")}
     return DeadLetter(
-        offset,
-        reason,
-        delivery_count,
-        message,
-        *record,
-        payload_known=bool(payload_known),
-        member_id=member_id,
-        members=tuple(json.loads(members)),
-        first_failed_at_ms=first_failed_at_ms,
-        failed_at_ms=failed_at_ms,
-        state_epoch=state_epoch,
-        kept=bool(kept),
+        offset=offset,
+        key=key,
+        value=value,
+        headers=headers,
+        timestamp_ms=timestamp_ms,
         checkpoint=checkpoint,
-        sequence=sequence,
-        topic=topic,
-        exactly_once=bool(exactly_once),
+        members=tuple(json.loads(members)),
+        **fields,
     )

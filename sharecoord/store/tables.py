@@ -205,7 +205,6 @@ BOOK_ENTRY = Table(
     Column("message", LONG_TEXT),
     Column("payload_known", Boolean, info=_of(DEAD_LETTER)),
     Column("member_id", String(255)),
-    Column("members", LONG_TEXT, info=_of(DEAD_LETTER)),  # JSON array of ids
     Column("first_failed_at_ms", BigInteger, info=_of(DEAD_LETTER)),
     Column("failed_at_ms", BigInteger, info=_of(DEAD_LETTER)),
     Column("state_epoch", BigInteger, info=_of(DEAD_LETTER)),
@@ -213,6 +212,7 @@ BOOK_ENTRY = Table(
     Column("sequence", BigInteger, info=_of(DEAD_LETTER)),
     Column("topic", String(249), info=_of(DEAD_LETTER)),
     Column("exactly_once", Boolean, info=_of(DEAD_LETTER)),
+    Column("members", LONG_TEXT, info=_of(DEAD_LETTER)),  # JSON array of ids
 )
 
 LETTER_MARK = Table(

@@ -70,7 +70,6 @@ def _make_book_entry() -> None:
         sa.Column("message", _LONG_TEXT),
         sa.Column("payload_known", sa.Boolean),
         sa.Column("member_id", sa.String(255)),
-        sa.Column("members", _LONG_TEXT),
         sa.Column("first_failed_at_ms", sa.BigInteger),
         sa.Column("failed_at_ms", sa.BigInteger),
         sa.Column("state_epoch", sa.BigInteger),
@@ -78,6 +77,7 @@ def _make_book_entry() -> None:
         sa.Column("sequence", sa.BigInteger),
         sa.Column("topic", sa.String(249)),
         sa.Column("exactly_once", sa.Boolean),
+        sa.Column("members", _LONG_TEXT),
         sa.PrimaryKeyConstraint("kind", "partition_id", "record_offset", name="pk_book_entry"),
     )
 
