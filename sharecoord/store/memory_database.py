@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sharecoord.core.changes import (
     CoordinatorRow,
@@ -20,6 +20,8 @@ from sharecoord.core.letters.lanes import Mark
 from sharecoord.store.book_entries import DEAD_LETTER, KINDS, WINDOW_KINDS
 from sharecoord.store.clock import wall_clock_ms
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class MemoryPartition:
@@ -32,11 +34,6 @@ class MemoryPartition:
     entries: dict[str, dict[int, Any]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
     """The books: by kind, then by offset."""
     marks: list[Mark] = field(default_factory=list)
-
-    def in_order(self, kind: str, first: int = 0) -> list[Any]:
-        """The entries of a kind from an offset on, in order of offset."""
-        found = self.entries[kind]
-        return [found[offset] for offset in sorted(found) if offset >= first]
 
     def set_head(self, head: PartitionHead | None) -> None:
         """Writes the head; the change sequence stays when there is none."""
@@ -89,6 +86,16 @@ class MemoryDatabase:
         """A member goes: no later one may begin at its epoch or below."""
         self.member_epoch_floor = max(self.member_epoch_floor, epoch)
 
+    def ranges(self, partition_id: int) -> dict[int, InFlightRow]:
+        """Ranges of a share-partition by first offset; none where it does not exist."""
+        partition = self.partitions.get(partition_id)
+        return partition.in_flight if partition is not None else {}
+
+    def entries(self, partition_id: int, kind: str) -> dict[int, Any]:
+        """Entries of a share-partition by offset; none where it does not exist."""
+        partition = self.partitions.get(partition_id)
+        return partition.entries[kind] if partition is not None else {}
+
     def locked(self, ids: Sequence[int]) -> list[MemoryPartition]:
         """The partitions in order of id, those that exist."""
         return [self.partitions[key] for key in sorted(ids) if key in self.partitions]
@@ -118,6 +125,11 @@ class MemoryDatabase:
         for partition in doomed:
             self.delete(partition)
         return len(doomed)
+
+
+def in_order(rows: Mapping[int, T]) -> list[T]:
+    """The rows in order of their offsets, which are the keys."""
+    return [rows[offset] for offset in sorted(rows)]
 
 
 def open_all(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[MemoryPartition]:

@@ -23,6 +23,7 @@ from sharecoord.store.memory_database import (
     MemoryPartition,
     change_group,
     ensure,
+    in_order,
     open_all,
 )
 
@@ -97,8 +98,7 @@ def make_replay(
 
 
 def _state(part: MemoryPartition) -> LaneState:
-    rows = sorted(part.in_flight.values(), key=lambda row: row.first_offset)
-    return LaneState(part.row.head, rows, part.marks)
+    return LaneState(part.row.head, in_order(part.in_flight), part.marks)
 
 
 def _write(part: MemoryPartition, change: LaneChange, *, rate_limit: int | None = None) -> None:
