@@ -177,7 +177,7 @@ class DeadLetter:
 
 
 class Checkpoint(NamedTuple):
-    """State that a member stored with an unfinished record: a row of table `record_checkpoint`."""
+    """State that a member stored with an unfinished record: an entry of table `book_entry`."""
 
     offset: int
     data: bytes
@@ -186,7 +186,7 @@ class Checkpoint(NamedTuple):
 
 
 class KeptPayload(NamedTuple):
-    """The payload of a record that waits (docs/decisions/0027): a row of table `kept_payload`."""
+    """The payload of a record that waits (docs/decisions/0027): an entry of table `book_entry`."""
 
     offset: int
     size_bytes: int
@@ -274,8 +274,6 @@ class MemberRow:
     gateway: str
     """Coordinator that holds the member's stream or answers its calls."""
     topics: tuple[str, ...]
-    last_fetch_id: int = 0
-    """Newest request id of a unary Fetch (so that a retry gets the same answer)."""
     join_number: int = 0
     """The member's own count of its streams; 0 = the member does not count."""
 

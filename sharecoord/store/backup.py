@@ -8,7 +8,7 @@ coordinator of before still wants to commit is accepted, and no lock token is gi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -29,33 +29,17 @@ from sharecoord.store.backup_file import BackupHeader, BackupReader, write_backu
 from sharecoord.store.partition_queries import raise_floor, read_floor
 from sharecoord.store.raw_rows import Row, name_of, problems_of, rows_at_once, stored_rows
 from sharecoord.store.tables import (
-    BLOCKED_KEY,
     COORDINATOR,
-    DEAD_LETTER,
     HEAD_REVISION,
-    IN_FLIGHT,
-    KEPT_PAYLOAD,
-    LETTER_MARK,
     MEMBER,
-    RECORD_CHECKPOINT,
+    METADATA,
     SHARE_GROUP,
     SHARE_PARTITION,
     STORE_META,
 )
 
-TABLES: Sequence[Table] = (
-    STORE_META,
-    SHARE_GROUP,
-    BLOCKED_KEY,
-    SHARE_PARTITION,
-    IN_FLIGHT,
-    MEMBER,
-    DEAD_LETTER,
-    LETTER_MARK,
-    RECORD_CHECKPOINT,
-    KEPT_PAYLOAD,
-)
-"""What is in a backup, in the order of their foreign keys. Leases are of their moment."""
+TABLES = [table for table in METADATA.tables.values() if table is not COORDINATOR]
+"""The tables of a backup, those first that foreign keys lead to. Leases are not worth a backup."""
 
 EPOCH_STEP = 1 << 20
 """Added to the highest known epoch: more claims or resets than a share-partition can have had

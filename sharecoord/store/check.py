@@ -17,6 +17,7 @@ from sharecoord.core.states import RecordState
 from sharecoord.core.window.history import history_from_text
 from sharecoord.errors import InvalidConfigError
 from sharecoord.store.access import StoreAccess, StoreFacts
+from sharecoord.store.book_entries import CHECKPOINT, KEPT_PAYLOAD, KINDS, WINDOW_KINDS
 from sharecoord.store.partition_queries import EPOCH_FLOOR, MEMBER_EPOCH_FLOOR
 from sharecoord.store.raw_rows import Row, name_of, problems_of, stored_rows
 from sharecoord.store.row_codec import (
@@ -28,14 +29,12 @@ from sharecoord.store.row_codec import (
 from sharecoord.store.tables import (
     ALEMBIC_VERSION,
     BLOCKED_KEY,
+    BOOK_ENTRY,
     COORDINATOR,
-    DEAD_LETTER,
     HEAD_REVISION,
     IN_FLIGHT,
-    KEPT_PAYLOAD,
     LETTER_MARK,
     MEMBER,
-    RECORD_CHECKPOINT,
     SHARE_GROUP,
     SHARE_PARTITION,
     STORE_META,
@@ -60,7 +59,13 @@ _STORED_STATES = {
     )
 }
 
+_MEND = "mend the row with UPDATE, or restore a backup"
 _NEW_ROW = "with that coordinator stopped, delete the row; it writes a new one at its start"
+
+_ENTRY_FIXES = {
+    CHECKPOINT: "delete the row; its record is worked on anew",
+    KEPT_PAYLOAD: "delete the row; its record is read from its topic",
+}
 
 _HEAD = ("start_offset", "end_offset", "finished_count", "end_leader_epoch")
 
@@ -158,15 +163,13 @@ class _Check:
         looks: list[tuple[Table, str, Look]] = [
             (STORE_META, "write the value that is meant with UPDATE", self._meta),
             (COORDINATOR, _NEW_ROW, self._coordinator),
-            (SHARE_GROUP, "mend the row with UPDATE, or restore a backup", self._group),
+            (SHARE_GROUP, _MEND, self._group),
             (BLOCKED_KEY, "delete the row, and block the key again", self._blocked_key),
-            (SHARE_PARTITION, "mend the row with UPDATE, or restore a backup", self._partition),
-            (IN_FLIGHT, "mend the row with UPDATE, or restore a backup", self._range),
+            (SHARE_PARTITION, _MEND, self._partition),
+            (IN_FLIGHT, _MEND, self._range),
             (MEMBER, "delete the row; the member joins again by itself", self._member),
-            (DEAD_LETTER, "mend the row with UPDATE, or restore a backup", self._letter),
-            (LETTER_MARK, "mend the row with UPDATE, or restore a backup", self._mark),
-            (RECORD_CHECKPOINT, "delete the row; its record is worked on anew", self._checkpoint),
-            (KEPT_PAYLOAD, "delete the row; its record is read from its topic", self._kept),
+            (BOOK_ENTRY, _MEND, self._entry),
+            (LETTER_MARK, _MEND, self._mark),
         ]
         for table, fix, look in looks:
             self._table(table, fix, look)
@@ -177,8 +180,9 @@ class _Check:
         with stored_rows(self._connection, table) as rows:
             for row in rows:
                 count += 1
+                usual = _ENTRY_FIXES.get(row[0], fix) if table is BOOK_ENTRY else fix
                 for problem, better_fix in self._problems(table, row, look):
-                    self._add(table, row, problem, better_fix or fix)
+                    self._add(table, row, problem, better_fix or usual)
         self._report.rows[str(table.name)] = count
 
     @staticmethod
@@ -296,16 +300,25 @@ class _Check:
         if row["member_epoch"] < 0:
             yield f"member_epoch is {row['member_epoch']}", ""
 
-    def _letter(self, row: Values) -> Iterator[tuple[str, str]]:
-        if row["partition_id"] not in self._partitions:
+    def _entry(self, row: Values) -> Iterator[tuple[str, str]]:
+        kind, part = row["kind"], self._partitions.get(row["partition_id"])
+        if kind not in KINDS:
+            yield f"kind {kind!r} is none of {', '.join(KINDS)}", "delete the row"
+        if part is None:
             yield "there is no such share-partition", "delete the row"
-        if not _is_read_by(decode_headers, row["headers"]):
+        elif kind in WINDOW_KINDS:
+            yield from _window_problems(row["record_offset"], part)
+        if row["headers"] is not None and not _is_read_by(decode_headers, row["headers"]):
             yield "headers are not as the coordinator writes them", ""
-        if row["delivery_count"] < 0:
-            yield f"delivery_count is {row['delivery_count']}", ""
-        members = _json(row["members"])
+        for name in ("delivery_count", "size_bytes"):
+            if (row[name] or 0) < 0:
+                yield f"{name} is {row[name]}", ""
+        members = [] if row["members"] is None else _json(row["members"])
         if not isinstance(members, list) or not all(isinstance(name, str) for name in members):
             yield "members is no JSON array of texts", "set members to [] with UPDATE"
+        size = len(row["checkpoint"] or b"")
+        if size > CHECKPOINT_BYTES_MAX:
+            yield f"checkpoint has {size} bytes; {CHECKPOINT_BYTES_MAX} is the most", ""
 
     def _mark(self, row: Values) -> Iterator[tuple[str, str]]:
         if row["partition_id"] not in self._partitions:
@@ -314,28 +327,6 @@ class _Check:
             yield f"[{row['first_offset']}, {row['last_offset']}] are no offsets", ""
         if row["kind"] not in {str(kind) for kind in MarkKind}:
             yield f"kind {row['kind']!r} is neither redriven nor discarded", ""
-
-    def _of_window(self, row: Values) -> Iterator[tuple[str, str]]:
-        part, offset = self._partitions.get(row["partition_id"]), row["record_offset"]
-        if part is None:
-            yield "there is no such share-partition", ""
-        elif part.start is None:
-            yield f"{part.place}: the share-partition has no start offset yet", ""
-        elif not part.start <= offset < part.end:
-            yield f"{part.place}: offset {offset} is not inside its window", ""
-
-    def _kept(self, row: Values) -> Iterator[tuple[str, str]]:
-        yield from self._of_window(row)
-        if not _is_read_by(decode_headers, row["headers"]):
-            yield "headers are not as the coordinator writes them", ""
-        if row["size_bytes"] < 0:
-            yield f"size_bytes is {row['size_bytes']}", ""
-
-    def _checkpoint(self, row: Values) -> Iterator[tuple[str, str]]:
-        yield from self._of_window(row)
-        size = len(row["data"])
-        if size > CHECKPOINT_BYTES_MAX:
-            yield f"data has {size} bytes; {CHECKPOINT_BYTES_MAX} is the most", ""
 
     def _counts(self) -> None:
         """What can be said of a share-partition once its ranges are known."""
@@ -349,6 +340,13 @@ class _Check:
                 )
                 fix = "the next commit of a coordinator writes it anew; until then the lag is wrong"
                 self._report.add(Finding(str(SHARE_PARTITION.name), f"id={id_}", problem, fix))
+
+
+def _window_problems(offset: int, part: _Partition) -> Iterator[tuple[str, str]]:
+    if part.start is None:
+        yield f"{part.place}: the share-partition has no start offset yet", ""
+    elif not part.start <= offset < part.end:
+        yield f"{part.place}: offset {offset} is not inside its window", ""
 
 
 def _place_problems(part: _Partition, first: int, last: int) -> Iterator[str]:

@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from sharecoord.core.changes import CommitBatch, PartitionCommit
+from sharecoord.store.book_entries import changes_of
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.partition_queries import MEMBER_EPOCH_FLOOR, raise_floor
-from sharecoord.store.row_codec import (
-    encode_dead_letter,
-    encode_head,
-    encode_kept,
-    encode_passed_over,
-)
+from sharecoord.store.row_codec import encode_entry, encode_head, encode_passed_over
 from sharecoord.store.statements import Statements
 
 
@@ -23,7 +19,6 @@ def write_batch(
     dialect: Dialect,
     statements: Statements,
     batch: CommitBatch,
-    *,
     coordinator_id: str,
 ) -> frozenset[int]:
     """Writes all partitions whose epochs hold, and the members; returns the fenced partitions."""
@@ -81,19 +76,14 @@ def write_partitions(
         if part.passed_over is not None
     ]:
         statements.pass_over(connection, passed)
-    if done := [(part.partition_id, offset) for part in parts for offset in part.dead_letters_done]:
-        statements.delete_dead_letters(connection, done)
-    if letters := [
-        encode_dead_letter(part.partition_id, letter)
-        for part in parts
-        for letter in part.dead_letters
-    ]:
-        statements.upsert_dead_letters(connection, letters)
-    if gone := [(part.partition_id, offset) for part in parts for offset in part.checkpoints_done]:
-        statements.delete_checkpoints(connection, gone)
-    if stored := [(part.partition_id, *each) for part in parts for each in part.checkpoints]:
-        statements.upsert_checkpoints(connection, stored)
-    if left := [(part.partition_id, offset) for part in parts for offset in part.kept_done]:
-        statements.delete_kept(connection, left)
-    if kept := [encode_kept(part.partition_id, each) for part in parts for each in part.kept]:
-        statements.upsert_kept(connection, kept)
+    gone: list[tuple[str, int, int]] = []
+    entries: list[tuple[object, ...]] = []
+    for part in parts:
+        id_ = part.partition_id
+        for kind, offsets, written in changes_of(part):
+            gone += [(kind, id_, offset) for offset in offsets]
+            entries += [encode_entry(id_, entry) for entry in written]
+    if gone:
+        statements.delete_entries(connection, gone)
+    if entries:
+        statements.upsert_entries(connection, entries)

@@ -36,6 +36,17 @@ _BYTES_AT = _STATE_NAMES.index(_BYTES)
 _NO_CUT = DelayedPlace(2**63 - 1, 2**63 - 1)
 _C = IN_FLIGHT.c
 
+RANGES = select(*(_C[name] for name in InFlightRow._fields))
+"""SELECT of ranges with the columns of `InFlightRow`."""
+
+
+def find_ranges(
+    connection: Connection, id_: int, *which: ColumnElement[bool], max_rows: int | None = None
+) -> list[InFlightRow]:
+    """Some ranges of a share-partition, in order of offset."""
+    query = RANGES.where(_C.partition_id == id_, *which).order_by(_C.first_offset).limit(max_rows)
+    return list(map(InFlightRow._make, connection.execute(query)))
+
 
 def read_ranges(
     connection: Connection, ids: Sequence[int], cuts: Mapping[int, DelayedPlace]
@@ -112,13 +123,10 @@ def read_parked(connection: Connection, id_: int, cut: DelayedPlace) -> Parked:
     return Parked(offsets, cut)
 
 
-def read_delayed(
-    connection: Connection, id_: int, *, after: DelayedPlace, max_rows: int
-) -> InFlight:
+def read_delayed(connection: Connection, id_: int, after: DelayedPlace, max_rows: int) -> InFlight:
     """See `ports.Store.read_delayed`."""
     query = (
-        select(*list(IN_FLIGHT.columns)[1:])
-        .where(_C.partition_id == id_, _C.available_at_ms > 0, _is_behind(after))
+        RANGES.where(_C.partition_id == id_, _C.available_at_ms > 0, _is_behind(after))
         .order_by(_C.available_at_ms, _C.first_offset)
         .limit(max_rows)
     )

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from sharecoord.core.changes import (
     LANE_MARK,
     BlockedKey,
+    CoordinatorRow,
+    FleetView,
     GroupRow,
     MemberRow,
     PartitionChange,
@@ -24,12 +26,17 @@ from sharecoord.core.changes import (
     PausesChanged,
 )
 from sharecoord.core.dispatch.pauses import Pause, PauseScope, changed
+from sharecoord.core.order.blocked_keys import merged
+from sharecoord.store.book_entries import DEAD_LETTER, WINDOW_KINDS
 from sharecoord.store.commit_queries import write_partitions
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError
+from sharecoord.store.flight_reads import find_ranges
 from sharecoord.store.partition_queries import (
     MEMBER_EPOCH_FLOOR,
     ROUNDS,
+    delete_entries,
+    find_partitions,
     head_values,
     load_partitions,
     open_partitions,
@@ -37,33 +44,46 @@ from sharecoord.store.partition_queries import (
     read_floor,
 )
 from sharecoord.store.row_codec import (
-    PARTITION_COLUMNS,
     decode_blocked_key,
     decode_group,
-    decode_in_flight,
     decode_member,
-    decode_partition,
     encode_config,
     encode_member,
     encode_passed_over,
     encode_pauses,
+    key_digest,
 )
 from sharecoord.store.statements import Statements
 from sharecoord.store.tables import (
     BLOCKED_KEY,
-    DEAD_LETTER,
+    BOOK_ENTRY,
+    COORDINATOR,
     IN_FLIGHT,
-    KEPT_PAYLOAD,
     LETTER_MARK,
     MEMBER,
-    RECORD_CHECKPOINT,
     SHARE_GROUP,
     SHARE_PARTITION,
 )
 
 _B = BLOCKED_KEY.c
+_E = BOOK_ENTRY.c
+_K = COORDINATOR.c
 _G = SHARE_GROUP.c
 _P = SHARE_PARTITION.c
+
+
+def read_fleet(connection: Connection, dialect: Dialect) -> FleetView:
+    """Coordinators whose lease lives, by id; the epochs of all groups."""
+    living = _K.lease_until_ms >= dialect.now_ms(connection)
+    found = connection.execute(
+        select(_K.id, _K.address, _K.peer_address, _K.draining).where(living)
+    )
+    epochs = connection.execute(select(_G.group_id, _G.group_epoch))
+    return FleetView(
+        # Sorted here, because collations of databases differ.
+        coordinators=tuple(sorted(map(CoordinatorRow._make, found))),
+        group_epochs={str(group_id): int(epoch) for group_id, epoch in epochs},
+    )
 
 
 def load_groups(connection: Connection) -> list[GroupRow]:
@@ -112,7 +132,6 @@ def _not_below_floor(connection: Connection, group: GroupRow) -> GroupRow:
 def save_group_config(
     connection: Connection,
     dialect: Dialect,
-    *,
     group_id: str,
     set_values: Mapping[str, str],
     deleted: Sequence[str],
@@ -122,6 +141,36 @@ def save_group_config(
     config = {name: value for name, value in group.config.items() if name not in deleted}
     config.update(set_values)
     return change_group(connection, group_id, {"config": encode_config(config)})
+
+
+def save_blocked_keys(
+    connection: Connection,
+    dialect: Dialect,
+    group_id: str,
+    blocked: Mapping[bytes, str],
+    unblocked: Sequence[bytes],
+) -> GroupRow:
+    """Writes and deletes blocked keys, raises the group epoch."""
+    group = ensure_group(connection, dialect, group_id)
+    kept = merged(group, blocked, unblocked, dialect.now_ms(connection))
+    digests = [key_digest(key) for key in {*blocked, *unblocked}]
+    of_group = _B.group_id == group_id
+    if digests:
+        connection.execute(delete(BLOCKED_KEY).where(of_group, _B.key_digest.in_(digests)))
+    rows = [
+        {
+            "group_id": group_id,
+            "key_digest": key_digest(entry.key),
+            "record_key": entry.key,
+            "since_ms": entry.since_ms,
+            "reason": entry.reason,
+        }
+        for entry in kept
+        if entry.key in blocked
+    ]
+    if rows:
+        connection.execute(insert(BLOCKED_KEY), rows)
+    return change_group(connection, group_id, {})
 
 
 def change_pauses(
@@ -148,6 +197,15 @@ def change_group(connection: Connection, group_id: str, values: dict[str, Any]) 
     )
     row = connection.execute(select(SHARE_GROUP).where(_G.group_id == group_id)).one()
     return decode_group(row, _blocked_keys(connection, group_id))
+
+
+def raise_group_epochs(
+    connection: Connection, dialect: Dialect, keys: Iterable[PartitionKey]
+) -> None:
+    """Tells coordinators of a change of share-partitions; makes groups that are missing."""
+    for group_id in sorted({key.group_id for key in keys}):
+        ensure_group(connection, dialect, group_id)
+        change_group(connection, group_id, {})
 
 
 def _blocked_keys(connection: Connection, group_id: str) -> list[BlockedKey]:
@@ -224,11 +282,8 @@ def reset_partitions(
             .where(_P.id == old["id"])
             .values(closed=False, stopped_reason="")
         )
-        query = select(*(_P[name] for name in PARTITION_COLUMNS)).where(_P.id == old["id"])
-        rows[key] = decode_partition(connection.execute(query).one())
-    for group_id in sorted({key.group_id for key in heads}):
-        ensure_group(connection, dialect, group_id)
-        change_group(connection, group_id, {})
+        (rows[key],) = find_partitions(connection, _P.id == old["id"])
+    raise_group_epochs(connection, dialect, heads)
     return rows
 
 
@@ -249,19 +304,12 @@ def change_partition(
     (id_,) = [row["id"] for row in locked]
     claim = PartitionClaim(id_, 0, delayed_max=change.delayed_max)
     loaded = load_partitions(connection, claims=[claim], now_ms=dialect.now_ms(connection))[id_]
-    columns = list(IN_FLIGHT.columns)[1:]
     flight = IN_FLIGHT.c
-    named = connection.execute(
-        select(*columns)
-        .where(flight.partition_id == id_)
-        .where(flight.first_offset <= change.last, flight.last_offset >= change.first)
-        .order_by(flight.first_offset)
-    )
-    commit = change.decide(loaded, decode_in_flight(named.all()))
+    touched = flight.first_offset <= change.last, flight.last_offset >= change.first
+    commit = change.decide(loaded, find_ranges(connection, id_, *touched))
     if commit is not None:
         write_partitions(connection, statements, [commit])
-        ensure_group(connection, dialect, key.group_id)
-        change_group(connection, key.group_id, {})
+        raise_group_epochs(connection, dialect, [key])
     return True
 
 
@@ -297,8 +345,8 @@ def _clear(connection: Connection, partition_id: int, head: PartitionHead | None
 
 def _empty(connection: Connection, partition_id: int) -> None:
     """Deletes everything in flight, and what was stored with it."""
-    for table in (IN_FLIGHT, RECORD_CHECKPOINT, KEPT_PAYLOAD):
-        connection.execute(delete(table).where(table.c.partition_id == partition_id))
+    connection.execute(delete(IN_FLIGHT).where(IN_FLIGHT.c.partition_id == partition_id))
+    delete_entries(connection, WINDOW_KINDS, partition_id)
 
 
 def _lock_partitions(connection: Connection, which: ColumnElement[bool]) -> list[Mapping[str, Any]]:
@@ -361,10 +409,10 @@ def _delete_all_but_outboxes(
     """
     if not locked:
         return []
-    letter = DEAD_LETTER.c.partition_id
     ids = [row["id"] for row in locked]
     connection.execute(delete(LETTER_MARK).where(LETTER_MARK.c.partition_id.in_(ids)))
-    query = select(letter).where(letter.in_(ids)).distinct()
+    is_letter = _E.kind == DEAD_LETTER, _E.partition_id.in_(ids)
+    query = select(_E.partition_id).where(*is_letter).distinct()
     with_outbox = set(connection.execute(query).scalars())
     for partition_id in sorted(with_outbox):
         _clear(connection, partition_id, None)

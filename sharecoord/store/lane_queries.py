@@ -19,29 +19,30 @@ from sharecoord.core.letters.lanes import (
     SelectionResult,
 )
 from sharecoord.core.spans import Span, covers
+from sharecoord.store.book_entries import KEPT_PAYLOAD
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.group_queries import change_group, ensure_group, open_and_lock
-from sharecoord.store.partition_queries import head_values
-from sharecoord.store.row_codec import (
-    PARTITION_COLUMNS,
-    decode_in_flight,
-    decode_partition,
-    encode_config,
-    encode_kept,
+from sharecoord.store.flight_reads import find_ranges
+from sharecoord.store.group_queries import (
+    change_group,
+    ensure_group,
+    open_and_lock,
+    raise_group_epochs,
 )
-from sharecoord.store.tables import IN_FLIGHT, KEPT_PAYLOAD, LETTER_MARK, SHARE_PARTITION
+from sharecoord.store.partition_queries import find_partitions, head_values
+from sharecoord.store.row_codec import encode_config, encode_entry
+from sharecoord.store.tables import BOOK_ENTRY, IN_FLIGHT, LETTER_MARK, SHARE_PARTITION
 
 _P = SHARE_PARTITION.c
-_PARTITION = select(*(_P[name] for name in PARTITION_COLUMNS))
 _F = IN_FLIGHT.c
 _M = LETTER_MARK.c
-_K = KEPT_PAYLOAD.c
+_MARKS = select(*(_M[name] for name in Mark._fields))
+_E = BOOK_ENTRY.c
 
 
 def list_lanes(connection: Connection) -> list[PartitionRow]:
     """Lanes that have something to hand out."""
-    is_open = (_P.lane != "", _P.closed.is_(False), _P.start_offset < _P.stops_at)
-    return [decode_partition(row) for row in connection.execute(_PARTITION.where(*is_open))]
+    is_open = _P.closed.is_(False), _P.start_offset < _P.stops_at
+    return find_partitions(connection, _P.lane != "", *is_open)
 
 
 def read_marks(
@@ -49,8 +50,7 @@ def read_marks(
 ) -> list[Mark]:
     """The marks of a dead-letter topic's partition, of all its lanes, in order."""
     query = (
-        select(*list(LETTER_MARK.columns)[1:])
-        .join(SHARE_PARTITION, _P.id == _M.partition_id)
+        _MARKS.join(SHARE_PARTITION, _P.id == _M.partition_id)
         .where(_P.group_id == group_id, _P.topic == topic, _P.topic_id == topic_id)
         .where(_P.partition_index == partition, _P.lane != "")
     )
@@ -69,9 +69,8 @@ def take_in(
         _write(connection, id_, change, rate_limit=rate_limit)
         if change.upserted and (kept := selection.kept_of(change.taken)):
             _forget_kept(connection, id_, change.taken)
-            names = KEPT_PAYLOAD.c.keys()
-            rows = [dict(zip(names, encode_kept(id_, each), strict=True)) for each in kept]
-            connection.execute(KEPT_PAYLOAD.insert(), rows)
+            rows = [dict(zip(_E.keys(), encode_entry(id_, each), strict=True)) for each in kept]
+            connection.execute(BOOK_ENTRY.insert(), rows)
         marks = [
             {"partition_id": id_, **Mark(*run, str(marking.kind), marking.run_id, now_ms)._asdict()}
             for run in change.taken
@@ -79,9 +78,7 @@ def take_in(
         if marks:
             connection.execute(LETTER_MARK.insert(), marks)
         found[key] = SelectionResult(key, change.taken, change.marked, change.under_way)
-    for group_id in sorted({key.group_id for key in found}):
-        ensure_group(connection, dialect, group_id)
-        change_group(connection, group_id, {})
+    raise_group_epochs(connection, dialect, found)
     return [found[selection.key] for selection in selections]
 
 
@@ -98,12 +95,9 @@ def _changes(
 
 
 def _state(connection: Connection, id_: int) -> LaneState:
-    row = decode_partition(connection.execute(_PARTITION.where(_P.id == id_)).one())
-    rows = connection.execute(
-        select(*list(IN_FLIGHT.columns)[1:]).where(_F.partition_id == id_).order_by(_F.first_offset)
-    )
-    marks = connection.execute(select(*list(LETTER_MARK.columns)[1:]).where(_M.partition_id == id_))
-    return LaneState(row.head, decode_in_flight(rows.all()), sorted(map(Mark._make, marks)))
+    (row,) = find_partitions(connection, _P.id == id_)
+    marks = connection.execute(_MARKS.where(_M.partition_id == id_))
+    return LaneState(row.head, find_ranges(connection, id_), sorted(map(Mark._make, marks)))
 
 
 def _write(
@@ -146,19 +140,18 @@ def withdraw(
         _forget_kept(connection, id_, change.taken)
         _unmark(connection, id_, state.marks, change.taken)
         found[ids[id_]] = SelectionResult(ids[id_], change.taken, 0, 0)
-    for group_id in sorted({key.group_id for key in keys}):
-        ensure_group(connection, dialect, group_id)
-        change_group(connection, group_id, {})
+    raise_group_epochs(connection, dialect, keys)
     return [found[key] for key in keys]
 
 
 def _forget_kept(connection: Connection, id_: int, spans: Sequence[Span]) -> None:
     """Payloads of letters that are not under way any more, or are not yet."""
-    known = connection.execute(select(_K.record_offset).where(_K.partition_id == id_)).scalars()
+    of_lane = (_E.kind == KEPT_PAYLOAD, _E.partition_id == id_)
+    known = connection.execute(select(_E.record_offset).where(*of_lane)).scalars()
     gone = [at for at in known if covers(spans, at)]
     if gone:
-        this = (_K.partition_id == id_, _K.record_offset == bindparam("the_offset"))
-        connection.execute(delete(KEPT_PAYLOAD).where(*this), [{"the_offset": at} for at in gone])
+        this = (*of_lane, _E.record_offset == bindparam("the_offset"))
+        connection.execute(delete(BOOK_ENTRY).where(*this), [{"the_offset": at} for at in gone])
 
 
 def _unmark(connection: Connection, id_: int, marks: Sequence[Mark], back: Sequence[Span]) -> None:
@@ -179,8 +172,7 @@ def make_replay(
     by_key = {part.key: part for part in parts}
     (group_id,) = {part.key.group_id for part in parts}
     ids, locked = open_and_lock(connection, dialect, list(by_key))
-    rows = connection.execute(_PARTITION.where(_P.group_id == group_id))
-    if any(lanes.hinders_replay(row) for row in map(decode_partition, rows)):
+    if any(map(lanes.hinders_replay, find_partitions(connection, _P.group_id == group_id))):
         return False
     for old in locked:
         id_, part = old["id"], by_key[ids[old["id"]]]

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from sharecoord.core.changes import (
-    Checkpoint,
     CoordinatorRow,
-    DeadLetter,
     GroupRow,
     InFlightRow,
-    KeptPayload,
     MemberRow,
     PartitionHead,
     PartitionKey,
     PartitionRow,
 )
 from sharecoord.core.letters.lanes import Mark
+from sharecoord.store.book_entries import DEAD_LETTER, KINDS, WINDOW_KINDS
 from sharecoord.store.clock import wall_clock_ms
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -30,9 +31,8 @@ class MemoryPartition:
     change_sequence: int = 0
     """Outlives the head of a partition that is uninitialised again."""
     in_flight: dict[int, InFlightRow] = field(default_factory=dict)
-    dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
-    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
-    kept: dict[int, KeptPayload] = field(default_factory=dict)
+    entries: dict[str, dict[int, Any]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
+    """The books: by kind, then by offset."""
     marks: list[Mark] = field(default_factory=list)
 
     def set_head(self, head: PartitionHead | None) -> None:
@@ -44,8 +44,8 @@ class MemoryPartition:
     def clear(self, head: PartitionHead | None) -> None:
         """Ends everything in flight; the outbox stays."""
         self.in_flight.clear()
-        self.checkpoints.clear()
-        self.kept.clear()
+        for kind in WINDOW_KINDS:
+            self.entries[kind].clear()
         self.raise_epochs()
         self.row = replace(self.row, passed_over=())
         self.set_head(head)
@@ -86,6 +86,16 @@ class MemoryDatabase:
         """A member goes: no later one may begin at its epoch or below."""
         self.member_epoch_floor = max(self.member_epoch_floor, epoch)
 
+    def ranges(self, partition_id: int) -> dict[int, InFlightRow]:
+        """Ranges of a share-partition by first offset; none where it does not exist."""
+        partition = self.partitions.get(partition_id)
+        return partition.in_flight if partition is not None else {}
+
+    def entries(self, partition_id: int, kind: str) -> dict[int, Any]:
+        """Entries of a share-partition by offset; none where it does not exist."""
+        partition = self.partitions.get(partition_id)
+        return partition.entries[kind] if partition is not None else {}
+
     def locked(self, ids: Sequence[int]) -> list[MemoryPartition]:
         """The partitions in order of id, those that exist."""
         return [self.partitions[key] for key in sorted(ids) if key in self.partitions]
@@ -106,15 +116,20 @@ class MemoryDatabase:
 
     def delete_all_but_outboxes(self, ids: Sequence[int]) -> int:
         """Deletes partitions, empties those with an outbox; returns how many it deleted."""
-        doomed = [partition for partition in self.locked(ids) if not partition.dead_letters]
+        doomed = [partition for partition in self.locked(ids) if not partition.entries[DEAD_LETTER]]
         for partition in self.locked(ids):
-            if partition.dead_letters:
+            if partition.entries[DEAD_LETTER]:
                 partition.clear(None)
                 partition.marks.clear()
                 partition.row = replace(partition.row, starts_at_zero=False)
         for partition in doomed:
             self.delete(partition)
         return len(doomed)
+
+
+def in_order(rows: Mapping[int, T]) -> list[T]:
+    """The rows in order of their offsets, which are the keys."""
+    return [rows[offset] for offset in sorted(rows)]
 
 
 def open_all(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[MemoryPartition]:

@@ -17,11 +17,13 @@ from sharecoord.core.letters.lanes import (
     SelectionResult,
 )
 from sharecoord.core.spans import Span, covers
+from sharecoord.store.book_entries import KEPT_PAYLOAD
 from sharecoord.store.memory_database import (
     MemoryDatabase,
     MemoryPartition,
     change_group,
     ensure,
+    in_order,
     open_all,
 )
 
@@ -52,7 +54,8 @@ def take_in(
         now_ms, kind = database.clock_ms(), str(marking.kind)
         part.marks += [Mark(*span, kind, marking.run_id, now_ms) for span in change.taken]
         if change.upserted:
-            part.kept |= {each.offset: each for each in selection.kept_of(change.taken)}
+            kept = selection.kept_of(change.taken)
+            part.entries[KEPT_PAYLOAD] |= {each.offset: each for each in kept}
         found.append(SelectionResult(selection.key, change.taken, change.marked, change.under_way))
     _tell(database, (selection.key for selection in selections))
     return found
@@ -67,9 +70,9 @@ def withdraw(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[Sel
             change = lanes.withdraw(_state(part), part.change_sequence)
             _write(part, change)
             back = change.taken
-            part.kept = {
-                offset: each for offset, each in part.kept.items() if not covers(back, offset)
-            }
+            kept = part.entries[KEPT_PAYLOAD]
+            for offset in [offset for offset in kept if covers(back, offset)]:
+                del kept[offset]
             part.marks = lanes.unmarked(part.marks, back)
         found.append(SelectionResult(key, back, 0, 0))
     _tell(database, keys)
@@ -95,8 +98,7 @@ def make_replay(
 
 
 def _state(part: MemoryPartition) -> LaneState:
-    rows = sorted(part.in_flight.values(), key=lambda row: row.first_offset)
-    return LaneState(part.row.head, rows, part.marks)
+    return LaneState(part.row.head, in_order(part.in_flight), part.marks)
 
 
 def _write(part: MemoryPartition, change: LaneChange, *, rate_limit: int | None = None) -> None:

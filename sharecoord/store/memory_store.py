@@ -50,6 +50,7 @@ from sharecoord.errors import (
 )
 from sharecoord.ports import DELAYED
 from sharecoord.store import memory_delayed, memory_lanes
+from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD, changes_of
 from sharecoord.store.clock import wall_clock_ms
 from sharecoord.store.memory_database import (
     MemoryDatabase,
@@ -57,6 +58,7 @@ from sharecoord.store.memory_database import (
     change_group,
     copied,
     ensure,
+    in_order,
     open_all,
 )
 
@@ -231,13 +233,10 @@ class MemoryStore:
             fenced = set()
             for part in batch.partitions:
                 partition = database.partitions.get(part.partition_id)
-                if partition is None or _epochs(partition.row) != (
-                    part.owner_epoch,
-                    part.state_epoch,
-                ):
+                if partition is None or not _holds(partition.row, part):
                     fenced.add(part.partition_id)
-                    continue
-                self._apply(partition, part)
+                else:
+                    self._apply(partition, part)
             for group_id, member_id, epoch in batch.members_removed:
                 database.raise_member_floor(epoch)
                 member_row = database.members.get((group_id, member_id))
@@ -257,19 +256,13 @@ class MemoryStore:
             partition.in_flight.pop(first_offset, None)
         for row in part.upserted:
             partition.in_flight[row.first_offset] = row
-        for offset in part.dead_letters_done:
-            partition.dead_letters.pop(offset, None)
-        for letter in part.dead_letters:
-            partition.dead_letters[letter.offset] = letter
-        for offset in part.checkpoints_done:
-            partition.checkpoints.pop(offset, None)
-        for checkpoint in part.checkpoints:
-            partition.checkpoints[checkpoint.offset] = checkpoint
-        for offset in part.kept_done:
-            partition.kept.pop(offset, None)
-        partition.kept |= {kept.offset: kept for kept in part.kept}
+        for kind, gone, written in changes_of(part):
+            entries = partition.entries[kind]
+            for offset in gone:
+                entries.pop(offset, None)
+            entries.update((entry.offset, entry) for entry in written)
         if self._check_ranges:
-            rows = _sorted_ranges(partition)
+            rows = in_order(partition.in_flight)
             for before, after in itertools.pairwise(rows):
                 assert before.last_offset < after.first_offset, f"overlap: {before} {after}"
 
@@ -306,19 +299,20 @@ class MemoryStore:
 
     def read_delayed(self, partition_id: int, *, after: DelayedPlace, max_rows: int) -> InFlight:
         with self._transaction("read_delayed") as database:
-            partition = database.partitions.get(partition_id)
-            rows = partition.in_flight if partition is not None else {}
-            return memory_delayed.read(rows, after, max_rows)
+            return memory_delayed.read(database.ranges(partition_id), after, max_rows)
 
     def read_kept(self, partition_id: int, offsets: Sequence[int]) -> list[KeptPayload]:
         with self._transaction("read_kept") as database:
-            partition = database.partitions.get(partition_id)
-            kept = partition.kept if partition is not None else {}
+            kept = database.entries(partition_id, KEPT_PAYLOAD)
             return [kept[offset] for offset in sorted(offsets) if offset in kept]
 
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
         with self._transaction("initialize_partitions") as database:
-            return [_initialize(database, start) for start in starts]
+            owned = [database.owned(start.partition_id, start.owner_epoch) for start in starts]
+            for start, partition in zip(starts, owned, strict=True):
+                if partition is not None and partition.row.head is None:
+                    partition.set_head(start.head)
+            return [partition is not None for partition in owned]
 
     def release_partitions(self, releases: Sequence[PartitionRelease]) -> None:
         with self._transaction("release_partitions") as database:
@@ -332,7 +326,7 @@ class MemoryStore:
             partition = database.owned(partition_id, owner_epoch)
             if partition is not None:
                 partition.row = replace(partition.row, closed=True)
-                partition.kept.clear()
+                partition.entries[KEPT_PAYLOAD].clear()
 
     def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
         with self._transaction("stop_partition") as database:
@@ -431,7 +425,7 @@ class MemoryStore:
                 return False
             named = [
                 row
-                for row in _sorted_ranges(partition)
+                for row in in_order(partition.in_flight)
                 if row.first_offset <= change.last and row.last_offset >= change.first
             ]
             loaded = _loaded(partition, change.delayed_max, database.clock_ms())
@@ -487,7 +481,7 @@ class MemoryStore:
             return [
                 part.row
                 for part in database.partitions.values()
-                if not all(letter.is_done for letter in part.dead_letters.values())
+                if not all(letter.is_done for letter in part.entries[DEAD_LETTER].values())
             ]
 
     def list_lanes(self) -> list[PartitionRow]:
@@ -503,9 +497,8 @@ class MemoryStore:
         self, partition_id: int, *, from_offset: int, max_rows: int
     ) -> list[DeadLetter]:
         with self._transaction("read_dead_letters") as database:
-            partition = database.partitions.get(partition_id)
-            letters = {} if partition is None else partition.dead_letters
-            return [letters[o] for o in sorted(letters) if o >= from_offset][:max_rows]
+            letters = in_order(database.entries(partition_id, DEAD_LETTER))
+            return [each for each in letters if each.offset >= from_offset][:max_rows]
 
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
         with self._transaction("list_partitions") as database:
@@ -519,22 +512,19 @@ class MemoryStore:
         self, partition_id: int, *, from_offset: int, max_rows: int
     ) -> list[InFlightRow]:
         with self._transaction("read_in_flight") as database:
-            partition = database.partitions.get(partition_id)
-            rows = _sorted_ranges(partition) if partition is not None else []
+            rows = in_order(database.ranges(partition_id))
             return [row for row in rows if row.last_offset >= from_offset][:max_rows]
 
     def checkpoint_sizes(self, partition_id: int, first: int, last: int) -> dict[int, int]:
         with self._transaction("checkpoint_sizes") as database:
-            partition = database.partitions.get(partition_id)
-            kept = sorted(partition.checkpoints.values()) if partition is not None else []
-            return {each.offset: len(each.data) for each in kept if first <= each.offset <= last}
+            found = in_order(database.entries(partition_id, CHECKPOINT))
+            return {each.offset: len(each.data) for each in found if first <= each.offset <= last}
 
     def count_in_flight(self, partition_id: int) -> dict[int, int]:
         with self._transaction("count_in_flight") as database:
-            partition = database.partitions.get(partition_id)
             counts: dict[int, int] = {}
             now_ms = database.clock_ms()
-            for row in partition.in_flight.values() if partition is not None else ():
+            for row in database.ranges(partition_id).values():
                 delayed = row.state == RecordState.AVAILABLE and row.available_at_ms > now_ms
                 state = DELAYED if delayed else int(row.state)
                 counts[state] = counts.get(state, 0) + row.last_offset - row.first_offset + 1
@@ -555,24 +545,19 @@ def _raise_epochs(partition: MemoryPartition, part: PartitionCommit) -> None:
 
 def _loaded(partition: MemoryPartition, delayed_max: int | None, now_ms: int) -> LoadedPartition:
     rows, parked = memory_delayed.cut(partition.in_flight, delayed_max)
-    letters = sorted(partition.dead_letters.values(), key=lambda letter: letter.offset)
     return LoadedPartition(
         row=partition.row,
         in_flight=InFlight.of(rows),
         parked=parked,
-        dead_letters=tuple(letters),
+        dead_letters=tuple(in_order(partition.entries[DEAD_LETTER])),
         store_now_ms=now_ms,
-        checkpoints=tuple(sorted(partition.checkpoints.values())),
-        kept={offset: partition.kept[offset].size_bytes for offset in sorted(partition.kept)},
+        checkpoints=tuple(in_order(partition.entries[CHECKPOINT])),
+        kept={each.offset: each.size_bytes for each in in_order(partition.entries[KEPT_PAYLOAD])},
     )
 
 
-def _epochs(row: PartitionRow) -> tuple[int, int]:
-    return (row.owner_epoch, row.state_epoch)
-
-
-def _sorted_ranges(partition: MemoryPartition) -> list[InFlightRow]:
-    return sorted(partition.in_flight.values(), key=lambda row: row.first_offset)
+def _holds(row: PartitionRow, part: PartitionCommit) -> bool:
+    return (row.owner_epoch, row.state_epoch) == (part.owner_epoch, part.state_epoch)
 
 
 def _check_commit(part: PartitionCommit) -> None:
@@ -586,12 +571,3 @@ def _check_commit(part: PartitionCommit) -> None:
                     f"the memory store refused {name}={value} of partition {part.partition_id}: "
                     "more than 64 bits; nothing was changed"
                 )
-
-
-def _initialize(database: MemoryDatabase, start: PartitionStart) -> bool:
-    partition = database.partitions.get(start.partition_id)
-    if partition is None or partition.row.owner_epoch != start.owner_epoch:
-        return False
-    if partition.row.head is None:
-        partition.set_head(start.head)
-    return True

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, case, delete, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    case,
+    delete,
+    func,
+    select,
+    update,
+)
 
 from sharecoord.core.changes import (
-    Checkpoint,
     DeadLetter,
     InFlight,
     InFlightRow,
@@ -25,23 +34,19 @@ from sharecoord.core.changes import (
 from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.states import RecordState
 from sharecoord.ports import DELAYED
+from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.errors_servers import StoreConflictError
-from sharecoord.store.flight_reads import find_cuts, read_parked, read_ranges
+from sharecoord.store.flight_reads import find_cuts, find_ranges, read_parked, read_ranges
 from sharecoord.store.row_codec import (
-    PARTITION_COLUMNS,
-    decode_dead_letter,
-    decode_in_flight,
-    decode_kept,
+    decode_entry,
     decode_partition,
     encode_passed_over,
 )
 from sharecoord.store.tables import (
+    BOOK_ENTRY,
     COORDINATOR,
-    DEAD_LETTER,
     IN_FLIGHT,
-    KEPT_PAYLOAD,
-    RECORD_CHECKPOINT,
     SHARE_PARTITION,
     STORE_META,
 )
@@ -55,9 +60,14 @@ EPOCH_FLOOR = "epoch_floor"
 MEMBER_EPOCH_FLOOR = "member_epoch_floor"
 """The same for members in a fleet, whose epochs begin at the store's clock: it may be set back."""
 
-_PARTITION = select(*(SHARE_PARTITION.c[name] for name in PARTITION_COLUMNS))
 _C = SHARE_PARTITION.c
+_E = BOOK_ENTRY.c
 _EPOCHS = (_C.owner_epoch, _C.state_epoch, _C.replay_epoch)
+
+
+def find_partitions(connection: Connection, *which: ColumnElement[bool]) -> list[PartitionRow]:
+    """The rows of some share-partitions, in any order."""
+    return list(map(decode_partition, connection.execute(select(SHARE_PARTITION).where(*which))))
 
 
 def open_partitions(
@@ -153,11 +163,8 @@ def _rows_of(
 ) -> dict[PartitionKey, PartitionRow]:
     found: dict[PartitionKey, PartitionRow] = {}
     for group_id, topic, topic_id in {(k.group_id, k.topic, k.topic_id) for k in keys}:
-        query = _PARTITION.where(
-            _C.group_id == group_id, _C.topic == topic, _C.topic_id == topic_id
-        )
-        rows = map(decode_partition, connection.execute(query))
-        found.update((row.key, row) for row in rows)
+        of_topic = _C.group_id == group_id, _C.topic == topic, _C.topic_id == topic_id
+        found.update((row.key, row) for row in find_partitions(connection, *of_topic))
     return found
 
 
@@ -218,52 +225,38 @@ def load_partitions(
 ) -> dict[int, LoadedPartition]:
     """Reads everything that owners need after their claims, by id; the rows must exist."""
     ids = [claim.partition_id for claim in claims]
-    rows = connection.execute(_PARTITION.where(_C.id.in_(ids)))
     limits = {c.partition_id: c.delayed_max for c in claims if c.delayed_max is not None}
     cuts = find_cuts(connection, limits)
     ranges = read_ranges(connection, ids, cuts)
     parked = {id_: read_parked(connection, id_, cut) for id_, cut in cuts.items()}
     nothing = InFlight.of(())
-    letter = DEAD_LETTER.c
-    letters: dict[int, list[DeadLetter]] = {id_: [] for id_ in ids}
-    found = connection.execute(
-        select(DEAD_LETTER).where(letter.partition_id.in_(ids)).order_by(letter.record_offset)
-    )
-    for id_, *rest in found:
-        letters[id_].append(decode_dead_letter(rest))
-    checkpoints, kept = _read_checkpoints(connection, ids), _read_kept_sizes(connection, ids)
+    entries: dict[tuple[str, int], list[Any]] = {}
+    for entry in connection.execute(_entries((DEAD_LETTER, CHECKPOINT), ids)):
+        entries.setdefault((entry[0], entry[1]), []).append(decode_entry(entry))
+    kept: dict[int, dict[int, int]] = {}
+    sizes = _entries((KEPT_PAYLOAD,), ids, (_E.partition_id, _E.record_offset, _E.size_bytes))
+    for id_, offset, size_bytes in connection.execute(sizes):
+        kept.setdefault(id_, {})[offset] = size_bytes
     return {
         row.partition_id: LoadedPartition(
             row=row,
             in_flight=ranges.get(row.partition_id, nothing),
-            dead_letters=tuple(letters[row.partition_id]),
+            dead_letters=tuple(entries.get((DEAD_LETTER, row.partition_id), ())),
             store_now_ms=now_ms,
             parked=parked.get(row.partition_id) or Parked(OffsetSet()),
-            checkpoints=tuple(checkpoints.get(row.partition_id, ())),
+            checkpoints=tuple(entries.get((CHECKPOINT, row.partition_id), ())),
             kept=kept.get(row.partition_id, {}),
         )
-        for row in map(decode_partition, rows)
+        for row in find_partitions(connection, _C.id.in_(ids))
     }
 
 
-def _read_checkpoints(connection: Connection, ids: Sequence[int]) -> dict[int, list[Checkpoint]]:
-    """What members stored with records, in order of offset."""
-    kept = RECORD_CHECKPOINT.c
-    query = select(RECORD_CHECKPOINT).where(kept.partition_id.in_(ids)).order_by(kept.record_offset)
-    found: dict[int, list[Checkpoint]] = {}
-    for id_, *rest in connection.execute(query):
-        found.setdefault(id_, []).append(Checkpoint._make(rest))
-    return found
-
-
-def _read_kept_sizes(connection: Connection, ids: Sequence[int]) -> dict[int, dict[int, int]]:
-    """How large the payloads are that are stored, by offset, in order."""
-    c = KEPT_PAYLOAD.c
-    query = select(c.partition_id, c.record_offset, c.size_bytes).where(c.partition_id.in_(ids))
-    found: dict[int, dict[int, int]] = {}
-    for id_, offset, size_bytes in connection.execute(query.order_by(c.record_offset)):
-        found.setdefault(id_, {})[offset] = size_bytes
-    return found
+def _entries(
+    kinds: Sequence[str], ids: Sequence[int], columns: Sequence[ColumnElement[Any]] = tuple(_E)
+) -> Select[Any]:
+    """Entries of share-partitions, in order of offset."""
+    which = _E.kind.in_(kinds), _E.partition_id.in_(ids)
+    return select(*columns).where(*which).order_by(_E.record_offset)
 
 
 def initialize_partitions(connection: Connection, starts: Sequence[PartitionStart]) -> list[bool]:
@@ -316,7 +309,7 @@ def release_partitions(connection: Connection, releases: Sequence[PartitionRelea
 
 
 def change_as_owner(
-    connection: Connection, *, partition_id: int, owner_epoch: int, values: dict[str, Any]
+    connection: Connection, partition_id: int, owner_epoch: int, **values: str | bool
 ) -> bool:
     """Changes columns of a partition; False = a newer owner has it, nothing was changed."""
     changed = connection.execute(
@@ -327,89 +320,67 @@ def change_as_owner(
     return changed.rowcount > 0
 
 
-def close_partition(connection: Connection, *, partition_id: int, owner_epoch: int) -> None:
+def close_partition(connection: Connection, partition_id: int, owner_epoch: int) -> None:
     """Marks a partition as closed; nobody delivers again what was kept of it."""
-    values = {"closed": True}
-    if change_as_owner(
-        connection, partition_id=partition_id, owner_epoch=owner_epoch, values=values
-    ):
-        connection.execute(delete(KEPT_PAYLOAD).where(KEPT_PAYLOAD.c.partition_id == partition_id))
+    if change_as_owner(connection, partition_id, owner_epoch, closed=True):
+        delete_entries(connection, (KEPT_PAYLOAD,), partition_id)
+
+
+def delete_entries(connection: Connection, kinds: Sequence[str], partition_id: int) -> None:
+    """Deletes all entries of these kinds of a share-partition."""
+    which = _E.kind.in_(kinds), _E.partition_id == partition_id
+    connection.execute(delete(BOOK_ENTRY).where(*which))
 
 
 def list_outboxes(connection: Connection) -> list[PartitionRow]:
     """Share-partitions with dead letters that wait."""
-    letter = DEAD_LETTER.c
-    waiting = select(letter.partition_id).where(letter.kept.is_(False) | (letter.sequence > 0))
-    rows = connection.execute(_PARTITION.where(_C.id.in_(waiting)).order_by(_C.id))
-    return list(map(decode_partition, rows))
+    is_waiting = _E.kept.is_(False) | (_E.sequence > 0)
+    waiting = select(_E.partition_id).where(_E.kind == DEAD_LETTER, is_waiting)
+    rows = find_partitions(connection, _C.id.in_(waiting))
+    return sorted(rows, key=lambda row: row.partition_id)
 
 
 def read_dead_letters(
-    connection: Connection, *, partition_id: int, from_offset: int, max_rows: int
+    connection: Connection, partition_id: int, from_offset: int, max_rows: int
 ) -> list[DeadLetter]:
     """The outbox of a share-partition from an offset on, in order."""
-    letter = DEAD_LETTER.c
-    query = (
-        select(DEAD_LETTER)
-        .where(letter.partition_id == partition_id, letter.record_offset >= from_offset)
-        .order_by(letter.record_offset)
-        .limit(max_rows)
-    )
-    return [decode_dead_letter(row[1:]) for row in connection.execute(query)]
+    query = _entries((DEAD_LETTER,), [partition_id]).where(_E.record_offset >= from_offset)
+    return [decode_entry(row) for row in connection.execute(query.limit(max_rows))]
 
 
 def read_kept(
-    connection: Connection, *, partition_id: int, offsets: Sequence[int]
+    connection: Connection, partition_id: int, offsets: Sequence[int]
 ) -> list[KeptPayload]:
     """Payloads of these records that are stored, by offset."""
-    c = KEPT_PAYLOAD.c
-    query = (
-        select(*list(KEPT_PAYLOAD.columns)[1:])
-        .where(c.partition_id == partition_id, c.record_offset.in_(offsets))
-        .order_by(c.record_offset)
-    )
-    return [decode_kept(row) for row in connection.execute(query)]
+    query = _entries((KEPT_PAYLOAD,), [partition_id]).where(_E.record_offset.in_(offsets))
+    return [decode_entry(row) for row in connection.execute(query)]
 
 
 def list_partitions(connection: Connection, group_id: str) -> list[PartitionRow]:
     """By topic, partition and age; sorted here, because collations of databases differ."""
-    rows = connection.execute(_PARTITION.where(_C.group_id == group_id))
-    return sorted(
-        map(decode_partition, rows),
-        key=lambda row: (*row.key.place, row.partition_id),
-    )
+    rows = find_partitions(connection, _C.group_id == group_id)
+    return sorted(rows, key=lambda row: (*row.key.place, row.partition_id))
 
 
 def read_in_flight(
-    connection: Connection, *, partition_id: int, from_offset: int, max_rows: int
+    connection: Connection, partition_id: int, from_offset: int, max_rows: int
 ) -> list[InFlightRow]:
     """Ranges that end at `from_offset` or later, in order."""
-    flight = IN_FLIGHT.c
-    rows = connection.execute(
-        select(*list(IN_FLIGHT.columns)[1:])
-        .where(flight.partition_id == partition_id, flight.last_offset >= from_offset)
-        .order_by(flight.first_offset)
-        .limit(max_rows)
-    )
-    return decode_in_flight(rows.all())
+    ends_behind = IN_FLIGHT.c.last_offset >= from_offset
+    return find_ranges(connection, partition_id, ends_behind, max_rows=max_rows)
 
 
 def checkpoint_sizes(
     connection: Connection, partition_id: int, first: int, last: int
 ) -> dict[int, int]:
     """Bytes of the checkpoints in [first, last], by offset, in order."""
-    kept = RECORD_CHECKPOINT.c
-    rows = connection.execute(
-        select(kept.record_offset, func.length(kept.data))
-        .where(kept.partition_id == partition_id, kept.record_offset.between(first, last))
-        .order_by(kept.record_offset)
-    )
+    sizes = _E.record_offset, func.length(_E.checkpoint)
+    query = _entries((CHECKPOINT,), [partition_id], sizes)
+    rows = connection.execute(query.where(_E.record_offset.between(first, last)))
     return dict(map(tuple, rows))
 
 
-def count_in_flight(
-    connection: Connection, dialect: Dialect, *, partition_id: int
-) -> dict[int, int]:
+def count_in_flight(connection: Connection, dialect: Dialect, partition_id: int) -> dict[int, int]:
     """Records per state; those that are not due under `DELAYED`."""
     flight = IN_FLIGHT.c
     is_delayed = (flight.state == int(RecordState.AVAILABLE)) & (

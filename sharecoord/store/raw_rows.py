@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, Connection, Table, select, type_coerce
 from sqlalchemy.types import NullType
 
+from sharecoord.store.tables import BOOK_ENTRY
+
 Row = tuple[Any, ...]
 """The values of a row in the order of its table's columns."""
 
@@ -57,13 +59,14 @@ class _Rule(NamedTuple):
     length_max: int | None
 
 
-@functools.cache
-def _rules(table: Table) -> tuple[_Rule, ...]:
+@functools.lru_cache(maxsize=64)
+def _rules(table: Table, kind: str = "") -> tuple[_Rule, ...]:
+    """The rule of each column, in `book_entry` for entries of a kind."""
     return tuple(
         _Rule(
             str(column.name),
             column.type.python_type,
-            bool(column.nullable),
+            bool(column.nullable) and kind not in column.info.get("kinds", ()),
             (1 << (63 if isinstance(column.type, BigInteger) else 31)) - 1,
             getattr(column.type, "length", None),
         )
@@ -73,8 +76,9 @@ def _rules(table: Table) -> tuple[_Rule, ...]:
 
 def problems_of(table: Table, row: Sequence[Any]) -> list[str]:
     """What is wrong with the types of a row; [] = nothing."""
+    kind = str(row[0]) if table is BOOK_ENTRY else ""
     found = []
-    for rule, value in zip(_rules(table), row, strict=True):
+    for rule, value in zip(_rules(table, kind), row, strict=True):
         problem = _problem_of(rule, value)
         if problem:
             found.append(f"{rule.name} {problem}")

@@ -10,13 +10,14 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from sharecoord.core.changes import (
     BlockedKey,
+    Checkpoint,
     DeadLetter,
     GroupRow,
-    InFlightRow,
     KeptPayload,
     MemberRow,
     PartitionHead,
@@ -25,34 +26,9 @@ from sharecoord.core.changes import (
 )
 from sharecoord.core.dispatch.pauses import Pause, PauseScope
 from sharecoord.core.spans import Spans
+from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD, Entry
 
 Headers = tuple[tuple[str, bytes | None], ...]
-
-PARTITION_COLUMNS = (
-    "id",
-    "group_id",
-    "topic",
-    "topic_id",
-    "partition_index",
-    "start_offset",
-    "end_offset",
-    "end_leader_epoch",
-    "finished_count",
-    "change_sequence",
-    "owner",
-    "owner_epoch",
-    "incarnation",
-    "state_epoch",
-    "closed",
-    "stopped_reason",
-    "starts_at_zero",
-    "lane",
-    "stops_at",
-    "rate_limit",
-    "replay_epoch",
-    "passed_over",
-)
-"""The order that `decode_partition` wants."""
 
 
 def _to_json(value: object) -> str:
@@ -62,32 +38,32 @@ def _to_json(value: object) -> str:
 # -- share-partitions and ranges ------------------------------------------------------------------
 
 
-def decode_partition(row: Sequence[Any]) -> PartitionRow:
-    """A row of `share_partition` in the order of `PARTITION_COLUMNS`."""
+def decode_partition(row: Any) -> PartitionRow:
+    """The share-partition of a row of `share_partition`."""
     head = None
-    if row[5] is not None:
+    if row.start_offset is not None:
         head = PartitionHead(
-            start_offset=row[5],
-            end_offset=row[6],
-            end_leader_epoch=row[7],
-            finished_count=row[8],
-            change_sequence=row[9],
+            start_offset=row.start_offset,
+            end_offset=row.end_offset,
+            end_leader_epoch=row.end_leader_epoch,
+            finished_count=row.finished_count,
+            change_sequence=row.change_sequence,
         )
     return PartitionRow(
-        partition_id=row[0],
-        key=PartitionKey(row[1], row[2], row[3], row[4], row[17]),
+        partition_id=row.id,
+        key=PartitionKey(row.group_id, row.topic, row.topic_id, row.partition_index, row.lane),
         head=head,
-        owner=row[10],
-        owner_epoch=row[11],
-        incarnation=row[12],
-        state_epoch=row[13],
-        closed=bool(row[14]),
-        stopped_reason=row[15],
-        starts_at_zero=bool(row[16]),
-        stops_at=row[18],
-        rate_limit=row[19],
-        replay_epoch=row[20],
-        passed_over=decode_passed_over(row[21]),
+        owner=row.owner,
+        owner_epoch=row.owner_epoch,
+        incarnation=row.incarnation,
+        state_epoch=row.state_epoch,
+        closed=bool(row.closed),
+        stopped_reason=row.stopped_reason,
+        starts_at_zero=bool(row.starts_at_zero),
+        stops_at=row.stops_at,
+        rate_limit=row.rate_limit,
+        replay_epoch=row.replay_epoch,
+        passed_over=decode_passed_over(row.passed_over),
     )
 
 
@@ -110,11 +86,6 @@ def encode_head(head: PartitionHead) -> tuple[int, int, int, int, int]:
         head.finished_count,
         head.change_sequence,
     )
-
-
-def decode_in_flight(rows: Iterable[Iterable[Any]]) -> list[InFlightRow]:
-    """Rows of `in_flight` without their partition id, in the order of the fields."""
-    return list(map(InFlightRow._make, rows))
 
 
 # -- groups and members ---------------------------------------------------------------------------
@@ -187,7 +158,6 @@ def encode_member(member: MemberRow) -> tuple[str | int, ...]:
         member.host,
         member.gateway,
         _to_json(member.topics),
-        member.last_fetch_id,
         member.join_number,
     )
 
@@ -202,12 +172,11 @@ def decode_member(row: Sequence[Any]) -> MemberRow:
         host=row[4],
         gateway=row[5],
         topics=tuple(json.loads(row[6])),
-        last_fetch_id=row[7],
-        join_number=row[8],
+        join_number=row[7],
     )
 
 
-# -- dead letters ---------------------------------------------------------------------------------
+# -- headers of records ---------------------------------------------------------------------------
 
 
 def encode_headers(headers: Headers) -> str:
@@ -250,64 +219,62 @@ def _bytes_of(content: str | dict[str, str]) -> bytes:
     return base64.b64decode(content["base64"], validate=True)
 
 
-def encode_kept(partition_id: int, kept: KeptPayload) -> tuple[object, ...]:
-    """The columns of `kept_payload`, in order."""
-    values = kept._asdict() | {"headers": encode_headers(kept.headers)}
-    return (partition_id, *values.values())
+# -- entries of books -----------------------------------------------------------------------------
+
+_LETTER_FIELDS = (
+    "reason",
+    "delivery_count",
+    "message",
+    "payload_known",
+    "member_id",
+    "first_failed_at_ms",
+    "failed_at_ms",
+    "state_epoch",
+    "kept",
+    "sequence",
+    "topic",
+    "exactly_once",
+)
+"""Columns that only dead letters have, by the names of their fields; `members` follows."""
+
+_letter_values = attrgetter(*_LETTER_FIELDS)
+_NO_RECORD = (None,) * 6
+_NO_LETTER = (None,) * (len(_LETTER_FIELDS) + 1)
 
 
-def decode_kept(row: Sequence[Any]) -> KeptPayload:
-    """A row of `kept_payload` without its partition id."""
-    kept = KeptPayload._make(row)
-    return kept._replace(headers=decode_headers(row[KeptPayload._fields.index("headers")]))
+def encode_entry(partition_id: int, entry: Entry) -> tuple[object, ...]:
+    """The columns of `book_entry`, in order."""
+    if isinstance(entry, Checkpoint):
+        key = (CHECKPOINT, partition_id, entry.offset)
+        return (*key, *_NO_RECORD, entry.data, entry.at_ms, *_NO_LETTER)
+    record = (entry.key, entry.value, encode_headers(entry.headers), entry.timestamp_ms)
+    if isinstance(entry, KeptPayload):
+        key = (KEPT_PAYLOAD, partition_id, entry.offset)
+        return (*key, *record, entry.timestamp_type, entry.size_bytes, None, None, *_NO_LETTER)
+    key = (DEAD_LETTER, partition_id, entry.offset)
+    letter = (*_letter_values(entry), _to_json(entry.members))
+    return (*key, *record, None, None, entry.checkpoint, None, *letter)
 
 
-def encode_dead_letter(partition_id: int, letter: DeadLetter) -> tuple[object, ...]:
-    """The columns of `dead_letter`, in order."""
-    return (
-        partition_id,
-        letter.offset,
-        letter.reason,
-        letter.delivery_count,
-        letter.message,
-        letter.key,
-        letter.value,
-        encode_headers(letter.headers),
-        letter.timestamp_ms,
-        letter.payload_known,
-        letter.member_id,
-        letter.failed_at_ms,
-        letter.state_epoch,
-        letter.kept,
-        letter.checkpoint,
-        _to_json(letter.members),
-        letter.first_failed_at_ms,
-        letter.sequence,
-        letter.topic,
-        letter.exactly_once,
-    )
-
-
-def decode_dead_letter(row: Sequence[Any]) -> DeadLetter:
-    """A row of `dead_letter` without its partition id."""
+def decode_entry(row: Sequence[Any]) -> Any:
+    """The `DeadLetter`, `Checkpoint` or `KeptPayload` of a row of `book_entry`."""
+    kind, _, offset, key, value, headers, timestamp_ms, timestamp_type, size_bytes = row[:9]
+    checkpoint, at_ms, *letter, members = row[9:]
+    if kind == CHECKPOINT:
+        return Checkpoint(offset, checkpoint, at_ms)
+    headers = decode_headers(headers)
+    if kind == KEPT_PAYLOAD:
+        return KeptPayload(offset, size_bytes, key, value, headers, timestamp_ms, timestamp_type)
+    fields = dict(zip(_LETTER_FIELDS, letter, strict=True))
+    # Databases without booleans have 0 and 1.
+    fields |= {name: bool(fields[name]) for name in ("payload_known", "kept", "exactly_once")}
     return DeadLetter(
-        offset=row[0],
-        reason=row[1],
-        delivery_count=row[2],
-        message=row[3],
-        key=row[4],
-        value=row[5],
-        headers=decode_headers(row[6]),
-        timestamp_ms=row[7],
-        payload_known=bool(row[8]),
-        member_id=row[9],
-        failed_at_ms=row[10],
-        state_epoch=row[11],
-        kept=bool(row[12]),
-        checkpoint=row[13],
-        members=tuple(json.loads(row[14])),
-        first_failed_at_ms=row[15],
-        sequence=row[16],
-        topic=row[17],
-        exactly_once=bool(row[18]),
+        offset=offset,
+        key=key,
+        value=value,
+        headers=headers,
+        timestamp_ms=timestamp_ms,
+        checkpoint=checkpoint,
+        members=tuple(json.loads(members)),
+        **fields,
     )

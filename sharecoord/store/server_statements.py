@@ -16,9 +16,10 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, Table
 from sqlalchemy.engine import Dialect as CoreDialect
 
+from sharecoord.store.book_entries import KINDS
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.statements import FLIGHT_KEYS, HEAD_COLUMNS, RECORD_KEYS, Rows, Statements
-from sharecoord.store.tables import DEAD_LETTER, IN_FLIGHT, SHARE_PARTITION
+from sharecoord.store.statements import ENTRY_KEYS, FLIGHT_KEYS, HEAD_COLUMNS, Rows, Statements
+from sharecoord.store.tables import BOOK_ENTRY, IN_FLIGHT, SHARE_PARTITION
 
 
 def make_statements(dialect: Dialect, core: CoreDialect) -> Statements:
@@ -92,12 +93,11 @@ class PostgresStatements(Statements):
         # The lock that an UPDATE of these columns takes.
         self._epochs_sql = f"{ids}ANY(%s::bigint[]) ORDER BY id FOR NO KEY UPDATE"
         self._ranges_sql = self._make_ranges_sql()
-        self._record_keys = _Arrays(DEAD_LETTER, RECORD_KEYS)
-        gone = f"USING {self._record_keys.sql} AS v(p, o) "
-        gone += "WHERE d.partition_id = v.p AND d.record_offset = v.o"
-        self._letter_delete_sql = f"DELETE FROM dead_letter d {gone}"
-        self._checkpoint_delete_sql = f"DELETE FROM record_checkpoint d {gone}"
-        self._kept_delete_sql = f"DELETE FROM kept_payload d {gone}"
+        self._entry_keys = _Arrays(BOOK_ENTRY, ENTRY_KEYS)
+        self._entries_sql = (
+            f"DELETE FROM book_entry e USING {self._entry_keys.sql} AS v(k, p, o) "
+            "WHERE e.kind = v.k AND e.partition_id = v.p AND e.record_offset = v.o"
+        )
 
     def _make_ranges_sql(self) -> str:
         """One statement: each part sees the state before all of them, and no row is in two."""
@@ -122,36 +122,12 @@ class PostgresStatements(Statements):
         arrays = (self._heads.of(heads), self._flight_keys.of(deleted), self._flight.of(upserted))
         _send(connection, self._ranges_sql, [value for each in arrays for value in each])
 
-    def truncate_ranges(self, connection: Connection, partition_id: int, offset: int) -> None:
-        for sql, values in self._truncations(partition_id, offset):
-            _send_many(connection, sql, [values])
+    def delete_entries(self, connection: Connection, rows: Rows) -> None:
+        _send(connection, self._entries_sql, self._entry_keys.of(rows))
 
-    def raise_state_epochs(self, connection: Connection, rows: Rows) -> None:
-        _send_many(connection, self._raise_state_epoch, rows)
-
-    def pass_over(self, connection: Connection, rows: Rows) -> None:
-        _send_many(connection, self._pass_over, rows)
-
-    def delete_dead_letters(self, connection: Connection, rows: Rows) -> None:
-        _send(connection, self._letter_delete_sql, self._record_keys.of(rows))
-
-    def upsert_dead_letters(self, connection: Connection, rows: Rows) -> None:
-        _send_many(connection, self._upsert_dead_letter, rows)
-
-    def delete_checkpoints(self, connection: Connection, rows: Rows) -> None:
-        _send(connection, self._checkpoint_delete_sql, self._record_keys.of(rows))
-
-    def upsert_checkpoints(self, connection: Connection, rows: Rows) -> None:
-        _send_many(connection, self._upsert_checkpoint, rows)
-
-    def delete_kept(self, connection: Connection, rows: Rows) -> None:
-        _send(connection, self._kept_delete_sql, self._record_keys.of(rows))
-
-    def upsert_kept(self, connection: Connection, rows: Rows) -> None:
-        _send_many(connection, self._upsert_kept, rows)
-
-    def delete_members(self, connection: Connection, rows: Rows) -> None:
-        _send_many(connection, self._delete_member, rows)
+    def _run(self, connection: Connection, sql: str, rows: Rows) -> None:
+        driver: Any = connection.connection.driver_connection
+        driver.cursor().executemany(sql, rows)
 
     def read_epochs(self, connection: Connection, ids: Sequence[int]) -> list[Sequence[Any]]:
         cursor = _send(connection, self._epochs_sql, [_numbers(ids)])
@@ -163,11 +139,6 @@ class PostgresStatements(Statements):
 def _send(connection: Connection, sql: str, values: Sequence[str]) -> Any:
     driver: Any = connection.connection.driver_connection
     return driver.cursor().execute(sql, values, prepare=True)
-
-
-def _send_many(connection: Connection, sql: str, rows: Rows) -> None:
-    driver: Any = connection.connection.driver_connection
-    driver.cursor().executemany(sql, rows)
 
 
 # -- MySQL and MariaDB ----------------------------------------------------------------------------
@@ -196,11 +167,12 @@ class MySqlStatements(Statements):
             f"DELETE f FROM {keys} STRAIGHT_JOIN in_flight f "
             "ON f.partition_id = v.p AND f.first_offset = v.o"
         )
-        self._letter_delete_sql, self._checkpoint_delete_sql, self._kept_delete_sql = (
-            f"DELETE d FROM {keys} STRAIGHT_JOIN {table} d "
-            "ON d.partition_id = v.p AND d.record_offset = v.o"
-            for table in ("dead_letter", "record_checkpoint", "kept_payload")
-        )
+        # The kind as a literal: a text of JSON_TABLE has a collation of its own.
+        self._entry_delete_sql = {
+            kind: f"DELETE e FROM {keys} STRAIGHT_JOIN book_entry e "
+            f"ON e.kind = '{kind}' AND e.partition_id = v.p AND e.record_offset = v.o"
+            for kind in KINDS
+        }
 
     def write_ranges(
         self, connection: Connection, heads: Rows, deleted: Rows, upserted: Rows
@@ -212,11 +184,7 @@ class MySqlStatements(Statements):
         if upserted:
             connection.exec_driver_sql(self._upsert_in_flight, upserted)
 
-    def delete_dead_letters(self, connection: Connection, rows: Rows) -> None:
-        connection.exec_driver_sql(self._letter_delete_sql, (json.dumps(rows),))
-
-    def delete_checkpoints(self, connection: Connection, rows: Rows) -> None:
-        connection.exec_driver_sql(self._checkpoint_delete_sql, (json.dumps(rows),))
-
-    def delete_kept(self, connection: Connection, rows: Rows) -> None:
-        connection.exec_driver_sql(self._kept_delete_sql, (json.dumps(rows),))
+    def delete_entries(self, connection: Connection, rows: Rows) -> None:
+        for kind, sql in self._entry_delete_sql.items():
+            if keys := [key for name, *key in rows if name == kind]:
+                connection.exec_driver_sql(sql, (json.dumps(keys),))

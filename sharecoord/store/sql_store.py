@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, delete, select, update
 
@@ -42,9 +42,7 @@ from sharecoord.errors import (
     StoreInUseError,
 )
 from sharecoord.store import (
-    blocked_keys,
     commit_queries,
-    fleet_queries,
     flight_reads,
     group_queries,
     lane_queries,
@@ -60,6 +58,7 @@ from sharecoord.store.tables import COORDINATOR, HEAD_REVISION, STORE_META
 from sharecoord.store.transactions import Transactions
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 CONFLICT_PAUSES_S = (0.002, 0.01, 0.02, 0.05, 0.1)
 """After a deadlock with another coordinator; together less than a lock is waited for."""
@@ -195,7 +194,7 @@ class SqlStore:
     def close(self) -> None:
         if self._statements is not None:
             mine = COORDINATOR.c.id == self._coordinator_id
-            with contextlib.suppress(Exception), self._write() as connection:
+            with contextlib.suppress(Exception), self._opened().write() as connection:
                 connection.execute(delete(COORDINATOR).where(mine))
         self._shut()
 
@@ -218,8 +217,7 @@ class SqlStore:
                 raise
             # A commit of our own takes long, and a file has one writer. Its lock is what keeps
             # others out, and nobody reads the row.
-            with self._read() as connection:
-                return self._dialect.now_ms(connection)
+            return self.now_ms()
 
     def _renew(self, connection: Connection, duration_ms: int) -> int:
         now_ms = self._dialect.now_ms(connection)
@@ -242,12 +240,10 @@ class SqlStore:
             )
 
     def read_fleet(self) -> FleetView:
-        with self._read() as connection:
-            return fleet_queries.read_fleet(connection, self._dialect)
+        return self._look(group_queries.read_fleet, self._dialect)
 
     def now_ms(self) -> int:
-        with self._read() as connection:
-            return self._dialect.now_ms(connection)
+        return self._look(self._dialect.now_ms)
 
     def _change(
         self, work: Callable[[Connection], T], *, apart: bool = False, together: bool = False
@@ -273,11 +269,26 @@ class SqlStore:
         with begin() as connection:
             return work(connection)
 
-    def _write(self) -> contextlib.AbstractContextManager[Connection]:
-        return self._opened().write()
+    def _with_dialect(
+        self,
+        work: Callable[Concatenate[Connection, Dialect, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """A change by a function that takes the dialect."""
+        return self._change(lambda connection: work(connection, self._dialect, *args, **kwargs))
 
-    def _read(self) -> contextlib.AbstractContextManager[Connection]:
-        return self._opened().read()
+    def _look(
+        self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """A reading transaction."""
+        with self._opened().read() as connection:
+            return query(connection, *args, **kwargs)
+
+    def _prepared(self) -> Statements:
+        if self._statements is None:
+            raise InternalError(f"{self.name} is not open")
+        return self._statements
 
     def _opened(self) -> Transactions:
         if self._transactions is None:
@@ -290,14 +301,9 @@ class SqlStore:
         return self._dialect.fits(payload)
 
     def commit(self, batch: CommitBatch) -> CommitResult:
-        statements = self._statements
-        if statements is None:
-            raise InternalError(f"{self.name} is not open")
-        me = self._coordinator_id
+        me, statements = self._coordinator_id, self._prepared()
         fenced = self._change(
-            lambda c: commit_queries.write_batch(
-                c, self._dialect, statements, batch, coordinator_id=me
-            ),
+            lambda c: commit_queries.write_batch(c, self._dialect, statements, batch, me),
             # To remove members takes answers in between.
             together=not batch.members_removed,
         )
@@ -306,9 +312,7 @@ class SqlStore:
     # -- partitions -----------------------------------------------------------------------------
 
     def open_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionRow]:
-        if not keys:
-            return []
-        return self._change(lambda c: partition_queries.open_partitions(c, self._dialect, keys))
+        return self._with_dialect(partition_queries.open_partitions, keys) if keys else []
 
     def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
         # A connection takes milliseconds to make; only a reload needs a new one (design 4).
@@ -326,16 +330,10 @@ class SqlStore:
         return [loaded.get(claim.partition_id) for claim in claims]
 
     def read_delayed(self, partition_id: int, *, after: DelayedPlace, max_rows: int) -> InFlight:
-        with self._read() as connection:
-            return flight_reads.read_delayed(
-                connection, partition_id, after=after, max_rows=max_rows
-            )
+        return self._look(flight_reads.read_delayed, partition_id, after, max_rows)
 
     def read_kept(self, partition_id: int, offsets: Sequence[int]) -> list[KeptPayload]:
-        with self._read() as connection:
-            return partition_queries.read_kept(
-                connection, partition_id=partition_id, offsets=offsets
-            )
+        return self._look(partition_queries.read_kept, partition_id, offsets)
 
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
         return self._change(lambda c: partition_queries.initialize_partitions(c, starts))
@@ -345,49 +343,29 @@ class SqlStore:
             self._change(lambda c: partition_queries.release_partitions(c, releases))
 
     def close_partition(self, partition_id: int, *, owner_epoch: int) -> None:
-        self._change(
-            lambda c: partition_queries.close_partition(
-                c, partition_id=partition_id, owner_epoch=owner_epoch
-            )
-        )
+        self._change(lambda c: partition_queries.close_partition(c, partition_id, owner_epoch))
 
     def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
-        self._change_as_owner(partition_id, owner_epoch, stopped_reason=reason)
-
-    def _change_as_owner(self, partition_id: int, owner_epoch: int, **values: str | bool) -> None:
         self._change(
             lambda c: partition_queries.change_as_owner(
-                c, partition_id=partition_id, owner_epoch=owner_epoch, values=values
+                c, partition_id, owner_epoch, stopped_reason=reason
             )
         )
 
     # -- groups and members ---------------------------------------------------------------------
 
     def load_groups(self) -> list[GroupRow]:
-        with self._read() as connection:
-            return group_queries.load_groups(connection)
+        return self._look(group_queries.load_groups)
 
     def save_group_config(
         self, group_id: str, *, set_values: Mapping[str, str], deleted: Sequence[str]
     ) -> GroupRow:
-        return self._change(
-            lambda c: group_queries.save_group_config(
-                c,
-                self._dialect,
-                group_id=group_id,
-                set_values=set_values,
-                deleted=deleted,
-            )
-        )
+        return self._with_dialect(group_queries.save_group_config, group_id, set_values, deleted)
 
     def save_blocked_keys(
         self, group_id: str, *, blocked: Mapping[bytes, str], unblocked: Sequence[bytes]
     ) -> GroupRow:
-        return self._change(
-            lambda c: blocked_keys.save_blocked_keys(
-                c, self._dialect, group_id=group_id, blocked=blocked, unblocked=unblocked
-            )
-        )
+        return self._with_dialect(group_queries.save_blocked_keys, group_id, blocked, unblocked)
 
     def change_pauses(
         self, group_id: str, *, pause: Sequence[Pause] = (), resume: Sequence[PauseScope] = ()
@@ -395,7 +373,7 @@ class SqlStore:
         return self._change(lambda c: group_queries.change_pauses(c, group_id, pause, resume))
 
     def ensure_group(self, group_id: str) -> GroupRow:
-        return self._change(lambda c: group_queries.ensure_group(c, self._dialect, group_id))
+        return self._with_dialect(group_queries.ensure_group, group_id)
 
     def join_members(self, members: Sequence[MemberRow]) -> list[int | None]:
         return self._change(lambda connection: self._join(connection, members))
@@ -411,87 +389,63 @@ class SqlStore:
         )
 
     def load_members(self) -> list[MemberRow]:
-        with self._read() as connection:
-            return group_queries.load_members(connection)
+        return self._look(group_queries.load_members)
 
     # -- operations under traffic ---------------------------------------------------------------
 
     def reset_partitions(
         self, heads: Mapping[PartitionKey, int]
     ) -> dict[PartitionKey, PartitionRow]:
-        return self._change(lambda c: group_queries.reset_partitions(c, self._dialect, heads))
+        return self._with_dialect(group_queries.reset_partitions, heads)
 
     def change_partition(self, key: PartitionKey, change: PartitionChange) -> bool:
-        statements = self._statements
-        if statements is None:
-            raise InternalError(f"{self.name} is not open")
-        return self._change(
-            lambda c: group_queries.change_partition(c, self._dialect, statements, key, change)
-        )
+        return self._with_dialect(group_queries.change_partition, self._prepared(), key, change)
 
     def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
-        return self._change(
-            lambda c: group_queries.delete_topics(c, self._dialect, group_id, topics)
-        )
+        return self._with_dialect(group_queries.delete_topics, group_id, topics)
 
     def delete_group(self, group_id: str) -> bool:
-        return self._change(lambda c: group_queries.delete_group(c, self._dialect, group_id))
+        return self._with_dialect(group_queries.delete_group, group_id)
 
     def take_in(self, selections: Sequence[Selection], marking: Marking) -> list[SelectionResult]:
         if not selections:
             return []
-        return self._change(lambda c: lane_queries.take_in(c, self._dialect, selections, marking))
+        return self._with_dialect(lane_queries.take_in, selections, marking)
 
     def withdraw(self, keys: Sequence[PartitionKey]) -> list[SelectionResult]:
-        if not keys:
-            return []
-        return self._change(lambda c: lane_queries.withdraw(c, self._dialect, keys))
+        return self._with_dialect(lane_queries.withdraw, keys) if keys else []
 
     def make_replay(
         self, parts: Sequence[Replayed], *, config: Mapping[str, str] | None = None
     ) -> bool:
-        return self._change(lambda c: lane_queries.make_replay(c, self._dialect, parts, config))
+        return self._with_dialect(lane_queries.make_replay, parts, config)
 
     # -- reads for people -----------------------------------------------------------------------
 
     def list_outboxes(self) -> list[PartitionRow]:
-        with self._read() as connection:
-            return partition_queries.list_outboxes(connection)
+        return self._look(partition_queries.list_outboxes)
 
     def list_lanes(self) -> list[PartitionRow]:
-        with self._read() as connection:
-            return lane_queries.list_lanes(connection)
+        return self._look(lane_queries.list_lanes)
 
     def read_marks(self, group_id: str, topic: str, topic_id: str, partition: int) -> list[Mark]:
-        with self._read() as connection:
-            return lane_queries.read_marks(connection, group_id, topic, topic_id, partition)
+        return self._look(lane_queries.read_marks, group_id, topic, topic_id, partition)
 
     def read_dead_letters(
         self, partition_id: int, *, from_offset: int, max_rows: int
     ) -> list[DeadLetter]:
-        with self._read() as connection:
-            return partition_queries.read_dead_letters(
-                connection, partition_id=partition_id, from_offset=from_offset, max_rows=max_rows
-            )
+        return self._look(partition_queries.read_dead_letters, partition_id, from_offset, max_rows)
 
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
-        with self._read() as connection:
-            return partition_queries.list_partitions(connection, group_id)
+        return self._look(partition_queries.list_partitions, group_id)
 
     def read_in_flight(
         self, partition_id: int, *, from_offset: int, max_rows: int
     ) -> list[InFlightRow]:
-        with self._read() as connection:
-            return partition_queries.read_in_flight(
-                connection, partition_id=partition_id, from_offset=from_offset, max_rows=max_rows
-            )
+        return self._look(partition_queries.read_in_flight, partition_id, from_offset, max_rows)
 
     def checkpoint_sizes(self, partition_id: int, first: int, last: int) -> dict[int, int]:
-        with self._read() as connection:
-            return partition_queries.checkpoint_sizes(connection, partition_id, first, last)
+        return self._look(partition_queries.checkpoint_sizes, partition_id, first, last)
 
     def count_in_flight(self, partition_id: int) -> dict[int, int]:
-        with self._read() as connection:
-            return partition_queries.count_in_flight(
-                connection, self._dialect, partition_id=partition_id
-            )
+        return self._look(partition_queries.count_in_flight, self._dialect, partition_id)

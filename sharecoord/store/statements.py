@@ -28,15 +28,7 @@ from sqlalchemy.sql import Executable
 
 from sharecoord.core.changes import InFlightRow
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.tables import (
-    COORDINATOR,
-    DEAD_LETTER,
-    IN_FLIGHT,
-    KEPT_PAYLOAD,
-    MEMBER,
-    RECORD_CHECKPOINT,
-    SHARE_PARTITION,
-)
+from sharecoord.store.tables import BOOK_ENTRY, COORDINATOR, IN_FLIGHT, MEMBER, SHARE_PARTITION
 
 IDS_PER_SELECT_MAX = 512
 """Partitions whose epochs are read by one statement; more are read in several."""
@@ -53,7 +45,7 @@ HEAD_COLUMNS = (
     "change_sequence",
 )
 FLIGHT_KEYS = ("partition_id", "first_offset")
-RECORD_KEYS = ("partition_id", "record_offset")
+ENTRY_KEYS = ("kind", "partition_id", "record_offset")
 
 
 class Statements:
@@ -62,7 +54,7 @@ class Statements:
     def __init__(self, dialect: Dialect, core: CoreDialect) -> None:
         self._core = core
         self._lock_epochs: dict[int, str] = {}
-        part, flight, letter, member = SHARE_PARTITION, IN_FLIGHT, DEAD_LETTER, MEMBER
+        part, flight, entry, member = SHARE_PARTITION, IN_FLIGHT, BOOK_ENTRY, MEMBER
         self._update_head = self._compile(
             update(part)
             .where(part.c.id == bindparam("the_id"))
@@ -95,10 +87,12 @@ class Statements:
             .values(last_offset=bindparam("new_last")),
             ("new_last", "the_id", "last"),
         )
-        self._delete_dead_letter, self._upsert_dead_letter = self._of_records(dialect, letter)
-        checkpoint = self._of_records(dialect, RECORD_CHECKPOINT)
-        self._delete_checkpoint, self._upsert_checkpoint = checkpoint
-        self._delete_kept, self._upsert_kept = self._of_records(dialect, KEPT_PAYLOAD)
+        self._delete_entry = self._compile(
+            delete(entry).where(*(entry.c[key] == bindparam(key) for key in ENTRY_KEYS)), ENTRY_KEYS
+        )
+        self._upsert_entry = self._compile(
+            dialect.upsert(entry, keys=ENTRY_KEYS), entry.columns.keys()
+        )
         member_keys = ("group_id", "member_id")
         alive = exists().where(
             COORDINATOR.c.id == member.c.gateway,
@@ -114,11 +108,9 @@ class Statements:
             (*member_keys, "member_epoch", "me", "now_ms"),
         )
 
-    def _of_records(self, dialect: Dialect, table: Table) -> tuple[str, str]:
-        """DELETE and upsert of a table with one row per record."""
-        found = delete(table).where(*(table.c[key] == bindparam(key) for key in RECORD_KEYS))
-        upsert = dialect.upsert(table, keys=RECORD_KEYS)
-        return self._compile(found, RECORD_KEYS), self._compile(upsert, table.columns.keys())
+    def _run(self, connection: Connection, sql: str, rows: Rows) -> None:
+        """Runs a statement once for each row of parameters; nothing of it is read."""
+        connection.exec_driver_sql(sql, rows)
 
     def write_ranges(
         self, connection: Connection, heads: Rows, deleted: Rows, upserted: Rows
@@ -140,53 +132,31 @@ class Statements:
 
     def truncate_ranges(self, connection: Connection, partition_id: int, offset: int) -> None:
         """Takes [offset, …) out of all ranges of a share-partition."""
-        for sql, values in self._truncations(partition_id, offset):
-            connection.exec_driver_sql(sql, values)
-
-    def _truncations(self, id_: int, offset: int) -> list[tuple[str, tuple[int, ...]]]:
-        last = offset - 1
-        return [(self._delete_from, (id_, offset)), (self._shorten, (last, id_, last))]
+        self._run(connection, self._delete_from, [(partition_id, offset)])
+        self._run(connection, self._shorten, [(offset - 1, partition_id, offset - 1)])
 
     def raise_state_epochs(self, connection: Connection, rows: Rows) -> None:
         """Rows: partition id."""
-        connection.exec_driver_sql(self._raise_state_epoch, rows)
+        self._run(connection, self._raise_state_epoch, rows)
 
     def pass_over(self, connection: Connection, rows: Rows) -> None:
-        """Rows: state epoch, what is passed over, partition id."""
-        connection.exec_driver_sql(self._pass_over, rows)
+        """Rows: state epoch, ranges that are passed over, partition id."""
+        self._run(connection, self._pass_over, rows)
 
-    def delete_dead_letters(self, connection: Connection, rows: Rows) -> None:
-        """Rows: partition id, offset."""
-        connection.exec_driver_sql(self._delete_dead_letter, rows)
+    def delete_entries(self, connection: Connection, rows: Rows) -> None:
+        """Rows: `ENTRY_KEYS`."""
+        self._run(connection, self._delete_entry, rows)
 
-    def upsert_dead_letters(self, connection: Connection, rows: Rows) -> None:
-        """Rows: all columns."""
-        connection.exec_driver_sql(self._upsert_dead_letter, rows)
-
-    def delete_checkpoints(self, connection: Connection, rows: Rows) -> None:
-        """Rows: partition id, offset."""
-        connection.exec_driver_sql(self._delete_checkpoint, rows)
-
-    def upsert_checkpoints(self, connection: Connection, rows: Rows) -> None:
-        """Rows: all columns."""
-        connection.exec_driver_sql(self._upsert_checkpoint, rows)
-
-    def delete_kept(self, connection: Connection, rows: Rows) -> None:
-        """Rows: partition id, offset."""
-        connection.exec_driver_sql(self._delete_kept, rows)
-
-    def upsert_kept(self, connection: Connection, rows: Rows) -> None:
-        """Rows: all columns."""
-        connection.exec_driver_sql(self._upsert_kept, rows)
+    def upsert_entries(self, connection: Connection, rows: Rows) -> None:
+        """Rows: all columns of `book_entry`."""
+        self._run(connection, self._upsert_entry, rows)
 
     def delete_members(self, connection: Connection, rows: Rows) -> None:
         """A row with a newer epoch stays, and one whose gateway is another coordinator that lives.
 
-        Args:
-            connection: In a transaction.
-            rows: Group id, member id, member epoch, this coordinator's id, the store's clock.
+        Rows: group id, member id, member epoch, this coordinator's id, the store's clock.
         """
-        connection.exec_driver_sql(self._delete_member, rows)
+        self._run(connection, self._delete_member, rows)
 
     def read_epochs(self, connection: Connection, ids: Sequence[int]) -> list[Sequence[Any]]:
         """Locks the rows in order of id and reads (id, owner epoch, state epoch) of each."""

@@ -26,7 +26,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 
-HEAD_REVISION = "0002"
+from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD
+
+HEAD_REVISION = "0003"
 """The revision of the schema below; `store/migrations` ends there."""
 
 METADATA = MetaData(
@@ -131,12 +133,7 @@ SHARE_PARTITION = Table(
 IN_FLIGHT = Table(
     "in_flight",
     METADATA,
-    Column(
-        "partition_id",
-        ROW_ID,
-        primary_key=True,
-        autoincrement=False,
-    ),
+    Column("partition_id", ROW_ID, primary_key=True, autoincrement=False),
     # From here on the columns and their order are those of `InFlightRow`.
     Column("first_offset", BigInteger, primary_key=True, autoincrement=False),
     Column("last_offset", BigInteger, nullable=False),
@@ -177,75 +174,45 @@ MEMBER = Table(
     Column("host", String(255), nullable=False),
     Column("gateway", String(255), nullable=False),
     Column("topics", LONG_TEXT, nullable=False),  # JSON array of names
-    Column("last_fetch_id", BigInteger, nullable=False),
     Column("join_number", BigInteger, nullable=False),
 )
 
-DEAD_LETTER = Table(
-    "dead_letter",
+
+def _of(*kinds: str) -> dict[str, object]:
+    """The note at a column of `book_entry` that entries of these kinds must have."""
+    return {"kinds": kinds}
+
+
+BOOK_ENTRY = Table(
+    "book_entry",
     METADATA,
-    Column(
-        "partition_id",
-        ROW_ID,
-        primary_key=True,
-        autoincrement=False,
-    ),
+    # The kind comes first: dead letters are looked for in all share-partitions.
+    Column("kind", String(16), primary_key=True),  # see store.book_entries
+    Column("partition_id", ROW_ID, primary_key=True, autoincrement=False),
     Column("record_offset", BigInteger, primary_key=True, autoincrement=False),
-    Column("reason", LONG_TEXT, nullable=False),
-    Column("delivery_count", Integer, nullable=False),
+    # The columns that the kind of an entry does not have are NULL.
+    Column("record_key", LONG_BLOB),
+    Column("record_value", LONG_BLOB),
+    Column("headers", LONG_TEXT, info=_of(DEAD_LETTER, KEPT_PAYLOAD)),  # JSON, see row_codec
+    Column("timestamp_ms", BigInteger, info=_of(DEAD_LETTER, KEPT_PAYLOAD)),
+    Column("timestamp_type", Integer, info=_of(KEPT_PAYLOAD)),
+    Column("size_bytes", BigInteger, info=_of(KEPT_PAYLOAD)),
+    Column("checkpoint", LONG_BLOB, info=_of(CHECKPOINT)),  # a dead letter has a small one
+    Column("at_ms", BigInteger, info=_of(CHECKPOINT)),
+    # From here on the columns are those of dead letters alone.
+    Column("reason", LONG_TEXT, info=_of(DEAD_LETTER)),
+    Column("delivery_count", Integer, info=_of(DEAD_LETTER)),
     Column("message", LONG_TEXT),
-    Column("record_key", LONG_BLOB),
-    Column("record_value", LONG_BLOB),
-    Column("headers", LONG_TEXT, nullable=False),  # JSON, see row_codec
-    Column("timestamp_ms", BigInteger, nullable=False),
-    Column("payload_known", Boolean, nullable=False),
+    Column("payload_known", Boolean, info=_of(DEAD_LETTER)),
     Column("member_id", String(255)),
-    Column("failed_at_ms", BigInteger, nullable=False),
-    Column("state_epoch", BigInteger, nullable=False),
-    Column("kept", Boolean, nullable=False),
-    Column("checkpoint", LONG_BLOB),
-    Column("members", LONG_TEXT, nullable=False),  # JSON array of ids
-    Column("first_failed_at_ms", BigInteger, nullable=False),
-    Column("sequence", BigInteger, nullable=False),
-    Column("topic", String(249), nullable=False),
-    Column("exactly_once", Boolean, nullable=False),
-    _of_share_partition(),
-)
-
-RECORD_CHECKPOINT = Table(
-    "record_checkpoint",
-    METADATA,
-    Column(
-        "partition_id",
-        ROW_ID,
-        primary_key=True,
-        autoincrement=False,
-    ),
-    # From here on the columns and their order are those of `Checkpoint`.
-    Column("record_offset", BigInteger, primary_key=True, autoincrement=False),
-    Column("data", LONG_BLOB, nullable=False),
-    Column("at_ms", BigInteger, nullable=False),
-    _of_share_partition(),
-)
-
-KEPT_PAYLOAD = Table(
-    "kept_payload",
-    METADATA,
-    Column(
-        "partition_id",
-        ROW_ID,
-        primary_key=True,
-        autoincrement=False,
-    ),
-    # From here on the columns and their order are those of `KeptPayload`.
-    Column("record_offset", BigInteger, primary_key=True, autoincrement=False),
-    Column("size_bytes", BigInteger, nullable=False),
-    Column("record_key", LONG_BLOB),
-    Column("record_value", LONG_BLOB),
-    Column("headers", LONG_TEXT, nullable=False),  # JSON, see row_codec
-    Column("timestamp_ms", BigInteger, nullable=False),
-    Column("timestamp_type", Integer, nullable=False),
-    _of_share_partition(),
+    Column("first_failed_at_ms", BigInteger, info=_of(DEAD_LETTER)),
+    Column("failed_at_ms", BigInteger, info=_of(DEAD_LETTER)),
+    Column("state_epoch", BigInteger, info=_of(DEAD_LETTER)),
+    Column("kept", Boolean, info=_of(DEAD_LETTER)),
+    Column("sequence", BigInteger, info=_of(DEAD_LETTER)),
+    Column("topic", String(249), info=_of(DEAD_LETTER)),
+    Column("exactly_once", Boolean, info=_of(DEAD_LETTER)),
+    Column("members", LONG_TEXT, info=_of(DEAD_LETTER)),  # JSON array of ids
 )
 
 LETTER_MARK = Table(

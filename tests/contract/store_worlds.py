@@ -287,9 +287,7 @@ def letter_of(offset: int, *, reason: str = "REJECTED", value: bytes | None = b"
     )
 
 
-def member_of(
-    member_id: str = "m1", *, group: str = "group", epoch: int = 0, last_fetch_id: int = 0
-) -> MemberRow:
+def member_of(member_id: str = "m1", *, group: str = "group", epoch: int = 0) -> MemberRow:
     """A member."""
     return MemberRow(
         group_id=group,
@@ -299,7 +297,6 @@ def member_of(
         host="10.0.0.1",
         gateway="one",
         topics=("orders", "pay,ments"),
-        last_fetch_id=last_fetch_id,
     )
 
 

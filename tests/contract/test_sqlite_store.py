@@ -106,7 +106,7 @@ def test_it_can_be_read_with_select(world: SqliteWorld, path: Path) -> None:
             "SELECT * FROM in_flight JOIN share_partition ON id = partition_id"
         ).fetchone()
         assert (row["topic"], row["first_offset"], row["member_id"]) == ("orders", 0, "member-1")
-        row = connection.execute("SELECT * FROM dead_letter").fetchone()
+        row = connection.execute("SELECT * FROM book_entry WHERE kind = 'dead_letter'").fetchone()
         assert row["headers"] == '[["a","x"],["b",{"base64":"/w=="}],["c",null]]'
         row = connection.execute("SELECT * FROM share_group").fetchone()
         assert json.loads(row["config"]) == {"share.ordering": "key"}

@@ -255,11 +255,11 @@ def test_a_join_fences_every_earlier_one(world: World) -> None:
     one, two = world.open("one"), world.open("two")
     first = START_MS
     assert one.join_members([member_of("m1", epoch=77)]) == [first]
-    assert two.join_members([member_of("m1", epoch=1, last_fetch_id=3)]) == [first + 1]
+    assert two.join_members([member_of("m1", epoch=1)]) == [first + 1]
     assert one.join_members([member_of("m2")]) == [first]
     assert one.join_members([member_of("m1", group="other")]) == [first]
     assert two.load_members() == [
-        member_of("m1", epoch=first + 1, last_fetch_id=3),
+        member_of("m1", epoch=first + 1),
         member_of("m2", epoch=first),
         member_of("m1", group="other", epoch=first),
     ]

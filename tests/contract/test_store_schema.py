@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
+from sharecoord.core.changes import Checkpoint, DeadLetter, KeptPayload, PartitionHead
 from sharecoord.devenv.databases import is_postgres
 from sharecoord.errors import InternalError, InvalidConfigError, StoreVersionError
 from sharecoord.store.dialects import SqliteDialect
@@ -42,8 +43,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0003"
-down_revision = "0002"
+revision = "0004"
+down_revision = "0003"
 needs_downtime = {needs_downtime}
 
 
@@ -60,16 +61,16 @@ def run(path: Path, work: Callable[[Connection], None]) -> None:
         work(connection)
 
 
-def migrate(connection: Connection) -> None:
+def migrate(connection: Connection, head: str = HEAD_REVISION) -> None:
     """From nothing, by the revisions alone."""
     upgrade_schema(
         connection,
         where="store",
         scripts=SCRIPTS,
-        head=HEAD_REVISION,
+        head=head,
         revision=None,
         release="",
-        may_need_downtime=False,
+        may_need_downtime=True,
     )
 
 
@@ -110,7 +111,7 @@ def scripts_with(tmp_path: Path, *, needs_downtime: bool = False, statement: str
     scripts = tmp_path / "migrations"
     shutil.copytree(SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
     second = SECOND.format(needs_downtime=needs_downtime, statement=statement or "SELECT 1")
-    (scripts / "versions" / "r0003_colour.py").write_text(second)
+    (scripts / "versions" / "r0004_colour.py").write_text(second)
     return scripts
 
 
@@ -119,7 +120,7 @@ def later_release(path: Path, scripts: Path, *, may_need_downtime: bool = False)
         SqliteDialect(path, clock_ms=lambda: START_MS),
         name=f"store {path}",
         scripts=scripts,
-        head_revision="0003",
+        head_revision="0004",
         may_need_downtime=may_need_downtime,
     )
 
@@ -149,9 +150,9 @@ def test_an_older_store_is_upgraded_at_open(tmp_path: Path) -> None:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(member)")]
         stamp = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     assert columns[-1] == "colour"
-    assert stamp == [("0003",)]
+    assert stamp == [("0004",)]
     # And the older release now refuses it.
-    with pytest.raises(StoreVersionError, match=r"schema 0003, written by sharecoord 0\.2\.0"):
+    with pytest.raises(StoreVersionError, match=r"schema 0004, written by sharecoord 0\.2\.0"):
         SqliteWorld(path).open(fleet=False)
 
 
@@ -170,7 +171,7 @@ def test_a_migration_that_needs_downtime_waits_for_an_operator(tmp_path: Path) -
     path = tmp_path / "s.db"
     old_store(path)
     scripts = scripts_with(tmp_path, needs_downtime=True)
-    with pytest.raises(StoreVersionError, match=r"migration 0003.*sharecoord store migrate"):
+    with pytest.raises(StoreVersionError, match=r"migration 0004.*sharecoord store migrate"):
         open_it(later_release(path, scripts))
     store = later_release(path, scripts, may_need_downtime=True)
     open_it(store)
@@ -267,13 +268,15 @@ def described(world: ServerWorld) -> list[tuple[object, ...]]:
     """Everything that the server knows of the space's tables, without the space's name."""
     here = "current_schema()" if is_postgres(world.url) else "DATABASE()"
     columns = (
-        "table_name, column_name, ordinal_position, column_default, is_nullable, data_type, "
-        "character_maximum_length, collation_name"
+        # PostgreSQL's own numbers have gaps where columns were dropped.
+        "table_name, row_number() OVER (PARTITION BY table_name ORDER BY ordinal_position), "
+        "column_name, column_default, is_nullable, data_type, character_maximum_length, "
+        "collation_name"
     )
     own = "" if is_postgres(world.url) else ", column_type, extra"
     found: list[tuple[object, ...]] = world.sql(
         f"SELECT {columns}{own} FROM information_schema.columns WHERE table_schema = {here} "
-        "ORDER BY 1, 3"
+        "ORDER BY 1, 2"
     )
     found += world.sql(
         "SELECT table_name, constraint_name, constraint_type FROM "
@@ -323,15 +326,180 @@ def test_an_older_server_is_upgraded_at_open(server_world: ServerWorld, tmp_path
     loaded = claimed(store)
     commit(store, change_of(loaded, upserted=[row_of(0, 4)]))
     store.close()
-    later = server_world.make(fleet=False, scripts=scripts_with(tmp_path), head_revision="0003")
+    later = server_world.make(fleet=False, scripts=scripts_with(tmp_path), head_revision="0004")
     open_it(later)
     assert later.read_in_flight(loaded.row.partition_id, from_offset=0, max_rows=9) == [
         row_of(0, 4)
     ]
     later.close()
-    assert server_world.sql("SELECT version_num FROM alembic_version") == [("0003",)]
-    with pytest.raises(StoreVersionError, match="schema 0003"):
+    assert server_world.sql("SELECT version_num FROM alembic_version") == [("0004",)]
+    with pytest.raises(StoreVersionError, match="schema 0004"):
         server_world.open(fleet=False)
+
+
+# -- a store of schema 0002 -----------------------------------------------------------------------
+
+LETTER = DeadLetter(
+    5,
+    "REJECTED",
+    3,
+    "cannot parse",
+    b"k",
+    None,
+    (("trace", b"\xff"),),
+    START_MS - 1,
+    member_id="m1",
+    members=("m1", "m2"),
+    first_failed_at_ms=START_MS - 9,
+    failed_at_ms=START_MS - 3,
+    state_epoch=2,
+    kept=True,
+    checkpoint=b"half",
+    sequence=7,
+    topic="dead",
+    exactly_once=True,
+)
+
+
+ROWS_0002: dict[str, dict[str, object]] = {
+    "share_partition": {
+        "group_id": "group",
+        "topic": "orders",
+        "topic_id": "ab" * 16,
+        "partition_index": 0,
+        "start_offset": 0,
+        "end_offset": 10,
+        "end_leader_epoch": -1,
+        "finished_count": 10,
+        "change_sequence": 1,
+        "owner_epoch": 4,
+        "incarnation": 0,
+        "state_epoch": 2,
+        "replay_epoch": 2,
+        "closed": False,
+        "stopped_reason": "",
+        "starts_at_zero": False,
+        "lane": "",
+        "rate_limit": 0,
+        "passed_over": "[]",
+    },
+    "member": {
+        "group_id": "group",
+        "member_id": "m1",
+        "member_epoch": 3,
+        "client_id": "client",
+        "host": "10.0.0.1",
+        "gateway": "one",
+        "topics": '["orders","pay,ments"]',
+        "last_fetch_id": 9,
+        "join_number": 0,
+    },
+    "dead_letter": {
+        "partition_id": 1,
+        "record_offset": 5,
+        "reason": "REJECTED",
+        "delivery_count": 3,
+        "message": "cannot parse",
+        "record_key": b"k",
+        "headers": '[["trace",{"base64":"/w=="}]]',
+        "timestamp_ms": START_MS - 1,
+        "payload_known": True,
+        "member_id": "m1",
+        "failed_at_ms": START_MS - 3,
+        "state_epoch": 2,
+        "kept": True,
+        "checkpoint": b"half",
+        "members": '["m1","m2"]',
+        "first_failed_at_ms": START_MS - 9,
+        "sequence": 7,
+        "topic": "dead",
+        "exactly_once": True,
+    },
+    "record_checkpoint": {"partition_id": 1, "record_offset": 3, "data": b"", "at_ms": 8},
+    "kept_payload": {
+        "partition_id": 1,
+        "record_offset": 5,
+        "size_bytes": 70,
+        "record_value": b"whole",
+        "headers": "[]",
+        "timestamp_ms": START_MS,
+        "timestamp_type": 1,
+    },
+}
+
+
+def fill_0002(connection: Connection) -> None:
+    """A store of schema 0002: a share-partition with an entry of each kind, and a member."""
+    migrate(connection, "0002")
+    for name, values in ROWS_0002.items():
+        columns, places = ", ".join(values), ", ".join(f":{column}" for column in values)
+        insert = text(f"INSERT INTO {name} ({columns}) VALUES ({places})")
+        connection.execute(insert, values)
+
+
+def check_migrated(store: AnyStore) -> None:
+    """Whether an opened store has everything that `fill_0002` has written."""
+    loaded = claimed(store)
+    assert loaded.row.head == PartitionHead(0, 10, -1, 10, 1)
+    assert loaded.dead_letters == (LETTER,)
+    assert loaded.checkpoints == (Checkpoint(3, b"", 8),)
+    assert loaded.kept == {5: 70}
+    payload = KeptPayload(5, 70, None, b"whole", (), START_MS, 1)
+    assert store.read_kept(loaded.row.partition_id, [5]) == [payload]
+    assert store.load_members() == [member_of(epoch=3)]
+
+
+def test_a_store_of_schema_0002_keeps_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    run(path, fill_0002)
+    with pytest.raises(StoreVersionError, match=r"schema 0002; migration 0003 cannot run beside"):
+        SqliteWorld(path).open(fleet=False)
+    dialect = SqliteDialect(path, clock_ms=lambda: START_MS)
+    store = SqlStore(dialect, name=f"store {path}", may_need_downtime=True)
+    open_it(store)
+    check_migrated(store)
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT * FROM records_in_flight").fetchall() == []
+    run(tmp_path / "fresh.db", lambda connection: prepare_schema(connection, where="store"))
+    assert schema_of(path) == schema_of(tmp_path / "fresh.db")
+
+
+def test_a_server_of_schema_0002_keeps_its_rows(server_world: ServerWorld) -> None:
+    on_server(server_world, fill_0002)
+    with pytest.raises(StoreVersionError, match=r"schema 0002; migration 0003 cannot run beside"):
+        server_world.open(fleet=False)
+    store = server_world.make(fleet=False, may_need_downtime=True)
+    open_it(store)
+    check_migrated(store)
+    assert server_world.sql("SELECT * FROM records_in_flight") == []
+    other = ServerWorld(server_world.server_url)
+    try:
+        on_server(other, lambda connection: prepare_schema(connection, where="store"))
+        assert described(server_world) == described(other)
+    finally:
+        other.close()
+
+
+def test_a_migration_that_stopped_half_way_is_finished(mariadb_world: ServerWorld) -> None:
+    """Each change of the schema commits by itself there, before the stamp is written."""
+    on_server(mariadb_world, fill_0002)
+    mariadb_world.sql(
+        "CREATE TABLE kept AS SELECT * FROM kept_payload",
+        "CREATE TABLE stamp AS SELECT * FROM alembic_version",
+    )
+    store = mariadb_world.make(fleet=False, may_need_downtime=True)
+    open_it(store)
+    store.close()
+    # As it is when the last of the former tables is copied and not dropped yet.
+    mariadb_world.sql(
+        "RENAME TABLE kept TO kept_payload",
+        "UPDATE alembic_version SET version_num = (SELECT version_num FROM stamp)",
+        "DROP TABLE stamp",
+    )
+    again = mariadb_world.make(fleet=False, may_need_downtime=True)
+    open_it(again)
+    check_migrated(again)
 
 
 def test_a_migration_that_fails_on_a_server_can_be_made_again(
@@ -339,7 +507,7 @@ def test_a_migration_that_fails_on_a_server_can_be_made_again(
 ) -> None:
     server_world.open(fleet=False).close()
     scripts = scripts_with(tmp_path, statement="SELECT * FROM no_such_table")
-    later = server_world.make(fleet=False, scripts=scripts, head_revision="0003")
+    later = server_world.make(fleet=False, scripts=scripts, head_revision="0004")
     with pytest.raises(InternalError, match="no_such_table"):
         open_it(later)
     # The stamp stays; PostgreSQL rolls the rest back as well.

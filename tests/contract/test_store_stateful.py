@@ -155,7 +155,6 @@ members = st.builds(
     host=texts,
     gateway=st.sampled_from([*COORDINATORS, "dead"]),
     topics=st.lists(texts, max_size=2).map(tuple),
-    last_fetch_id=small,
     join_number=small,
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Insert, Table, literal_column
@@ -28,7 +28,10 @@ class Dialect(abc.ABC):
     """One database: how to connect, to begin, to upsert, to tell the time, to read its errors."""
 
     driver_errors: tuple[type[BaseException], ...]
-    """What the driver raises when SQLAlchemy does not wrap it."""
+    """The driver's errors, which SQLAlchemy does not wrap everywhere."""
+
+    insert: Callable[[Table], Any]
+    """SQLAlchemy's INSERT with this database's words for rows that exist."""
 
     keeps_readers: bool = False
     """Whether connections for reading are so dear that one is kept between reads."""
@@ -98,7 +101,6 @@ class Dialect(abc.ABC):
     def now_ms(self, connection: Connection) -> int:
         """The store's clock, inside the connection's transaction."""
 
-    @abc.abstractmethod
     def upsert(
         self,
         table: Table,
@@ -110,39 +112,30 @@ class Dialect(abc.ABC):
         """An INSERT that replaces all other columns of a row with the same keys.
 
         Args:
-            table: Where to.
+            table: The table that gets the row.
             keys: Columns of the primary key or of a unique constraint.
-            counter: A column that becomes stored + 1 instead.
+            counter: A column that becomes its stored value + 1 instead.
             not_older_by: A column; the stored row stays when its value is higher.
         """
+        insert = self.insert(table)
+        replaced: dict[str, Any] = {
+            column.name: insert.excluded[column.name]
+            for column in table.columns
+            if column.name not in keys
+        }
+        if counter is not None:
+            replaced[counter] = table.c[counter] + literal_column("1")
+        where = None
+        if not_older_by is not None:
+            where = table.c[not_older_by] <= insert.excluded[not_older_by]
+        made: Insert = insert.on_conflict_do_update(index_elements=keys, set_=replaced, where=where)
+        return made
 
-    @abc.abstractmethod
     def insert_or_ignore(self, table: Table) -> Insert:
         """An INSERT that does nothing when a row with the same keys exists."""
+        made: Insert = self.insert(table).on_conflict_do_nothing()
+        return made
 
     @abc.abstractmethod
     def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
         """The error of this package for an error of the driver."""
-
-
-def upsert_on_conflict(
-    insert: Any,
-    table: Table,
-    *,
-    keys: Sequence[str],
-    counter: str | None,
-    not_older_by: str | None,
-) -> Insert:
-    """`Dialect.upsert` in the words that SQLite and PostgreSQL share (INSERT .. ON CONFLICT)."""
-    replaced: dict[str, Any] = {
-        column.name: insert.excluded[column.name]
-        for column in table.columns
-        if column.name not in keys
-    }
-    if counter is not None:
-        replaced[counter] = table.c[counter] + literal_column("1")
-    where = None
-    if not_older_by is not None:
-        where = table.c[not_older_by] <= insert.excluded[not_older_by]
-    made: Insert = insert.on_conflict_do_update(index_elements=keys, set_=replaced, where=where)
-    return made

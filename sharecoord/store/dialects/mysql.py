@@ -74,6 +74,7 @@ class MySqlDialect(ServerDialect):
     """MySQL or MariaDB: InnoDB, READ COMMITTED, strict, UTC, texts compared by their bytes."""
 
     driver_errors = (pymysql.Error, OSError)
+    insert = staticmethod(mysql.insert)
     ddl_commits = True
 
     # The server looks for a vanished machine only after hours; `keep` speaks every second.
@@ -174,7 +175,7 @@ class MySqlDialect(ServerDialect):
         counter: str | None = None,
         not_older_by: str | None = None,
     ) -> Insert:
-        insert = mysql.insert(table)
+        insert = self.insert(table)
         replaced: dict[str, Any] = {
             column.name: insert.inserted[column.name]
             for column in table.columns
@@ -190,7 +191,8 @@ class MySqlDialect(ServerDialect):
             }
             # Assignments run from left to right and see those before: what all look at goes last.
             replaced[not_older_by] = replaced.pop(not_older_by)
-        return insert.on_duplicate_key_update(list(replaced.items()))
+        made: Insert = insert.on_duplicate_key_update(list(replaced.items()))
+        return made
 
     def insert_or_ignore(self, table: Table) -> Insert:
         # INSERT IGNORE would also ignore values that do not fit.

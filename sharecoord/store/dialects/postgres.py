@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import psycopg
 import structlog
 from psycopg.pq import TransactionStatus
 from psycopg.waiting import Ready
-from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.pool import NullPool
 
 from sharecoord.errors import InvalidConfigError, SharecoordError
-from sharecoord.store.dialects.base import READ_ONLY, upsert_on_conflict
+from sharecoord.store.dialects.base import READ_ONLY
 from sharecoord.store.dialects.postgres_text import register_text
 from sharecoord.store.dialects.server import (
     CONNECT_TIMEOUT_S,
@@ -105,6 +105,7 @@ class PostgresDialect(ServerDialect):
     """PostgreSQL: READ COMMITTED, `synchronous_commit` at least `on`, answers within seconds."""
 
     driver_errors = (psycopg.Error,)
+    insert = staticmethod(postgresql.insert)
 
     try_lock_sql = f"SELECT pg_try_advisory_lock({_KEY})"
     unlock_sql = f"SELECT pg_advisory_unlock({_KEY})"
@@ -172,21 +173,6 @@ class PostgresDialect(ServerDialect):
     def now_ms(self, connection: Connection) -> int:
         sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
         return int(connection.exec_driver_sql(sql).scalar_one())
-
-    def upsert(
-        self,
-        table: Table,
-        *,
-        keys: Sequence[str],
-        counter: str | None = None,
-        not_older_by: str | None = None,
-    ) -> Insert:
-        return upsert_on_conflict(
-            postgresql.insert(table), table, keys=keys, counter=counter, not_older_by=not_older_by
-        )
-
-    def insert_or_ignore(self, table: Table) -> Insert:
-        return postgresql.insert(table).on_conflict_do_nothing()
 
     def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
         return translate_postgres(error, where=self.where, committing=committing)

@@ -6,21 +6,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, Insert, Table, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import NullPool
 
 from sharecoord.errors import InvalidConfigError, SharecoordError, StoreFatalError
-from sharecoord.store.dialects.base import (
-    LOCK_TIMEOUT_MS,
-    READ_ONLY,
-    Dialect,
-    upsert_on_conflict,
-)
+from sharecoord.store.dialects.base import LOCK_TIMEOUT_MS, READ_ONLY, Dialect
 from sharecoord.store.errors_map import translate_sqlite
 from sharecoord.store.file_lock import FileLock
 
@@ -34,6 +29,7 @@ class SqliteDialect(Dialect):
     """A file on a local disk, WAL, synchronous=FULL: what COMMIT says is on disk."""
 
     driver_errors = (sqlite3.Error,)
+    insert = staticmethod(sqlite.insert)
 
     def __init__(
         self,
@@ -94,21 +90,6 @@ class SqliteDialect(Dialect):
 
     def now_ms(self, connection: Connection) -> int:
         return self._clock_ms()
-
-    def upsert(
-        self,
-        table: Table,
-        *,
-        keys: Sequence[str],
-        counter: str | None = None,
-        not_older_by: str | None = None,
-    ) -> Insert:
-        return upsert_on_conflict(
-            sqlite.insert(table), table, keys=keys, counter=counter, not_older_by=not_older_by
-        )
-
-    def insert_or_ignore(self, table: Table) -> Insert:
-        return sqlite.insert(table).on_conflict_do_nothing()
 
     def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
         return translate_sqlite(error, path=str(self.path), committing=committing)

@@ -22,6 +22,7 @@ from sharecoord.errors import (
 from sharecoord.runtime.admin.force import ForcedRange
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.kernel.context import Limits
+from sharecoord.store.book_entries import CHECKPOINT
 from sharecoord.testing.harness import FakeMember
 from tests.unit.admin.support import Bench, virtual
 from tests.unit.runtime.worlds import counts, offsets
@@ -263,12 +264,12 @@ async def test_a_checkpoint_goes_with_its_record_and_others_stay(bench: Bench) -
     said = [AcknowledgedRange(at, at, renew, token, checkpoint=b"half") for at in (3, 4, 5, 6)]
     (result,) = await member.send([(key.topic, key.topic_id, key.partition, said)])
     assert result.error is None
-    (partition,) = [p for p in bench.world.database.partitions.values() if p.checkpoints]
+    (partition,) = [p for p in bench.world.database.partitions.values() if p.entries[CHECKPOINT]]
     epoch = partition.row.replay_epoch
     await force(bench, FINISH, 3)
     await force(bench, SKIP, 4)
     await force(bench, RELEASE, 5)
-    assert sorted(partition.checkpoints) == [5, 6]
+    assert sorted(partition.entries[CHECKPOINT]) == [5, 6]
     # Offsets go on with the life that they have.
     assert partition.row.replay_epoch == epoch
     member.deliveries.clear()

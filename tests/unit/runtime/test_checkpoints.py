@@ -12,6 +12,7 @@ from sharecoord.core.partition.share_partition import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.errors import InvalidRequestError, LimitExceededError, StoreOutcomeUnknownError
 from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.store.book_entries import CHECKPOINT
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import fleet_of
@@ -48,7 +49,7 @@ def stored(world: World) -> dict[int, bytes]:
     return {
         offset: each.data
         for partition in world.database.partitions.values()
-        for offset, each in partition.checkpoints.items()
+        for offset, each in partition.entries[CHECKPOINT].items()
     }
 
 

@@ -21,6 +21,7 @@ from sharecoord.ports import OutgoingMessage
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.partition.letter_sender import AGAIN_S
+from sharecoord.store.book_entries import DEAD_LETTER
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import counts, offsets, until, world_with
@@ -56,7 +57,9 @@ def offsets_of(messages: list[OutgoingMessage]) -> list[int]:
 
 
 def outbox(world: World) -> list[int]:
-    return [n for each in world.database.partitions.values() for n in sorted(each.dead_letters)]
+    return [
+        n for each in world.database.partitions.values() for n in sorted(each.entries[DEAD_LETTER])
+    ]
 
 
 async def joined(world: World, coordinator: Coordinator, **more: int) -> FakeMember:
@@ -257,8 +260,8 @@ async def test_what_the_topic_does_not_take_stays_in_the_store() -> None:
         await until(lambda: world.start_offset("g", "orders") == 3, step_s=0.01)
         assert {text(message, PAYLOAD_HEADER) for message in arrived(world)} == {"kept"}
         (partition,) = world.database.partitions.values()
-        assert [letter.kept for letter in partition.dead_letters.values()] == [True] * 3
-        assert all(letter.value for letter in partition.dead_letters.values())
+        assert [letter.kept for letter in partition.entries[DEAD_LETTER].values()] == [True] * 3
+        assert all(letter.value for letter in partition.entries[DEAD_LETTER].values())
         await world.kill(coordinator)
     async with running(world):
         await asyncio.sleep(60)

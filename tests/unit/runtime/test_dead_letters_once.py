@@ -10,6 +10,7 @@ from sharecoord.core.letters.dead_letters import PAYLOAD_HEADER, outbox_name
 from sharecoord.errors import StoreUnavailableError
 from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.store.book_entries import DEAD_LETTER
 from sharecoord.testing.fake_dead_letters import (
     STEPS,
     FakeDeadLetterClient,
@@ -214,7 +215,7 @@ async def test_what_is_too_large_goes_once_without_its_payload_which_stays(steps
     assert len(arrived(world)) == 5
     assert told == {n: "kept" if size > 1_000 else "whole" for n, size in enumerate(sizes)}
     (partition,) = world.database.partitions.values()
-    kept = {n: len(each.key or b"") for n, each in partition.dead_letters.items()}
+    kept = {n: len(each.key or b"") for n, each in partition.entries[DEAD_LETTER].items()}
     assert kept == {1: 5_000, 3: 6_000}
 
 

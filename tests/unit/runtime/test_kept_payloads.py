@@ -19,6 +19,7 @@ from sharecoord.runtime.admin.reset import ResetCommand, ResetKind, ResetTo
 from sharecoord.runtime.coordinator import LOG_START_INTERVAL_S, Coordinator
 from sharecoord.runtime.kernel.context import ParkingLimits
 from sharecoord.runtime.partition import kept_payloads
+from sharecoord.store.book_entries import KEPT_PAYLOAD
 from sharecoord.store.memory_database import MemoryPartition
 from sharecoord.testing.fake_log import EPOCH_MS
 from sharecoord.testing.harness import FakeMember
@@ -52,7 +53,7 @@ def stored(world: World) -> MemoryPartition:
 
 def kept(world: World) -> list[int]:
     """Whose payloads the store has."""
-    return sorted(stored(world).kept)
+    return sorted(stored(world).entries[KEPT_PAYLOAD])
 
 
 def read(*deliveries: Delivery) -> dict[int, Record]:
@@ -442,9 +443,9 @@ async def test_a_topic_that_is_made_again_and_a_group_that_is_deleted_leave_noth
         world.log.append("orders", 1)
         (new,) = await member.take(1, timeout_s=120)
         former, present = (world.database.partitions[n] for n in sorted(world.database.partitions))
-        assert (former.row.closed, former.kept) == (True, {})
+        assert (former.row.closed, former.entries[KEPT_PAYLOAD]) == (True, {})
         await release(member, new)
-        assert sorted(present.kept) == [0]
+        assert sorted(present.entries[KEPT_PAYLOAD]) == [0]
         member.leave()
         await asyncio.sleep(1)
         await Admin(coordinator, INFO).delete_groups(["g"])
@@ -504,7 +505,7 @@ async def test_a_row_that_somebody_deleted_costs_its_record_alone() -> None:
         (delivery,) = await member.take(4)
         await release(member, delivery)
         await forget(world, coordinator, 4)
-        del stored(world).kept[1]
+        del stored(world).entries[KEPT_PAYLOAD][1]
         again = await member.take(3, timeout_s=300)
         assert sorted(offsets(*again)) == [0, 2, 3]
         assert archived(world) == {str(ArchiveReason.LOG_START)}

@@ -83,7 +83,7 @@ def test_a_sound_store_has_no_findings(world: SqliteWorld) -> None:
     sound(world)
     report = checked(world)
     assert report.findings == []
-    assert report.facts == ("0002", "0.1.0", "kafka-1")
+    assert report.facts == ("0003", "0.1.0", "kafka-1")
     assert report.rows == {
         "store_meta": 2,
         "coordinator": 1,
@@ -92,10 +92,8 @@ def test_a_sound_store_has_no_findings(world: SqliteWorld) -> None:
         "share_partition": 2,
         "in_flight": 4,
         "member": 1,
-        "dead_letter": 1,
+        "book_entry": 3,
         "letter_mark": 1,
-        "record_checkpoint": 1,
-        "kept_payload": 1,
     }
 
 
@@ -368,72 +366,93 @@ RANGE = "partition_id=1 first_offset="
             "joins again",
         ),
         (
-            'UPDATE dead_letter SET headers = \'[["a",{"base64":"%"}]]\'',
-            "dead_letter",
-            "partition_id=1 record_offset=20",
+            'UPDATE book_entry SET headers = \'[["a",{"base64":"%"}]]\' WHERE record_offset = 20',
+            "book_entry",
+            "kind=dead_letter partition_id=1 record_offset=20",
             "headers are not as the coordinator writes them",
             "restore a backup",
         ),
         (
-            "UPDATE dead_letter SET delivery_count = -1",
-            "dead_letter",
-            "partition_id=1 record_offset=20",
+            "UPDATE book_entry SET delivery_count = -1 WHERE kind = 'dead_letter'",
+            "book_entry",
+            "kind=dead_letter partition_id=1 record_offset=20",
             "delivery_count is -1",
             "restore a backup",
         ),
         (
-            "UPDATE dead_letter SET partition_id = 9",
-            "dead_letter",
-            "partition_id=9 record_offset=20",
+            "UPDATE book_entry SET reason = NULL WHERE kind = 'dead_letter'",
+            "book_entry",
+            "kind=dead_letter partition_id=1 record_offset=20",
+            "reason is missing",
+            "restore a backup",
+        ),
+        (
+            "UPDATE book_entry SET at_ms = NULL WHERE kind = 'checkpoint'",
+            "book_entry",
+            "kind=checkpoint partition_id=1 record_offset=3",
+            "at_ms is missing",
+            "delete the row; its record is worked on anew",
+        ),
+        (
+            "UPDATE book_entry SET kind = 'note' WHERE kind = 'checkpoint'",
+            "book_entry",
+            "kind=note partition_id=1 record_offset=3",
+            "kind 'note' is none of dead_letter, checkpoint, kept_payload",
+            "delete the row",
+        ),
+        (
+            "UPDATE book_entry SET partition_id = 9 WHERE kind = 'dead_letter'",
+            "book_entry",
+            "kind=dead_letter partition_id=9 record_offset=20",
             "there is no such share-partition",
             "delete the row",
         ),
         (
-            "UPDATE record_checkpoint SET partition_id = 9",
-            "record_checkpoint",
-            "partition_id=9 record_offset=3",
+            "UPDATE book_entry SET partition_id = 9 WHERE kind = 'checkpoint'",
+            "book_entry",
+            "kind=checkpoint partition_id=9 record_offset=3",
             "there is no such share-partition",
             "delete the row",
         ),
         (
-            "UPDATE record_checkpoint SET record_offset = 100",
-            "record_checkpoint",
-            "partition_id=1 record_offset=100",
+            "UPDATE book_entry SET record_offset = 100 WHERE kind = 'checkpoint'",
+            "book_entry",
+            "kind=checkpoint partition_id=1 record_offset=100",
             "offset 100 is not inside its window",
             "delete the row",
         ),
         (
-            "UPDATE record_checkpoint SET data = zeroblob(65537)",
-            "record_checkpoint",
-            "partition_id=1 record_offset=3",
-            "data has 65537 bytes; 65536 is the most",
+            "UPDATE book_entry SET checkpoint = zeroblob(65537) WHERE kind = 'checkpoint'",
+            "book_entry",
+            "kind=checkpoint partition_id=1 record_offset=3",
+            "checkpoint has 65537 bytes; 65536 is the most",
             "delete the row",
         ),
         (
-            "UPDATE kept_payload SET partition_id = 9",
-            "kept_payload",
-            "partition_id=9 record_offset=8",
+            "UPDATE book_entry SET partition_id = 9 WHERE kind = 'kept_payload'",
+            "book_entry",
+            "kind=kept_payload partition_id=9 record_offset=8",
             "there is no such share-partition",
             "delete the row",
         ),
         (
-            "UPDATE kept_payload SET record_offset = 100",
-            "kept_payload",
-            "partition_id=1 record_offset=100",
+            "UPDATE book_entry SET record_offset = 100 WHERE kind = 'kept_payload'",
+            "book_entry",
+            "kind=kept_payload partition_id=1 record_offset=100",
             "offset 100 is not inside its window",
             "delete the row",
         ),
         (
-            "UPDATE kept_payload SET headers = '{'",
-            "kept_payload",
-            "partition_id=1 record_offset=8",
+            "UPDATE book_entry SET headers = '{' WHERE kind = 'kept_payload'",
+            "book_entry",
+            "kind=kept_payload partition_id=1 record_offset=8",
             "headers are not as the coordinator writes them",
             "delete the row",
         ),
         (
-            "UPDATE kept_payload SET size_bytes = -1",
-            "kept_payload",
-            "partition_id=1 record_offset=8",
+            "UPDATE book_entry SET size_bytes = -1 WHERE kind = 'kept_payload'",
+            "book_entry",
+            "kind=kept_payload partition_id=1 record_offset=8",
             "size_bytes is -1",
             "delete the row",
         ),
@@ -529,7 +548,7 @@ def test_another_schema_is_a_finding(world: SqliteWorld) -> None:
         Finding(
             "alembic_version",
             "version_num=0007",
-            "the schema is 0007, written by sharecoord 0.1.0; this version knows 0002: nothing "
+            "the schema is 0007, written by sharecoord 0.1.0; this version knows 0003: nothing "
             "else was looked at",
             "check with the version that wrote it, or run: sharecoord store migrate",
         )
@@ -556,7 +575,7 @@ def test_what_is_no_store(tmp_path: Path) -> None:
 def later_release(path: Path, scripts: Path) -> StoreAccess:
     """The tools of a release with one more revision."""
     dialect = SqliteDialect(path, clock_ms=lambda: START_MS)
-    return StoreAccess(dialect, name=f"store {path}", scripts=scripts, head_revision="0003")
+    return StoreAccess(dialect, name=f"store {path}", scripts=scripts, head_revision="0004")
 
 
 def columns_of_member(path: Path) -> list[str]:
@@ -574,13 +593,13 @@ def test_migrations_that_need_downtime_run_when_nobody_is_there(
     assert "colour" not in columns_of_member(world.path)
     world.close()
     with (
-        pytest.raises(StoreVersionError, match=r"reads 0003\. .* run: sharecoord store migrate"),
+        pytest.raises(StoreVersionError, match=r"reads 0004\. .* run: sharecoord store migrate"),
         access.snapshot(),
     ):
         pass
-    assert access.migrate() == ("0002", "0003")
+    assert access.migrate() == ("0003", "0004")
     assert columns_of_member(world.path)[-1] == "colour"
-    assert access.migrate() == ("0003", "0003")
+    assert access.migrate() == ("0004", "0004")
 
 
 def test_a_migration_that_fails_changes_nothing(world: SqliteWorld, tmp_path: Path) -> None:
