@@ -31,6 +31,17 @@ SOME = 200
 """So many records are through before anything is hit."""
 
 BOTH = pytest.mark.parametrize("signum", [KILL, TERM], ids=["kill9", "sigterm"])
+PHASES = pytest.mark.parametrize(
+    ("phase", "signum"),
+    [
+        pytest.param("idle", TERM, id="idle-sigterm"),
+        pytest.param("delivering", KILL, id="delivering-kill9"),
+        pytest.param("delivering", TERM, id="delivering-sigterm"),
+        pytest.param("acknowledging", KILL, id="acknowledging-kill9"),
+        pytest.param("idle", KILL, id="idle-kill9", marks=pytest.mark.long),
+        pytest.param("acknowledging", TERM, id="acknowledging-sigterm", marks=pytest.mark.long),
+    ],
+)
 
 
 def reach(scene: Scene, crew: Crew, phase: str) -> None:
@@ -67,8 +78,7 @@ def end_coordinator(coordinator: CoordinatorProcess, signum: signal.Signals) -> 
 # -- the coordinator ------------------------------------------------------------------------------
 
 
-@BOTH
-@pytest.mark.parametrize("phase", ["idle", "delivering", "acknowledging"])
+@PHASES
 def test_the_coordinator_is_ended(scene: Scene, phase: str, signum: signal.Signals) -> None:
     with scene.crew(**UNDER_LOAD) as crew:
         reach(scene, crew, phase)
@@ -110,8 +120,7 @@ def test_the_coordinator_is_ended_again_while_it_drains(
 # -- a worker -------------------------------------------------------------------------------------
 
 
-@BOTH
-@pytest.mark.parametrize("phase", ["idle", "delivering", "acknowledging"])
+@PHASES
 def test_a_worker_is_ended(scene: Scene, phase: str, signum: signal.Signals) -> None:
     with scene.crew(**UNDER_LOAD) as crew:
         reach(scene, crew, phase)
