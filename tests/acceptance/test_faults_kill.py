@@ -68,11 +68,11 @@ def everything_was_kept(scene: Scene, crew: Crew) -> None:
     assert crew.verdict(scene.coordinator).faults == ()
 
 
-def end_coordinator(coordinator: CoordinatorProcess, signum: signal.Signals) -> None:
+def end(process: CoordinatorProcess | KafkaBroker, signum: signal.Signals) -> None:
     if signum is KILL:
-        coordinator.kill()
+        process.kill()
     else:
-        coordinator.stop()
+        process.stop()
 
 
 # -- the coordinator ------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def end_coordinator(coordinator: CoordinatorProcess, signum: signal.Signals) -> 
 def test_the_coordinator_is_ended(scene: Scene, phase: str, signum: signal.Signals) -> None:
     with scene.crew(**UNDER_LOAD) as crew:
         reach(scene, crew, phase)
-        end_coordinator(scene.coordinator, signum)
+        end(scene.coordinator, signum)
         scene.coordinator.restart()
         everything_was_kept(scene, crew)
 
@@ -99,7 +99,7 @@ def test_the_coordinator_is_ended_while_it_starts(scene: Scene, signum: signal.S
         for part in (0.2, 0.5, 0.8):
             scene.coordinator.launch()
             let_pass(part * start_s)
-            end_coordinator(scene.coordinator, signum)
+            end(scene.coordinator, signum)
         scene.coordinator.restart()
         everything_was_kept(scene, crew)
 
@@ -112,7 +112,7 @@ def test_the_coordinator_is_ended_again_while_it_drains(
         reach(scene, crew, "acknowledging")
         os.kill(scene.coordinator.pid, TERM)
         let_pass(0.05)
-        end_coordinator(scene.coordinator, signum)
+        end(scene.coordinator, signum)
         scene.coordinator.restart()
         everything_was_kept(scene, crew)
 
@@ -158,13 +158,6 @@ def served_or_ended(coordinator: CoordinatorProcess) -> bool:
     return coordinator.exit_code is not None or coordinator.ready
 
 
-def end_broker(broker: KafkaBroker, signum: signal.Signals) -> None:
-    if signum is KILL:
-        broker.kill()
-    else:
-        broker.stop()
-
-
 @BOTH
 @pytest.mark.parametrize(
     "phase",
@@ -173,7 +166,7 @@ def end_broker(broker: KafkaBroker, signum: signal.Signals) -> None:
 def test_the_broker_is_ended(scene: Scene, phase: str, signum: signal.Signals) -> None:
     with scene.crew(**UNDER_LOAD) as crew:
         reach(scene, crew, phase)
-        end_broker(scene.broker, signum)
+        end(scene.broker, signum)
         scene.broker.start()
         everything_was_kept(scene, crew)
 

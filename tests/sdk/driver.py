@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from sharecoord_sdk import AsyncShareConsumer, ShareConsumer
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .fake_coordinator import FakeCoordinator, FakeStream
 
@@ -122,6 +123,15 @@ def joined(
     consumer = drivers.make(coordinator.address, **config)
     consumer.subscribe(list(topics) or ["t"])
     return consumer, coordinator.stream()
+
+
+def served(
+    drivers: Drivers, coordinator: FakeCoordinator, *batches: types_pb.RecordBatch, **config: Any
+) -> tuple[Driver, FakeStream, Any]:
+    """A consumer that was sent batches of topic "t", its stream, and what its first poll gave."""
+    consumer, stream = joined(drivers, coordinator, **config)
+    stream.send(*batches)
+    return consumer, stream, consumer.poll(10)
 
 
 def inner(consumer: Driver) -> Any:

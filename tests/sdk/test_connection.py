@@ -23,7 +23,7 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from tests.support import eventually
 
-from .driver import EXPLICIT, Drivers, inner, joined
+from .driver import EXPLICIT, Drivers, inner, joined, served
 from .fake_coordinator import TOPIC_ID, Ack, FakeCoordinator, FakeStream, Refusal, make_batch
 
 T0 = TopicPartition("t", 0)
@@ -62,9 +62,13 @@ def test_a_broken_stream_is_joined_again_with_the_lock_book(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
     coordinator.script.answers_acknowledgements = False
-    consumer, stream = joined(drivers, coordinator, max_poll_records=2, **EXPLICIT)
-    stream.send(make_batch([b"%d" % i for i in range(6)], token=3))
-    first = consumer.poll(10)
+    consumer, stream, first = served(
+        drivers,
+        coordinator,
+        make_batch([b"%d" % i for i in range(6)], token=3),
+        max_poll_records=2,
+        **EXPLICIT,
+    )
     for message in first:
         consumer.acknowledge(message)
     second = consumer.poll(10)
@@ -302,9 +306,7 @@ def test_unsubscribed_topics_go_back_unseen(drivers: Drivers, coordinator: FakeC
 def test_unsubscribe_keeps_what_the_application_has(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
-    consumer, stream = joined(drivers, coordinator)
-    stream.send(make_batch([b"a"]))
-    consumer.poll(10)
+    consumer, stream, _ = served(drivers, coordinator, make_batch([b"a"]))
     consumer.unsubscribe()
     assert consumer.subscription() == []
     with pytest.raises(IllegalStateException, match="not subscribed"):
@@ -316,9 +318,7 @@ def test_unsubscribe_keeps_what_the_application_has(
 def test_a_last_word_is_said_after_unsubscribe_and_a_broken_stream(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
-    consumer, stream = joined(drivers, coordinator)
-    stream.send(make_batch([b"a"]))
-    consumer.poll(10)
+    consumer, stream, _ = served(drivers, coordinator, make_batch([b"a"]))
     consumer.unsubscribe()
     stream.end(UNAVAILABLE)
     assert consumer.commit_sync(10) == {T0: None}
@@ -359,9 +359,13 @@ def test_paused_partitions_get_nothing_until_resumed(
 def test_close_sends_the_last_word_and_leaves(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
-    consumer, stream = joined(drivers, coordinator, max_poll_records=3, **EXPLICIT)
-    stream.send(make_batch([b"a", b"b", b"c", b"d", b"e"]))
-    messages = consumer.poll(10)
+    consumer, stream, messages = served(
+        drivers,
+        coordinator,
+        make_batch([b"a", b"b", b"c", b"d", b"e"]),
+        max_poll_records=3,
+        **EXPLICIT,
+    )
     consumer.acknowledge(messages[0])
     heard: list[Any] = []
     consumer.set_acknowledgement_commit_callback(lambda *given: heard.append(given))
@@ -387,9 +391,7 @@ def test_close_sends_the_last_word_and_leaves(
 def test_close_accepts_nothing_in_implicit_mode(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
-    consumer, stream = joined(drivers, coordinator)
-    stream.send(make_batch([b"a"]))
-    consumer.poll(10)
+    consumer, stream, _ = served(drivers, coordinator, make_batch([b"a"]))
     consumer.close()
     assert stream.acks() == []
     assert stream.requests[-1].leave
@@ -419,9 +421,7 @@ def test_close_waits_no_longer_than_the_socket_timeout(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
     coordinator.script.answers_leaves = False
-    consumer, stream = joined(drivers, coordinator, socket_timeout_ms=50)
-    stream.send(make_batch([b"a"]))
-    consumer.poll(10)
+    consumer, stream, _ = served(drivers, coordinator, make_batch([b"a"]), socket_timeout_ms=50)
     consumer.close()
     stream.wait_over()
     assert stream.requests[-1].leave
@@ -439,9 +439,7 @@ def test_a_consumer_that_never_subscribed_opens_nothing(
 def test_a_dropped_consumer_is_collected_and_its_stream_ended(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
-    consumer, stream = joined(drivers, coordinator)
-    stream.send(make_batch([b"a"]))
-    consumer.poll(10)
+    consumer, stream, _ = served(drivers, coordinator, make_batch([b"a"]))
     gone = weakref.ref(inner(consumer))
     drivers.forget(consumer)
     del consumer

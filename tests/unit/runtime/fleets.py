@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.harness import VirtualStoreCaller, World
-from tests.unit.runtime.worlds import until
+
+from .worlds import until
 
 INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
 

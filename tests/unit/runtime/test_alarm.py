@@ -9,7 +9,8 @@ import pytest
 from sharecoord.runtime.kernel.alarm import AGAIN_MS, Alarm
 from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import now_s
+
+from .worlds import now_s
 
 
 @virtual

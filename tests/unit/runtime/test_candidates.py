@@ -15,7 +15,8 @@ from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.runtime.kernel.budget import GroupBudget, MemoryBudget
 from sharecoord.runtime.partition.candidates import BATCH_SPAN_MAX, Candidates, candidates
 from sharecoord.runtime.partition.record_cache import RecordCache, parts_without
-from tests.unit.runtime.worlds import At
+
+from .worlds import At
 
 FAR = BATCH_SPAN_MAX
 

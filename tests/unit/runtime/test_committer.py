@@ -25,7 +25,8 @@ from sharecoord.runtime.kernel.committer import (
 from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.harness import VirtualStoreCaller
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import until
+
+from .worlds import until
 
 LIMITS = CommitLimits(linger_ms=7, oldest_ms=600, pending_max_bytes=1 << 20)
 LINGER_S = LIMITS.linger_ms / 1000

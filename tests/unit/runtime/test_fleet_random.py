@@ -24,8 +24,9 @@ from sharecoord.testing.harness import (
     check_coordinator,
 )
 from sharecoord.testing.virtual_time import run_virtual
-from tests.unit.runtime.fleets import Fleet, everything_finished
-from tests.unit.runtime.worlds import until, world_with
+
+from .fleets import Fleet, everything_finished
+from .worlds import at_work, until, world_with
 
 RUNS = 60
 STEPS = 30
@@ -233,10 +234,9 @@ class Run:
             member.broken()
         last = self.world.member("last")
         await last.join(next(iter(self.fleet.all.values())), "g", ("orders",))
-        work = asyncio.create_task(last.work())
-        async with asyncio.timeout(FINISH_S):
-            await until(lambda: everything_finished(self.world, self.appended), step_s=0.5)
-        work.cancel()
+        async with at_work(last):
+            async with asyncio.timeout(FINISH_S):
+                await until(lambda: everything_finished(self.world, self.appended), step_s=0.5)
         self.check()
         await self.fleet.close()
 

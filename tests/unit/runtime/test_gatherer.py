@@ -22,7 +22,8 @@ from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.testing.harness import FakeMember, running
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import until, world_with
+
+from .worlds import until, world_with
 
 TOPICS = ("orders",)
 

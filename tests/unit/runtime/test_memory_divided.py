@@ -18,7 +18,8 @@ from sharecoord.runtime.memory.watch import LOOK_INTERVAL_S, RESERVE_BYTES, RESE
 from sharecoord.testing import fake_log
 from sharecoord.testing.harness import FakeMember, World, actor_of
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.small_memory import (
+
+from .small_memory import (
     LIMIT_BYTES,
     READ_BYTES,
     RECORD_BYTES,
@@ -29,7 +30,7 @@ from tests.unit.runtime.small_memory import (
     total_now,
     world_of,
 )
-from tests.unit.runtime.worlds import now_s, offsets, until
+from .worlds import joined, now_s, offsets, until
 
 __all__ = ["small_reads"]
 
@@ -237,8 +238,7 @@ async def test_a_stream_that_is_not_read_is_ended_and_its_locks_stay() -> None:
         assert used_in_all(coordinator) >= 20_000
         deaf.unsent_bytes = 0
         assert used_in_all(coordinator) < 20_000 + LIMIT_BYTES // 10
-        other = world.member("other")
-        await other.join(coordinator, "g", TOPICS, max_poll_records=20)
+        other = await joined(world, coordinator, "other", max_poll_records=20)
         again = await other.take(20, timeout_s=60)
         assert offsets(*again) == offsets(held)
         for delivery in again:

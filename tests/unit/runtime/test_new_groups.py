@@ -11,8 +11,9 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.opening import NEW_TOLD_MS
 from sharecoord.testing.harness import World, running
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import INFO
-from tests.unit.runtime.worlds import world_with
+
+from .fleets import INFO
+from .worlds import world_with
 
 TOPICS = ("orders",)
 RESET = "share.auto.offset.reset"

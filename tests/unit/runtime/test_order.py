@@ -14,8 +14,9 @@ from sharecoord.runtime.admin.admin import Admin
 from sharecoord.testing.harness import FakeMember, running
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.test_dead_letters import INFO
-from tests.unit.runtime.worlds import offsets, until, world_with
+
+from .test_dead_letters import INFO
+from .worlds import offsets, until, world_with
 
 TOPICS = ("orders",)
 

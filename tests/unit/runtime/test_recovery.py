@@ -19,7 +19,8 @@ from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import RecordState
 from sharecoord.core.window.window import Edit
 from sharecoord.runtime.partition.recovery import commit_of, ranges_of
-from tests.unit.runtime.worlds import At
+
+from .worlds import At
 
 GRACE_MS = 10_000
 

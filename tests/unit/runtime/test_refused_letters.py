@@ -16,16 +16,9 @@ from sharecoord.runtime.partition.letter_sender import SILENCE_S
 from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.testing.harness import World, actor_of, running
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.test_dead_letters import (
-    INFO,
-    arrived,
-    joined,
-    letters_world,
-    offsets_of,
-    outbox,
-    reject,
-)
-from tests.unit.runtime.worlds import until
+
+from .test_dead_letters import INFO, arrived, letters_world, offsets_of, outbox, reject
+from .worlds import joined, until
 
 LETTERS = 10
 REFUSALS = {
@@ -65,7 +58,7 @@ async def described(coordinator: Coordinator) -> tuple[int, str]:
 
 
 async def all_rejected(world: World, coordinator: Coordinator) -> None:
-    member = await joined(world, coordinator)
+    member = await joined(world, coordinator, max_poll_records=100)
     for delivery in await member.take(LETTERS):
         await reject(member, delivery)
 

@@ -13,7 +13,8 @@ from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.testing.harness import FakeMember, World
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
-from tests.unit.runtime.worlds import until, world_with
+
+from .worlds import until, world_with
 
 FIRST, MAX = "share.retry.backoff.ms", "share.retry.backoff.max.ms"
 NOTE = "a group's setting is not in force"
